@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// An IPsec layer with these keys around the queues of a NIC.
 fn secured(keys: KeyFile, local: IpAddr) -> impl Fn(Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync {
     move |queues| {
-        let mut queues = SecureDevice::of_queues(queues);
+        let mut queues = SecureDevice::for_queues(queues);
         let keying = queues[0].keying().expect("an IPsec layer takes keys");
         keys.apply(Instant::ZERO, keying, &[local]).expect("the keys fit together");
         queues

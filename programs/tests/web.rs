@@ -362,7 +362,10 @@ fn a_pinned_client_refuses_whoever_gets_between() {
     let (fetched, seen_by_proxy) = connection(proxy.config(), Some(pin));
     let error = fetched.unwrap_err();
     assert!(error.contains("the connection is intercepted"), "{error}");
-    assert!(error.contains(&pin.to_string()) && error.contains(&Pin::for_certificate(&proxy.certificate).to_string()), "{error}");
+    assert!(
+        error.contains(&pin.to_string()) && error.contains(&Pin::for_certificate(&proxy.certificate).to_string()),
+        "{error}"
+    );
     assert_eq!(seen_by_proxy, 0);
 }
 

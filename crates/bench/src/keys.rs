@@ -139,7 +139,7 @@ pub fn memory(store: &Path, path: &Path, keys: Option<&KeyFile>) -> Result<KeyMe
             ));
         }
     }
-    Ok(KeyMemory::of_process().with_store(numbers))
+    Ok(KeyMemory::process_wide().with_store(numbers))
 }
 
 /// Returns the default folder of the store: `$XDG_STATE_HOME/nic-offload`; else `/var/lib/nic-offload` for root, and
@@ -200,7 +200,7 @@ pub fn secured(
     addresses: &[IpAddr],
     memory: KeyMemory,
 ) -> Result<(Queues, Vec<RefusedSa>), String> {
-    let mut queues = SecureDevice::of_queues_with(drivers, memory);
+    let mut queues = SecureDevice::for_queues_with(drivers, memory);
     let mut refused = Vec::new();
     if let Some(keying) = queues.first_mut().and_then(|queue| queue.keying()) {
         let added = keys.apply(Instant::ZERO, keying, addresses).map_err(|error| error.to_string())?;

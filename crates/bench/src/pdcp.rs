@@ -28,7 +28,7 @@ use offload_bench_tls::payload::Payload;
 use offload_testbed::JoinHandle;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use pdcp::crypto::{Algorithm, Direction, Key};
-use pdcp::gtpu::{Bearer, BearerError, Node, OpenError, Protection, Tunnel};
+use pdcp::gtpu::{Bearer, BearerError, BearerOpenError, Node, PduProtection, Tunnel};
 use pdcp::{BearerKind, Config, Sdu, Security, SnLen};
 use std::io;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ pub enum PdcpError {
     Io(#[from] io::Error),
     /// A bearer was not opened.
     #[error("no bearer: {0}")]
-    Open(#[from] OpenError),
+    Open(#[from] BearerOpenError),
     /// An SDU was not sent.
     #[error("an SDU was not sent: {0}")]
     Bearer(#[from] BearerError),
@@ -187,13 +187,13 @@ impl PdcpBulk {
 
     fn node(&self, host: &BedHost) -> io::Result<(Node, Vec<JoinHandle<io::Result<()>>>)> {
         let protection = || match (self.mode, host.accelerator()) {
-            (Mode::PdcpNic, _) => Protection::Device,
-            (Mode::PdcpJobs, Some(queue)) => Protection::Jobs(Box::new(queue.client())),
-            _ => Protection::Cpu,
+            (Mode::PdcpNic, _) => PduProtection::Device,
+            (Mode::PdcpJobs, Some(queue)) => PduProtection::Jobs(Box::new(queue.client())),
+            _ => PduProtection::Cpu,
         };
         let queues = host.shards().iter().map(|shard| Ok((shard.bind_udp(Some(PORT))?, protection())));
         let queues = queues.collect::<io::Result<Vec<_>>>()?;
-        let (node, drivers) = Node::of_queues(queues, host.runtime());
+        let (node, drivers) = Node::for_queues(queues, host.runtime());
         Ok((node, drivers.into_iter().map(|driver| host.spawn("pdcp", driver)).collect()))
     }
 
@@ -243,7 +243,7 @@ impl PdcpBulk {
         lines
     }
 
-    fn open(&self, node: &Node, number: u16, peer: SocketAddr, downlink: bool) -> Result<Bearer, OpenError> {
+    fn open(&self, node: &Node, number: u16, peer: SocketAddr, downlink: bool) -> Result<Bearer, BearerOpenError> {
         let security = |direction: Direction| {
             let security = Security::new(1 + (number % 32) as u8, direction).expect("1 to 32");
             if self.mode == Mode::PdcpPlain {

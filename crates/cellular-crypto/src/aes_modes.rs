@@ -1,9 +1,9 @@
-//! What 5G makes of AES: counter mode and, with keys of 128 bits, CMAC.
+//! The AES modes of 5G: counter mode and, with keys of 128 bits, CMAC.
 
 use resumable_aead::{AesKey, CbcMac};
 use zeroize::Zeroizing;
 
-/// A key of AES-128, and what CMAC has of it.
+/// An AES-128 key with its CMAC subkey.
 pub(crate) struct Aes128Key {
     pub(crate) cipher: AesKey,
     /// CMAC's K1 (SP 800-38B 6.1), big-endian.
@@ -19,19 +19,19 @@ impl Aes128Key {
     }
 }
 
-/// The CMAC of eight bytes and a message, to be made side by side with others.
+/// The CMAC of eight bytes and a message. Several are computed side by side.
 pub(crate) struct Cmac<'a> {
     key: &'a AesKey,
-    /// The first block, if there are others.
+    /// The first block of a message of two or more blocks.
     first: Option<[u8; 16]>,
     middle: &'a [u8],
-    /// The last one, with a subkey in it.
+    /// The last block, XORed with a subkey.
     last: Zeroizing<[u8; 16]>,
     tag: &'a mut [u8; 16],
 }
 
 impl<'a> Cmac<'a> {
-    /// Of the first `bits` of `message`.
+    /// Prepares the CMAC of the first `bits` of `message`.
     pub(crate) fn new(
         key: &'a Aes128Key,
         prefix: [u8; 8],
@@ -41,14 +41,16 @@ impl<'a> Cmac<'a> {
     ) -> Cmac<'a> {
         let message = &message[..bits.div_ceil(8)];
         let (start, rest) = message.split_at(message.len().min(8));
+        // The first block is the prefix and eight bytes of the message.
         let first = u128::from(u64::from_be_bytes(prefix)) << 64 | padded(start) >> 64;
+        // The last block has 1 to 16 bytes, unless the message ends in the first block.
         let (middle, last) = rest.split_at(rest.len().saturating_sub(1) / 16 * 16);
         let is_alone = rest.is_empty();
         let last = if is_alone { first } else { padded(last) };
         let last = match (64 + bits) % 128 {
             0 => last ^ **key.subkey,
             used => {
-                // What the last byte holds past the message counts as nothing, and then comes a one.
+                // The last byte's bits behind the message are replaced by a one and zeros.
                 let past = u128::MAX >> used;
                 last & !past ^ (past & !(past >> 1)) ^ double(**key.subkey)
             }
@@ -62,7 +64,7 @@ impl<'a> Cmac<'a> {
         CbcMac::new(self.key, [first, self.middle, &*self.last])
     }
 
-    /// Makes the tags of all.
+    /// Computes the tags of all.
     pub(crate) fn run(all: &mut [Cmac<'_>]) {
         let mut chains: Vec<CbcMac<'_>> = all.iter().map(Cmac::chain).collect();
         CbcMac::run(&mut chains);
@@ -71,14 +73,14 @@ impl<'a> Cmac<'a> {
     }
 }
 
-/// Keystream blocks 0 to N - 1 of the counter block `first`.
+/// Returns keystream blocks 0 to N - 1, from the counter block `first`.
 pub(crate) fn keystream<const N: usize>(key: &AesKey, first: u128) -> [[u8; 16]; N] {
     let mut blocks = [[0; 16]; N];
     key.counter_mode(first, blocks.as_flattened_mut());
     blocks
 }
 
-/// Up to 16 bytes as the high bytes of a block.
+/// Returns up to 16 bytes as the high bytes of a block.
 fn padded(bytes: &[u8]) -> u128 {
     let mut block = [0; 16];
     block[..bytes.len()].copy_from_slice(bytes);

@@ -1,7 +1,7 @@
-//! Which cipher.
+//! The six algorithms of 5G.
 
-/// A cipher of 5G. Its number is that of the standards' names: 1 is 128-NEA1 and 128-NIA1, 4 is 256-NEA4, 256-NIA4, 256-NCA4.
-///
+/// A cipher of 5G. Its number is that in the standards' names: 1 is 128-NEA1 and 128-NIA1, 4 is 256-NEA4, 256-NIA4 and
+/// 256-NCA4.
 /// ```
 /// use cellular_crypto::Algorithm;
 ///
@@ -28,7 +28,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All, by number.
+    /// All algorithms, by number.
     pub const ALL: [Algorithm; 6] = [
         Algorithm::Snow3g,
         Algorithm::Aes128,
@@ -38,7 +38,7 @@ impl Algorithm {
         Algorithm::Zuc256,
     ];
 
-    /// 1 to 6.
+    /// Returns the number, 1 to 6.
     pub fn number(self) -> u8 {
         match self {
             Algorithm::Snow3g => 1,
@@ -50,17 +50,18 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm with this number. There is none for 0, the null cipher.
+    /// Returns the algorithm with this number, or `None`. The null cipher, 0, is not an algorithm here.
     pub fn from_number(number: u8) -> Option<Algorithm> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.number() == number)
     }
 
-    /// Bytes in a key.
+    /// Returns the length of a key in bytes.
     pub fn key_len(self) -> usize {
         if self.has_aead() { 32 } else { 16 }
     }
 
-    /// Whether there is an NCA: ciphering and integrity in one. The three of 256 bits have it.
+    /// Tests whether the algorithm has an NCA: ciphering and integrity in one pass. The three algorithms of 256 bits
+    /// have one.
     pub fn has_aead(self) -> bool {
         self.number() >= 4
     }

@@ -1,7 +1,7 @@
-//! Which instructions do the work, and whether this processor has them.
+//! Instruction sets, and detection of the processor's.
 
 use crate::lane::Lane;
-use crate::run::{self, Stream};
+use crate::run::{self, GeneratorKind};
 use crate::words::Words;
 #[cfg(target_arch = "x86_64")]
 use crate::words::avx2::{self, Avx2};
@@ -20,8 +20,9 @@ use crate::words::portable::Portable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Backend {
-    /// Safe Rust, on every processor. (POLYVAL is RustCrypto's, which uses carry-less multiplication of x86-64
-    /// and AArch64 itself where it finds it; AES is resumable-aead's with the fastest instructions that there are, whatever back-end is asked for.)
+    /// Safe Rust, on every processor. RustCrypto's POLYVAL detects and uses carry-less multiplication of x86-64 and
+    /// AArch64 itself. AES comes from `resumable-aead`, which uses the fastest instructions of the processor with every
+    /// back-end.
     Portable,
     /// x86-64 with AVX2, AES-NI and PCLMULQDQ: eight messages side by side.
     Avx2,
@@ -33,12 +34,12 @@ impl Backend {
     /// All back-ends, the fastest last.
     pub const ALL: [Backend; 3] = [Backend::Portable, Backend::Avx2, Backend::Avx512];
 
-    /// The fastest back-end that this processor has.
+    /// Returns the fastest back-end that this processor supports.
     pub fn best() -> Backend {
         Backend::ALL.into_iter().rev().find(|backend| backend.is_available()).unwrap_or(Backend::Portable)
     }
 
-    /// Whether this processor has the back-end's instructions.
+    /// Tests whether this processor has the back-end's instructions.
     pub fn is_available(self) -> bool {
         match self {
             Backend::Portable => true,
@@ -51,8 +52,8 @@ impl Backend {
         }
     }
 
-    /// Runs the generators of any number of messages, as many at a time as there are lanes.
-    pub(crate) fn run(self, stream: Stream, lanes: &mut [Lane<'_>]) {
+    /// Runs the generators of any number of messages, up to the number of lanes at a time.
+    pub(crate) fn run(self, stream: GeneratorKind, lanes: &mut [Lane<'_>]) {
         #[cfg(target_arch = "x86_64")]
         match self {
             Backend::Avx2 => {

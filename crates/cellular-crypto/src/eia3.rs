@@ -1,28 +1,29 @@
-//! 128-NIA3 (TS 35.221 4): the sum of the keystream's windows of 32 bits that begin where the message has a one.
+//! 128-NIA3 (TS 35.221 4). The MAC is a sum of 32-bit windows of the keystream: one for each one bit of the message, at
+//! the same position.
 
 use crate::words::{Block, Words, bytes};
 
-/// A MAC under way: it takes its generator's blocks in order.
+/// A MAC in computation. It takes its generator's blocks in order.
 pub(crate) struct Eia3<'a> {
     message: &'a [u8],
     bits: usize,
-    /// The last word of the block before.
+    /// The last word of the previous block.
     previous: u32,
     sum: u32,
 }
 
 impl<'a> Eia3<'a> {
-    /// Of the first `bits` of `message`, which has as many.
+    /// Starts the MAC of the first `bits` of `message`, which must be that long.
     pub(crate) fn new(message: &'a [u8], bits: usize) -> Self {
         Eia3 { message, bits, previous: 0, sum: 0 }
     }
 
-    /// How many words of keystream go in.
+    /// Returns the number of keystream words needed.
     pub(crate) fn words(&self) -> usize {
         self.bits.div_ceil(32) + 2
     }
 
-    /// The keystream's 64 bytes number `index`.
+    /// Processes block `index` of the keystream.
     #[inline(always)]
     pub(crate) fn take<W: Words>(&mut self, proof: W::Proof, index: usize, block: &Block) {
         // The window of message word `m` ends in keystream word `m + 1`.
@@ -38,14 +39,16 @@ impl<'a> Eia3<'a> {
         self.previous = word(block, 15);
     }
 
-    /// The message words of a block; what is before or behind the message is zero.
+    /// Returns the message words of a block, with zeros before and behind the message.
     fn padded(&self, index: usize) -> [u8; 64] {
         let mut padded = [0; 64];
+        // The first block has no message word at its start: its windows are one word late.
         let before = if index == 0 { 4 } else { 0 };
         let (start, bytes) = (64 * index + before - 4, self.bits.div_ceil(8));
         if let Some(rest @ 1..) = bytes.checked_sub(start) {
             let len = rest.min(64 - before);
             padded[before..before + len].copy_from_slice(&self.message[start..start + len]);
+            // Bits behind the message in its last byte are cleared.
             if start + len == bytes && !self.bits.is_multiple_of(8) {
                 padded[before + len - 1] &= !(0xff >> (self.bits % 8));
             }
@@ -53,7 +56,7 @@ impl<'a> Eia3<'a> {
         padded
     }
 
-    /// What the MAC takes of this block beside the message's windows: the window behind the message, and the last word.
+    /// Returns the part of the MAC besides the message's windows: the window behind the message, and the last word.
     fn ends(&self, index: usize, block: &Block) -> u32 {
         let in_block = |number: usize| match number.checked_sub(16 * index) {
             Some(at @ 0..16) => Some(word(block, at)),
@@ -61,24 +64,25 @@ impl<'a> Eia3<'a> {
         };
         let (first, shift) = (self.bits / 32, self.bits % 32);
         let window = in_block(first + 1).map_or(0, |second| {
+            // The window may begin in the previous block's last word.
             let first = in_block(first).unwrap_or(self.previous);
             ((u64::from(first) << 32 | u64::from(second)) << shift >> 32) as u32
         });
         window ^ in_block(self.words() - 1).unwrap_or(0)
     }
 
-    /// When all blocks were taken.
+    /// Returns the tag after all blocks.
     pub(crate) fn tag(&self) -> [u8; 4] {
         self.sum.to_be_bytes()
     }
 }
 
-/// A word of keystream.
+/// Returns a word of keystream.
 fn word(block: &Block, at: usize) -> u32 {
     ((block[at / 2] >> (32 * (at % 2))) as u32).swap_bytes()
 }
 
-/// The windows of sixteen message words, the first of which begins with `previous`.
+/// Sums the windows of sixteen message words. The first window begins with `previous`.
 pub(crate) fn windows(previous: u32, block: &Block, message: &[u8; 64]) -> u32 {
     let mut previous = previous;
     let mut sum = 0;

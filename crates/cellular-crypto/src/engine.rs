@@ -1,16 +1,16 @@
-//! Jobs to lanes: those of one generator run side by side, those of like lengths together.
+//! Assignment of jobs to lanes: jobs of one generator run side by side, sorted by length.
 
 use crate::aes_modes::{Cmac, keystream};
 use crate::eia3::Eia3;
 use crate::jobs::{CipherJob, MacJob, OpenJob, SealJob};
-use crate::key::Secret;
-use crate::lane::{Lane, Work};
-use crate::run::Stream;
+use crate::key::ExpandedKey;
+use crate::lane::{Lane, LaneWork};
+use crate::run::GeneratorKind;
 use crate::sst::Subkeys;
 use crate::{Algorithm, Backend, Iv};
 use resumable_aead::AesKey;
 
-/// Does jobs with one back-end, as many at a time as it has lanes.
+/// Runs jobs with one back-end, up to its number of lanes at a time.
 ///
 /// ```
 /// use cellular_crypto::{Algorithm, CipherJob, Engine, Iv, Key, MacJob, OpenJob, SealJob, TagLen};
@@ -43,17 +43,17 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// With the fastest back-end that this processor has.
+    /// Creates an engine with the fastest back-end of this processor.
     pub fn best() -> Engine {
         Engine { backend: Backend::best() }
     }
 
-    /// With a certain back-end: for tests and benches. None where it is not available.
+    /// Creates an engine with a specific back-end, for tests and benchmarks. Returns `None` if it is not available.
     pub fn with_backend(backend: Backend) -> Option<Engine> {
         backend.is_available().then_some(Engine { backend })
     }
 
-    /// What it computes with.
+    /// Returns the back-end.
     pub fn backend(self) -> Backend {
         self.backend
     }
@@ -63,32 +63,32 @@ impl Engine {
         self.run(jobs.iter_mut().map(CipherJob::start));
     }
 
-    /// NIA: makes the tags of all jobs.
+    /// NIA: computes the tags of all jobs.
     pub fn mac(self, jobs: &mut [MacJob<'_>]) {
         self.run(jobs.iter_mut().map(MacJob::start));
     }
 
-    /// NCA: ciphers the data of all jobs and makes their tags.
+    /// NCA: ciphers the data of all jobs and computes their tags.
     pub fn seal(self, jobs: &mut [SealJob<'_>]) {
         self.run(jobs.iter_mut().map(SealJob::start));
     }
 
-    /// NCA: compares the tags of all jobs and deciphers the data of those that are authentic.
+    /// NCA: compares the tags of all jobs, and deciphers the data of authentic ones.
     pub fn open(self, jobs: &mut [OpenJob<'_>]) {
         self.run(jobs.iter_mut().map(OpenJob::start));
     }
 
-    /// Runs what is left to do in lanes.
-    fn run<'a>(self, started: impl ExactSizeIterator<Item = Started<'a>>) {
+    /// Runs the jobs that need lanes or CMACs.
+    fn run<'a>(self, started: impl ExactSizeIterator<Item = StartedJob<'a>>) {
         let jobs = started.len();
         let mut lanes: [Vec<Lane<'_>>; 4] = Default::default();
-        // What is in one is wiped where it lies, so none is moved by growth.
+        // A CMAC wipes its secrets in place, so the vector must not grow and move them.
         let mut cmacs = Vec::new();
         for (number, started) in started.enumerate() {
             match started {
-                Started::Done => {}
-                Started::Lane(stream, lane) => lanes[stream as usize].push(lane),
-                Started::Cmac(cmac) => {
+                StartedJob::Done => {}
+                StartedJob::Lane(stream, lane) => lanes[stream as usize].push(lane),
+                StartedJob::Cmac(cmac) => {
                     if cmacs.is_empty() {
                         cmacs.reserve_exact(jobs - number);
                     }
@@ -97,9 +97,9 @@ impl Engine {
             }
         }
         Cmac::run(&mut cmacs);
-        for stream in [Stream::Snow3g, Stream::Snow5g, Stream::Zuc128, Stream::Zuc256] {
+        for stream in [GeneratorKind::Snow3g, GeneratorKind::Snow5g, GeneratorKind::Zuc128, GeneratorKind::Zuc256] {
             let lanes = &mut lanes[stream as usize];
-            // Messages of like lengths end together: few lanes run empty.
+            // Messages of similar lengths end together, so that few lanes run empty.
             if !lanes.is_sorted_by_key(|lane| lane.blocks) {
                 lanes.sort_unstable_by_key(|lane| lane.blocks);
             }
@@ -108,111 +108,112 @@ impl Engine {
     }
 }
 
-/// What became of a job.
-enum Started<'a> {
+/// The work that remains after a job was started.
+enum StartedJob<'a> {
     Done,
-    Lane(Stream, Lane<'a>),
+    Lane(GeneratorKind, Lane<'a>),
     Cmac(Cmac<'a>),
 }
 
 impl CipherJob<'_> {
-    fn start(&mut self) -> Started<'_> {
+    fn start(&mut self) -> StartedJob<'_> {
         match (self.key.algorithm(), &self.key.secret) {
-            (_, Secret::Aes128(key)) => {
-                // TS 33.401 B.1.3: eight bytes, and 64 bits that count.
+            (_, ExpandedKey::Aes128(key)) => {
+                // TS 33.401 B.1.3: an eight-byte prefix and a 64-bit counter.
                 let prefix = u128::from_be_bytes(*self.iv.bytes()) >> 64 << 64;
                 key.cipher.counter_mode(prefix, self.data);
             }
-            (_, Secret::Aes256(key)) => key.counter_mode(wide_counter(&self.iv), self.data),
-            (algorithm, Secret::Bytes(key)) => {
-                return Started::lane(algorithm, key, &self.iv, Work::Cipher(self.data));
+            (_, ExpandedKey::Aes256(key)) => key.counter_mode(wide_counter(&self.iv), self.data),
+            (algorithm, ExpandedKey::Bytes(key)) => {
+                // AES is done at once; generators wait for their batch.
+                return StartedJob::lane(algorithm, key, &self.iv, LaneWork::Cipher(self.data));
             }
         }
-        Started::Done
+        StartedJob::Done
     }
 }
 
 impl MacJob<'_> {
-    fn start(&mut self) -> Started<'_> {
+    fn start(&mut self) -> StartedJob<'_> {
         let (message, bits, tag) = (self.message, self.bits, &mut self.tag);
         let key = match &self.key.secret {
-            Secret::Aes128(key) => {
+            ExpandedKey::Aes128(key) => {
                 let prefix = *self.iv.bytes().first_chunk().expect("16 bytes");
-                return Started::Cmac(Cmac::new(key, prefix, message, bits, tag));
+                return StartedJob::Cmac(Cmac::new(key, prefix, message, bits, tag));
             }
-            Secret::Aes256(key) => {
+            ExpandedKey::Aes256(key) => {
                 *tag = aes_subkeys(key, &self.iv).tag(message, &[]);
-                return Started::Done;
+                return StartedJob::Done;
             }
-            Secret::Bytes(key) => key,
+            ExpandedKey::Bytes(key) => key,
         };
         let work = match self.key.algorithm() {
-            Algorithm::Snow3g => Work::Uia2 { message, bits, tag },
-            Algorithm::Zuc128 => Work::Eia3(Eia3::new(message, bits), tag),
-            _ => Work::Sst { message, tag },
+            Algorithm::Snow3g => LaneWork::Uia2 { message, bits, tag },
+            Algorithm::Zuc128 => LaneWork::Eia3(Eia3::new(message, bits), tag),
+            _ => LaneWork::Sst { message, tag },
         };
-        Started::lane(self.key.algorithm(), key, &self.iv, work)
+        StartedJob::lane(self.key.algorithm(), key, &self.iv, work)
     }
 }
 
 impl SealJob<'_> {
-    fn start(&mut self) -> Started<'_> {
+    fn start(&mut self) -> StartedJob<'_> {
         let (aad, tag) = (self.aad, &mut self.tag);
         match &self.key.secret {
-            Secret::Bytes(key) => {
-                let work = Work::Seal { aad, data: self.data, subkeys: None, tag };
-                Started::lane(self.key.algorithm(), key, &self.iv, work)
+            ExpandedKey::Bytes(key) => {
+                let work = LaneWork::Seal { aad, data: self.data, subkeys: None, tag };
+                StartedJob::lane(self.key.algorithm(), key, &self.iv, work)
             }
-            Secret::Aes256(key) => {
+            ExpandedKey::Aes256(key) => {
                 key.counter_mode(wide_counter(&self.iv), self.data);
                 *tag = aes_subkeys(key, &self.iv).tag(aad, self.data);
-                Started::Done
+                StartedJob::Done
             }
-            Secret::Aes128(_) => unreachable!("no NCA has keys of 128 bits"),
+            ExpandedKey::Aes128(_) => unreachable!("no NCA has keys of 128 bits"),
         }
     }
 }
 
 impl OpenJob<'_> {
-    fn start(&mut self) -> Started<'_> {
+    fn start(&mut self) -> StartedJob<'_> {
         let (aad, tag, authentic) = (self.aad, self.tag, &mut self.authentic);
         match &self.key.secret {
-            Secret::Bytes(key) => {
-                let work = Work::Open { aad, data: self.data, tag, authentic };
-                Started::lane(self.key.algorithm(), key, &self.iv, work)
+            ExpandedKey::Bytes(key) => {
+                let work = LaneWork::Open { aad, data: self.data, tag, authentic };
+                StartedJob::lane(self.key.algorithm(), key, &self.iv, work)
             }
-            Secret::Aes256(key) => {
+            ExpandedKey::Aes256(key) => {
                 *authentic = aes_subkeys(key, &self.iv).accepts(aad, self.data, tag);
                 match *authentic {
                     true => key.counter_mode(wide_counter(&self.iv), self.data),
                     false => self.data.fill(0),
                 }
-                Started::Done
+                StartedJob::Done
             }
-            Secret::Aes128(_) => unreachable!("no NCA has keys of 128 bits"),
+            ExpandedKey::Aes128(_) => unreachable!("no NCA has keys of 128 bits"),
         }
     }
 }
 
-impl<'a> Started<'a> {
-    fn lane(algorithm: Algorithm, key: &'a [u8; 32], iv: &Iv, work: Work<'a>) -> Started<'a> {
+impl<'a> StartedJob<'a> {
+    fn lane(algorithm: Algorithm, key: &'a [u8; 32], iv: &Iv, work: LaneWork<'a>) -> StartedJob<'a> {
         let stream = match algorithm {
-            Algorithm::Snow3g => Stream::Snow3g,
-            Algorithm::Snow5g => Stream::Snow5g,
-            Algorithm::Zuc128 => Stream::Zuc128,
-            _ => Stream::Zuc256,
+            Algorithm::Snow3g => GeneratorKind::Snow3g,
+            Algorithm::Snow5g => GeneratorKind::Snow5g,
+            Algorithm::Zuc128 => GeneratorKind::Zuc128,
+            _ => GeneratorKind::Zuc256,
         };
-        Started::Lane(stream, Lane { key, iv: *iv.bytes(), blocks: work.blocks(), work })
+        StartedJob::Lane(stream, Lane { key, iv: *iv.bytes(), blocks: work.blocks(), work })
     }
 }
 
-/// H, Q and P of 256-NIA5 and 256-NCA5.
+/// Returns H, Q and P of 256-NIA5 and 256-NCA5.
 fn aes_subkeys(key: &AesKey, iv: &Iv) -> Subkeys {
-    // The lowest bit of the first byte tells their counter blocks from the message's.
+    // The lowest bit of the first byte separates their counter blocks from the message's.
     Subkeys::new(&keystream(key, wide_counter(iv) | 1 << 120))
 }
 
-/// 256-NEA5: twelve bytes of the IV, and 32 bits that count.
+/// Returns the first counter block of 256-NEA5: twelve bytes of the IV, and a 32-bit counter.
 fn wide_counter(iv: &Iv) -> u128 {
     u128::from_be_bytes(*iv.bytes()) >> 32 << 32
 }

@@ -1,8 +1,8 @@
-//! One error per operation; misuse and forgery are told apart.
+//! One error per operation. Misuse and forgery are different variants.
 
 use crate::Algorithm;
 
-/// The key has the wrong length for its algorithm: the caller's mistake.
+/// The key has the wrong length for its algorithm: a mistake of the caller.
 ///
 /// ```
 /// use cellular_crypto::{Algorithm, Key, KeyLengthError};
@@ -13,13 +13,13 @@ use crate::Algorithm;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a key of {found} bytes for {algorithm:?}, which takes {}", algorithm.key_len())]
 pub struct KeyLengthError {
-    /// What the key was for.
+    /// The key's algorithm.
     pub algorithm: Algorithm,
     /// The length given, in bytes.
     pub found: usize,
 }
 
-/// The algorithm does not do what it was asked for: the caller's mistake. The data are untouched.
+/// The algorithm does not support the request: a mistake of the caller. The data are unchanged.
 ///
 /// ```
 /// use cellular_crypto::{Algorithm, Iv, Key, MessageError};
@@ -35,10 +35,10 @@ pub enum MessageError {
     /// More than [`MESSAGE_MAX`](crate::MESSAGE_MAX) bytes.
     #[error("a message is at most {} bytes long", crate::MESSAGE_MAX)]
     TooLong,
-    /// The number of bits asked for is more than the slice holds.
+    /// The slice holds fewer bits than requested.
     #[error("fewer bytes than the number of bits says")]
     Short,
-    /// The 256-bit algorithms take whole bytes here.
+    /// The 256-bit algorithms take whole bytes only.
     #[error("{0:?} takes whole bytes")]
     NotWholeBytes(Algorithm),
     /// 128-NIA has tags of 4 bytes only.
@@ -62,13 +62,13 @@ pub enum MessageError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// The message is not authentic: the sender's fault, or the network's.
+    /// The message is not authentic: an error of the sender or the network.
     #[error("the tag does not fit the message")]
     TagMismatch,
-    /// The caller's mistake.
+    /// A mistake of the caller.
     #[error(transparent)]
     Message(#[from] MessageError),
-    /// A tag has 4 to 16 bytes: the caller's mistake.
+    /// A tag has 4 to 16 bytes: a mistake of the caller.
     #[error("a tag of {0} bytes: it has 4 to 16")]
     TagBytes(usize),
 }

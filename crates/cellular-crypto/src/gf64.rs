@@ -1,6 +1,6 @@
 //! The hash of 128-NIA1 (UIA2, TS 35.215 4): a polynomial over 64-bit blocks modulo x^64 + x^4 + x^3 + x + 1.
 
-/// The product of two elements.
+/// Multiplies two elements.
 pub(crate) fn multiply(a: u64, b: u64) -> u64 {
     // The high half is the low half of the mirrored product.
     let low = multiply_low(a, b);
@@ -8,7 +8,7 @@ pub(crate) fn multiply(a: u64, b: u64) -> u64 {
     reduce(high, low)
 }
 
-/// `high * x^64 + low`, reduced.
+/// Reduces `high * x^64 + low`.
 #[inline(always)]
 pub(crate) fn reduce(high: u64, low: u64) -> u64 {
     let over = high >> 63 ^ high >> 61 ^ high >> 60;
@@ -16,7 +16,8 @@ pub(crate) fn reduce(high: u64, low: u64) -> u64 {
     low ^ high ^ high << 1 ^ high << 3 ^ high << 4
 }
 
-/// The low half of the carry-less product. Bits four apart leave room for what an integer product carries.
+/// Returns the low half of the carry-less product. Masked operands have one bit in four: the gaps take up the integer
+/// product's carries.
 fn multiply_low(a: u64, b: u64) -> u64 {
     const MASKS: [u64; 4] =
         [0x1111_1111_1111_1111, 0x2222_2222_2222_2222, 0x4444_4444_4444_4444, 0x8888_8888_8888_8888];
@@ -29,7 +30,7 @@ fn multiply_low(a: u64, b: u64) -> u64 {
     result
 }
 
-/// The sum of whole blocks of eight bytes: from zero, it becomes `(sum + block) * p`, block after block.
+/// Hashes whole blocks of eight bytes. The sum starts at zero and becomes `(sum + block) * p` with each block.
 pub(crate) fn absorb(p: u64, blocks: &[u8]) -> u64 {
     blocks.as_chunks::<8>().0.iter().fold(0, |sum, block| multiply(sum ^ u64::from_be_bytes(*block), p))
 }
@@ -48,7 +49,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn products_are_those_made_bit_by_bit(a: u64, b: u64) {
+        fn products_match_a_bit_by_bit_model(a: u64, b: u64) {
             prop_assert_eq!(multiply(a, b), bit_by_bit(a, b));
             prop_assert_eq!(multiply(a, u64::MAX), bit_by_bit(a, u64::MAX));
         }

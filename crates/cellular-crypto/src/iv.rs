@@ -1,19 +1,19 @@
-//! What makes each message's keystream its own: COUNT, BEARER, DIRECTION, and how they lie in 16 bytes.
+//! IVs, which give each message its own keystream: COUNT, BEARER and DIRECTION in 16 bytes.
 
 use crate::{Algorithm, TagLen};
 
-/// Which way a message goes: DIRECTION.
+/// A message's direction (DIRECTION).
 ///
 /// See [`PduNumber`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// From the user's equipment to the network: 0.
+    /// From the user equipment to the network: 0.
     Uplink,
-    /// To the user's equipment: 1.
+    /// To the user equipment: 1.
     Downlink,
 }
 
-/// COUNT, BEARER and DIRECTION: with one key, never the same for two messages.
+/// COUNT, BEARER and DIRECTION. With one key, no two messages may have the same number.
 ///
 /// ```
 /// use cellular_crypto::{Algorithm, Direction, Iv, PduNumber};
@@ -31,22 +31,22 @@ pub struct PduNumber {
 }
 
 impl PduNumber {
-    /// None for a bearer of 32 or more: BEARER has five bits.
+    /// Returns `None` for a bearer of 32 or more: BEARER has five bits.
     pub fn new(count: u32, bearer: u8, direction: Direction) -> Option<PduNumber> {
         (bearer < 32).then_some(PduNumber { count, bearer, direction })
     }
 
-    /// COUNT.
+    /// Returns COUNT.
     pub fn count(self) -> u32 {
         self.count
     }
 
-    /// BEARER: below 32.
+    /// Returns BEARER, which is below 32.
     pub fn bearer(self) -> u8 {
         self.bearer
     }
 
-    /// DIRECTION.
+    /// Returns DIRECTION.
     pub fn direction(self) -> Direction {
         self.direction
     }
@@ -59,10 +59,10 @@ impl PduNumber {
     }
 }
 
-/// The 16 bytes that a generator starts from, beside the key.
+/// A generator's 16-byte starting value, besides the key.
 ///
-/// For each use another: [`Iv::cipher`] for NEA, [`Iv::mac`] for NIA, [`Iv::aead`] for NCA. 16 bytes that are
-/// ready made (a test vector, another layout) come by [`Iv::from_bytes`].
+/// Each operation has its own layout: [`Iv::cipher`] for NEA, [`Iv::mac`] for NIA, [`Iv::aead`] for NCA.
+/// [`Iv::from_bytes`] takes 16 bytes in any other layout, for example from a test vector.
 ///
 /// ```
 /// use cellular_crypto::{Algorithm, Direction, Iv, PduNumber, TagLen};
@@ -75,17 +75,18 @@ impl PduNumber {
 pub struct Iv([u8; 16]);
 
 impl Iv {
-    /// 16 bytes as they are. AES-128 takes the first eight as the MAC's prefix, and as the counter block's high half.
+    /// Uses the 16 bytes unchanged. AES-128 takes the first eight as the MAC's prefix, and as the high half of the
+    /// counter block.
     pub fn from_bytes(bytes: [u8; 16]) -> Iv {
         Iv(bytes)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// For ciphering.
+    /// Returns the IV for ciphering.
     pub fn cipher(algorithm: Algorithm, number: PduNumber) -> Iv {
         match algorithm {
             // TS 33.401 B.1.3: the low half counts blocks.
@@ -96,7 +97,7 @@ impl Iv {
         }
     }
 
-    /// For integrity.
+    /// Returns the IV for integrity.
     pub fn mac(algorithm: Algorithm, number: PduNumber, tag: TagLen) -> Iv {
         let direction = number.direction_bit();
         match algorithm {
@@ -121,7 +122,8 @@ impl Iv {
         }
     }
 
-    /// For ciphering and integrity in one, by the 256-bit algorithms; by the others it is [`Iv::cipher`].
+    /// Returns the IV for ciphering and integrity in one pass, by the 256-bit algorithms. For the other algorithms it
+    /// is [`Iv::cipher`].
     pub fn aead(algorithm: Algorithm, number: PduNumber, tag: TagLen) -> Iv {
         match algorithm.has_aead() {
             true => Iv::wide(8 * tag.get() as u8 + 4, number),
@@ -129,13 +131,15 @@ impl Iv {
         }
     }
 
-    /// With bytes 2 to 7 of a 256-bit algorithm's IV, which are zero otherwise: no published text seen says what goes there.
+    /// Replaces bytes 2 to 7 of a 256-bit algorithm's IV, which are zero by default. No published text was found that
+    /// defines them.
     pub fn with_middle(mut self, middle: [u8; 6]) -> Iv {
         self.0[2..8].copy_from_slice(&middle);
         self
     }
 
-    /// The layout of the 256-bit algorithms' published vectors. Its first byte tells NEA, NIA, NCA and lengths of tags apart.
+    /// Returns the layout of the published vectors of the 256-bit algorithms. The first byte differs by NEA, NIA, NCA and
+    /// tag length.
     fn wide(first: u8, number: PduNumber) -> Iv {
         let mut bytes = [0; 16];
         bytes[0] = first;

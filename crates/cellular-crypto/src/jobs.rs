@@ -1,4 +1,4 @@
-//! Messages that are worked on together: of any algorithms, keys and lengths.
+//! The jobs of a batch, with any algorithms, keys and lengths.
 
 use crate::{Iv, Key, MESSAGE_MAX, MessageError, Tag, TagLen, VerifyError};
 
@@ -13,7 +13,7 @@ pub struct CipherJob<'a> {
 }
 
 impl<'a> CipherJob<'a> {
-    /// To cipher or decipher `data` in place.
+    /// Creates a job that ciphers or deciphers `data` in place.
     ///
     /// # Errors
     /// [`MessageError::TooLong`].
@@ -39,25 +39,25 @@ pub struct MacJob<'a> {
 }
 
 impl<'a> MacJob<'a> {
-    /// To authenticate `message`.
+    /// Creates a job that authenticates `message`.
     ///
     /// # Errors
-    /// As of [`Key::mac`].
+    /// See [`Key::mac`].
     pub fn new(key: &'a Key, iv: Iv, message: &'a [u8], tag: TagLen) -> Result<Self, MessageError> {
-        Self::of_bits(key, iv, message, 8 * message.len(), tag)
+        Self::for_bits(key, iv, message, 8 * message.len(), tag)
     }
 
-    /// To authenticate the first `bits` of `message`.
+    /// Creates a job that authenticates the first `bits` of `message`.
     ///
     /// # Errors
-    /// As of [`Key::mac_bits`].
-    pub fn of_bits(key: &'a Key, iv: Iv, message: &'a [u8], bits: usize, tag: TagLen) -> Result<Self, MessageError> {
+    /// See [`Key::mac_bits`].
+    pub fn for_bits(key: &'a Key, iv: Iv, message: &'a [u8], bits: usize, tag: TagLen) -> Result<Self, MessageError> {
         key.check_bits(message.len(), bits)?;
         key.check_tag(tag)?;
         Ok(MacJob { key, iv, message: &message[..bits.div_ceil(8)], bits, len: tag, tag: [0; 16] })
     }
 
-    /// The tag, when [`Engine::mac`](crate::Engine::mac) has run; zeros before.
+    /// Returns the tag after [`Engine::mac`](crate::Engine::mac) has run, and zeros before.
     pub fn tag(&self) -> Tag {
         Tag::truncate(self.tag, self.len)
     }
@@ -77,22 +77,22 @@ pub struct SealJob<'a> {
 }
 
 impl<'a> SealJob<'a> {
-    /// To cipher `data` in place, with a tag over it and `aad`.
+    /// Creates a job that ciphers `data` in place and computes a tag over `aad` and the ciphertext.
     ///
     /// # Errors
-    /// As of [`Key::seal`].
+    /// See [`Key::seal`].
     pub fn new(key: &'a Key, iv: Iv, aad: &'a [u8], data: &'a mut [u8], tag: TagLen) -> Result<Self, MessageError> {
         key.check_aead(aad.len(), data.len())?;
         Ok(SealJob { key, iv, aad, data, len: tag, tag: [0; 16] })
     }
 
-    /// The tag, when [`Engine::seal`](crate::Engine::seal) has run; zeros before.
+    /// Returns the tag after [`Engine::seal`](crate::Engine::seal) has run, and zeros before.
     pub fn tag(&self) -> Tag {
         Tag::truncate(self.tag, self.len)
     }
 }
 
-/// NCA of a message that came with a tag.
+/// NCA of a received message with its tag.
 ///
 /// See [`Engine`](crate::Engine) for an example.
 #[derive(Debug)]
@@ -106,17 +106,18 @@ pub struct OpenJob<'a> {
 }
 
 impl<'a> OpenJob<'a> {
-    /// To compare `tag`, of 4 to 16 bytes, and decipher `data` in place.
+    /// Creates a job that compares `tag`, of 4 to 16 bytes, and deciphers `data` in place.
     ///
     /// # Errors
-    /// As of [`Key::open`], but for forgeries.
+    /// See [`Key::open`]. Forgeries are no error here.
     pub fn new(key: &'a Key, iv: Iv, aad: &'a [u8], data: &'a mut [u8], tag: &'a [u8]) -> Result<Self, VerifyError> {
         TagLen::new(tag.len()).ok_or(VerifyError::TagBytes(tag.len()))?;
         key.check_aead(aad.len(), data.len())?;
         Ok(OpenJob { key, iv, aad, data, tag, authentic: false })
     }
 
-    /// Whether the tag fits, when [`Engine::open`](crate::Engine::open) has run. If it does not, the data are zeros.
+    /// Tests whether the tag is valid, after [`Engine::open`](crate::Engine::open) has run. The data of a forged
+    /// message are zeros.
     pub fn is_authentic(&self) -> bool {
         self.authentic
     }

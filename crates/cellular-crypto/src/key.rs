@@ -1,4 +1,4 @@
-//! A key, and one message at a time.
+//! Keys, and operations on single messages.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::{Algorithm, Direction, Iv, KeyLengthError, MessageError, PduNumber, T
 
 /// A key for one algorithm.
 ///
-/// Wiped where it lies, on the heap, when dropped; never printed.
+/// It is stored on the heap, wiped there when dropped, and never printed.
 ///
 /// ```
 /// use cellular_crypto::{Algorithm, Direction, Iv, Key, PduNumber, TagLen};
@@ -32,46 +32,48 @@ use crate::{Algorithm, Direction, Iv, KeyLengthError, MessageError, PduNumber, T
 /// ```
 pub struct Key {
     algorithm: Algorithm,
-    pub(crate) secret: Secret,
+    pub(crate) secret: ExpandedKey,
 }
 
-/// What the generators start from.
-pub(crate) enum Secret {
-    /// SNOW 3G, ZUC-128: the first 16 bytes; Snow 5G, ZUC-256: all.
+/// The expanded key of a generator or AES.
+pub(crate) enum ExpandedKey {
+    /// The first 16 bytes for SNOW 3G and ZUC-128; all for Snow 5G and ZUC-256.
     Bytes(Box<Zeroizing<[u8; 32]>>),
     Aes128(Aes128Key),
     Aes256(AesKey),
 }
 
-/// The longest message, in bytes: 2^32 bits do not fit some algorithm's length.
+/// The maximum length of a message in bytes: the length fields of some algorithms cannot hold 2^32 bits.
 pub const MESSAGE_MAX: usize = (1 << 29) - 1;
 
 impl Key {
     /// Expands `key`.
     ///
     /// # Errors
-    /// `key` must be [`Algorithm::key_len`] bytes long.
+    /// [`KeyLengthError`] unless `key` is [`Algorithm::key_len`] bytes long.
     pub fn new(algorithm: Algorithm, key: &[u8]) -> Result<Key, KeyLengthError> {
         let wrong = KeyLengthError { algorithm, found: key.len() };
         let secret = match algorithm {
-            Algorithm::Aes128 => Secret::Aes128(Aes128Key::new(key.try_into().map_err(|_| wrong)?)),
+            Algorithm::Aes128 => ExpandedKey::Aes128(Aes128Key::new(key.try_into().map_err(|_| wrong)?)),
             _ if key.len() != algorithm.key_len() => return Err(wrong),
-            Algorithm::Aes256 => Secret::Aes256(AesKey::new(key).map_err(|_| wrong)?),
+            Algorithm::Aes256 => ExpandedKey::Aes256(AesKey::new(key).map_err(|_| wrong)?),
             _ => {
+                // Keys of 16 bytes are padded with zeros, which are not used.
                 let mut bytes = Box::new(Zeroizing::new([0; 32]));
                 bytes[..key.len()].copy_from_slice(key);
-                Secret::Bytes(bytes)
+                ExpandedKey::Bytes(bytes)
             }
         };
         Ok(Key { algorithm, secret })
     }
 
-    /// What the key is for.
+    /// Returns the key's algorithm.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// Returns 16 bytes that differ for different keys. They are key stream under one fixed IV, and so as secret as the key.
+    /// Returns 16 bytes that differ for different keys. They are keystream of one fixed IV, and so as secret as the
+    /// key.
     ///
     /// ```
     /// use cellular_crypto::{Algorithm, Key};
@@ -97,7 +99,7 @@ impl Key {
         Ok(())
     }
 
-    /// NEA of the first `bits` of `data`, from the highest of each byte. What follows stays as it is.
+    /// NEA of the first `bits` of `data`, from the highest of each byte. The remaining bits are unchanged.
     ///
     /// # Errors
     /// [`MessageError::NotWholeBytes`] for a 256-bit algorithm, [`MessageError::Short`], [`MessageError::TooLong`].
@@ -113,7 +115,7 @@ impl Key {
         Ok(())
     }
 
-    /// NIA: the tag of a message.
+    /// NIA: computes the tag of a message.
     ///
     /// # Errors
     /// [`MessageError::TagLength`] for a 128-bit algorithm unless the tag has 4 bytes, [`MessageError::TooLong`].
@@ -124,17 +126,17 @@ impl Key {
     /// NIA of the first `bits` of `message`, from the highest of each byte.
     ///
     /// # Errors
-    /// As of [`Key::mac`]; [`MessageError::NotWholeBytes`] for a 256-bit algorithm, [`MessageError::Short`].
+    /// As for [`Key::mac`]; [`MessageError::NotWholeBytes`] for a 256-bit algorithm, [`MessageError::Short`].
     pub fn mac_bits(&self, iv: &Iv, message: &[u8], bits: usize, tag: TagLen) -> Result<Tag, MessageError> {
-        let mut jobs = [MacJob::of_bits(self, *iv, message, bits, tag)?];
+        let mut jobs = [MacJob::for_bits(self, *iv, message, bits, tag)?];
         Engine::best().mac(&mut jobs);
         Ok(jobs[0].tag())
     }
 
-    /// NIA: whether a message is authentic. The tag's length is that of `tag`.
+    /// NIA: verifies a message. The length of `tag` selects the tag length.
     ///
     /// # Errors
-    /// [`VerifyError::TagMismatch`] when it is not.
+    /// [`VerifyError::TagMismatch`] if the message is not authentic.
     pub fn verify(&self, iv: &Iv, message: &[u8], tag: &[u8]) -> Result<(), VerifyError> {
         let len = TagLen::new(tag.len()).ok_or(VerifyError::TagBytes(tag.len()))?;
         match self.mac(iv, message, len)?.fits(tag) {
@@ -143,7 +145,7 @@ impl Key {
         }
     }
 
-    /// NCA: ciphers `data` in place and gives the tag over `aad` and what came out.
+    /// NCA: ciphers `data` in place and returns the tag over `aad` and the ciphertext.
     ///
     /// ```
     /// use cellular_crypto::{Algorithm, Direction, Iv, Key, PduNumber, TagLen};
@@ -166,10 +168,10 @@ impl Key {
         Ok(jobs[0].tag())
     }
 
-    /// NCA: compares the tag, then deciphers `data` in place. The tag's length is that of `tag`.
+    /// NCA: compares the tag, then deciphers `data` in place. The length of `tag` selects the tag length.
     ///
     /// # Errors
-    /// [`VerifyError::TagMismatch`] when the message is not authentic: `data` is then filled with zeros.
+    /// [`VerifyError::TagMismatch`] if the message is not authentic. `data` is then filled with zeros.
     pub fn open(&self, iv: &Iv, aad: &[u8], data: &mut [u8], tag: &[u8]) -> Result<(), VerifyError> {
         let mut jobs = [OpenJob::new(self, *iv, aad, data, tag)?];
         Engine::best().open(&mut jobs);
@@ -180,6 +182,7 @@ impl Key {
     }
 
     pub(crate) fn check_bits(&self, bytes: usize, bits: usize) -> Result<(), MessageError> {
+        // Only the 256-bit algorithms have an AEAD.
         if self.algorithm.has_aead() && !bits.is_multiple_of(8) {
             return Err(MessageError::NotWholeBytes(self.algorithm));
         }

@@ -1,8 +1,8 @@
-//! Linear maps of bytes, for tables that are made when the crate is compiled.
+//! Linear maps of bytes, for tables computed at compile time.
 
 use crate::sbox::{multiply, power};
 
-/// Image of each bit, from the lowest.
+/// The image of each bit, from the lowest.
 pub(crate) type Columns = [u8; 8];
 
 /// Multiplication by two modulo `polynomial`.
@@ -16,11 +16,11 @@ pub(crate) const fn doubling(polynomial: u16) -> Columns {
     columns
 }
 
-/// The linear part of AES's S-box (FIPS 197 5.1.1), which follows the inverse.
+/// The linear part of AES's S-box (FIPS 197 5.1.1), which follows the inversion.
 pub(crate) const AES: Columns = [0x1f, 0x3e, 0x7c, 0xf8, 0xf1, 0xe3, 0xc7, 0x8f];
-/// That of ZUC's S1.
+/// The linear part of ZUC's S1.
 pub(crate) const ZUC_1: Columns = [0x97, 0x3e, 0x6d, 0xcb, 0xee, 0xdd, 0xbb, 0x77];
-/// From the field of ZUC's S1 to that of AES: sums and products stay what they are.
+/// The isomorphism from the field of ZUC's S1 to AES's: it keeps sums and products.
 pub(crate) const ZUC_TO_AES: Columns = {
     // The image of x is a root of the first field's polynomial in the second: x^8 = x^7 + x^3 + x + 1.
     let mut root = 2;
@@ -35,14 +35,14 @@ pub(crate) const ZUC_TO_AES: Columns = {
     }
     columns
 };
-/// ZUC's S1 of a byte is this of the inverse, in AES's field, of the byte's [`ZUC_TO_AES`]; and 0x55.
+/// ZUC's S1 of a byte is this map of the inverse, in AES's field, of the byte's [`ZUC_TO_AES`], plus 0x55.
 pub(crate) const ZUC_1_OF_AES_INVERSE: Columns = compose(ZUC_1, invert(ZUC_TO_AES));
-/// And this of AES's S-box of the byte's [`ZUC_TO_AES`], with [`ZUC_1_CONSTANT`].
+/// ZUC's S1 of a byte is also this map of AES's S-box of the byte's [`ZUC_TO_AES`], plus [`ZUC_1_CONSTANT`].
 pub(crate) const ZUC_1_OF_AES_SBOX: Columns = compose(ZUC_1_OF_AES_INVERSE, invert(AES));
 /// See [`ZUC_1_OF_AES_SBOX`].
 pub(crate) const ZUC_1_CONSTANT: u8 = apply(ZUC_1_OF_AES_SBOX, 0x63) ^ 0x55;
 
-/// The sum of the images of a byte's bits.
+/// Sums the images of a byte's bits.
 pub(crate) const fn apply(map: Columns, byte: u8) -> u8 {
     let (mut sum, mut bit) = (0, 0);
     while bit < 8 {
@@ -54,7 +54,7 @@ pub(crate) const fn apply(map: Columns, byte: u8) -> u8 {
     sum
 }
 
-/// First `inner`, then `outer`.
+/// Applies `inner`, then `outer`.
 const fn compose(outer: Columns, inner: Columns) -> Columns {
     let mut columns = [0; 8];
     let mut bit = 0;
@@ -65,7 +65,7 @@ const fn compose(outer: Columns, inner: Columns) -> Columns {
     columns
 }
 
-/// The inverse map, by trying all bytes: there are few.
+/// Inverts the map by a search over all bytes.
 const fn invert(map: Columns) -> Columns {
     let mut columns = [0; 8];
     let mut byte = 0;
@@ -79,7 +79,7 @@ const fn invert(map: Columns) -> Columns {
     columns
 }
 
-/// The map as GF2P8AFFINEQB takes it: the row of the highest bit first.
+/// Returns the map in the layout of GF2P8AFFINEQB: the row of the highest bit first.
 pub(crate) const fn matrix(map: Columns) -> i64 {
     let mut rows = [0; 8];
     let mut bit = 0;
@@ -94,7 +94,7 @@ pub(crate) const fn matrix(map: Columns) -> i64 {
     i64::from_le_bytes(rows)
 }
 
-/// The map as two look-ups: images of the low and of the high half of a byte.
+/// Returns the map as two look-ups: images of the low and of the high half of a byte.
 pub(crate) const fn halves(map: Columns) -> [[u8; 16]; 2] {
     let mut tables = [[0; 16]; 2];
     let mut half = 0;
@@ -112,7 +112,7 @@ mod tests {
     use crate::sbox;
 
     #[test]
-    fn zucs_s1_is_aess_between_two_maps() {
+    fn zuc_s1_is_the_aes_sbox_between_two_maps() {
         for byte in 0..=255u8 {
             let in_aes = apply(ZUC_TO_AES, byte);
             let inverse = power(in_aes, 254, 0x11b);

@@ -1,4 +1,5 @@
-//! Generators of SNOW 3G, Snow 5G and ZUC over lanes: up to sixteen messages from key and IV to the end of the longest.
+//! Generators of SNOW 3G, Snow 5G and ZUC over lanes. They run up to sixteen messages from key and IV to the end of the
+//! longest.
 
 use zeroize::Zeroizing;
 
@@ -6,25 +7,25 @@ use crate::lane::Lane;
 use crate::snow3g::Snow3g;
 use crate::snow5g::Snow5g;
 use crate::words::{Blocks, Wide, Words};
-use crate::zuc::{Rounds, Zuc, cells_128, cells_256};
+use crate::zuc::{Zuc, ZucRounds, cells_128, cells_256};
 
-/// Which of them, and its size.
+/// A generator, with the size of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum GeneratorKind {
     Snow3g,
     Snow5g,
     Zuc128,
     Zuc256,
 }
 
-/// At most [`Words::LANES`] messages.
+/// Runs at most [`Words::LANES`] messages.
 #[inline(always)]
-pub(crate) fn run<W: Words>(proof: W::Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
+pub(crate) fn run<W: Words>(proof: W::Proof, stream: GeneratorKind, lanes: &mut [Lane<'_>]) {
     match stream {
-        Stream::Snow3g => snow_3g::<W>(proof, lanes),
-        Stream::Snow5g => snow_5g::<W>(proof, lanes),
-        Stream::Zuc128 => zuc::<W>(proof, lanes, Rounds::Short),
-        Stream::Zuc256 => zuc::<W>(proof, lanes, Rounds::Long),
+        GeneratorKind::Snow3g => snow_3g::<W>(proof, lanes),
+        GeneratorKind::Snow5g => snow_5g::<W>(proof, lanes),
+        GeneratorKind::Zuc128 => zuc::<W>(proof, lanes, ZucRounds::Short),
+        GeneratorKind::Zuc256 => zuc::<W>(proof, lanes, ZucRounds::Long),
     }
 }
 
@@ -32,6 +33,7 @@ pub(crate) fn run<W: Words>(proof: W::Proof, stream: Stream, lanes: &mut [Lane<'
 fn snow_3g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
     let mut keys = Zeroizing::new([[0; 16]; 4]);
     let mut ivs = [[0; 16]; 4];
+    // Transpose: word by word, with a message per lane.
     for (index, lane) in lanes.iter().enumerate() {
         for word in 0..4 {
             keys[word][index] = u32::from_be_bytes(lane.key.as_chunks::<4>().0[word]);
@@ -40,6 +42,7 @@ fn snow_3g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
     }
     let mut generator = Snow3g::<W>::new(proof, &keys, &ivs);
     let mut out = Blocks::new();
+    // Lanes of shorter messages run on, and their keystream is unused.
     for index in 0..blocks(lanes) {
         W::keystream(&generator.block(), &mut out);
         hand_out::<W>(proof, lanes, index, &out);
@@ -49,7 +52,7 @@ fn snow_3g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
 #[inline(always)]
 fn snow_5g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
     let side_by_side = <W::Wide as Wide>::LANES;
-    // The processor works on several registers of messages at once, since none waits for another.
+    // The processor works on several registers of messages at once, because they are independent.
     for lanes in lanes.chunks_mut(REGISTERS * side_by_side) {
         let registers = lanes.len().div_ceil(side_by_side);
         let mut generators = [Snow5g::<W::Wide>::empty(proof); REGISTERS];
@@ -63,6 +66,7 @@ fn snow_5g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
             }
             *generator = Snow5g::new(proof, &keys, &ivs);
         }
+        // All registers advance by one block before the keystream is used.
         let mut out = Blocks::new();
         for index in 0..blocks(lanes) {
             for (number, generator) in generators[..registers].iter_mut().enumerate() {
@@ -74,13 +78,14 @@ fn snow_5g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
 }
 
 #[inline(always)]
-fn zuc<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], rounds: Rounds) {
+fn zuc<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], rounds: ZucRounds) {
     let mut cells = Zeroizing::new([[0; 16]; 16]);
     for (index, lane) in lanes.iter().enumerate() {
         let of_lane = match rounds {
-            Rounds::Short => cells_128(lane.key, &lane.iv),
-            Rounds::Long => cells_256(lane.key, &lane.iv),
+            ZucRounds::Short => cells_128(lane.key, &lane.iv),
+            ZucRounds::Long => cells_256(lane.key, &lane.iv),
         };
+        // Transpose: cell by cell, with a message per lane.
         for (cell, word) in cells.iter_mut().zip(of_lane) {
             cell[index] = word;
         }
@@ -106,5 +111,5 @@ fn hand_out<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], index: usize, out
     }
 }
 
-/// Registers of messages of Snow 5G at a time.
+/// The number of registers of Snow 5G messages at a time.
 const REGISTERS: usize = 4;

@@ -1,18 +1,18 @@
-//! S-boxes without tables in memory: 64 bytes at a time, as eight planes of bits.
+//! S-boxes without tables in memory: 64 bytes at a time, as eight bit planes.
 //!
-//! A table that is read at a secret place tells that place to the caches. Here an S-box is its polynomial over bits (the
-//! algebraic normal form), found from its table when the crate is compiled; which terms it has is no secret.
+//! The address of a table look-up would reveal the secret index through the caches. Here an S-box is a polynomial over
+//! bits (the algebraic normal form), derived from its table at compile time. The terms of the polynomial are public.
 
 use crate::linear::{self, Columns};
 
 /// An S-box of eight bits.
 pub(crate) struct Sbox {
-    /// For each product of the four high bits and each bit of the result: which products of the four low bits are its factor.
+    /// Per product of the four high bits and per result bit: the products of the four low bits that are its factor.
     terms: [[u16; 8]; 16],
 }
 
 impl Sbox {
-    /// The polynomial of a table.
+    /// Derives the polynomial of a table.
     pub(crate) const fn new(table: &[u8; 256]) -> Sbox {
         // The Moebius transform: from values to coefficients.
         let mut coefficients = *table;
@@ -27,6 +27,7 @@ impl Sbox {
             }
             bit <<= 1;
         }
+        // Grouped by the products of the high bits, so that each has one factor per result bit.
         let mut terms = [[0; 8]; 16];
         let mut index = 0;
         while index < 256 {
@@ -45,7 +46,7 @@ impl Sbox {
     pub(crate) fn substitute(&self, words: &mut [u64; 8]) {
         transpose(words);
         let [low, high] = [products(&words[..4]), products(&words[4..])];
-        // Sums of any four neighbouring products, so that a factor is four look-ups by what is public.
+        // Sums of each set of four neighbouring products, so that a factor takes four look-ups with public indices.
         let mut sums = [[0; 16]; 4];
         for (sums, products) in sums.iter_mut().zip(low.chunks_exact(4)) {
             for set in 1..16usize {
@@ -53,6 +54,7 @@ impl Sbox {
                 sums[set] = sums[set & (set - 1)] ^ products[last];
             }
         }
+        // Each result plane is the sum of high products times their factors.
         let mut planes = [0; 8];
         for (high, terms) in high.iter().zip(&self.terms) {
             for (plane, terms) in planes.iter_mut().zip(terms) {
@@ -65,7 +67,7 @@ impl Sbox {
     }
 }
 
-/// All products of four planes; the first is one.
+/// Returns all products of four planes. The first is the empty product, one.
 #[inline]
 fn products(planes: &[u64]) -> [u64; 16] {
     let mut products = [u64::MAX; 16];
@@ -75,7 +77,7 @@ fn products(planes: &[u64]) -> [u64; 16] {
     products
 }
 
-/// From bytes to planes and back: bit j of word i's bytes changes places with bit i of word j's.
+/// Converts bytes to planes and back: exchanges bit j of word i's bytes with bit i of word j's.
 #[inline]
 fn transpose(words: &mut [u64; 8]) {
     for (distance, mask) in [(1, 0x5555_5555_5555_5555), (2, 0x3333_3333_3333_3333), (4, 0x0f0f_0f0f_0f0f_0f0f)] {
@@ -87,7 +89,7 @@ fn transpose(words: &mut [u64; 8]) {
     }
 }
 
-/// Multiplies in the field of 256 elements modulo `polynomial`, for tables made when the crate is compiled.
+/// Multiplies in the field of 256 elements modulo `polynomial`, for tables computed at compile time.
 pub(crate) const fn multiply(a: u8, b: u8, polynomial: u16) -> u8 {
     let (mut a, mut result) = (a as u16, 0);
     let mut bit = 0;
@@ -104,7 +106,7 @@ pub(crate) const fn multiply(a: u8, b: u8, polynomial: u16) -> u8 {
     result as u8
 }
 
-/// `base` to the power of `exponent`.
+/// Raises `base` to the power of `exponent`.
 pub(crate) const fn power(base: u8, exponent: u32, polynomial: u16) -> u8 {
     let mut result = 1;
     let mut done = 0;
@@ -115,8 +117,8 @@ pub(crate) const fn power(base: u8, exponent: u32, polynomial: u16) -> u8 {
     result
 }
 
-/// The affine map of the inverse.
-const fn of_inverse(polynomial: u16, map: Columns, constant: u8) -> [u8; 256] {
+/// Returns the table of an affine map of the inverse.
+const fn affine_of_inverse(polynomial: u16, map: Columns, constant: u8) -> [u8; 256] {
     let mut table = [0; 256];
     let mut index = 0;
     while index < 256 {
@@ -126,9 +128,9 @@ const fn of_inverse(polynomial: u16, map: Columns, constant: u8) -> [u8; 256] {
     table
 }
 
-/// FIPS 197 5.1.1.
-pub(crate) const AES: [u8; 256] = of_inverse(0x11b, linear::AES, 0x63);
-/// SNOW 3G's second: a Dickson polynomial and 0x25 (TS 35.216 3.3.2).
+/// AES's S-box (FIPS 197 5.1.1).
+pub(crate) const AES: [u8; 256] = affine_of_inverse(0x11b, linear::AES, 0x63);
+/// SNOW 3G's second S-box: a Dickson polynomial and 0x25 (TS 35.216 3.3.2).
 pub(crate) const SNOW_3G: [u8; 256] = {
     const EXPONENTS: [u32; 9] = [1, 9, 13, 15, 33, 41, 45, 47, 49];
     let mut table = [0x25; 256];
@@ -144,7 +146,7 @@ pub(crate) const SNOW_3G: [u8; 256] = {
     table
 };
 /// ZUC's S1 (TS 35.222 3.4.2).
-pub(crate) const ZUC_1: [u8; 256] = of_inverse(0x18b, linear::ZUC_1, 0x55);
+pub(crate) const ZUC_1: [u8; 256] = affine_of_inverse(0x18b, linear::ZUC_1, 0x55);
 /// ZUC's S0 (TS 35.222 3.4.2): three rounds of a Feistel network on halves, then a rotation by five.
 pub(crate) const ZUC_0: [u8; 256] = {
     let mut table = [0; 256];
@@ -159,7 +161,7 @@ pub(crate) const ZUC_0: [u8; 256] = {
     }
     table
 };
-/// The functions of halves in ZUC's S0.
+/// The round functions of ZUC's S0 on halves.
 pub(crate) const ZUC_P: [[u8; 16]; 3] = [
     [9, 15, 0, 14, 15, 15, 2, 10, 0, 4, 0, 12, 7, 5, 3, 9],
     [8, 13, 6, 5, 7, 0, 12, 4, 11, 1, 14, 10, 15, 3, 9, 2],
@@ -171,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn planes_give_what_the_tables_say() {
+    fn substitution_matches_the_tables() {
         for table in [AES, SNOW_3G, ZUC_0, ZUC_1] {
             let sbox = Sbox::new(&table);
             for start in (0..256).step_by(64) {
@@ -186,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Rows as the specifications print them.
+    /// Rows as printed in the specifications.
     #[test]
     fn tables_begin_as_printed() {
         assert_eq!(AES[..4], [0x63, 0x7c, 0x77, 0x7b]);

@@ -9,7 +9,7 @@ pub(crate) struct Snow3g<W> {
 }
 
 impl<W: Words> Snow3g<W> {
-    /// Key and IV of each message, their first word first.
+    /// Starts with the key and IV of each message, first word first.
     #[inline(always)]
     pub(crate) fn new(proof: W::Proof, keys: &[[u32; 16]; 4], ivs: &[[u32; 16]; 4]) -> Self {
         // The standard counts words from the end: K0 is the last.
@@ -36,19 +36,19 @@ impl<W: Words> Snow3g<W> {
         for _ in 0..2 {
             sixteen_steps!(state.initialise);
         }
-        // One word is thrown away; afterwards `s[0]` is to be the first again.
+        // The standard discards the first word. The rotation makes `s[0]` the first cell again.
         state.word::<0>();
         state.s.rotate_left(1);
         state
     }
 
-    /// The next sixteen words.
+    /// Returns the next sixteen words.
     #[inline(always)]
     pub(crate) fn block(&mut self) -> [W; 16] {
         sixteen_steps!(self.word)
     }
 
-    /// A step whose first cell is `s[FIRST]`: cells stay where they are, and the first moves on.
+    /// A step with `s[FIRST]` as the first cell. Cells keep their places, and the index of the first advances.
     #[inline(always)]
     fn word<const FIRST: usize>(&mut self) -> W {
         let f = self.fsm::<FIRST>();

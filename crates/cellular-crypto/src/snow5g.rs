@@ -1,4 +1,5 @@
-//! Snow 5G: SNOW-Vi (Ekdahl, Maximov, Johansson, Yang; eprint 2021/236) with sums of 16 bits in its state machine; some messages at a time.
+//! Snow 5G: SNOW-Vi (Ekdahl, Maximov, Johansson, Yang; eprint 2021/236) with 16-bit sums in its state machine, for a
+//! few messages at a time.
 
 use crate::words::{Blocks, Wide};
 
@@ -11,14 +12,14 @@ pub(crate) struct Snow5g<W> {
 }
 
 impl<W: Wide> Snow5g<W> {
-    /// Of no message.
+    /// Creates a zero state, for registers without messages.
     #[inline(always)]
     pub(crate) fn empty(proof: W::Proof) -> Self {
         let zero = W::load(proof, &[0; 4]);
         Snow5g { a: [zero; 2], b: [zero; 2], r: [zero; 3] }
     }
 
-    /// From both halves of each message's key, and its IV.
+    /// Starts with both halves of each message's key, and its IV.
     #[inline(always)]
     pub(crate) fn new(proof: W::Proof, [low, high]: &[[u128; 4]; 2], iv: &[u128; 4]) -> Self {
         let (low, high) = (W::load(proof, low), W::load(proof, high));
@@ -34,7 +35,7 @@ impl<W: Wide> Snow5g<W> {
         state
     }
 
-    /// The next 64 bytes of each message, the first one's to lane `first`.
+    /// Writes the next 64 bytes of each message. The first message's bytes go to lane `first`.
     #[inline(always)]
     pub(crate) fn keystream(&mut self, out: &mut Blocks, first: usize) {
         let blocks = [self.step(), self.step(), self.step(), self.step()];
@@ -54,7 +55,7 @@ impl<W: Wide> Snow5g<W> {
         let mixed = self.a[1].xor(r3).add_16(r2);
         self.r = [mixed.transpose(), r1.aes_round(), r2.aes_round()];
 
-        // Eight clocks of both registers at once: of cells 0 to 7 of the other, nothing that they made goes in.
+        // Eight clocks of both registers at once. Cells 0 to 7 of one register depend only on old cells of the other.
         let [a0, a1] = self.a;
         let [b0, b1] = self.b;
         self.a = [a1, a0.double_16::<0x4a6d>().xor(b0).xor(a0.cells_from_7(a1))];

@@ -1,4 +1,4 @@
-//! The tag of 256-NIA and 256-NCA: POLYVAL (RFC 8452) with a key for each message, as GCM-SST has it.
+//! The tag of 256-NIA and 256-NCA: POLYVAL (RFC 8452) with a key per message, as in GCM-SST.
 
 use polyval::universal_hash::UniversalHash;
 use polyval::{Block, Polyval};
@@ -13,21 +13,21 @@ impl Subkeys {
         Subkeys(Zeroizing::new(*blocks))
     }
 
-    /// Whether `tag` begins the full tag, in a time that does not depend on where they differ.
+    /// Tests whether the full tag begins with `tag`, in constant time.
     pub(crate) fn accepts(&self, aad: &[u8], ciphertext: &[u8], tag: &[u8]) -> bool {
         self.tag(aad, ciphertext)[..tag.len()].ct_eq(tag).into()
     }
 
-    /// The full tag over `aad` and `ciphertext`.
+    /// Returns the full tag over `aad` and `ciphertext`.
     pub(crate) fn tag(&self, aad: &[u8], ciphertext: &[u8]) -> [u8; 16] {
         let block = |index: usize| -> Block { self.0[index].into() };
         let mut hash = Polyval::new(&block(0));
-        // Each padded by itself; an empty one gives no block.
+        // Each input is padded by itself. An empty input has no block.
         hash.update_padded(aad);
         hash.update_padded(ciphertext);
         let mut sum = u128::from_le_bytes(hash.finalize().into());
         sum ^= u128::from(8 * ciphertext.len() as u64) | u128::from(8 * aad.len() as u64) << 64;
-        // The lengths are multiplied by another key than the rest.
+        // The lengths are multiplied by another key.
         let mut last = Polyval::new(&block(1));
         last.update(&[sum.to_le_bytes().into()]);
         let mask = u128::from_le_bytes(block(2).into());

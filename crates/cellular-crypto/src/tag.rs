@@ -2,7 +2,7 @@
 
 use subtle::{Choice, ConstantTimeEq};
 
-/// How many bytes a tag has: 4 to 16.
+/// The length of a tag: 4 to 16 bytes.
 ///
 /// ```
 /// use cellular_crypto::TagLen;
@@ -15,21 +15,21 @@ use subtle::{Choice, ConstantTimeEq};
 pub struct TagLen(u8);
 
 impl TagLen {
-    /// What 5G uses: MAC-I of 32 bits.
+    /// The tag length of 5G: a 32-bit MAC-I.
     pub const FOUR: TagLen = TagLen(4);
 
-    /// None unless 4 to 16.
+    /// Returns `None` unless `bytes` is 4 to 16.
     pub fn new(bytes: usize) -> Option<TagLen> {
         (4..=16).contains(&bytes).then_some(TagLen(bytes as u8))
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub fn get(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// A tag. Comparing two takes the same time wherever they differ.
+/// A tag. Comparison takes constant time.
 ///
 /// ```
 /// use cellular_crypto::{Algorithm, Iv, Key, TagLen};
@@ -46,18 +46,18 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// The first bytes of a full tag.
+    /// Takes the first bytes of a full tag.
     pub(crate) fn truncate(mut bytes: [u8; 16], len: TagLen) -> Tag {
         bytes[len.get()..].fill(0);
         Tag { bytes, len }
     }
 
-    /// The tag's bytes.
+    /// Returns the tag's bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len.get()]
     }
 
-    /// Whether `other` has these bytes, in a time that does not depend on where they differ.
+    /// Tests whether `other` equals the tag's bytes, in constant time.
     pub fn fits(&self, other: &[u8]) -> bool {
         bool::from(self.as_bytes().ct_eq(other))
     }

@@ -1,8 +1,8 @@
-//! 128-NIA1 (TS 35.215 4): a polynomial over the message at one secret place, times another, masked.
+//! 128-NIA1 (TS 35.215 4): the message's polynomial at one secret point, multiplied by another, and masked.
 
 use crate::words::Words;
 
-/// From the generator's first five words.
+/// Computes the MAC from the generator's first five words.
 #[inline(always)]
 pub(crate) fn mac<W: Words>(proof: W::Proof, keystream: &[u8; 64], message: &[u8], bits: usize) -> [u8; 4] {
     let [p, q, mask, ..] = *keystream.as_chunks::<8>().0 else { unreachable!("64 bytes") };
@@ -10,6 +10,7 @@ pub(crate) fn mac<W: Words>(proof: W::Proof, keystream: &[u8; 64], message: &[u8
 
     let whole = bits / 64 * 8;
     let mut sum = W::absorb(proof, p, &message[..whole]);
+    // An incomplete last block is padded with zeros.
     if !bits.is_multiple_of(64) {
         let mut last = [0; 8];
         let rest = &message[whole..bits.div_ceil(8)];

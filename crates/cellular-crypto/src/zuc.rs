@@ -1,4 +1,4 @@
-//! ZUC (TS 35.222) with keys of 128 and of 256 bits, many messages at a time.
+//! ZUC (TS 35.222) with keys of 128 and 256 bits, many messages at a time.
 
 use crate::words::{Words, sixteen_steps};
 
@@ -8,17 +8,18 @@ pub(crate) struct Zuc<W> {
     r: [W; 2],
 }
 
-/// How often the state is clocked before its first word.
+/// The initialisation's length in units of sixteen steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rounds {
+pub(crate) enum ZucRounds {
     Short = 2,
     Long = 3,
 }
 
 impl<W: Words> Zuc<W> {
-    /// From the cells of each message: [`cells_128`] with [`Rounds::Short`], [`cells_256`] with [`Rounds::Long`].
+    /// Starts with the cells of each message: [`cells_128`] with [`ZucRounds::Short`], [`cells_256`] with
+    /// [`ZucRounds::Long`].
     #[inline(always)]
-    pub(crate) fn new(proof: W::Proof, cells: &[[u32; 16]; 16], rounds: Rounds) -> Self {
+    pub(crate) fn new(proof: W::Proof, cells: &[[u32; 16]; 16], rounds: ZucRounds) -> Self {
         let zero = W::splat(proof, 0);
         let mut s = [zero; 16];
         for (cell, words) in s.iter_mut().zip(cells) {
@@ -28,19 +29,19 @@ impl<W: Words> Zuc<W> {
         for _ in 0..rounds as usize {
             sixteen_steps!(state.initialise);
         }
-        // One word is thrown away; afterwards `s[0]` is to be the first again.
+        // The standard discards the first word. The rotation makes `s[0]` the first cell again.
         state.word::<0>();
         state.s.rotate_left(1);
         state
     }
 
-    /// The next sixteen words.
+    /// Returns the next sixteen words.
     #[inline(always)]
     pub(crate) fn block(&mut self) -> [W; 16] {
         sixteen_steps!(self.word)
     }
 
-    /// A step whose first cell is `s[FIRST]`: cells stay where they are, and the first moves on.
+    /// A step with `s[FIRST]` as the first cell. Cells keep their places, and the index of the first advances.
     #[inline(always)]
     fn word<const FIRST: usize>(&mut self) -> W {
         let x3 = self.s[(FIRST + 2) % 16].low_high(self.s[FIRST].shift_left::<1>());
@@ -59,7 +60,7 @@ impl<W: Words> Zuc<W> {
     #[inline(always)]
     fn nonlinear<const FIRST: usize>(&mut self) -> W {
         let s = |index: usize| self.s[(FIRST + index) % 16];
-        // A cell has 31 bits: shifted by one, its high 16 are the high half of a word.
+        // A cell has 31 bits. Shifted left by one, its high 16 bits are the high half of a word.
         let x0 = s(15).shift_left::<1>().high_low(s(14));
         let x1 = s(11).low_high(s(9).shift_left::<1>());
         let x2 = s(7).low_high(s(5).shift_left::<1>());
@@ -79,17 +80,17 @@ impl<W: Words> Zuc<W> {
         let s = |index: usize| self.s[(FIRST + index) % 16];
         let near = s(0).rotate_31::<8>().add_31(s(4).rotate_31::<20>());
         let middle = s(10).rotate_31::<21>().add_31(s(13).rotate_31::<17>());
-        // A cell is never zero, so neither is the sum: zero is written as 2^31 - 1.
+        // A cell is never zero, and so the sum is not either: zero is written as 2^31 - 1.
         near.add_31(middle).add_31(s(15).rotate_31::<15>()).add_31_cell(s(0))
     }
 }
 
-/// The cells of ZUC-128: key byte, 15 bits of a constant, IV byte.
+/// Returns the cells of ZUC-128: key byte, 15 bits of a constant, IV byte.
 pub(crate) fn cells_128(key: &[u8], iv: &[u8; 16]) -> [u32; 16] {
     std::array::from_fn(|i| u32::from(key[i]) << 23 | u32::from(D_128[i]) << 8 | u32::from(iv[i]))
 }
 
-/// The cells of ZUC-256 as 256-NEA6 loads them: key byte, 7 bits of a constant, two more bytes of key or IV.
+/// Returns the cells of ZUC-256 in the layout of 256-NEA6: key byte, 7 bits of a constant, two more bytes of key or IV.
 pub(crate) fn cells_256(key: &[u8], iv: &[u8; 16]) -> [u32; 16] {
     std::array::from_fn(|i| {
         let (high, low) = match i {
@@ -101,11 +102,11 @@ pub(crate) fn cells_256(key: &[u8], iv: &[u8; 16]) -> [u32; 16] {
     })
 }
 
-/// TS 35.222 3.5.
+/// The constants of ZUC-128 (TS 35.222 3.5).
 const D_128: [u16; 16] = [
     0x44d7, 0x26bc, 0x626b, 0x135e, 0x5789, 0x35e2, 0x7135, 0x09af, //
     0x4d78, 0x2f13, 0x6bc4, 0x1af1, 0x5e26, 0x3c4d, 0x789a, 0x47ac,
 ];
-/// Those of 256-NEA6: neither ZUC-256's first proposal's nor those for shorter tags.
+/// The constants of 256-NEA6. ZUC-256's first proposal and shorter tags use other constants.
 const D_256: [u8; 16] =
     [0x64, 0x43, 0x7b, 0x2a, 0x11, 0x05, 0x51, 0x42, 0x1a, 0x31, 0x18, 0x66, 0x14, 0x2e, 0x01, 0x5c];

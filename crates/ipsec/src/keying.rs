@@ -1,4 +1,4 @@
-//! Where SAs and policies come from.
+//! The interface of a keying daemon: SAs, policies and events.
 
 use crate::device::{SecureDevice, SecureQueue};
 use core::net::IpAddr;
@@ -8,11 +8,11 @@ use offload_api::{
 };
 use offload_base::Instant;
 
-/// Names an SA from when it is added to when it is deleted.
+/// The identifier of an SA, valid from its addition until its deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SaId(pub Handle);
 
-/// What came of adding an SA.
+/// The result of adding an SA.
 ///
 /// ```
 /// use ipsec::{SaAdded, SaId};
@@ -24,16 +24,16 @@ pub struct SaId(pub Handle);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaAdded {
-    /// Its name.
+    /// The SA's identifier.
     pub sa: SaId,
-    /// Its SPI.
+    /// The SA's SPI.
     pub spi: u32,
     /// Why no device does what was asked of it; the SA works in software then. For want of space that is for the time
     /// being: the device gets it when others have left.
     pub refused: Option<SaRefusal>,
 }
 
-/// What was wrong with a request to [`Keying`]: the caller's fault.
+/// An error in a request to [`Keying`].
 ///
 /// ```
 /// use ipsec::KeyingError;
@@ -43,49 +43,50 @@ pub struct SaAdded {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyingError {
-    /// There is such an SA or policy already.
+    /// The SA or policy exists already.
     #[error("this SA or policy exists already: delete it first")]
     Exists,
-    /// There is no such SA or policy.
+    /// No such SA or policy exists.
     #[error("there is no SA or policy with these identifiers")]
     NotFound,
-    /// SPIs below 256 are reserved.
+    /// The SPI is reserved, because it is below 256.
     #[error("the SPI {0} is reserved")]
     Spi(u32),
-    /// The window is not between 32 and 4096 packets.
-    #[error("a replay window of {0} packets was asked for: 32 to 4096 are possible")]
+    /// The replay window is not between 32 and 4096 packets.
+    #[error("the replay window of {0} packets is not between 32 and 4096")]
     ReplayWindow(u32),
-    /// Source and destination are of two families, or unspecified where they must not be.
+    /// Source and destination are of different families, or one of them is unspecified where an address is required.
     #[error("source and destination do not go together")]
     Addresses,
-    /// The first number would be beyond the last that the SA can have.
+    /// The first sequence number is beyond the SA's last one.
     #[error("the number {0} is beyond what the SA can count to")]
     Number(u64),
-    /// ESP in UDP comes to port 4500 (RFC 3948 2.1), where it is told from other datagrams; nothing is sent to port 0.
+    /// ESP in UDP is not received on port 4500, where packets can be told apart from IKE (RFC 3948 2.1), or is sent to
+    /// port 0.
     #[error("ESP in UDP must be received on port 4500, and sent to a port other than 0")]
     EncapsulationPort(u16),
-    /// A hard limit was reached, or all numbers are used: only a new SA helps.
+    /// A hard limit was reached, or all sequence numbers are used. Only a new SA helps.
     #[error("the SA is used up")]
     UsedUp,
-    /// Keep-alives without end.
+    /// The interval between keep-alives is zero.
     #[error("there must be time between keep-alives")]
     KeepAlive,
-    /// An SA counts from the start again: under a key that was used for sending, it would use nonces twice. They are the
-    /// same whatever the SPI. A successor that receives needs another key as well, for its peer does.
+    /// The key and salt were used for sending before, so an SA that counts from the start again would repeat nonces.
+    /// The SPI is not part of a nonce. The successor of a receiving SA needs a new key as well, because its peer sends
+    /// with that key.
     #[error("this key and salt were used before: an SA needs some that no other had")]
     KeyReused,
-    /// Each end would count from one under the same key, and nonces be used twice.
+    /// An SA of the other direction has the same key and salt. Both ends count from one, so nonces would be used twice.
     #[error("an SA of the other direction has this key and salt: each direction needs its own")]
     KeyOfOtherDirection,
-    /// So many keys were used for sending that no more can be remembered, and of another there is no telling whether it was
-    /// one of them.
+    /// The memory of used keys is full, so a used key could no longer be told apart from a new one.
     #[error("{0} keys were used for sending, as many as are remembered: restart the program to use others")]
     TooManyKeys(usize),
-    /// Another process uses the key, and would send under the same numbers.
+    /// Another process uses the key, so that both would send under the same numbers.
     #[error("another process uses this key and salt: end it, or give the SA new ones")]
     KeyInUse,
-    /// A mark of numbers, which are to outlive the process, could not be written down.
-    #[error("what is kept of the SA's numbers cannot be written: see to the disk")]
+    /// The SA's sequence numbers must outlive the process and could not be written to the store.
+    #[error("the SA's sequence numbers cannot be written to their store: check the disk")]
     NotWritten,
 }
 
@@ -110,47 +111,47 @@ pub enum KeyingError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SaEvent {
-    /// A soft limit was reached: time for a successor.
+    /// A soft limit was reached: the SA needs a successor.
     SoftLimit {
-        /// Whose.
+        /// The SA.
         sa: SaId,
-        /// Which one.
+        /// The limit that was reached.
         limit: Limit,
     },
-    /// A hard limit was reached: the SA is dead.
+    /// A hard limit was reached: the SA no longer carries packets.
     HardLimit {
-        /// Whose.
+        /// The SA.
         sa: SaId,
-        /// Which one.
+        /// The limit that was reached.
         limit: Limit,
     },
-    /// All sequence numbers are used: the SA is dead.
+    /// All sequence numbers are used: the SA no longer carries packets.
     SequenceExhausted {
-        /// Whose.
+        /// The SA.
         sa: SaId,
     },
-    /// The device's sequence number crossed 2^31 or 2^32, modulo 2^32: the number, as it stood then.
+    /// The device's sequence number crossed 2^31 or 2^32, modulo 2^32.
     Crossed {
-        /// Whose.
+        /// The SA.
         sa: SaId,
-        /// The number.
+        /// The sequence number after the crossing.
         number: u64,
     },
-    /// A packet wants an SA that does not exist.
+    /// A packet needs an SA that does not exist.
     Acquire {
-        /// Which one.
+        /// The template of the policy that protects the packet.
         template: Template,
         /// The packet.
         packet: Packet,
     },
-    /// The device lost the SA, or would not take it in the end, having had no time for it before; it goes on in software.
+    /// The device lost the SA, or refused an SA that it had deferred. The SA goes on in software.
     OffloadLost {
-        /// Which one.
+        /// The SA.
         sa: SaId,
     },
 }
 
-/// What an SA has done so far.
+/// Usage of an SA so far.
 ///
 /// ```
 /// use ipsec::SaUse;
@@ -162,13 +163,13 @@ pub enum SaEvent {
 pub struct SaUse {
     /// Bytes protected, as [`Limits::bytes`](offload_api::ipsec::Limits::bytes) counts them.
     pub bytes: u64,
-    /// Packets.
+    /// Packets sent or received.
     pub packets: u64,
-    /// The number sent last, or received highest.
+    /// The last number sent, or the highest received.
     pub number: u64,
 }
 
-/// Where SAs and policies come from: what a keying daemon talks to.
+/// The interface of a keying daemon, which adds and changes SAs and policies.
 ///
 /// ```
 /// use core::net::IpAddr;
@@ -182,80 +183,85 @@ pub struct SaUse {
 /// }
 /// ```
 pub trait Keying {
-    /// Adds an SA. A transmitting one takes over at once from older ones that fit the same policies; those stay until
-    /// they are deleted.
+    /// Adds an SA. A transmitting SA immediately takes over from older ones that fit the same policies. The older ones
+    /// stay until they are deleted.
     ///
     /// # Errors
-    /// If there is one with this SPI and these addresses, or the parameters do not go together. A transmitting one may have
-    /// no key and salt that one had before, be that deleted or not, whatever the number that it begins with; and no two that
-    /// are there have one key and salt for both directions.
+    /// If an SA with this SPI and these addresses exists, or the parameters contradict each other. A transmitting SA is
+    /// refused if its key and salt were used for sending before, even if the earlier SA is deleted and whatever the
+    /// first number is. No two SAs of different directions may have the same key and salt.
     fn add_sa(&mut self, now: Instant, sa: SaParams) -> Result<SaAdded, KeyingError>;
 
-    /// Gives an SA another lifetime, counted from now on.
+    /// Gives an SA a new lifetime, counted from now on.
     ///
     /// # Errors
-    /// If there is no such SA, or it is used up.
+    /// If no such SA exists, or it is used up.
     fn update_sa(&mut self, now: Instant, sa: SaId, lifetime: Lifetime) -> Result<(), KeyingError>;
 
-    /// Adds a successor to an SA: the same but for SPI, key and what was counted. A transmitting one takes over at once. The
-    /// older one stays until it is deleted, so that what is on its way under its SPI arrives: so first the receiver gets a
-    /// successor, then the sender, and then both delete what they had.
+    /// Adds a successor to an SA, with the same parameters except SPI and key, and with fresh counts. A transmitting
+    /// successor takes over at once. The older SA stays until it is deleted, so that packets under way under its SPI
+    /// are still accepted. To rekey without loss, add the receiver's successor first, then the sender's, and then
+    /// delete both old SAs.
     ///
     /// # Errors
-    /// If there is no such SA, its successor is there already, or has the same key; of a transmitting one, as in
+    /// If no such SA exists, or its successor exists already or has the same key; for a transmitting SA also as in
     /// [`add_sa`](Self::add_sa).
     fn rekey_sa(&mut self, now: Instant, sa: SaId, spi: u32, key: EspKey) -> Result<SaAdded, KeyingError>;
 
-    /// Deletes an SA. What was handed to the device before is still sent.
+    /// Deletes an SA. Packets that the device has already are still sent.
     ///
     /// # Errors
-    /// If there is no such SA.
+    /// If no such SA exists.
     fn delete_sa(&mut self, sa: SaId) -> Result<(), KeyingError>;
 
-    /// The SA that was added with these, if it is not deleted.
+    /// Returns the SA that was added with this SPI and these addresses, unless it is deleted.
     fn find_sa(&self, direction: Direction, spi: u32, source: IpAddr, destination: IpAddr) -> Option<SaId>;
 
-    /// What an SA has done.
+    /// Returns the usage of an SA.
     fn sa_use(&self, sa: SaId) -> Option<SaUse>;
 
-    /// What a device calls those SAs of a direction and a `reqid` that it does all of, in the order they were added: for somebody who
-    /// has the device work by them without this layer, such as the host of a NIC's switch. From then on the device alone counts
-    /// their numbers: an SA that the device loses is used up, and a process that starts after this one may not send under its key.
-    /// What policies want protected by them, the device protects, from any sender: of SAs between the same ends, by the one that was lent last.
+    /// Lends the fully offloaded (packet offload) SAs of a direction and `reqid`, and returns their device handles in
+    /// the order they were added. The borrower, such as the host of a NIC's switch, then has the device use the SAs
+    /// without this layer.
     ///
-    /// An SA whose numbers an earlier process has used up is not lent; [`SaEvent::SoftLimit`] tells that it needs a successor.
+    /// From then on, the device alone counts the SAs' sequence numbers. If the device loses a lent SA, the SA is used
+    /// up, and no later process may send under its key. If a policy protects packets by a lent SA, the device protects
+    /// these packets from any sender; of several SAs between the same ends, the one lent last is used.
+    ///
+    /// An SA is not lent if an earlier process lent it, because all its numbers count as used. [`SaEvent::SoftLimit`]
+    /// then asks for a successor.
     ///
     /// # Errors
-    /// If none is lent: the numbers of one are used up, or what is kept of them cannot be written.
+    /// If no SA is lent because its numbers are used up or cannot be written to the store.
     fn lend_sas(&mut self, direction: Direction, reqid: u32) -> Result<Vec<Handle>, KeyingError>;
 
     /// Adds a policy.
     ///
     /// # Errors
-    /// If there is one of this direction, selector and priority.
+    /// If a policy of this direction, selector and priority exists.
     fn add_policy(&mut self, policy: Policy) -> Result<(), KeyingError>;
 
     /// Deletes the policy of this direction, selector and priority.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no such policy exists.
     fn delete_policy(&mut self, direction: Direction, selector: &Selector, priority: u32) -> Result<(), KeyingError>;
 
-    /// The policies of a direction.
+    /// Returns the policies of a direction.
     fn policies(&self, direction: Direction) -> Vec<Policy>;
 
-    /// What becomes of packets that no policy is about: discarded unless told otherwise.
+    /// Sets whether packets that match no policy pass. Such packets are discarded by default.
     fn set_default(&mut self, direction: Direction, bypass: bool);
 
-    /// The next event.
+    /// Returns the next event.
     fn poll_sa_event(&mut self) -> Option<SaEvent>;
 
-    /// Has the numbers of all SAs written down as they are by now, where they outlive the process. They are written ahead
-    /// else, and those up to there are lost to the next process. Packets may follow, at the cost of another write.
+    /// Writes the exact numbers of all SAs to their store. Usually the store is ahead of the numbers, and the next
+    /// process loses the numbers in between. Packets may follow, at the cost of another write.
     fn write_numbers(&mut self);
 }
 
-/// The keying of a device that is an IPsec layer.
+/// A device that may be an IPsec layer.
 ///
 /// ```
 /// use ipsec::{KeyedDevice, SecureDevice};
@@ -267,13 +273,14 @@ pub trait Keying {
 /// assert!(secure.keying().is_some());
 /// ```
 pub trait KeyedDevice {
-    /// Returns the keying. `None` if the device is no IPsec layer.
+    /// Returns the keying interface. `None` if the device is not an IPsec layer.
     fn keying(&mut self) -> Option<&mut dyn Keying>;
 }
 
 impl<D: NetDevice + ?Sized> KeyedDevice for D {
     fn keying(&mut self) -> Option<&mut dyn Keying> {
         let device = self.as_any();
+        // `is` comes first, because returning the result of `downcast_mut` would keep `device` borrowed in all branches.
         if device.is::<SecureQueue>() {
             return device.downcast_mut::<SecureQueue>().map(|queue| queue as _);
         }

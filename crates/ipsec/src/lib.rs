@@ -1,4 +1,5 @@
-//! IPsec (RFC 4301) below a host's stack: security associations, policies and ESP, in software or by an offload NIC.
+//! IPsec (RFC 4301) between a host's stack and its network device: security associations (SAs), policies and ESP, in
+//! software or on an offload NIC.
 //!
 //! ```text
 //!   stack
@@ -9,18 +10,19 @@
 //!   driver
 //! ```
 //!
-//! - [`SecureDevice`]: a [`NetDevice`](offload_api::NetDevice) around another one; or around each
-//!   queue of one that has several ([`SecureDevice::of_queues`]);
-//! - [`Spd`]: policies; [`Sad`]: security associations and what finds them;
-//! - [`KeyMemory`]: which keys were used, in this process and, with a [`NumberFile`], in those before;
-//! - [`Keying`]: the trait by which a keying daemon adds SAs and policies;
-//! - [`KeyFile`]: both as text that reads like `ip xfrm` lines;
-//! - [`IpsecCounters`]: what is counted, under Linux's names.
+//! - [`SecureDevice`]: a [`NetDevice`](offload_api::NetDevice) around another one. [`SecureDevice::for_queues`] puts one
+//!   layer around all queues of a multi-queue device.
+//! - [`Spd`]: the policies. [`Sad`]: the SAs and their indices.
+//! - [`KeyMemory`]: the used keys of this process and, with a [`NumberFile`], of earlier processes.
+//! - [`Keying`]: the trait by which a keying daemon adds SAs and policies.
+//! - [`KeyFile`]: SAs and policies in the syntax of `ip xfrm`.
+//! - [`IpsecCounters`]: counters, under Linux's names where Linux has one.
 //!
-//! The packet formats, windows and lifetimes are in the crate [`offload_esp`], which a device's engine uses as well.
+//! The packet formats, replay windows and lifetimes are in the crate [`offload_esp`], which the device's engine uses
+//! too.
 //!
-//! Invariant: a packet that a policy wants protected never leaves in any other way: it is dropped, and counted, when
-//! there is no security association for it, or it is used up, or the device refuses.
+//! Invariant: a packet that a policy protects leaves protected or not at all. The layer drops and counts the packet if
+//! no SA exists, if the SA is used up, or if the device refuses the packet.
 //!
 //! ```
 //! use ipsec::{KeyFile, KeyedDevice, SecureDevice};
@@ -58,14 +60,14 @@ pub use counters::IpsecCounters;
 pub use device::SecureDevice;
 pub use keyfile::KeyFile;
 pub use keying::{KeyedDevice, Keying, KeyingError, SaAdded, SaEvent, SaId, SaUse};
-pub use memory::{KeyMemory, Mark, NumberFile, NumberFileError, NumberStore, SPENT, UsedKeys};
+pub use memory::{KeyMemory, NumberFile, NumberFileError, NumberMark, NumberStore, SPENT, UsedKeys};
 pub use sad::Sad;
 pub use spd::Spd;
 
-/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+/// The crates that appear in this crate's API, so that a program needs no further line in its Cargo.toml.
 pub use {offload_api as api, offload_base as base};
 
-/// The README's example runs with the others.
+/// Compiles the README's example as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,13 +1,13 @@
 //! The security association database (RFC 4301 4.4.2).
 //!
-//! A packet to be sent finds its SA by what a policy's template asks for; of several, the newest. A received one finds
-//! it by SPI, destination and source, or by SPI and destination, or by SPI alone: the most specific first
-//! (RFC 4301 4.1).
+//! A packet to be sent finds its SA by its policy's template; the newest matching SA wins. A received packet finds its
+//! SA by SPI, destination and source, then by SPI and destination, then by SPI alone (RFC 4301 4.1).
 //!
-//! Invariant: an SA is found by others' questions only while it can be used; by its name, until it is deleted.
+//! Invariant: the packet indices hold an SA only while it can be used; [`find`](Sad::find) returns it until it is
+//! deleted.
 
 use crate::keying::{KeyingError, SaId};
-use crate::memory::Marks;
+use crate::memory::SaMarks;
 use core::hash::BuildHasher;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
-/// A security association and what has become of it.
+/// A security association and its state.
 ///
 /// ```
 /// use ipsec::sad::{Sa, Sad};
@@ -40,56 +40,56 @@ use std::collections::{BTreeSet, HashMap};
 /// ```
 #[derive(Debug)]
 pub struct Sa {
-    /// As it was added.
+    /// The parameters with which the SA was added.
     pub params: SaParams,
     /// Its key.
     pub(crate) cipher: EspCipher,
     /// Its lifetime.
     pub(crate) meter: LifetimeMeter,
-    /// Its sequence numbers.
+    /// The sequence numbers.
     pub(crate) sequence: Sequence,
-    /// The largest packet that routers on its way let pass, if one of them said so.
+    /// The path MTU that a router reported, if any.
     pub(crate) path_mtu: Option<PathMtu>,
-    /// Since when nothing left by it; `None`: nothing ever did, or nobody needs to know.
-    pub(crate) quiet: Option<Quiet>,
-    /// The queue of the device that its packets leave by, and where the device has it.
+    /// The last packet sent, for NAT keep-alives. `None` if no packet was sent or no keep-alives are configured.
+    pub(crate) quiet: Option<LastSent>,
+    /// The device queue by which the SA's packets leave and at which the device holds the SA.
     pub queue: usize,
-    /// Of a receiving one, the flow that was opened last, and the queue whose shard has it.
+    /// The flow of the last opened packet and the queue of its shard. For receiving SAs only.
     pub(crate) last_flow: Option<(FlowKey, usize)>,
-    /// Its place in a device.
-    pub(crate) offload: Option<InDevice>,
-    /// Its place in the line of those that the device has no room for.
+    /// The SA's state in the device. `None` if it is handled in software.
+    pub(crate) offload: Option<OffloadState>,
+    /// The SA's ticket in the line of SAs that wait for room in the device.
     pub(crate) waits_for_room: Option<u64>,
-    /// It is used up: a hard limit was reached, or there are no more numbers.
+    /// Whether the SA is used up: a hard limit was reached, or all sequence numbers are used.
     pub(crate) retired: bool,
-    /// It is lent: the device works by it for somebody else, and counts its numbers alone.
+    /// Whether the SA is lent: the device uses it for another host component and alone counts its numbers.
     pub(crate) lent: bool,
-    /// How far its numbers are written down.
-    pub(crate) marks: Marks,
-    /// When it is in the database's deadlines.
+    /// The part of the sequence numbers that is written to the store.
+    pub(crate) marks: SaMarks,
+    /// The SA's time in the database's list of deadlines.
     deadline: Option<Instant>,
 }
 
 /// The sequence numbers of an SA, by direction.
 #[derive(Debug)]
 pub(crate) enum Sequence {
-    /// Counted up.
+    /// The next number to send.
     Send(SendNumber),
-    /// Held to a window.
+    /// The window of received numbers.
     Receive(ReplayWindow),
 }
 
-/// What a router said about the way of an SA's packets.
+/// A path MTU reported by a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathMtu {
-    /// The largest packet it lets pass.
+    /// The largest packet that passes, in bytes.
     pub(crate) bytes: u16,
-    /// When it said so.
+    /// Time of the report.
     pub(crate) learned: Instant,
 }
 
 impl PathMtu {
-    /// When a larger packet is tried again.
+    /// Returns the time at which larger packets are tried again.
     pub(crate) fn ends(&self) -> Instant {
         self.learned + PATH_MTU_AGE
     }
@@ -97,21 +97,21 @@ impl PathMtu {
 
 /// The last packet that left by an SA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Quiet {
-    /// When it left.
+pub(crate) struct LastSent {
+    /// Time at which the packet left.
     pub(crate) since: Instant,
-    /// To and from whom on this link.
+    /// The packet's Ethernet addresses, destination and source.
     pub(crate) ethernet: [u8; offload_esp::ETHERNET - 2],
 }
 
-/// An SA's place in a device.
+/// The state of an SA in the device.
 #[derive(Debug)]
-pub(crate) struct InDevice {
-    /// The device's name for it.
+pub(crate) struct OffloadState {
+    /// The device's handle of the SA.
     pub(crate) handle: Handle,
-    /// What the device does.
+    /// The kind of offload.
     pub(crate) kind: OffloadKind,
-    /// For which packets the device was told to use it, and at what rank.
+    /// The device policies that lead to this SA, as selector and rank.
     pub(crate) selectors: SmallVec<[(Selector, u64); 1]>,
 }
 
@@ -136,24 +136,23 @@ impl Sa {
             waits_for_room: None,
             retired: false,
             lent: false,
-            marks: Marks::NONE,
+            marks: SaMarks::NONE,
             deadline: None,
             params,
         }
     }
 
-    /// The largest packet of a family that it can carry in packets of `mtu` bytes.
+    /// Returns the largest plain packet of a family that fits into ESP packets of `mtu` bytes.
     pub fn plain_mtu(&self, ipv6: bool, mtu: u16) -> u16 {
         OuterHeaders::plain_mtu(&self.params, ipv6, usize::from(mtu)) as u16
     }
 
-    /// The largest of its own packets, where the device takes `mtu` bytes.
+    /// Returns the largest ESP packet, where the device takes `mtu` bytes.
     pub(crate) fn outer_mtu(&self, mtu: u16) -> u16 {
         self.path_mtu.map_or(mtu, |path| path.bytes.min(mtu))
     }
 
-    /// When it has to do something of its own accord: a lifetime ends, what a router said is to be forgotten, or a translator
-    /// needs to hear of it.
+    /// Returns the time of the SA's next timer: the end of a lifetime, the expiry of a path MTU, or a keep-alive.
     pub fn next_event(&self) -> Option<Instant> {
         if self.retired {
             return None;
@@ -162,12 +161,12 @@ impl Sa {
         earliest(earliest(self.meter.next_event(), path), self.keep_alive_due())
     }
 
-    /// When it has been quiet for so long that it sends a keep-alive.
+    /// Returns the time of the next keep-alive, if no packet leaves before.
     pub(crate) fn keep_alive_due(&self) -> Option<Instant> {
         Some(self.quiet.as_ref()?.since + self.params.keep_alive?)
     }
 
-    /// The number sent last, or received highest.
+    /// Returns the last number sent, or the highest received.
     pub fn number(&self) -> u64 {
         match &self.sequence {
             Sequence::Send(numbers) => numbers.last(),
@@ -175,7 +174,7 @@ impl Sa {
         }
     }
 
-    /// Whether a packet that came by this SA is one that a policy with this template lets in.
+    /// Tests whether a policy with this template admits packets received by this SA.
     pub fn fits(&self, template: &Template) -> bool {
         let address = |wanted: Option<IpAddr>, own: IpAddr| wanted.is_none_or(|wanted| wanted == own || is_any(own));
         self.params.mode == template.mode
@@ -186,7 +185,7 @@ impl Sa {
     }
 }
 
-/// All SAs.
+/// A database of all SAs, indexed for both directions.
 ///
 /// ```
 /// use ipsec::Sad;
@@ -206,23 +205,26 @@ impl Sa {
 #[derive(Debug, Default)]
 pub struct Sad {
     slots: Slots<Box<Sa>>,
-    /// Transmitting: which SAs a template asks for, the newest last. Each is there under its own reqid and under 0.
-    wanted: HashMap<Wanted, SmallVec<[SaId; 2]>, QuickHash>,
-    received: HashMap<Received, SaId, QuickHash>,
-    /// Transmitting: by what is on the wire.
+    /// Transmitting SAs by template, the newest last. Each SA is entered under its own reqid and under 0, which matches
+    /// any.
+    wanted: HashMap<TemplateKey, SmallVec<[SaId; 2]>, QuickHash>,
+    received: HashMap<ReceiveKey, SaId, QuickHash>,
+    /// Transmitting SAs by SPI, source and destination.
     sent: HashMap<(u32, IpAddr, IpAddr), SaId, QuickHash>,
-    /// Whose sources, and of how many each.
+    /// Number of transmitting SAs per source address.
     own: HashMap<IpAddr, usize, QuickHash>,
-    /// Receiving: between which addresses, and how many. Looked up, never walked.
+    /// Number of receiving SAs per source and destination. Only looked up, never iterated, so the hash order cannot
+    /// affect a run.
     pairs: HashMap<(IpAddr, IpAddr), usize, QuickHash>,
-    /// When which SA has something to do of its own accord.
+    /// The SAs' next timers.
     deadlines: BTreeSet<(Instant, SaId)>,
-    /// How many SAs send and receive under each key and salt, by hashes that nobody can guess. Looked up, never walked.
+    /// Numbers of transmitting and receiving SAs per key and salt, by a keyed hash that an attacker cannot predict.
+    /// Only looked up, never iterated.
     keys: HashMap<u64, [u32; 2]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Wanted {
+struct TemplateKey {
     mode: EspMode,
     source: IpAddr,
     destination: IpAddr,
@@ -230,7 +232,7 @@ struct Wanted {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Received {
+struct ReceiveKey {
     spi: u32,
     destination: Option<IpAddr>,
     source: Option<IpAddr>,
@@ -240,19 +242,19 @@ impl Sad {
     /// Adds an SA.
     ///
     /// # Errors
-    /// If there is one that the same packets would find, or its parameters do not go together; or if one of the other
-    /// direction has its key and salt.
+    /// If an SA exists that the same packets would find, or the parameters contradict each other, or an SA of the other
+    /// direction has the same key and salt.
     pub fn add(&mut self, now: Instant, params: SaParams) -> Result<SaId, KeyingError> {
         check(&params)?;
-        if params.direction == Direction::Receive && self.received.contains_key(&Received::of(&params)) {
+        if params.direction == Direction::Receive && self.received.contains_key(&ReceiveKey::from_params(&params)) {
             return Err(KeyingError::Exists);
         }
-        // Whatever finds it: to the peer, packets of both would be of one SA.
+        // The peer could not tell the two SAs apart, even if they serve different policies here.
         let sent = (params.spi, params.source, params.destination);
         if params.direction == Direction::Transmit && self.sent.contains_key(&sent) {
             return Err(KeyingError::Exists);
         }
-        // Both ends count from one: the nonces of what is sent are those of what is received.
+        // Both ends count from one, so the nonces sent would equal the nonces received.
         let hash = self.hash(&params.key);
         let users = self.keys.entry(hash).or_default();
         if users[1 - params.direction as usize] > 0 {
@@ -266,23 +268,22 @@ impl Sad {
         Ok(id)
     }
 
-    /// The SA of this name.
+    /// Returns an SA.
     pub fn find(&self, id: SaId) -> Option<&Sa> {
         self.slots.get(id.0).map(|sa| &**sa)
     }
 
-    /// The SA of this name, to be changed. After a change of what it has to do of its own accord, see
-    /// [`note_deadline`](Self::note_deadline).
+    /// Returns an SA for changes. After a change of its timers, call [`note_deadline`](Self::note_deadline).
     pub(crate) fn find_mut(&mut self, id: SaId) -> Option<&mut Sa> {
         self.slots.get_mut(id.0).map(|sa| &mut **sa)
     }
 
-    /// Takes an SA out.
+    /// Removes an SA and its index entries.
     pub fn remove(&mut self, id: SaId) -> Option<Box<Sa>> {
         let params = &self.find(id)?.params;
         let sent = (params.spi, params.source, params.destination);
         if params.direction == Direction::Receive {
-            let key = Received::of(params);
+            let key = ReceiveKey::from_params(params);
             self.received.remove(&key);
             if let Entry::Occupied(mut users) = self.pairs.entry((sent.1, sent.2)) {
                 *users.get_mut() -= 1;
@@ -291,12 +292,14 @@ impl Sad {
                 }
             }
         }
+        // Only the index entry of this SA may go: a receiving SA may share SPI and addresses with a transmitting one.
         if self.sent.get(&sent) == Some(&id) {
             self.sent.remove(&sent);
             self.disown(sent.1);
         }
         self.retire(id);
         let sa = self.slots.remove(id.0)?;
+        // Both ends' counts of the key must be exact, or the key could not be used in the other direction later.
         let hash = self.hash(&sa.params.key);
         if let Entry::Occupied(mut users) = self.keys.entry(hash) {
             users.get_mut()[sa.params.direction as usize] -= 1;
@@ -307,7 +310,7 @@ impl Sad {
         Some(sa)
     }
 
-    /// No packet finds the SA any more: it is used up.
+    /// Ends an SA as used up, so that no packet to be sent finds it any more.
     pub fn retire(&mut self, id: SaId) {
         self.hide(id);
         let Some(sa) = self.find_mut(id) else { return };
@@ -317,11 +320,12 @@ impl Sad {
         }
     }
 
-    /// No packet of this host leaves by the SA any more. A receiving one is still found: its packets are told from those that
-    /// nobody ever knew.
+    /// Removes a transmitting SA from the policy index. A receiving SA stays indexed, so that its packets are counted
+    /// as expired and not as unknown.
     pub(crate) fn hide(&mut self, id: SaId) {
         let Some(sa) = self.find(id).filter(|sa| sa.params.direction == Direction::Transmit) else { return };
-        for key in [Wanted::of(&sa.params, sa.params.reqid), Wanted::of(&sa.params, 0)] {
+        // The SA is entered under its own reqid and under 0.
+        for key in [TemplateKey::from_params(&sa.params, sa.params.reqid), TemplateKey::from_params(&sa.params, 0)] {
             if let Some(ids) = self.wanted.get_mut(&key) {
                 ids.retain(|other| *other != id);
                 if ids.is_empty() {
@@ -331,30 +335,31 @@ impl Sad {
         }
     }
 
-    /// The newest SA for packets of these addresses that a policy wants protected so.
+    /// Returns the newest SA for a packet that a policy protects by this template.
     pub fn find_wanted(&self, template: &Template, packet: &Packet) -> Option<SaId> {
         let (source, destination) = match template.mode {
             EspMode::Transport => (packet.source, packet.destination),
             EspMode::Tunnel => (template.source?, template.destination?),
         };
-        let key = Wanted { mode: template.mode, source, destination, reqid: template.reqid };
+        let key = TemplateKey { mode: template.mode, source, destination, reqid: template.reqid };
         self.wanted.get(&key)?.last().copied()
     }
 
-    /// The SA of a received packet: the most specific one.
+    /// Returns the SA of a received packet, by the most specific key.
     pub fn find_received(&self, spi: u32, source: IpAddr, destination: IpAddr) -> Option<SaId> {
         let (source, destination) = (Some(source), Some(destination));
+        // RFC 4301 4.1 prescribes the order, from the most specific lookup.
         let keys = [(destination, source), (destination, None), (None, None)];
         keys.into_iter()
-            .find_map(|(destination, source)| self.received.get(&Received { spi, destination, source }).copied())
+            .find_map(|(destination, source)| self.received.get(&ReceiveKey { spi, destination, source }).copied())
     }
 
-    /// Whether an SA, be it used up, receives packets from this source to this destination.
+    /// Tests whether an SA, possibly used up, receives packets from this source to this destination.
     pub(crate) fn receives_between(&self, source: IpAddr, destination: IpAddr) -> bool {
         self.pairs.contains_key(&(source, destination))
     }
 
-    /// The SA that was added with these, for any direction of search.
+    /// Returns the SA that was added with exactly this SPI and these addresses.
     pub(crate) fn find_exactly(
         &self,
         direction: Direction,
@@ -364,41 +369,41 @@ impl Sad {
     ) -> Option<SaId> {
         match direction {
             Direction::Transmit => self.find_sent(spi, source, destination),
-            Direction::Receive => self.received.get(&Received::new(spi, source, destination)).copied(),
+            Direction::Receive => self.received.get(&ReceiveKey::new(spi, source, destination)).copied(),
         }
     }
 
-    /// The SA that sent a packet.
+    /// Returns the SA that sent a packet with these wire fields.
     pub(crate) fn find_sent(&self, spi: u32, source: IpAddr, destination: IpAddr) -> Option<SaId> {
         self.sent.get(&(spi, source, destination)).copied()
     }
 
-    /// Whether packets are sent from this address: nobody else's come from it.
+    /// Tests whether an SA sends from this address, so that no other host may use it as a source.
     pub(crate) fn is_own(&self, address: IpAddr) -> bool {
         self.own.contains_key(&address)
     }
 
-    /// How many SAs there are.
+    /// Returns the number of SAs.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there are none.
+    /// Tests whether the database is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// When the next SA has something to do.
+    /// Returns the time of the earliest timer.
     pub fn next_event(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// The next SA that has something to do by `now`.
+    /// Returns the next SA with a timer due at `now`.
     pub fn next_due(&self, now: Instant) -> Option<SaId> {
         self.deadlines.first().filter(|(at, _)| *at <= now).map(|(_, id)| *id)
     }
 
-    /// Looks anew at when the SA has something to do.
+    /// Updates an SA's entry in the list of deadlines.
     pub(crate) fn note_deadline(&mut self, id: SaId) {
         let Some(sa) = self.find_mut(id) else { return };
         let at = sa.next_event();
@@ -410,17 +415,17 @@ impl Sad {
         }
     }
 
-    /// The names of all SAs, in the order of their places.
+    /// Returns the identifiers of all SAs, in slot order.
     pub fn ids(&self) -> impl Iterator<Item = SaId> + '_ {
         self.slots.handles().map(SaId)
     }
 
-    /// How many SAs of this direction have a key.
+    /// Returns the number of SAs of this direction that have a key.
     pub(crate) fn users_of(&self, direction: Direction, key: &EspKey) -> u32 {
         self.keys.get(&self.hash(key)).map_or(0, |users| users[direction as usize])
     }
 
-    /// Of all that nonces and key streams depend on.
+    /// Hashes all inputs of nonces and key streams: key and salt.
     fn hash(&self, key: &EspKey) -> u64 {
         self.keys.hasher().hash_one((key.key(), key.salt()))
     }
@@ -438,10 +443,11 @@ impl Sad {
         let Some(params) = self.find(id).map(|sa| &sa.params) else { return };
         match params.direction {
             Direction::Transmit => {
-                let mut keys: SmallVec<[Wanted; 2]> = SmallVec::new();
-                keys.push(Wanted::of(params, params.reqid));
+                let mut keys: SmallVec<[TemplateKey; 2]> = SmallVec::new();
+                // A template with reqid 0 accepts any SA, so every SA is entered under 0 too.
+                keys.push(TemplateKey::from_params(params, params.reqid));
                 if params.reqid != 0 {
-                    keys.push(Wanted::of(params, 0));
+                    keys.push(TemplateKey::from_params(params, 0));
                 }
                 let sent = (params.spi, params.source, params.destination);
                 for key in keys {
@@ -451,7 +457,7 @@ impl Sad {
                 *self.own.entry(sent.1).or_default() += 1;
             }
             Direction::Receive => {
-                let (key, pair) = (Received::of(params), (params.source, params.destination));
+                let (key, pair) = (ReceiveKey::from_params(params), (params.source, params.destination));
                 self.received.insert(key, id);
                 *self.pairs.entry(pair).or_default() += 1;
             }
@@ -459,21 +465,22 @@ impl Sad {
     }
 }
 
-impl Wanted {
-    fn of(params: &SaParams, reqid: u32) -> Wanted {
-        Wanted { mode: params.mode, source: params.source, destination: params.destination, reqid }
+impl TemplateKey {
+    fn from_params(params: &SaParams, reqid: u32) -> TemplateKey {
+        TemplateKey { mode: params.mode, source: params.source, destination: params.destination, reqid }
     }
 }
 
-impl Received {
-    /// RFC 4301 4.1: by SPI, by SPI and destination, or by all three.
-    fn new(spi: u32, source: IpAddr, destination: IpAddr) -> Received {
+impl ReceiveKey {
+    /// Builds the key by SPI, by SPI and destination, or by all three (RFC 4301 4.1); an unspecified address is left
+    /// out.
+    fn new(spi: u32, source: IpAddr, destination: IpAddr) -> ReceiveKey {
         let wanted = |address: IpAddr| (!is_any(address)).then_some(address);
-        Received { spi, destination: wanted(destination), source: wanted(source) }
+        ReceiveKey { spi, destination: wanted(destination), source: wanted(source) }
     }
 
-    fn of(params: &SaParams) -> Received {
-        Received::new(params.spi, params.source, params.destination)
+    fn from_params(params: &SaParams) -> ReceiveKey {
+        ReceiveKey::new(params.spi, params.source, params.destination)
     }
 }
 
@@ -487,11 +494,11 @@ fn check(params: &SaParams) -> Result<(), KeyingError> {
     if params.direction == Direction::Transmit && (is_any(params.source) || is_any(params.destination)) {
         return Err(KeyingError::Addresses);
     }
-    // RFC 4301 4.1 has no look-up by SPI and source: anybody's packets would find it.
+    // RFC 4301 4.1 has no lookup by SPI and source alone: packets from any source would find the SA.
     if is_any(params.destination) && !is_any(params.source) {
         return Err(KeyingError::Addresses);
     }
-    if !(REPLAY_WINDOW_LEAST..=REPLAY_WINDOW_MOST).contains(&params.replay_window) {
+    if !(MIN_REPLAY_WINDOW..=MAX_REPLAY_WINDOW).contains(&params.replay_window) {
         return Err(KeyingError::ReplayWindow(params.replay_window));
     }
     if params.last_number > offload_esp::number::limit(params.esn) {
@@ -503,7 +510,7 @@ fn check(params: &SaParams) -> Result<(), KeyingError> {
     if let Some(UdpEncapsulation { destination_port, .. }) = params.encapsulation {
         let possible = match params.direction {
             Direction::Receive => destination_port == UDP_ENCAPSULATION_PORT,
-            // The other end's port as an address translator shows it.
+            // The other end's port as an address translator presents it, so any port is possible.
             Direction::Transmit => destination_port != 0,
         };
         if !possible {
@@ -517,13 +524,13 @@ fn is_any(address: IpAddr) -> bool {
     address == IpAddr::V4(Ipv4Addr::UNSPECIFIED) || address == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
 }
 
-/// RFC 1191 6.3, RFC 8201 5.3.
+/// Age at which a path MTU is forgotten (RFC 1191 6.3, RFC 8201 5.3).
 const PATH_MTU_AGE: Duration = Duration::from_secs(600);
-/// RFC 4303 2.1: those below are reserved.
+/// The first SPI that is not reserved (RFC 4303 2.1).
 const FIRST_SPI: u32 = 256;
-/// RFC 4303 3.4.3: 32 must be supported.
-const REPLAY_WINDOW_LEAST: u32 = 32;
-const REPLAY_WINDOW_MOST: u32 = 4096;
+/// RFC 4303 3.4.3 requires support for 32.
+const MIN_REPLAY_WINDOW: u32 = 32;
+const MAX_REPLAY_WINDOW: u32 = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -540,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_takes_over_and_the_older_comes_back() {
+    fn newest_sa_sends_until_retired_and_then_the_older() {
         let mut sad = Sad::default();
         let template = Template::transport(5);
         let old = sad.add(Instant::ZERO, SaParams { reqid: 5, ..sa(Direction::Transmit, 256) }).unwrap();
@@ -549,6 +556,7 @@ mod tests {
         assert_eq!(sad.find_wanted(&template, &packet()), Some(new));
         assert_eq!(sad.find_wanted(&Template::transport(0), &packet()), Some(other), "any reqid");
         assert_eq!(sad.find_wanted(&Template::transport(7), &packet()), None);
+        // A rekey must be able to fall back to the old SA while that still exists.
         sad.retire(new);
         assert_eq!(sad.find_wanted(&template, &packet()), Some(old));
         assert!(sad.find(new).is_some(), "retired, not deleted");
@@ -560,8 +568,9 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn contradictory_parameters_are_refused() {
         let mut sad = Sad::default();
+        // Each invalid parameter is tried alone in an otherwise valid SA.
         let mut add = |params| sad.add(Instant::ZERO, params).map(|_| ());
         assert_eq!(add(sa(Direction::Receive, 255)), Err(KeyingError::Spi(255)));
         assert_eq!(
@@ -586,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_own_while_something_is_sent_from_it() {
+    fn address_is_own_while_an_sa_sends_from_it() {
         let mut sad = Sad::default();
         let (own, peer) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
         sad.add(Instant::ZERO, sa(Direction::Receive, 256)).unwrap();
@@ -600,15 +609,17 @@ mod tests {
     }
 
     #[test]
-    fn no_key_is_of_both_directions_at_a_time() {
+    fn key_is_refused_in_both_directions_at_once() {
         let (mut sad, here, there) = (Sad::default(), [10, 0, 0, 1].into(), [10, 0, 0, 2].into());
         let key = || EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
         let sent = |spi| SaParams { key: key(), ..sa(Direction::Transmit, spi) };
         let answers = |spi| SaParams { source: there, destination: here, key: key(), ..sa(Direction::Receive, spi) };
         for (first, second) in [(sent(256), answers(257)), (answers(256), sent(257))] {
+            // Two SAs of one direction share the key, so that removing one must not free the key.
             let firsts = [first.clone(), SaParams { spi: 300, ..first }];
             let ids = firsts.map(|params| sad.add(Instant::ZERO, params).unwrap());
             assert_eq!(sad.add(Instant::ZERO, second.clone()), Err(KeyingError::KeyOfOtherDirection));
+            // The suite is not part of the nonce, so another suite does not help.
             let gmac = EspKey::new(EspSuite::Aes128Gmac, &[7; 20]).unwrap();
             let gmac = SaParams { key: gmac, ..second.clone() };
             assert_eq!(sad.add(Instant::ZERO, gmac), Err(KeyingError::KeyOfOtherDirection), "the same key and nonces");
@@ -637,6 +648,7 @@ mod tests {
         assert_eq!((sad.next_event(), sad.next_due(at(2)), sad.next_due(at(3))), (Some(at(3)), None, Some(soon)));
         sad.remove(soon);
         assert_eq!(sad.next_event(), Some(at(9)));
+        // An update moves the deadline, and the list must follow.
         sad.find_mut(late).unwrap().meter.renew(at(1), hard(1));
         sad.note_deadline(late);
         assert_eq!(sad.next_event(), Some(at(2)));

@@ -1,4 +1,4 @@
-//! The security policy database (RFC 4301 4.4.1): what is done with a packet, by its addresses, protocol and ports.
+//! The security policy database (RFC 4301 4.4.1): the action for a packet, by its addresses, protocol and ports.
 
 use crate::keying::KeyingError;
 use offload_api::ipsec::Packet;
@@ -25,34 +25,34 @@ use offload_esp::SelectorTable;
 /// # Ok::<(), ipsec::KeyingError>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct Spd(SelectorTable<Rest>);
+pub struct Spd(SelectorTable<PolicyAction>);
 
-/// The part of a policy beside its selector: the smaller it is, the more policies a cache line holds.
-type Rest = (Direction, Action);
+/// Direction and action of a policy. The record is kept small so that a cache line holds more policies.
+type PolicyAction = (Direction, Action);
 
 impl Spd {
     /// Adds a policy.
     ///
     /// # Errors
-    /// If there is one of this selector and priority.
+    /// If a policy with this selector and priority exists.
     pub fn add(&mut self, policy: Policy) -> Result<(), KeyingError> {
         let rest = (policy.direction, policy.action);
         self.0.insert(policy.selector, policy.priority.into(), rest).map_err(|_| KeyingError::Exists)
     }
 
-    /// Removes the policy of this selector and priority.
+    /// Removes the policy with this selector and priority.
     pub fn remove(&mut self, selector: &Selector, priority: u32) -> Option<Policy> {
         let (direction, action) = self.0.remove(selector, priority.into())?;
         Some(Policy { direction, selector: *selector, priority, action })
     }
 
-    /// The policy for a packet: the one of the lowest priority number, and among those the most specific.
+    /// Returns the policy for a packet: the lowest priority number wins, then the most specific selector.
     pub fn find(&self, packet: &Packet) -> Option<Policy> {
         let (selector, priority, (direction, action)) = self.0.find_named(packet)?;
         Some(Policy { direction: *direction, selector: *selector, priority: priority as u32, action: *action })
     }
 
-    /// All of them.
+    /// Returns all policies.
     pub fn policies(&self) -> impl Iterator<Item = Policy> {
         self.0.iter().map(|(selector, priority, (direction, action))| Policy {
             direction: *direction,
@@ -62,12 +62,12 @@ impl Spd {
         })
     }
 
-    /// Whether a policy that names ports might be about the packet of a fragment that shows none.
+    /// Tests whether a policy that names ports might match the packet of a fragment without ports.
     pub fn asks_for_ports(&self, fragment: &Packet) -> bool {
         self.0.asks_for_ports(fragment)
     }
 
-    /// What is done with a packet; `None`: no policy says.
+    /// Returns the action for a packet. `None` if no policy matches.
     pub fn action(&self, packet: &Packet) -> Option<Action> {
         self.0.find(packet).map(|(_, action)| *action)
     }

@@ -1,11 +1,11 @@
-//! PDUs from memory to memory.
+//! The job engine: PDUs from memory to memory.
 
 use core::convert::Infallible;
 use nic_engine::{Context, Engine, ImageReader, ImageWriter, JobEngine, NoCounters};
 use offload_api::{Direction, Job, JobOutcome};
 use pdcp::device::{BATCHES, PdcpContext, run_batch};
 
-/// Protects and opens batches of PDUs ([`pdcp::device::batch`]).
+/// A job engine that protects and opens batches of PDUs ([`pdcp::device::batch`]).
 ///
 /// ```
 /// use bytes::BytesMut;

@@ -1,9 +1,9 @@
-//! Engines that cipher and authenticate PDUs of PDCP (TS 38.323) in the NIC: on packets in GTP-U, and on batches by jobs.
+//! Engines that cipher and authenticate PDCP PDUs (TS 38.323) in a device: packets in GTP-U, and batches by jobs.
 //!
 //! - [`PdcpPackets`] (`packets.rs`): for a NIC, by [`add_packet`](nic_engine::Engines::add_packet);
 //! - [`PdcpBatches`] (`batches.rs`): for an accelerator, by [`add_job`](nic_engine::Engines::add_job).
 //!
-//! What they are told, `pdcp::device` says; who tells them is `pdcp::gtpu::Node`.
+//! Their parameters are in `pdcp::device`; `pdcp::gtpu::Node` uses them.
 
 #![forbid(unsafe_code)]
 
@@ -11,9 +11,9 @@ mod batches;
 mod packets;
 
 pub use batches::PdcpBatches;
-pub use packets::{PdcpCounters, PdcpHeld, PdcpPackets, PdcpState, Protecting, Seen};
+pub use packets::{PdcpCounters, PdcpKeys, PdcpPacketView, PdcpPackets, PdcpProtection, PdcpState};
 
-/// The README's example runs with the others.
+/// Compiles the README's example as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,7 +1,7 @@
-//! PDUs in GTP-U, protected on their way out and opened on their way in.
+//! The packet engine: protects outgoing PDUs in GTP-U and opens arriving ones.
 //!
-//! Invariants: a COUNT advances only for a PDU whose MAC-I fits, where there is one; a PDU that was not opened is as it came; nothing leaves in
-//! clear that was to be protected.
+//! Invariants: with an integrity key, a COUNT advances only for a PDU with a valid MAC-I. A PDU that was not opened is
+//! unchanged. A PDU to be protected never leaves in clear.
 
 use bytes::BytesMut;
 use core::convert::Infallible;
@@ -14,7 +14,7 @@ use pdcp::device::{PACKETS, PdcpContext, REMEMBERED, tunnel_key};
 use pdcp::{BearerKind, Config, Security};
 
 offload_base::counters! {
-    /// What [`PdcpPackets`] counters.
+    /// Counters of [`PdcpPackets`].
     ///
     /// ```
     /// use nic_pdcp::PdcpCounters;
@@ -25,15 +25,16 @@ offload_base::counters! {
     pub struct PdcpCounters {
         /// PDUs protected.
         pub protected: "pdcp_tx_pdus",
-        /// Packets dropped that were to be protected: no PDU in GTP-U, or not of the COUNT that was asked for.
+        /// Packets dropped because they could not be protected: no PDU in GTP-U, or a COUNT other than the requested
+        /// one.
         pub not_protected: "pdcp_tx_drop_pdus",
         /// PDUs opened.
         pub opened: "pdcp_rx_pdus",
-        /// PDUs whose MAC-I did not fit, handed up as they came.
+        /// PDUs with an invalid MAC-I, passed on unchanged.
         pub failed: "pdcp_rx_integrity_fail",
-        /// PDUs of no COUNT that can be, control PDUs and those that are too short, handed up as they came.
+        /// PDUs without a possible COUNT, control PDUs, and PDUs that are too short, passed on unchanged.
         pub passed: "pdcp_rx_passed",
-        /// PDUs dropped, since they were there before.
+        /// PDUs dropped as duplicates.
         pub duplicates: "pdcp_rx_drop_duplicates",
     }
 }
@@ -50,33 +51,33 @@ offload_base::counters! {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PdcpPackets;
 
-/// Where a direction of a bearer stands.
+/// The state of one direction of a bearer.
 ///
 /// See [`PdcpPackets`] for an example.
 #[derive(Debug)]
 pub enum PdcpState {
-    /// The host says each COUNT.
+    /// Sending: the host gives each COUNT.
     Transmit,
-    /// The COUNT behind the highest that was opened.
+    /// Receiving.
     Receive {
-        /// That COUNT.
+        /// The highest opened COUNT plus one.
         next: u64,
-        /// What was there, where duplicates are dropped. Its numbers are one higher than COUNTs.
+        /// The window for duplicate detection, if enabled. Its numbers are COUNTs plus one.
         window: Option<ReplayWindow>,
     },
 }
 
-/// What it refers to.
+/// Configuration and keys of one direction of a bearer.
 ///
 /// See [`PdcpPackets`] for an example.
 #[derive(Debug)]
-pub struct PdcpHeld {
+pub struct PdcpKeys {
     config: Config,
     security: Security,
 }
 
-impl PdcpHeld {
-    /// Bytes of the shortest PDU.
+impl PdcpKeys {
+    /// Returns the length of the shortest PDU.
     fn least(&self) -> usize {
         self.config.clear_bytes() + self.security.mac_len()
     }
@@ -88,10 +89,10 @@ impl Engine for PdcpPackets {
     type Command = Infallible;
     type Change = Infallible;
     type State = PdcpState;
-    type Objects = PdcpHeld;
+    type Objects = PdcpKeys;
     type Counters = PdcpCounters;
 
-    fn create(&mut self, direction: Direction, context: PdcpContext) -> Option<(PdcpState, PdcpHeld)> {
+    fn create(&mut self, direction: Direction, context: PdcpContext) -> Option<(PdcpState, PdcpKeys)> {
         let PdcpContext { config, security, next, drops_duplicates } = context;
         config.check().ok()?;
         let state = match direction {
@@ -101,13 +102,14 @@ impl Engine for PdcpPackets {
                 PdcpState::Receive { next, window: drops_duplicates.then(window) }
             }
         };
-        Some((state, PdcpHeld { config, security }))
+        Some((state, PdcpKeys { config, security }))
     }
 
     fn save(state: &PdcpState, image: &mut ImageWriter<'_>) {
         match state {
             PdcpState::Transmit => image.put_u8(TRANSMIT),
             PdcpState::Receive { next, window } => {
+                // The first byte gives the kind of state.
                 image.put_u8(if window.is_some() { REMEMBERS } else { RECEIVE });
                 image.put_u64(*next);
                 let mut bytes = Vec::new();
@@ -130,42 +132,42 @@ impl Engine for PdcpPackets {
     }
 }
 
-/// Where a PDU is in its frame.
+/// The place of a PDU in its frame.
 ///
 /// See [`PdcpPackets`] for an example.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct PdcpPacketView {
     transport: TransportHeader,
     pdu: Range<usize>,
     message: GtpuMessage,
 }
 
-/// What protects the PDUs of one packet.
+/// The state of protecting the PDUs of one packet.
 ///
 /// See [`PdcpPackets`] for an example.
 #[derive(Debug)]
-pub struct Protecting {
+pub struct PdcpProtection {
     transport: TransportHeader,
-    /// Of the next one.
+    /// The COUNT of the next PDU.
     count: u64,
-    /// Whether checksums are to be filled in, once the PDU is protected.
+    /// Whether checksums must be filled in after protection.
     checksum: bool,
 }
 
 impl PacketEngine for PdcpPackets {
-    type Facts = Seen;
-    type Encapsulation = Protecting;
+    type Facts = PdcpPacketView;
+    type Encapsulation = PdcpProtection;
 
-    fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<Seen> {
+    fn look(&self, frame: &[u8], headers: &Headers) -> FrameLookup<PdcpPacketView> {
         let found = || {
             let transport = headers.transport().filter(|transport| transport.protocol == Protocol::Udp)?;
             let port = u16::from_be_bytes(*frame.get(transport.header + 2..)?.first_chunk()?);
             let header = (port == Gtpu::PORT).then(|| Gtpu::parse(&frame[transport.payload..transport.end]))??;
             let Range { start, end } = header.payload();
             let pdu = transport.payload + start..transport.payload + end;
-            // An end marker comes to the queue that the PDUs before it come to.
+            // An end marker must arrive at the same queue as the PDUs before it.
             let is_of_bearer = matches!(header.message, GtpuMessage::Data | GtpuMessage::EndMarker);
-            is_of_bearer.then_some((header.tunnel, Seen { transport, pdu, message: header.message }))
+            is_of_bearer.then_some((header.tunnel, PdcpPacketView { transport, pdu, message: header.message }))
         };
         match found() {
             Some((tunnel, seen)) => FrameLookup::Key(tunnel_key(tunnel), seen),
@@ -177,7 +179,7 @@ impl PacketEngine for PdcpPackets {
         &mut self,
         Context { handle: context, state, held }: Context<'_, PdcpPackets>,
         frame: &[u8],
-        seen: &Seen,
+        seen: &PdcpPacketView,
         counters: &mut PdcpCounters,
     ) -> OpenedFrame {
         let PdcpState::Receive { next, window } = state else { return OpenedFrame::Untouched(PacketMark::None) };
@@ -187,7 +189,7 @@ impl PacketEngine for PdcpPackets {
         let pdu = &frame[seen.pdu.clone()];
         let is_control =
             held.config.kind != BearerKind::Signalling && pdu.first().is_none_or(|first| first & DATA == 0);
-        // Where there is no checksum (RFC 768), MAC-I has to do.
+        // Without a checksum (RFC 768), only the MAC-I detects corruption.
         let is_spoilt = seen.transport.are_checksums_right(frame) == Some(false);
         let count = held.config.sn.count_near(*next, pdu).filter(|_| !is_control && !is_spoilt);
         let Some(count) = count.filter(|_| pdu.len() >= held.least()) else {
@@ -196,12 +198,14 @@ impl PacketEngine for PdcpPackets {
         };
         let number = u64::from(count) + 1;
         if let Some(window) = window
+            // COUNTs below the window may be new, so only the host can decide about them.
             && number + u64::from(REMEMBERED) > window.top()
             && !window.is_new(number)
         {
             counters.duplicates += 1;
             return OpenedFrame::Dropped;
         }
+        // A copy, so that a PDU with an invalid MAC-I can be passed on unchanged.
         let mut inner = BytesMut::from(frame);
         let mut tail = inner.split_off(seen.pdu.start);
         let padding = tail.split_off(seen.pdu.len());
@@ -214,6 +218,7 @@ impl PacketEngine for PdcpPackets {
         let [(_, tail)] = pdus;
         inner.unsplit(tail);
         inner.unsplit(padding);
+        // Only authentic PDUs move the COUNT, so that forged ones cannot.
         *next = (*next).max(number);
         if let Some(window) = window {
             window.accept(number);
@@ -229,22 +234,23 @@ impl PacketEngine for PdcpPackets {
         ask: PacketAsk,
         packet: &mut TxPacket,
         counters: &mut PdcpCounters,
-    ) -> Option<Protecting> {
+    ) -> Option<PdcpProtection> {
         let transport = Headers::parse_unfinished(&packet.header).transport();
         let transport = transport.filter(|transport| transport.protocol == Protocol::Udp);
+        // A receive context cannot protect packets.
         let transport = transport.filter(|_| matches!(context.state, PdcpState::Transmit));
         if transport.is_none() {
             counters.not_protected += 1;
         }
-        // Of what is protected, not of what is to be.
+        // The checksum must cover the protected packet, so it is filled in later.
         let checksum = core::mem::take(&mut packet.ask.checksum);
-        Some(Protecting { transport: transport?, count: ask.number, checksum })
+        Some(PdcpProtection { transport: transport?, count: ask.number, checksum })
     }
 
     fn wrap(
         &mut self,
         Context { held, .. }: Context<'_, PdcpPackets>,
-        protecting: &mut Protecting,
+        protecting: &mut PdcpProtection,
         plain: &[u8],
         _: usize,
         counters: &mut PdcpCounters,
@@ -258,13 +264,13 @@ impl PacketEngine for PdcpPackets {
     }
 }
 
-impl Protecting {
-    fn wrap(&mut self, held: &PdcpHeld, plain: &[u8]) -> Option<BytesMut> {
+impl PdcpProtection {
+    fn wrap(&mut self, held: &PdcpKeys, plain: &[u8]) -> Option<BytesMut> {
         let count = u32::try_from(self.count).ok()?;
         let datagram = plain.get(self.transport.payload..)?;
         let header = Gtpu::parse(datagram).filter(|header| header.message == GtpuMessage::Data)?;
         let pdu = header.payload();
-        // The PDU is all of the datagram, and says the COUNT that is asked for.
+        // The PDU must fill the datagram and carry the requested COUNT.
         let fits = pdu.end == datagram.len() && pdu.len() >= held.least();
         if !fits || held.config.sn.count_near(self.count, &datagram[pdu.clone()]) != Some(count) {
             return None;
@@ -274,6 +280,7 @@ impl Protecting {
         let mut pdus = [(count, tail)];
         held.security.protect(held.config.clear_bytes(), &mut pdus);
         let [(_, tail)] = pdus;
+        // The parts are adjacent in memory, so joining does not copy.
         frame.unsplit(tail);
         if self.checksum {
             TransportHeader { end: frame.len(), ..self.transport }.fill_checksums(&mut frame);
@@ -286,5 +293,5 @@ impl Protecting {
 const TRANSMIT: u8 = 0;
 const RECEIVE: u8 = 1;
 const REMEMBERS: u8 = 2;
-/// D/C: a data PDU.
+/// The D/C bit of data PDUs.
 const DATA: u8 = 0x80;

@@ -1,22 +1,22 @@
-//! What RRC configures of an entity (TS 38.331 PDCP-Config).
+//! Configuration of an entity by RRC (TS 38.331 PDCP-Config).
 
 use std::time::Duration;
 
 use crate::pdu::{header_len, sequence_number};
 
-/// Bits in a sequence number.
+/// The length of sequence numbers.
 ///
 /// See [`Config`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SnLen {
-    /// 12 bits: a window of 2,048 PDUs. Signalling bearers have it always.
+    /// 12 bits: a window of 2,048 PDUs. Signalling bearers always use 12 bits.
     Twelve,
     /// 18 bits: a window of 131,072 PDUs.
     Eighteen,
 }
 
 impl SnLen {
-    /// 12 or 18.
+    /// Returns the number of bits, 12 or 18.
     pub fn bits(self) -> u32 {
         match self {
             SnLen::Twelve => 12,
@@ -24,13 +24,13 @@ impl SnLen {
         }
     }
 
-    /// Half of the sequence numbers (TS 38.323 7.2).
+    /// Returns the window size: half of the sequence numbers (TS 38.323 7.2).
     pub fn window(self) -> u32 {
         1 << (self.bits() - 1)
     }
 
-    /// RCVD_COUNT (TS 38.323 5.2.2.1): the COUNT with the PDU's sequence number that is nearest to `next`, the first that is waited for.
-    /// None: the PDU has no whole header, or no COUNT can be its.
+    /// Returns RCVD_COUNT (TS 38.323 5.2.2.1): the COUNT with the PDU's sequence number that is nearest to `next`, the
+    /// first COUNT still expected. `None` if the PDU has no complete header or no COUNT is possible.
     ///
     /// ```
     /// use pdcp::SnLen;
@@ -50,26 +50,26 @@ impl SnLen {
         u32::try_from((hfn << self.bits()) + received).ok()
     }
 
-    /// The sequence number of a COUNT.
+    /// Returns the sequence number of a COUNT.
     pub(crate) fn sn(self, count: u32) -> u32 {
         count & ((1 << self.bits()) - 1)
     }
 }
 
-/// What the entity serves, and what RLC does below it.
+/// The kind of a bearer, and the RLC mode below it.
 ///
 /// See [`Config`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BearerKind {
-    /// A signalling bearer: always with MAC-I.
+    /// A signalling bearer, always with MAC-I.
     Signalling,
-    /// A data bearer over RLC that does not acknowledge.
+    /// A data bearer over unacknowledged RLC.
     Unacknowledged,
-    /// A data bearer over RLC that acknowledges: SDUs are kept until they are confirmed, and survive a re-establishment.
+    /// A data bearer over acknowledged RLC. SDUs are kept until confirmed, and survive a re-establishment.
     Acknowledged,
 }
 
-/// An entity's configuration, the same at both ends.
+/// The configuration of an entity, equal at both ends.
 ///
 /// ```
 /// use std::time::Duration;
@@ -84,46 +84,46 @@ pub enum BearerKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// What it serves.
+    /// The kind of the bearer.
     pub kind: BearerKind,
-    /// Bits in a sequence number.
+    /// The length of sequence numbers.
     pub sn: SnLen,
-    /// t-Reordering: how long a missing PDU holds up those behind it. None: for ever.
+    /// t-Reordering: how long a missing PDU holds up later ones. `None`: for ever.
     pub reordering: Option<Duration>,
-    /// discardTimer: how long an SDU is of use. None: for ever.
+    /// discardTimer: how long an SDU is useful. `None`: for ever.
     pub discard: Option<Duration>,
-    /// outOfOrderDelivery: SDUs are given as they come.
+    /// outOfOrderDelivery: SDUs are delivered as they arrive.
     pub out_of_order: bool,
     /// Bytes at the start of an SDU (the SDAP header) that are not ciphered: 0 or 1.
     pub clear: usize,
-    /// Bytes of SDUs that a transmitter keeps (waiting and unconfirmed SDUs), and a receiver (early SDUs, as many bytes again of unread SDUs,
-    /// and as many of PDUs that wait for an earlier job). Each SDU costs 256 bytes more than its length, so that empty SDUs are bounded, too; an
-    /// SDU that was delivered out of order
-    /// costs 64 bytes until its COUNT is passed. There is always room for one SDU, however long.
+    /// Buffer limit in bytes. A transmitter may keep as many bytes of waiting and unconfirmed SDUs. A receiver may keep
+    /// as many bytes of early SDUs, as many of unread SDUs, and as many of PDUs that wait for an earlier job. Each SDU
+    /// costs 256 bytes more than its length, so that empty SDUs are bounded too. An SDU delivered out of order costs 64
+    /// bytes until its COUNT is passed. One SDU always fits, whatever its length.
     pub buffer: usize,
 }
 
 impl Config {
-    /// A data bearer.
+    /// Returns the configuration of a data bearer.
     pub fn data(kind: BearerKind, sn: SnLen) -> Config {
         let reordering = Some(Duration::from_millis(100));
         Config { kind, sn, reordering, discard: None, out_of_order: false, clear: 0, buffer: 8 << 20 }
     }
 
-    /// A signalling bearer.
+    /// Returns the configuration of a signalling bearer.
     pub fn signalling() -> Config {
         Config { reordering: None, ..Config::data(BearerKind::Signalling, SnLen::Twelve) }
     }
 
-    /// Bytes at the start of a PDU that are not ciphered: its header, and the SDAP header.
+    /// Returns the length of the part of a PDU that is not ciphered: the PDU's header and the SDAP header.
     pub fn clear_bytes(&self) -> usize {
         header_len(self.sn) + self.clear
     }
 
-    /// Whether the values go together.
+    /// Checks that the values are consistent.
     ///
     /// # Errors
-    /// [`ConfigError`] says which do not.
+    /// [`ConfigError`] names the inconsistent values.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.kind == BearerKind::Signalling && self.sn != SnLen::Twelve {
             return Err(ConfigError::SignallingSn);
@@ -135,7 +135,7 @@ impl Config {
     }
 }
 
-/// Values of a [`Config`] that do not go together: the caller's mistake.
+/// Error of the caller: inconsistent values of a [`Config`].
 ///
 /// ```
 /// use pdcp::{Config, ConfigError, SnLen};
@@ -147,18 +147,18 @@ impl Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Signalling bearers have short sequence numbers.
+    /// A signalling bearer with long sequence numbers.
     #[error("a signalling bearer has sequence numbers of 12 bits")]
     SignallingSn,
-    /// An SDAP header has one byte.
+    /// An SDAP header of more than one byte.
     #[error("{0} bytes in clear: an SDAP header has one, or is absent")]
     Clear(usize),
 }
 
-/// Returns the bytes that an SDU of this length costs while it is kept.
+/// Returns the cost in bytes of keeping an SDU of this length.
 pub(crate) const fn cost(bytes: usize) -> usize {
     bytes + 256
 }
 
-/// The longest SDU (TS 38.323 4.3.1).
+/// The maximum length of an SDU (TS 38.323 4.3.1).
 pub(crate) const SDU_MAX: usize = 9000;

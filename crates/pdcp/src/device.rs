@@ -1,18 +1,18 @@
-//! What a device is told of a bearer, and how it is told: contexts of its packet engine, and batches for its job engine.
+//! The interface to devices: contexts of a NIC's packet engine, and batches for an accelerator's job engine.
 //!
-//! Both engines are in the crate `nic-pdcp`. A context, or a session, is one direction of a bearer.
+//! Both engines are in the crate `nic-pdcp`. A context or session belongs to one direction of a bearer.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use offload_api::{CompletedJob, Handle, Job, JobOutcome, JobStatus, KeyBytes, Way};
 
 use crate::{Config, Security};
 
-/// The packet engine of a NIC: protects PDUs that leave in GTP-U, and opens those that arrive.
+/// The name of a NIC's packet engine, which protects outgoing PDUs in GTP-U and opens arriving ones.
 pub const PACKETS: &str = "pdcp";
-/// The job engine of an accelerator: protects and opens batches of PDUs.
+/// The name of an accelerator's job engine, which protects and opens batches of PDUs.
 pub const BATCHES: &str = "pdcp-batches";
 
-/// What a context of either engine is made from.
+/// The parameters of a context of either engine.
 ///
 /// ```
 /// use pdcp::crypto::{Algorithm, Direction, Key};
@@ -27,20 +27,22 @@ pub const BATCHES: &str = "pdcp-batches";
 /// ```
 #[derive(Clone, Debug)]
 pub struct PdcpContext {
-    /// The bearer's.
+    /// The bearer's configuration.
     pub config: Config,
-    /// Keys of the direction.
+    /// The keys of the direction.
     pub security: Security,
-    /// Receiving: the COUNT that is to come next, from which the device goes on by what it sees.
+    /// For receiving: the COUNT expected next. The device tracks later COUNTs itself.
     pub next: u64,
-    /// Receiving: the device remembers the last [`REMEMBERED`] COUNTs and drops what comes twice. The host's window decides all the same.
+    /// For receiving: whether the device drops duplicates among the last [`REMEMBERED`] COUNTs. The host's window still
+    /// decides.
     pub drops_duplicates: bool,
 }
 
-/// COUNTs that a device remembers.
+/// Number of COUNTs that a device remembers.
 pub const REMEMBERED: u32 = 512;
 
-/// What a NIC finds the context of a received PDU by: the tunnel's number at this end (TEID), in a datagram to GTP-U's port.
+/// Returns the steering key of a received PDU: the local tunnel endpoint identifier (TEID), in a datagram to GTP-U's
+/// port.
 ///
 /// ```
 /// use pdcp::device::tunnel_key;
@@ -51,9 +53,9 @@ pub fn tunnel_key(tunnel: u32) -> KeyBytes {
     KeyBytes::from_parts(&[&tunnel.to_be_bytes()])
 }
 
-/// A job that protects (`Way::Apply`) or opens (`Way::Undo`) PDUs of one session, each with its COUNT.
+/// Creates a job that protects (`Way::Apply`) or opens (`Way::Undo`) PDUs of one session, each with its COUNT.
 ///
-/// A PDU to be protected has its MAC-I's room at its end. [`batch_done`] reads what comes of it.
+/// A PDU to be protected must have room for the MAC-I at its end. [`batch_done`] reads the result.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -103,11 +105,11 @@ pub fn batch(session: Handle, way: Way, pdus: &[(u32, BytesMut)]) -> Job {
 /// See [`batch`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchPdu {
-    /// The COUNT that it was worked on with.
+    /// The COUNT used by the engine.
     pub count: u32,
     /// Header, SDU, MAC-I.
     pub pdu: BytesMut,
-    /// Of opened ones: MAC-I fits, or there is none.
+    /// For opened PDUs: whether the MAC-I was valid or absent.
     pub authentic: bool,
 }
 
@@ -128,7 +130,7 @@ pub fn batch_done(done: CompletedJob) -> (JobStatus, Vec<BatchPdu>) {
     (JobStatus::Done, pdus)
 }
 
-/// Does a [`batch`]: what the job engine does, and a CPU may do as well.
+/// Processes a [`batch`], as the job engine does; the CPU may call it too.
 ///
 /// `Length`: the batch is not laid out as `batch` does it. `OutOfSpace`: the target is shorter than the source.
 pub fn run_batch(context: &PdcpContext, job: &mut Job) -> JobOutcome {
@@ -146,6 +148,7 @@ pub fn run_batch(context: &PdcpContext, job: &mut Job) -> JobOutcome {
         }
         Way::Undo => context.security.open(clear, &mut pdus),
     };
+    // The target has the same layout as the source: the table first, then the PDUs.
     for ((count, pdu), authentic) in pdus.iter().zip(authentic) {
         job.target.put_u32(*count);
         job.target.put_u32(pdu.len() as u32 | if authentic { AUTHENTIC } else { 0 });
@@ -156,7 +159,7 @@ pub fn run_batch(context: &PdcpContext, job: &mut Job) -> JobOutcome {
     JobOutcome { status: JobStatus::Done, consumed: source_bytes, produced: source_bytes, checksums: None }
 }
 
-/// The PDUs of a batch; `None`: table and body do not fit each other.
+/// Splits a batch into its PDUs. `None` if table and body do not match.
 fn parted(mut table: Bytes, body: &Bytes) -> Option<Vec<(u32, BytesMut)>> {
     let (mut pdus, mut at) = (Vec::with_capacity(table.len() / ENTRY), 0);
     while table.has_remaining() {
@@ -166,12 +169,13 @@ fn parted(mut table: Bytes, body: &Bytes) -> Option<Vec<(u32, BytesMut)>> {
         pdus.push((count, BytesMut::from(body.get(at..end)?)));
         at = end;
     }
+    // Bytes that belong to no PDU would be processed silently, so they make the batch malformed.
     (at == body.len()).then_some(pdus)
 }
 
-/// COUNT, and how many bytes the PDU has.
+/// Size of a table entry: COUNT and the PDU's length.
 const ENTRY: usize = 8;
-/// Beside how many bytes it has: a PDU is far shorter.
+/// A flag in the length field, which is never needed for lengths.
 const AUTHENTIC: u32 = 1 << 31;
 
 #[cfg(test)]
@@ -188,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_pdu_is_told_apart_from_its_neighbours() {
+    fn only_a_changed_pdu_of_a_batch_fails() {
         let session = Handle { index: 0, generation: 0 };
         let clear: Vec<_> = (0..5).map(|count| (count, BytesMut::zeroed(20 + count as usize))).collect();
         let mut job = batch(session, Way::Apply, &clear);
@@ -205,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_is_laid_out_otherwise_is_refused() {
+    fn malformed_batch_is_refused() {
         let session = Handle { index: 0, generation: 0 };
         let job = || batch(session, Way::Apply, &[(1, BytesMut::zeroed(30))]);
         let mut cases = [job(), job(), job(), job()];

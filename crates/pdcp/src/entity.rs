@@ -9,7 +9,7 @@ use crate::{
     SendError, StatusReport, Transmitter,
 };
 
-/// A transmitter and a receiver, and status reports between them and the peer's.
+/// A transmitter and a receiver that exchange status reports with the peer.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -36,34 +36,34 @@ pub struct Entity {
     kind: BearerKind,
     transmitter: Transmitter,
     receiver: Receiver,
-    /// A status report that is to be sent.
+    /// A status report to be sent.
     report: Option<StatusReport>,
     malformed: u64,
 }
 
 impl Entity {
-    /// With the keys of what it sends and of what it receives.
+    /// Creates an entity with the keys of both directions.
     ///
     /// # Errors
-    /// As of [`Config::check`].
+    /// As for [`Config::check`].
     pub fn new(config: Config, sent: Security, received: Security) -> Result<Entity, ConfigError> {
         let kind = config.kind;
         let transmitter = Transmitter::new(config.clone(), sent)?;
         Ok(Entity { kind, transmitter, receiver: Receiver::new(config, received)?, report: None, malformed: 0 })
     }
 
-    /// As [`Transmitter::send`].
+    /// Queues an SDU, as [`Transmitter::send`] does.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Transmitter::send`].
     pub fn send(&mut self, now: Instant, sdu: Bytes) -> Result<(), SendError> {
         self.transmitter.send(now, sdu)
     }
 
-    /// Up to `max` PDUs for RLC, a status report first.
+    /// Takes up to `max` PDUs for RLC, a status report first.
     ///
     /// # Errors
-    /// As of [`Transmitter::take`].
+    /// As for [`Transmitter::take`].
     pub fn take(&mut self, max: usize) -> Result<Vec<Bytes>, CountExhausted> {
         let mut pdus: Vec<Bytes> = Vec::new();
         if max > 0 {
@@ -73,52 +73,53 @@ impl Entity {
         Ok(pdus)
     }
 
-    /// Whether [`Entity::take`] would give something.
+    /// Tests whether [`Entity::take`] would return a PDU.
     pub fn has_pdus(&self) -> bool {
         self.report.is_some() || self.transmitter.has_pdus()
     }
 
-    /// A status report that is to go before all else: it is neither ciphered nor authenticated.
+    /// Takes a pending status report, which must be sent first and is neither ciphered nor authenticated.
     pub fn take_report(&mut self) -> Option<Bytes> {
         self.report.take().map(|report| Bytes::from(report.to_bytes()))
     }
 
-    /// As [`Transmitter::take_clear`], for a device that protects PDUs. A report is taken by itself ([`Entity::take_report`]).
+    /// Takes PDUs in clear for a device that protects them, as [`Transmitter::take_clear`] does. Reports are taken
+    /// separately ([`Entity::take_report`]).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Transmitter::take_clear`].
     pub fn take_clear(&mut self, max: usize) -> Result<Vec<ClearPdu>, CountExhausted> {
         self.transmitter.take_clear(max)
     }
 
-    /// Takes PDUs from RLC.
+    /// Processes PDUs from RLC.
     pub fn receive(&mut self, now: Instant, pdus: impl IntoIterator<Item = Incoming>) {
         let data: Vec<Incoming> = pdus.into_iter().filter(|pdu| !self.is_control(pdu)).collect();
         self.receiver.receive(now, data);
     }
 
-    /// The next SDU for above.
+    /// Returns the next SDU for the upper layer.
     pub fn poll_sdu(&mut self) -> Option<Sdu> {
         self.receiver.poll_sdu()
     }
 
-    /// RLC's word that the peer has this SDU.
+    /// Processes RLC's confirmation that the peer has received an SDU.
     pub fn confirm(&mut self, count: u32) {
         self.transmitter.confirm(count);
     }
 
-    /// When [`Entity::handle_timeout`] is due.
+    /// Returns the time at which [`Entity::handle_timeout`] is due.
     pub fn next_event(&self) -> Option<Instant> {
         earliest(self.transmitter.next_event(), self.receiver.next_event())
     }
 
-    /// Runs timers; says which COUNTs RLC need not send any more.
+    /// Runs timers. Returns the COUNTs that RLC need not send any more.
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<u32> {
         self.receiver.handle_timeout(now);
         self.transmitter.handle_timeout(now)
     }
 
-    /// Goes on with new keys; an acknowledged bearer reports to the peer what it has.
+    /// Switches to new keys. An acknowledged bearer then sends a status report to the peer.
     ///
     /// # Errors
     /// See [`Transmitter::reestablish`]; both directions then keep their keys.
@@ -129,22 +130,23 @@ impl Entity {
         Ok(())
     }
 
-    /// The sending half.
+    /// Returns the sending half.
     pub fn transmitter(&self) -> &Transmitter {
         &self.transmitter
     }
 
-    /// The receiving half.
+    /// Returns the receiving half.
     pub fn receiver(&self) -> &Receiver {
         &self.receiver
     }
 
-    /// Control PDUs that were dropped.
+    /// Returns the number of control PDUs that were dropped.
     pub fn malformed(&self) -> u64 {
         self.malformed
     }
 
-    /// Whether it is a control PDU, which is then done with. Signalling bearers have none (TS 38.323 6.2.2.1).
+    /// Processes a control PDU. Returns whether the PDU was one. Signalling bearers have no control PDUs (TS 38.323
+    /// 6.2.2.1).
     fn is_control(&mut self, pdu: &Incoming) -> bool {
         let Incoming::Pdu(bytes) = pdu else { return false };
         if self.kind == BearerKind::Signalling || bytes.first().is_none_or(|first| first & 0x80 != 0) {

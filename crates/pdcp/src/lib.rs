@@ -1,22 +1,26 @@
-//! PDCP of 5G (TS 38.323) as sans-IO entities: ciphering and integrity, reordering, duplicates, status reports, discard, re-establishment.
+//! PDCP of 5G (TS 38.323) as sans-IO entities: ciphering and integrity, reordering, duplicate detection, status
+//! reports, discard, re-establishment.
 //!
-//! A [`Transmitter`] takes SDUs (IP packets, messages of RRC) and makes PDUs; a [`Receiver`] takes PDUs in any order and gives each SDU once.
-//! An [`Entity`] is one of each, with status reports between. None of these knows a socket or a clock. With feature `offload`, a
-//! `gtpu::Node` has entities whose PDUs ride in GTP-U over a UDP socket, and whose ciphering a NIC or an accelerator does.
+//! A [`Transmitter`] takes SDUs (IP packets, RRC messages) and makes PDUs. A [`Receiver`] takes PDUs in any order and
+//! delivers each SDU once. An [`Entity`] has one of each, and exchanges status reports. The entities have no sockets
+//! and no clocks. With the feature `offload`, the entities of a `gtpu::Node` send their PDUs in GTP-U over a UDP
+//! socket, and a NIC or an accelerator does the ciphering.
 //!
-//! Where things live, callers first:
+//! Modules, callers first:
 //!
 //! - [`Entity`] (`entity.rs`), over [`Transmitter`] (`transmitter.rs`) and [`Receiver`] (`receiver.rs`);
 //! - [`Security`] (`security.rs`): keys, and batches of PDUs through [`cellular_crypto`];
-//! - [`Config`] (`config.rs`): what RRC configures;
+//! - [`Config`] (`config.rs`): the configuration by RRC;
 //! - `pdu.rs`: headers and status reports on the wire;
-//! - `gtpu`, `device`: bearers over a socket; what a device is told of them.
+//! - `gtpu`, `device`: bearers over a socket, and their contexts in a device.
 //!
-//! A device may decipher and check PDUs on their way in: it hands them on as [`Incoming::Opened`] with the COUNT that it took. The receiver
-//! goes by its own window all the same; where the device took another COUNT, it undoes the device's work and does it again.
+//! A device may decipher and verify received PDUs. It passes them on as [`Incoming::Opened`] with the COUNT that it
+//! used. The receiver still checks the COUNT with its own window. If the device used another COUNT, the receiver undoes
+//! the device's work and repeats it with the right one.
 //!
-//! Not here: header compression (ROHC, EHC), uplink data compression, split bearers, and the 256-bit AEADs (NCA): no published text seen says
-//! what PDCP gives them as associated data. Their ciphering and integrity apart (NEA and NIA 4 to 6) work.
+//! Not supported: header compression (ROHC, EHC), uplink data compression, split bearers, and the 256-bit AEADs (NCA),
+//! because no published text was found that defines their associated data in PDCP. Separate ciphering and integrity
+//! (NEA and NIA 4 to 6) work.
 
 #![forbid(unsafe_code)]
 
@@ -39,7 +43,7 @@ pub use receiver::{Incoming, ReceiveCounters, Receiver, Sdu};
 pub use security::{Security, SecurityError};
 pub use transmitter::{ClearPdu, CountExhausted, RepeatedKeys, SendError, Transmitter};
 
-/// The README's example runs with the others.
+/// Compiles the README's example as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -2,7 +2,7 @@
 
 use crate::SnLen;
 
-/// A PDU that no entity sends: the peer's fault, or the network's.
+/// A malformed PDU, which no correct entity sends.
 ///
 /// ```
 /// use pdcp::{MalformedPdu, StatusReport};
@@ -12,15 +12,15 @@ use crate::SnLen;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MalformedPdu {
-    /// Fewer bytes than its header and MAC-I have.
+    /// The PDU is shorter than its header and MAC-I.
     #[error("the PDU is shorter than its header and MAC-I")]
     Short,
-    /// A control PDU of a type that is not known here.
+    /// An unknown type of control PDU.
     #[error("control PDUs of type {0} are not known here")]
     Type(u8),
 }
 
-/// Bytes in a data PDU's header.
+/// Returns the length of a data PDU's header.
 pub(crate) fn header_len(sn: SnLen) -> usize {
     match sn {
         SnLen::Twelve => 2,
@@ -28,7 +28,7 @@ pub(crate) fn header_len(sn: SnLen) -> usize {
     }
 }
 
-/// Writes a data PDU's header. The first bit says "data"; a signalling bearer has a zero there, which is reserved.
+/// Writes a data PDU's header. The first bit marks data PDUs; on signalling bearers the bit is reserved and zero.
 pub(crate) fn write_header(sn: SnLen, count: u32, data: bool, to: &mut [u8]) {
     let number = sn.sn(count).to_be_bytes();
     let header = header_len(sn);
@@ -36,7 +36,7 @@ pub(crate) fn write_header(sn: SnLen, count: u32, data: bool, to: &mut [u8]) {
     to[0] |= u8::from(data) << 7;
 }
 
-/// The sequence number of a data PDU. Reserved bits are not looked at.
+/// Parses the sequence number of a data PDU, ignoring reserved bits.
 pub(crate) fn sequence_number(sn: SnLen, pdu: &[u8]) -> Option<u32> {
     match (sn, pdu) {
         (SnLen::Twelve, [a, b, ..]) => Some(u32::from_be_bytes([0, 0, a & 0x0f, *b])),
@@ -45,7 +45,7 @@ pub(crate) fn sequence_number(sn: SnLen, pdu: &[u8]) -> Option<u32> {
     }
 }
 
-/// What a receiver of an acknowledged bearer has, for the peer's transmitter (TS 38.323 6.2.3.1).
+/// A status report of an acknowledged bearer's receiver to the peer's transmitter (TS 38.323 6.2.3.1).
 ///
 /// ```
 /// use pdcp::StatusReport;
@@ -60,12 +60,13 @@ pub(crate) fn sequence_number(sn: SnLen, pdu: &[u8]) -> Option<u32> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusReport {
     first_missing: u32,
-    /// A bit for each COUNT behind it, the first the highest of the first byte.
+    /// One bit for each COUNT after `first_missing`, starting with the highest bit of the first byte.
     bitmap: Vec<u8>,
 }
 
 impl StatusReport {
-    /// The first COUNT that is missing, and those behind it that are there, in ascending order. Those that do not fit a PDU are left out.
+    /// Creates a report from the first missing COUNT and the received COUNTs after it, in ascending order. COUNTs that
+    /// exceed the size of a PDU are omitted.
     pub fn new(first_missing: u32, received: impl IntoIterator<Item = u32>) -> StatusReport {
         let mut bitmap = Vec::new();
         for count in received {
@@ -84,14 +85,14 @@ impl StatusReport {
         StatusReport { first_missing, bitmap }
     }
 
-    /// Whether the reporter has a COUNT. Of those behind the bitmap's end it has none.
+    /// Tests whether the reporter has received a COUNT. COUNTs after the end of the bitmap count as missing.
     pub fn has(&self, count: u32) -> bool {
         let Some(behind) = count.checked_sub(self.first_missing) else { return true };
         let Some(behind) = behind.checked_sub(1) else { return false };
         self.bitmap.get(behind as usize / 8).is_some_and(|byte| byte & 0x80 >> (behind % 8) != 0)
     }
 
-    /// As a control PDU.
+    /// Serializes the report as a control PDU.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![STATUS_REPORT << 4];
         bytes.extend(self.first_missing.to_be_bytes());
@@ -99,10 +100,10 @@ impl StatusReport {
         bytes
     }
 
-    /// From a control PDU.
+    /// Parses a control PDU.
     ///
     /// # Errors
-    /// [`MalformedPdu`] when it is another PDU, or is cut short.
+    /// [`MalformedPdu`] if the PDU is of another type or too short.
     pub fn parse(pdu: &[u8]) -> Result<StatusReport, MalformedPdu> {
         let [first, a, b, c, d, bitmap @ ..] = pdu else { return Err(MalformedPdu::Short) };
         match first >> 4 {
@@ -115,7 +116,7 @@ impl StatusReport {
     }
 }
 
-/// D/C is zero, and so is the type.
+/// The first byte of a status report has D/C zero and type zero.
 const STATUS_REPORT: u8 = 0;
-/// A report is no longer than an SDU may be.
+/// A report is at most as long as an SDU.
 const BITMAP_MAX: usize = crate::config::SDU_MAX - 5;

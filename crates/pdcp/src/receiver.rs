@@ -1,4 +1,4 @@
-//! From PDUs, in any order, to SDUs, each once (TS 38.323 5.2.2, 5.1.2).
+//! From PDUs in any order to SDUs, each delivered once (TS 38.323 5.2.2, 5.1.2).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,7 @@ use crate::config::cost;
 use crate::pdu::header_len;
 use crate::{BearerKind, Config, ConfigError, Security, StatusReport};
 
-/// Finds each PDU's COUNT, opens it, puts SDUs in order.
+/// Determines each PDU's COUNT, opens the PDU, and delivers SDUs in order.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -30,13 +30,13 @@ use crate::{BearerKind, Config, ConfigError, Security, StatusReport};
 pub struct Receiver {
     config: Config,
     security: Security,
-    /// RX_NEXT: one more than the highest COUNT that came. Above 32 bits when that was the last.
+    /// RX_NEXT: the highest received COUNT plus one. Exceeds 32 bits after the last COUNT.
     next: u64,
-    /// RX_DELIV: the first COUNT that was not delivered and is waited for.
+    /// RX_DELIV: the first COUNT still expected.
     deliver: u64,
-    /// RX_REORD, and when t-Reordering ends: while it runs.
+    /// RX_REORD and the end of t-Reordering, while the timer runs.
     reordering: Option<(u64, Instant)>,
-    /// Early SDUs, by COUNTs after `deliver`. `None` if the SDU was delivered out of order: the entry detects duplicates.
+    /// Early SDUs, by COUNTs after `deliver`. `None` if delivered out of order: the entry detects duplicates.
     stored: BTreeMap<u32, Option<Bytes>>,
     /// Cost of `stored` in bytes, entries included. At most [`Config::buffer`].
     bytes: usize,
@@ -44,42 +44,42 @@ pub struct Receiver {
     counters: ReceiveCounters,
 }
 
-/// A PDU from below.
+/// A received PDU.
 ///
 /// See [`Receiver`] for an example.
 #[derive(Clone, Debug)]
 pub enum Incoming {
-    /// As it was sent.
+    /// The PDU as it was sent.
     Pdu(BytesMut),
-    /// A device deciphered it with this COUNT and compared MAC-I, which fitted. MAC-I is still at its end, in clear.
+    /// A device deciphered the PDU with this COUNT, and the MAC-I was valid. The MAC-I is still at the end, in clear.
     Opened {
-        /// The COUNT that the device took.
+        /// The COUNT that the device used.
         count: u32,
         /// Header, SDU, MAC-I.
         pdu: BytesMut,
     },
-    /// A device deciphered the PDU with this COUNT, and MAC-I did not match. If the window finds another COUNT by now, the receiver
-    /// undoes the device's work and opens the PDU with that COUNT.
+    /// A device deciphered the PDU with this COUNT, and the MAC-I was not valid. If the window gives another COUNT now,
+    /// the receiver undoes the device's work and opens the PDU with that COUNT.
     Rejected {
         /// The COUNT that the device used.
         count: u32,
-        /// Header, SDU, MAC-I, as the device left them.
+        /// Header, SDU and MAC-I, as the device left them.
         pdu: BytesMut,
     },
 }
 
-/// An SDU, and the COUNT that it came under.
+/// An SDU and its COUNT.
 ///
 /// See [`Receiver`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sdu {
-    /// Its COUNT.
+    /// The COUNT.
     pub count: u32,
-    /// Its bytes.
+    /// The content.
     pub data: Bytes,
 }
 
-/// What became of PDUs.
+/// Counters of received PDUs.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -95,31 +95,31 @@ pub struct Sdu {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReceiveCounters {
-    /// Delivered.
+    /// SDUs delivered.
     pub delivered: u64,
-    /// Came twice, or too late.
+    /// PDUs received twice or too late.
     pub duplicate: u64,
-    /// MAC-I did not fit.
+    /// PDUs with an invalid MAC-I.
     pub integrity: u64,
-    /// Too short.
+    /// PDUs too short.
     pub malformed: u64,
-    /// No COUNT could be theirs: before the first or behind the last.
+    /// PDUs without a possible COUNT: before the first or after the last.
     pub outside: u64,
-    /// PDUs that came too early, while early SDUs filled the [`Config::buffer`].
+    /// Early PDUs dropped because early SDUs filled the [`Config::buffer`].
     pub full: u64,
-    /// COUNTs given up because t-Reordering ended.
+    /// COUNTs given up when t-Reordering ended.
     pub given_up: u64,
-    /// Opened by a device.
+    /// PDUs opened by a device.
     pub offloaded: u64,
-    /// Opened by a device with a COUNT that was not theirs, and done again here.
+    /// PDUs opened by a device with a wrong COUNT, and opened again here.
     pub redone: u64,
 }
 
 impl Receiver {
-    /// An entity that has received nothing.
+    /// Creates a receiver that has received nothing.
     ///
     /// # Errors
-    /// As of [`Config::check`].
+    /// As for [`Config::check`].
     pub fn new(config: Config, security: Security) -> Result<Receiver, ConfigError> {
         config.check()?;
         Ok(Receiver {
@@ -135,11 +135,13 @@ impl Receiver {
         })
     }
 
-    /// Takes data PDUs. Those that are not open yet are opened together.
+    /// Processes data PDUs. PDUs that no device has opened are opened as one batch.
     pub fn receive(&mut self, now: Instant, pdus: impl IntoIterator<Item = Incoming>) {
         let pdus: Vec<Incoming> = pdus.into_iter().filter(|pdu| self.is_whole(pdu)).collect();
-        // By the window as it is now. Within the batch it moves, seldom so far that it matters; then a PDU is done again.
+        // The COUNTs are determined by the current window. The window moves within the batch, but rarely far enough to
+        // matter; then the PDU is opened again.
         let mut closed: Vec<(u32, BytesMut)> = Vec::new();
+        // PDUs keep their order of arrival, whether a device or the batch below opens them.
         let order: Vec<Result<(u32, BytesMut, bool), Option<usize>>> = pdus
             .into_iter()
             .map(|pdu| match pdu {
@@ -169,21 +171,22 @@ impl Receiver {
         }
     }
 
-    /// The next SDU for above.
+    /// Returns the next SDU for the upper layer.
     pub fn poll_sdu(&mut self) -> Option<Sdu> {
         self.ready.pop_front()
     }
 
-    /// When [`Receiver::handle_timeout`] is due.
+    /// Returns the time at which [`Receiver::handle_timeout`] is due.
     pub fn next_event(&self) -> Option<Instant> {
         self.reordering.map(|(_, end)| end)
     }
 
-    /// Gives up what t-Reordering waited for, once it ends (TS 38.323 5.2.2.2).
+    /// Gives up missing COUNTs when t-Reordering ends (TS 38.323 5.2.2.2).
     pub fn handle_timeout(&mut self, now: Instant) {
         let Some((reorder, _)) = self.reordering.filter(|(_, end)| *end <= now) else { return };
         self.reordering = None;
         let before = self.deliver;
+        // Stored SDUs below the limit arrived in time; the other COUNTs are lost.
         let early = self.stored.keys().take_while(|count| u64::from(**count) < reorder).count() as u64;
         self.counters.given_up += reorder - before - early;
         while self.stored.first_key_value().is_some_and(|(count, _)| u64::from(*count) < reorder) {
@@ -194,14 +197,15 @@ impl Receiver {
         self.start_reordering(now);
     }
 
-    /// What has come and what is missing, for the peer.
+    /// Returns a status report for the peer.
     pub fn status_report(&self) -> StatusReport {
-        // Behind the last COUNT nothing is missing, and a report cannot say so; one that says the last is missing is answered by a duplicate.
+        // After the last COUNT nothing is missing, but a report cannot express that. A report that the last COUNT is
+        // missing only causes a duplicate.
         StatusReport::new(u32::try_from(self.deliver).unwrap_or(u32::MAX), self.stored.keys().copied())
     }
 
-    /// Goes on with new keys. An acknowledged bearer keeps what it has; an unacknowledged one delivers it, a signalling one drops it, and
-    /// both begin at zero.
+    /// Switches to new keys. An acknowledged bearer keeps its state. An unacknowledged bearer delivers its early SDUs,
+    /// a signalling bearer drops them, and both restart at COUNT 0.
     pub fn reestablish(&mut self, security: Security) {
         self.security = security;
         if self.config.kind == BearerKind::Acknowledged {
@@ -216,14 +220,14 @@ impl Receiver {
         (self.next, self.deliver, self.reordering, self.bytes) = (0, 0, None, 0);
     }
 
-    /// The first COUNT that was not delivered and is waited for: those of PDUs are found from there ([`SnLen::count_near`]).
+    /// Returns the first COUNT still expected, from which the COUNTs of PDUs are determined ([`SnLen::count_near`]).
     ///
     /// [`SnLen::count_near`]: crate::SnLen::count_near
     pub fn expected(&self) -> u64 {
         self.deliver
     }
 
-    /// What became of PDUs.
+    /// Returns the receiver's counters.
     pub fn counters(&self) -> &ReceiveCounters {
         &self.counters
     }
@@ -242,6 +246,7 @@ impl Receiver {
             return;
         };
         let mut authentic = authentic;
+        // The device deciphered with a wrong COUNT. Ciphering again with that COUNT restores the original.
         if count != taken {
             let clear = self.config.clear_bytes();
             self.security.cipher(clear, [(taken, &mut pdu[..])].into_iter());
@@ -255,6 +260,7 @@ impl Receiver {
             return;
         }
         self.counters.offloaded += u64::from(by_device && count == taken);
+        // Checked after authentication, because a forged PDU must not count as a duplicate.
         if u64::from(count) < self.deliver || self.stored.contains_key(&count) {
             self.counters.duplicate += 1;
             return;
@@ -266,7 +272,8 @@ impl Receiver {
 
     fn store(&mut self, now: Instant, count: u32, sdu: Bytes) {
         let is_next = u64::from(count) == self.deliver;
-        // An early SDU of any length costs an entry, and its datagram's receive buffer is longer than the SDU.
+        // An early SDU costs an entry even if empty. A copy is kept, because the datagram's receive buffer is longer
+        // than the SDU.
         let early = if self.config.out_of_order { REMEMBERED } else { cost(sdu.len()) };
         if !is_next && self.bytes + early > self.config.buffer {
             self.counters.full += 1;
@@ -287,6 +294,7 @@ impl Receiver {
         if is_next {
             self.deliver_consecutive();
         }
+        // The timer's gap is closed. Another gap may need a new timer.
         if self.reordering.is_some_and(|(reorder, _)| self.deliver >= reorder) {
             self.reordering = None;
         }
@@ -322,5 +330,5 @@ impl Receiver {
     }
 }
 
-/// Bytes that a COUNT without its SDU costs.
+/// The cost of a COUNT without its SDU, in bytes.
 const REMEMBERED: usize = 64;

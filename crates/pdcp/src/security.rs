@@ -1,4 +1,4 @@
-//! Ciphering and integrity of PDUs, many at a time (TS 38.323 5.8, 5.9).
+//! Ciphering and integrity protection of batches of PDUs (TS 38.323 5.8, 5.9).
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use cellular_crypto::{CipherJob, Direction, Engine, Iv, Key, MacJob, PduNumber, TagLen};
 use offload_base::cost::{self, WorkKind};
 
-/// The keys of one direction of a bearer. Clones share them; they are wiped with the last.
+/// The keys of one direction of a bearer. Clones share the keys, which are wiped with the last clone.
 ///
 /// ```
 /// use pdcp::Security;
@@ -27,7 +27,7 @@ pub struct Security {
     engine: Engine,
 }
 
-/// No bearer has this identity: the caller's mistake.
+/// Error of the caller: an invalid bearer identity.
 ///
 /// ```
 /// use pdcp::crypto::Direction;
@@ -40,43 +40,43 @@ pub struct Security {
 pub struct SecurityError(pub u8);
 
 impl Security {
-    /// Without keys: PDUs go in clear. `identity` is the radio bearer's, 1 to 32.
+    /// Creates a configuration without keys, so that PDUs are sent in clear. `identity` is the radio bearer's, 1 to 32.
     ///
     /// # Errors
-    /// [`SecurityError`] for another one.
+    /// [`SecurityError`] for any other identity.
     pub fn new(identity: u8, direction: Direction) -> Result<Security, SecurityError> {
-        // TS 33.501 D.2.1: BEARER is the identity less one.
+        // TS 33.501 D.2.1: BEARER is the identity minus one.
         let bearer = identity.checked_sub(1).filter(|bearer| *bearer < 32).ok_or(SecurityError(identity))?;
         Ok(Security { bearer, direction, ciphering: None, integrity: None, engine: Engine::best() })
     }
 
-    /// With ciphering by this key.
+    /// Adds a key for ciphering.
     pub fn ciphered(mut self, key: Key) -> Security {
         self.ciphering = Some(Arc::new(key));
         self
     }
 
-    /// With MAC-I by this key.
+    /// Adds a key for integrity protection (MAC-I).
     pub fn authenticated(mut self, key: Key) -> Security {
         self.integrity = Some(Arc::new(key));
         self
     }
 
-    /// Whether it does nothing: the null algorithms.
+    /// Tests whether there are no keys: the null algorithms.
     #[cfg(feature = "offload")]
     pub(crate) fn is_null(&self) -> bool {
         self.ciphering.is_none() && self.integrity.is_none()
     }
 
-    /// Bytes that a MAC-I has: 4, or none.
+    /// Returns the length of a MAC-I in bytes: 4, or 0 without an integrity key.
     pub fn mac_len(&self) -> usize {
         if self.integrity.is_some() { TagLen::FOUR.get() } else { 0 }
     }
 
-    /// Writes MAC-I into the last bytes of each PDU, which are room for it, and ciphers from `clear` on ([`Config::clear_bytes`]).
-    /// An engine of a device does so with what [`Transmitter::take_clear`] gives.
+    /// Writes the MAC-I into the last bytes of each PDU, which must be reserved for it, and ciphers from byte `clear`
+    /// on ([`Config::clear_bytes`]). A device's engine does this with the PDUs of [`Transmitter::take_clear`].
     ///
-    /// A PDU has at least that many bytes; a shorter one stays as it is.
+    /// A PDU shorter than the header and MAC-I is not changed.
     ///
     /// ```
     /// use bytes::BytesMut;
@@ -98,6 +98,7 @@ impl Security {
     pub fn protect(&self, clear: usize, pdus: &mut [(u32, BytesMut)]) {
         let _scope = cost::work(WorkKind::Crypto);
         if let Some(key) = &self.integrity {
+            // The MAC-I covers the clear PDU, so it comes before ciphering.
             let tags = self.macs(key, pdus.iter().map(|(count, pdu)| (*count, self.split(pdu).0)));
             for ((_, pdu), tag) in pdus.iter_mut().zip(tags) {
                 let at = self.split(pdu).0.len();
@@ -108,7 +109,7 @@ impl Security {
         self.cipher(clear, pdus.iter_mut().map(|(count, pdu)| (*count, &mut pdu[..])));
     }
 
-    /// Deciphers from `clear` on; says of each whether its MAC-I fits.
+    /// Deciphers from byte `clear` on. Returns for each PDU whether its MAC-I is valid.
     pub fn open(&self, clear: usize, pdus: &mut [(u32, BytesMut)]) -> Vec<bool> {
         let _scope = cost::work(WorkKind::Crypto);
         self.cipher(clear, pdus.iter_mut().map(|(count, pdu)| (*count, &mut pdu[..])));
@@ -123,8 +124,9 @@ impl Security {
         self.fingerprints().any(|key| other.fingerprints().any(|of| of == key))
     }
 
-    /// Returns the identity of each key: direction and bearer identity, the algorithm and its use, and a fingerprint of the key.
+    /// Returns the identity of each key: direction, bearer identity, algorithm, use, and a fingerprint of the key.
     pub(crate) fn fingerprints(&self) -> impl Iterator<Item = [u8; 18]> {
+        // The same key gives another key stream with another bearer, direction, algorithm or use.
         let (bearer, direction) = (self.bearer << 1, self.direction as u8 & 1);
         [(&self.ciphering, 0), (&self.integrity, 0x80)].into_iter().filter_map(move |(key, usage)| {
             let key = key.as_ref()?;
@@ -135,7 +137,7 @@ impl Security {
         })
     }
 
-    /// Takes ciphering off or puts it on again.
+    /// Ciphers or deciphers PDUs.
     pub(crate) fn cipher<'a>(&self, clear: usize, pdus: impl Iterator<Item = (u32, &'a mut [u8])>) {
         let Some(key) = &self.ciphering else { return };
         let mut jobs: Vec<CipherJob<'_>> = pdus
@@ -148,7 +150,7 @@ impl Security {
         self.engine.cipher(&mut jobs);
     }
 
-    /// What MAC-I is of, and MAC-I.
+    /// Splits a PDU into the part that the MAC-I covers, and the MAC-I.
     fn split<'a>(&self, pdu: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         pdu.split_at(pdu.len().saturating_sub(self.mac_len()))
     }

@@ -10,10 +10,10 @@ use crate::config::{SDU_MAX, cost};
 use crate::pdu::{header_len, write_header};
 use crate::{BearerKind, Config, ConfigError, Security, StatusReport};
 
-/// Numbers SDUs, ciphers and authenticates them.
+/// Numbers, ciphers and authenticates SDUs.
 ///
-/// An SDU gets its COUNT when its PDU is taken, so that one discarded before leaves no gap. A COUNT is never given to two SDUs under the same
-/// keys: a PDU that is sent again is the same bytes.
+/// An SDU gets its COUNT when its PDU is taken, so that an SDU discarded earlier leaves no gap. Under the same keys, no
+/// two SDUs get the same COUNT, and a retransmitted PDU has the same bytes.
 ///
 /// ```
 /// use offload_base::Instant;
@@ -31,25 +31,25 @@ use crate::{BearerKind, Config, ConfigError, Security, StatusReport};
 pub struct Transmitter {
     config: Config,
     security: Security,
-    /// TX_NEXT: above 32 bits when all were used.
+    /// TX_NEXT. Exceeds 32 bits when all COUNTs are used.
     next: u64,
     /// SDUs without a COUNT.
-    waiting: VecDeque<Waiting>,
-    /// Of an acknowledged bearer: SDUs that were sent and not confirmed.
-    sent: BTreeMap<u32, Waiting>,
-    /// Of those, what is to be sent once more.
+    waiting: VecDeque<WaitingSdu>,
+    /// SDUs of an acknowledged bearer that were sent and not confirmed.
+    sent: BTreeMap<u32, WaitingSdu>,
+    /// COUNTs of SDUs in `sent` that must be sent again.
     again: VecDeque<u32>,
-    /// What `waiting` and `sent` cost.
+    /// The cost of `waiting` and `sent`.
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingSdu {
     sdu: Bytes,
     discard: Option<Instant>,
 }
 
-/// An SDU was not taken.
+/// The reason why an SDU was not accepted.
 ///
 /// ```
 /// use offload_base::Instant;
@@ -63,15 +63,15 @@ struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// An SDU has at most 9,000 bytes: the caller's mistake.
+    /// Error of the caller: an SDU has at most 9,000 bytes.
     #[error("an SDU of {0} bytes: it has at most 9000")]
     TooLong(usize),
-    /// As many bytes wait as [`Config::buffer`] allows: ask again when PDUs were taken or confirmed.
+    /// The waiting SDUs fill [`Config::buffer`]. Retry when PDUs were taken or confirmed.
     #[error("the buffer is full: take PDUs, or wait for the peer to confirm some")]
     Full,
 }
 
-/// All COUNT values of the keys are used: re-establish the entity with new ones.
+/// All COUNTs of the keys are used, so the entity must be re-established with new keys.
 ///
 /// See [`Transmitter::take`].
 ///
@@ -83,7 +83,8 @@ pub enum SendError {
 #[error("no COUNT is left: re-establish the entity with new keys")]
 pub struct CountExhausted;
 
-/// An error of the caller: a key was used before with the same identity and direction, so a COUNT would be given to a second SDU.
+/// Error of the caller: a key was used before with the same identity and direction, so a COUNT would be used for a
+/// second SDU.
 ///
 /// ```
 /// use offload_base::Instant;
@@ -104,20 +105,20 @@ pub struct CountExhausted;
 pub struct RepeatedKeys;
 
 impl Transmitter {
-    /// An entity that has sent nothing.
+    /// Creates a transmitter that has sent nothing.
     ///
     /// # Errors
-    /// As of [`Config::check`].
+    /// As for [`Config::check`].
     pub fn new(config: Config, security: Security) -> Result<Transmitter, ConfigError> {
         config.check()?;
         let (waiting, sent, again) = Default::default();
         Ok(Transmitter { config, security, next: 0, waiting, sent, again, bytes: 0 })
     }
 
-    /// Takes an SDU to be sent.
+    /// Queues an SDU.
     ///
     /// # Errors
-    /// [`SendError`] says why not.
+    /// [`SendError`] gives the reason for a refusal.
     pub fn send(&mut self, now: Instant, sdu: Bytes) -> Result<(), SendError> {
         if sdu.len() > SDU_MAX {
             return Err(SendError::TooLong(sdu.len()));
@@ -126,29 +127,32 @@ impl Transmitter {
             return Err(SendError::Full);
         }
         self.bytes += cost(sdu.len());
-        self.waiting.push_back(Waiting { sdu, discard: self.config.discard.map(|after| now + after) });
+        self.waiting.push_back(WaitingSdu { sdu, discard: self.config.discard.map(|after| now + after) });
         Ok(())
     }
 
-    /// Up to `max` PDUs for RLC, protected together.
+    /// Takes up to `max` PDUs for RLC, protected as one batch.
     ///
-    /// Fewer where an acknowledged bearer has as many unconfirmed as the window takes: a receiver could not tell more apart.
+    /// Fewer are returned if an acknowledged bearer has a full window of unconfirmed PDUs, because the receiver could
+    /// not distinguish more.
     ///
     /// # Errors
-    /// [`CountExhausted`] when SDUs wait and no COUNT is left.
+    /// [`CountExhausted`] if SDUs wait and no COUNT is left.
     pub fn take(&mut self, max: usize) -> Result<Vec<Bytes>, CountExhausted> {
         let mut pdus: Vec<_> = self.take_clear(max)?.iter().map(|pdu| (pdu.count, pdu.to_bytes())).collect();
         self.security.protect(self.config.clear_bytes(), &mut pdus);
         Ok(pdus.into_iter().map(|(_, pdu)| pdu.freeze()).collect())
     }
 
-    /// The same PDUs in clear: for a device that protects them ([`Security::protect`]) and lets none pass that it does not.
+    /// Takes PDUs in clear, for a device that protects them ([`Security::protect`]) and drops PDUs that it cannot
+    /// protect.
     ///
     /// # Errors
-    /// As of [`Transmitter::take`].
+    /// As for [`Transmitter::take`].
     pub fn take_clear(&mut self, max: usize) -> Result<Vec<ClearPdu>, CountExhausted> {
         let mut pdus = Vec::new();
         while pdus.len() < max {
+            // Retransmissions come first, because the receiver waits for them.
             if let Some(count) = self.again.pop_front() {
                 if let Some(again) = self.sent.get(&count) {
                     pdus.push(self.clear_pdu(count, again.sdu.clone()));
@@ -158,6 +162,7 @@ impl Transmitter {
             if self.waiting.is_empty() || self.is_window_full() {
                 break;
             }
+            // PDUs already taken are returned, and the next call reports the error.
             let Ok(count) = u32::try_from(self.next) else {
                 if pdus.is_empty() {
                     return Err(CountExhausted);
@@ -168,6 +173,7 @@ impl Transmitter {
             self.next += 1;
             pdus.push(self.clear_pdu(count, waiting.sdu.clone()));
             match self.config.kind {
+                // Kept until confirmed; the cost is freed then.
                 BearerKind::Acknowledged => {
                     self.sent.insert(count, waiting);
                 }
@@ -177,19 +183,19 @@ impl Transmitter {
         Ok(pdus)
     }
 
-    /// Whether [`Transmitter::take`] would give something.
+    /// Tests whether [`Transmitter::take`] would return a PDU.
     pub fn has_pdus(&self) -> bool {
         !self.again.is_empty() || !self.waiting.is_empty() && !self.is_window_full()
     }
 
-    /// RLC's word that the peer has this SDU.
+    /// Processes RLC's confirmation that the peer has received an SDU.
     pub fn confirm(&mut self, count: u32) {
         if let Some(sent) = self.sent.remove(&count) {
             self.bytes -= cost(sent.sdu.len());
         }
     }
 
-    /// The peer's status report: what it has is confirmed; what it lacks of what was sent is sent again.
+    /// Processes the peer's status report: received SDUs are confirmed, missing ones are sent again.
     pub fn handle_status(&mut self, report: &StatusReport) {
         let (bytes, mut missing) = (&mut self.bytes, VecDeque::new());
         self.sent.retain(|count, sent| {
@@ -201,33 +207,35 @@ impl Transmitter {
             }
             !has
         });
+        // A newer report replaces retransmissions that an older one requested.
         self.again = missing;
     }
 
-    /// When [`Transmitter::handle_timeout`] is due.
+    /// Returns the time at which [`Transmitter::handle_timeout`] is due.
     pub fn next_event(&self) -> Option<Instant> {
         let [waiting, sent] = [self.waiting.front(), self.sent.values().next()].map(|first| first?.discard);
         earliest(waiting, sent)
     }
 
-    /// Drops SDUs whose time is over, and says which COUNTs RLC need not send any more.
+    /// Drops expired SDUs. Returns the COUNTs that RLC need not send any more.
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<u32> {
-        let is_over = |waiting: &Waiting| waiting.discard.is_some_and(|discard| discard <= now);
+        let is_over = |waiting: &WaitingSdu| waiting.discard.is_some_and(|discard| discard <= now);
         while let Some(first) = self.waiting.front().filter(|first| is_over(first)) {
             self.bytes -= cost(first.sdu.len());
             self.waiting.pop_front();
         }
-        // Later ones have later COUNTs.
+        // COUNTs ascend with time, so the expired ones come first.
         let over: Vec<u32> = self.sent.iter().take_while(|(_, sent)| is_over(sent)).map(|(count, _)| *count).collect();
         over.iter().for_each(|count| self.confirm(*count));
         over
     }
 
-    /// Goes on with new keys. An acknowledged bearer sends unconfirmed packets again under their COUNTs; the others begin at zero, and
-    /// a signalling bearer forgets what waits.
+    /// Switches to new keys. An acknowledged bearer sends unconfirmed SDUs again under their COUNTs. Other bearers
+    /// restart at COUNT 0, and a signalling bearer drops its waiting SDUs.
     ///
     /// # Errors
-    /// [`RepeatedKeys`] if the bearer would begin at zero under a key that it has already used; it then goes on as before.
+    /// [`RepeatedKeys`] if the bearer would restart at COUNT 0 under a key that it has already used. It then keeps its
+    /// old keys.
     pub fn reestablish(&mut self, security: Security) -> Result<(), RepeatedKeys> {
         let begins_again = self.next > 0 && self.config.kind != BearerKind::Acknowledged;
         if begins_again && self.security.shares_key(&security) {
@@ -249,7 +257,7 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Tests whether no PDU has a COUNT under the present keys.
+    /// Tests whether no COUNT was used under the current keys.
     #[cfg(feature = "offload")]
     pub(crate) fn is_unused(&self) -> bool {
         self.next == 0
@@ -267,7 +275,7 @@ impl Transmitter {
     }
 }
 
-/// A PDU that is neither ciphered nor authenticated yet, in parts, so that its SDU need not be copied.
+/// A PDU in clear, split into parts so that the SDU need not be copied.
 ///
 /// ```
 /// use offload_base::Instant;
@@ -293,32 +301,32 @@ pub struct ClearPdu {
 }
 
 impl ClearPdu {
-    /// Its COUNT.
+    /// Returns the COUNT.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Its header, of 2 or 3 bytes.
+    /// Returns the header of 2 or 3 bytes.
     pub fn header(&self) -> &[u8] {
         &self.header[..self.header_bytes]
     }
 
-    /// Its SDU.
+    /// Returns the SDU.
     pub fn sdu(&self) -> &Bytes {
         &self.sdu
     }
 
-    /// Bytes of MAC-I behind the SDU: 4, or none.
+    /// Returns the length of the MAC-I after the SDU: 4 or 0.
     pub fn mac_bytes(&self) -> usize {
         self.mac_bytes
     }
 
-    /// Bytes of the PDU.
+    /// Returns the length of the PDU.
     pub fn bytes(&self) -> usize {
         self.header_bytes + self.sdu.len() + self.mac_bytes
     }
 
-    /// In one piece, with zeros for MAC-I.
+    /// Serializes the PDU with zeros in place of the MAC-I.
     pub fn to_bytes(&self) -> BytesMut {
         let mut pdu = BytesMut::with_capacity(self.bytes());
         pdu.extend_from_slice(self.header());

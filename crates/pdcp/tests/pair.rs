@@ -1,4 +1,4 @@
-//! A transmitter and a receiver, and a network between them that loses, doubles and reorders.
+//! A transmitter and a receiver, with a network between them that loses, duplicates and reorders PDUs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 const BEARER: u8 = 3;
 
-/// None: the null algorithm.
+/// Returns keys for both uses. `None`: the null algorithm.
 fn security(algorithm: Option<Algorithm>, key: u8) -> Security {
     let security = Security::new(BEARER, Direction::Downlink).unwrap();
     let Some(algorithm) = algorithm else { return security };
@@ -50,9 +50,9 @@ fn algorithms() -> impl Strategy<Value = Option<Algorithm>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// What arrives within the window is delivered once and in order; what is lost is given up when t-Reordering ends.
+    /// PDUs within the window are delivered once and in order; lost ones are given up when t-Reordering ends.
     #[test]
-    fn each_sdu_comes_once_and_in_order(
+    fn each_sdu_arrives_once_and_in_order(
         algorithm in algorithms(), long: bool, out_of_order: bool, batch in 1..40usize,
         fates in proptest::collection::vec((0..10u8, 0..30usize), 1..400),
     ) {
@@ -63,6 +63,7 @@ proptest! {
         let mut pdus = Vec::new();
         for number in 0..fates.len() {
             transmitter.send(Instant::ZERO, sdu(number)).unwrap();
+            // Taken in between, so that batches of different sizes are protected.
             if number % 13 == 0 {
                 pdus.extend(transmitter.take(batch).unwrap());
             }
@@ -70,7 +71,7 @@ proptest! {
         pdus.extend(transmitter.take(usize::MAX).unwrap());
         prop_assert_eq!(pdus.len(), fates.len());
 
-        // One in ten is lost, one doubled; each is late by some places.
+        // One in ten is lost, one in ten duplicated; each is late by some places.
         let mut network: Vec<(usize, usize)> = Vec::new();
         for (number, (fate, late)) in fates.iter().enumerate() {
             let copies = match fate { 0 => 0, 1 => 2, _ => 1 };
@@ -82,11 +83,13 @@ proptest! {
             receiver.receive(at(0), arrivals.iter().map(|(_, number)| pdu(&pdus[*number])));
             delivered.extend(drain(&mut receiver));
         }
+        // Only t-Reordering can give up the lost PDUs.
         while let Some(end) = receiver.next_event() {
             receiver.handle_timeout(end);
             delivered.extend(drain(&mut receiver));
         }
         let arrived: BTreeSet<u32> = network.iter().map(|(_, number)| *number as u32).collect();
+        // Without order, only uniqueness can be checked.
         if out_of_order {
             let unsorted = delivered.clone();
             delivered.sort();
@@ -101,9 +104,9 @@ proptest! {
         prop_assert_eq!(counters.integrity + counters.outside + counters.malformed + counters.full, 0);
     }
 
-    /// Garbage changes nothing but counters, and nothing of it is delivered where there is MAC-I.
+    /// Garbage changes only counters, and with MAC-I no garbage is delivered.
     #[test]
-    fn garbage_is_counted(
+    fn garbage_changes_only_counters(
         long: bool, control: bool, garbage in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..60),
     ) {
         let sn = if long { SnLen::Eighteen } else { SnLen::Twelve };
@@ -115,6 +118,7 @@ proptest! {
             if let Some(first) = bytes.first_mut().filter(|_| !control) {
                 *first |= 0x80;
             }
+            // Garbage must not keep the next genuine PDU out.
             entity.receive(Instant::ZERO, [Incoming::Pdu(BytesMut::from(&bytes[..]))]);
             sender.send(Instant::ZERO, sdu(number)).unwrap();
             let sent = sender.take(1).unwrap();
@@ -126,9 +130,9 @@ proptest! {
     }
 }
 
-/// A device's work is taken where it took the right COUNT, and done again where it did not.
+/// A device's result is accepted if its COUNT was right, and repeated otherwise.
 #[test]
-fn a_devices_count_is_checked() {
+fn count_of_a_device_is_checked() {
     let config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
     for algorithm in Algorithm::ALL {
         let keys = || security(Some(algorithm), 9);
@@ -137,6 +141,7 @@ fn a_devices_count_is_checked() {
         (0..40).for_each(|number| transmitter.send(Instant::ZERO, sdu(number)).unwrap());
         let key = Key::new(algorithm, &vec![9; algorithm.key_len()]).unwrap();
         for (count, sealed) in transmitter.take(40).unwrap().into_iter().enumerate() {
+            // Every fourth PDU was opened one HFN too high.
             let taken = if count % 4 == 3 { count as u32 + 4096 } else { count as u32 };
             let number = PduNumber::new(taken, BEARER - 1, Direction::Downlink).unwrap();
             let mut opened = BytesMut::from(sealed);
@@ -148,9 +153,9 @@ fn a_devices_count_is_checked() {
     }
 }
 
-/// TS 38.323 5.8, 5.9: MAC-I over header and SDU, then SDU and MAC-I ciphered, the SDAP header not.
+/// TS 38.323 5.8, 5.9: the MAC-I covers header and SDU; then SDU and MAC-I are ciphered, except the SDAP header.
 #[test]
-fn a_pdu_is_what_the_standard_says() {
+fn pdu_matches_the_standard() {
     for algorithm in Algorithm::ALL {
         let mut config = Config::data(BearerKind::Acknowledged, SnLen::Eighteen);
         config.clear = 1;
@@ -170,9 +175,9 @@ fn a_pdu_is_what_the_standard_says() {
     }
 }
 
-/// Sequence numbers go round, COUNT does not, at both ends, with a loss at every edge.
+/// Sequence numbers wrap around and COUNTs do not, at both ends, with a loss at every wrap.
 #[test]
-fn hfn_counts_the_rounds() {
+fn hfn_counts_wraps_of_the_sequence_number() {
     let config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
     let mut transmitter = Transmitter::new(config.clone(), security(Some(Algorithm::Aes128), 1)).unwrap();
     let mut receiver = Receiver::new(config, security(Some(Algorithm::Aes128), 1)).unwrap();
@@ -180,6 +185,7 @@ fn hfn_counts_the_rounds() {
     for number in 0..3 * 4096 + 100 {
         transmitter.send(Instant::ZERO, sdu(number)).unwrap();
         let sent = transmitter.take(1).unwrap();
+        // Lost, just before the sequence number wraps.
         if number % 4096 == 4095 {
             continue;
         }
@@ -196,7 +202,7 @@ fn hfn_counts_the_rounds() {
 }
 
 #[test]
-fn without_a_timer_a_gap_holds_up_what_follows_and_a_window_bounds_it() {
+fn gap_blocks_delivery_without_a_timer_up_to_the_window() {
     let mut config = Config::data(BearerKind::Acknowledged, SnLen::Twelve);
     config.reordering = None;
     let mut transmitter = Transmitter::new(config.clone(), security(None, 1)).unwrap();
@@ -220,7 +226,7 @@ fn without_a_timer_a_gap_holds_up_what_follows_and_a_window_bounds_it() {
 }
 
 #[test]
-fn a_receiver_keeps_as_much_as_it_may() {
+fn receiver_buffer_is_bounded() {
     let mut config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
     let mut transmitter = Transmitter::new(config.clone(), security(None, 1)).unwrap();
     config.buffer = 10_000;
@@ -234,12 +240,13 @@ fn a_receiver_keeps_as_much_as_it_may() {
 }
 
 #[test]
-fn sdus_are_discarded_when_their_time_is_over() {
+fn sdus_are_discarded_when_their_timer_ends() {
     let mut config = Config::data(BearerKind::Acknowledged, SnLen::Twelve);
     config.discard = Some(Duration::from_millis(10));
     config.buffer = 100 + 2 * 256;
     let mut transmitter = Transmitter::new(config, security(None, 1)).unwrap();
     transmitter.send(at(0), vec![0; 40].into()).unwrap();
+    // The first SDU has a COUNT, the second has not.
     transmitter.take(1).unwrap();
     transmitter.send(at(5), vec![1; 40].into()).unwrap();
     assert_eq!(transmitter.send(at(5), vec![2; 40].into()), Err(SendError::Full));
@@ -252,17 +259,18 @@ fn sdus_are_discarded_when_their_time_is_over() {
 }
 
 #[test]
-fn an_acknowledged_bearer_survives_new_keys() {
+fn acknowledged_bearer_survives_new_keys() {
     let config = Config::data(BearerKind::Acknowledged, SnLen::Twelve);
     let algorithm = |number| Algorithm::from_number(number);
     let mut near = Entity::new(config.clone(), security(algorithm(1), 1), security(algorithm(1), 2)).unwrap();
     let mut far = Entity::new(config, security(algorithm(1), 2), security(algorithm(1), 1)).unwrap();
     (0..30).for_each(|number| near.send(Instant::ZERO, sdu(number)).unwrap());
     let pdus = near.take(30).unwrap();
-    // The first ten are confirmed; of the others every second arrives.
+    // The first ten are confirmed, and every second one of the others arrives.
     far.receive(at(0), pdus[..10].iter().chain(pdus[10..].iter().skip(1).step_by(2)).map(pdu));
     (0..10).for_each(|count| near.confirm(count));
 
+    // Both algorithms and keys change.
     near.reestablish(security(algorithm(6), 3), security(algorithm(6), 4)).unwrap();
     far.reestablish(security(algorithm(6), 4), security(algorithm(6), 3)).unwrap();
     let report = far.take(10).unwrap();
@@ -276,7 +284,7 @@ fn an_acknowledged_bearer_survives_new_keys() {
 }
 
 #[test]
-fn the_other_bearers_begin_at_zero_with_new_keys() {
+fn other_bearers_restart_at_zero_with_new_keys() {
     for (config, kept) in [(Config::data(BearerKind::Unacknowledged, SnLen::Twelve), 3), (Config::signalling(), 0)] {
         let mut transmitter = Transmitter::new(config.clone(), security(Some(Algorithm::Snow5g), 1)).unwrap();
         let mut receiver = Receiver::new(config, security(Some(Algorithm::Snow5g), 1)).unwrap();
@@ -287,7 +295,7 @@ fn the_other_bearers_begin_at_zero_with_new_keys() {
         assert_eq!(drain(&mut receiver).len(), kept);
         transmitter.reestablish(security(Some(Algorithm::Snow5g), 2)).unwrap();
         transmitter.send(Instant::ZERO, sdu(0)).unwrap();
-        // What comes late under the old keys does no harm.
+        // Late PDUs under the old keys are rejected.
         receiver.receive(at(0), [pdu(&pdus[0]), pdu(&pdus[1])]);
         assert_eq!(receiver.counters().integrity, 2);
         receiver.receive(at(0), transmitter.take(1).unwrap().iter().map(pdu));
@@ -307,13 +315,14 @@ fn repeated_keys_are_refused() {
         assert_eq!(transmitter.reestablish(keys(1, 1)), Ok(()), "no COUNT was used");
         transmitter.send(Instant::ZERO, sdu(1)).unwrap();
         let first = transmitter.take(1).unwrap();
+        // One reused key is enough for a refusal.
         let other_mac = Key::new(Algorithm::Zuc128, &[3; 16]).unwrap();
         assert_eq!(transmitter.reestablish(keys(1, 1).authenticated(other_mac)), Err(RepeatedKeys), "same key stream");
         transmitter.send(Instant::ZERO, sdu(1)).unwrap();
         assert_ne!(transmitter.take(1).unwrap(), first, "it goes on with the next COUNT");
         assert_eq!(transmitter.reestablish(keys(2, 1)), Ok(()), "another identity is another key stream");
     }
-    // An acknowledged bearer keeps its COUNTs, and sends the same bytes again.
+    // An acknowledged bearer keeps its COUNTs and sends the same bytes again.
     let mut transmitter = Transmitter::new(Config::data(BearerKind::Acknowledged, SnLen::Twelve), keys(1, 1)).unwrap();
     transmitter.send(Instant::ZERO, sdu(1)).unwrap();
     let first = transmitter.take(1).unwrap();
@@ -321,7 +330,7 @@ fn repeated_keys_are_refused() {
     assert_eq!(transmitter.take(1).unwrap(), first);
 }
 
-/// A device's verdict depends on a COUNT that may be wrong by the time the PDU reaches the receiver.
+/// A device's verdict depends on a COUNT that may be wrong when the PDU reaches the receiver.
 #[test]
 fn rejected_pdus_are_opened_with_the_count_of_the_window() {
     let config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
@@ -344,7 +353,8 @@ fn rejected_pdus_are_opened_with_the_count_of_the_window() {
     assert_eq!((receiver.counters().integrity, receiver.counters().offloaded), (1, 0));
 }
 
-/// The window's edges (TS 38.323 5.2.2.1): the sequence number at RX_DELIV - window belongs to the next HFN only below that.
+/// The window's edges (TS 38.323 5.2.2.1): the sequence number at RX_DELIV - window belongs to the next HFN only below
+/// that.
 #[test]
 fn counts_at_the_edges_of_the_window_are_found() {
     let window = u64::from(SnLen::Twelve.window());
@@ -356,20 +366,21 @@ fn counts_at_the_edges_of_the_window_are_found() {
     }
 }
 
-/// An early SDU costs room even if it is empty, and no SDU keeps its datagram's receive buffer.
+/// An early SDU is charged even if empty, and does not keep its datagram's receive buffer.
 #[test]
 fn early_sdus_are_charged_at_their_true_size() {
     for out_of_order in [false, true] {
         let mut config = Config::data(BearerKind::Unacknowledged, SnLen::Eighteen);
         (config.buffer, config.reordering, config.out_of_order) = (1 << 20, None, out_of_order);
         let mut receiver = Receiver::new(config, Security::new(1, Direction::Uplink).unwrap()).unwrap();
+        // COUNT 0 is missing, so every SDU is early.
         for count in 1..100_000u32 {
             receiver.receive(at(0), [Incoming::Pdu(BytesMut::from(&(count | 0x80_0000).to_be_bytes()[1..]))]);
         }
         let kept = 99_999 - receiver.counters().full;
         let (least, most) = if out_of_order { (4096, 1 << 14) } else { (1024, 4096) };
         assert!((least..=most).contains(&kept), "{kept} of {out_of_order}");
-        // The missing PDU makes room for all again.
+        // The missing PDU frees the buffer.
         receiver.receive(at(0), [Incoming::Pdu(BytesMut::from(&[0x80, 0, 0][..]))]);
         assert_eq!(receiver.counters().delivered, kept + 1);
         receiver.receive(at(0), [Incoming::Pdu(BytesMut::from(&((kept as u32 + 9) | 0x80_0000).to_be_bytes()[1..]))]);
@@ -393,9 +404,9 @@ fn early_sdus_do_not_keep_receive_buffers() {
     assert_eq!(got, ["first", "early"]);
 }
 
-/// There is room for one SDU, however little else there is room for.
+/// One SDU always fits, however small the buffer.
 #[test]
-fn a_small_buffer_takes_one_sdu_at_a_time() {
+fn small_buffer_takes_one_sdu_at_a_time() {
     let mut config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
     config.buffer = 1000;
     let mut transmitter = Transmitter::new(config, security(None, 1)).unwrap();

@@ -1,6 +1,6 @@
-//! How an endpoint is set up.
+//! Configuration of endpoints.
 
-use crate::core::MOST_UNORDERED;
+use crate::core::MAX_UNORDERED;
 use crate::crypto::acknowledgements::ASKED;
 use crate::crypto::session::{NoInitialSuite, initial_suite};
 use crate::crypto::tokens::ResetKey;
@@ -10,7 +10,7 @@ use noq_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportCo
 use offload_base::RandomSource;
 use rustls::quic::Suite;
 
-/// How an endpoint and its connections behave.
+/// Configuration of an endpoint and its connections.
 ///
 /// ```
 /// use quic_offload::Config;
@@ -21,62 +21,64 @@ use rustls::quic::Suite;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Where connection IDs, tokens and the rest come from; `None`: the system. A seed is for virtual time alone.
+    /// Source of connection IDs, tokens and other random values. `None`: the system. A seed is for virtual time only.
     pub random: Option<RandomSource>,
-    /// With what connections are reset that this endpoint does not know, because they are of one before it. `None`: a random one, and peers
-    /// of an endpoint that is begun anew learn of that by silence.
+    /// Key of stateless resets, by which a restarted endpoint resets its predecessor's connections. `None`: a random
+    /// key, so that peers notice a restart only by a timeout.
     pub reset_key: Option<ResetKey>,
-    /// Whether a device seals and opens packets, if there is one that does.
+    /// Directions in which a device seals or opens packets, if the device supports QUIC.
     pub offload: Offload,
-    /// Bytes of this end's connection IDs, 1 to 20; 0 counts as 1, and more than 20 as 20. Endpoint and device find connections by these IDs.
+    /// Length of this end's connection IDs, 1 to 20 bytes; other values count as the nearest valid one. Endpoint and
+    /// device find connections by these IDs.
     pub cid_bytes: u8,
-    /// Most paths of a connection at a time, if the peer has several, too (draft-ietf-quic-multipath-21); 1: there is no multipath. A
-    /// peer of another make may have one more: it is there for a client whose last path was given up.
+    /// Maximum number of paths per connection (draft-ietf-quic-multipath-21); with 1, multipath is off. A peer of
+    /// another implementation may open one more, which is reserved for a client that lost its last path.
     pub paths: u32,
-    /// Connection IDs of a connection that the device is told of, for each path. The oldest goes first.
+    /// Maximum number of connection IDs per path in the device. The oldest is replaced first.
     pub device_cids_a_path: usize,
-    /// Maximum of open connections at a time. Further connections are refused. Half-open connections of clients do not count.
+    /// Maximum number of open connections. Further connections are refused. Half-open client connections do not count.
     pub max_connections: usize,
-    /// Number of half-open connections from which on clients have to prove their address first (Retry).
+    /// Number of half-open connections above which clients must prove their address first (Retry).
     pub retry_above: usize,
-    /// Maximum of half-open connections of clients. Further ones are refused.
+    /// Maximum number of half-open client connections. Further clients are refused.
     pub max_handshakes: usize,
-    /// Time for a client's handshake. Afterwards the connection is dropped silently.
+    /// Time limit of a client's handshake. Afterwards the connection is dropped silently.
     pub handshake: Duration,
-    /// Most streams in each direction that a peer may have open.
+    /// Maximum number of open streams per direction that the peer may have.
     pub streams: u32,
-    /// Bytes of a stream that a peer may send before they are read. Above 2 MiB, and where datagrams have 16,384 bytes at most,
-    /// a stream may have any number of pieces that wait for one before them, as paths of unlike delay make them, and may use all
-    /// of `receive_window`; up to 2 MiB, 1,024 pieces.
+    /// Receive window of a stream, in bytes. Above 2 MiB, if datagrams have at most 16,384 bytes, a stream may have any
+    /// number of gaps, as paths of different delay cause them, and may use the whole `receive_window`. Up to 2 MiB, a
+    /// stream may have 1,024 waiting pieces.
     pub stream_window: u32,
-    /// Bytes of a connection that a peer may send before they are read.
+    /// Receive window of a connection, in bytes.
     pub receive_window: u32,
-    /// Bytes that wait to be acknowledged, of a connection.
+    /// Maximum number of unacknowledged bytes of a connection.
     pub send_window: u32,
-    /// Bytes per second that a connection sends at most, one packet after the other; `None`: as fast as its congestion window allows, in bursts.
-    /// A path whose queue is far shorter than what is under way on it loses what a start brings beyond its rate: this is that rate, or less.
+    /// Maximum rate of a connection in bytes per second, sent evenly paced. `None`: as fast as the congestion window
+    /// allows, in bursts. If the bottleneck's queue is far shorter than the bytes in flight, slow start overflows the
+    /// queue; set its rate, or less, here.
     pub pacing_rate: Option<NonZeroU64>,
-    /// A connection on which nothing happens ends after this.
+    /// Idle timeout of a connection.
     pub idle: Duration,
-    /// Something is sent on each path after so much silence. A client behind a router that forgets addresses wants it: what a server sends to
-    /// an address of before is lost until the client sends something (RFC 9000 10.1.2).
+    /// Interval of keep-alives on each path. Clients behind a router that forgets address mappings need this: the
+    /// server's packets to an old address are lost until the client sends again (RFC 9000 10.1.2).
     pub keep_alive: Option<Duration>,
-    /// The largest datagram that is tried, without UDP's header.
+    /// The largest UDP payload that path MTU discovery tries.
     pub udp_payload: u16,
-    /// Whether the fixed bit is sent at random to peers that do not mind (RFC 9287).
+    /// Whether the fixed bit is randomized for peers that allow it (RFC 9287).
     pub grease: bool,
-    /// How often keys may be used, by device and software together.
+    /// Usage limits of keys, for device and software together.
     pub limits: AeadLimits,
-    /// Whether each client waits for the application's decision ([`Endpoint::incoming`](crate::Endpoint::incoming)). Otherwise clients are
-    /// accepted as far as the limits above allow.
+    /// Whether each client waits for the application's decision ([`Endpoint::incoming`](crate::Endpoint::incoming)).
+    /// Otherwise clients are accepted within the limits above.
     pub decides: bool,
-    /// Where the events of connections are written, if anywhere.
+    /// Event logs of connections. `None`: no logs.
     #[cfg(feature = "qlog")]
     pub qlog: Option<crate::Qlog>,
 }
 
-/// How often keys may be used (RFC 9001 6.6), if that is to be less often than their cipher allows. Keys change before the
-/// first limit, and the connection ends where they cannot.
+/// Usage limits of keys (RFC 9001 6.6), if lower than the cipher's. Keys are updated before the first limit. If an
+/// update is not possible, the connection ends.
 ///
 /// ```
 /// use quic_offload::AeadLimits;
@@ -86,9 +88,9 @@ pub struct Config {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AeadLimits {
-    /// Packets that are sealed by one key. The state machine begins to look for the next key 10,000 packets before.
+    /// Maximum number of packets sealed by one key. The state machine tries to update the key 10,000 packets earlier.
     pub sealed: u64,
-    /// Packets of a connection that are not authentic.
+    /// Maximum number of unauthentic packets per connection.
     pub forged: u64,
 }
 
@@ -98,18 +100,18 @@ impl Default for AeadLimits {
     }
 }
 
-/// What a device is asked to do.
+/// The device's share of packet protection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Offload {
-    /// Seal and open packets.
+    /// The device seals and opens packets.
     #[default]
     Both,
-    /// Seal packets.
+    /// The device seals packets.
     Transmit,
-    /// Open packets.
+    /// The device opens packets.
     Receive,
-    /// Nothing: software does it.
+    /// Software seals and opens packets.
     None,
     /// Packets are not encrypted at all. For comparison only; both ends must choose it. (Feature `measure`.)
     #[cfg(feature = "measure")]
@@ -147,7 +149,7 @@ impl Default for Config {
             max_handshakes: 1 << 12,
             handshake: Duration::from_secs(10),
             streams: 100,
-            // Fewer packets than the state machine keeps of a stream.
+            // With full packets, a window of this size has fewer pieces than the state machine keeps per stream.
             stream_window: 2 << 20,
             receive_window: 16 << 20,
             send_window: 8 << 20,
@@ -165,15 +167,16 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns the configuration with other values of fields. A later version may have more fields, so no struct expression makes a `Config`.
+    /// Returns the configuration after `change`. Struct expressions cannot create a `Config`, because later versions
+    /// may add fields.
     #[must_use]
     pub fn with<R>(mut self, change: impl FnOnce(&mut Config) -> R) -> Config {
         change(&mut self);
         self
     }
 
-    /// With the largest datagrams that IP packets of so many bytes carry, whether IPv4 or IPv6; no larger than those of which a stream may
-    /// have any number of pieces that wait for one before them.
+    /// Sets the largest datagrams that fit into IP packets of `mtu` bytes, for IPv4 and IPv6, up to the size at which a
+    /// stream may have any number of gaps.
     ///
     /// ```
     /// use quic_offload::Config;
@@ -183,7 +186,7 @@ impl Config {
     /// ```
     #[must_use]
     pub fn for_mtu(mut self, mtu: u16) -> Config {
-        self.udp_payload = mtu.saturating_sub(HEADERS).clamp(LEAST_DATAGRAM, MOST_UNORDERED);
+        self.udp_payload = mtu.saturating_sub(HEADERS).clamp(MIN_DATAGRAM, MAX_UNORDERED);
         self
     }
 
@@ -192,6 +195,7 @@ impl Config {
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(self.udp_payload);
         let mut acknowledgements = AckFrequencyConfig::default();
+        // The state machine sends the request only to peers that have the extension.
         acknowledgements.max_ack_delay(Some(ASKED));
         transport
             .max_concurrent_bidi_streams(self.streams.into())
@@ -206,23 +210,24 @@ impl Config {
             .ack_frequency_config(Some(acknowledgements))
             .mtu_discovery_config((self.udp_payload > 1200).then_some(discovery));
         if self.paths > 1 {
+            // One more than configured is announced, for a client that must replace its last path.
             transport.max_concurrent_multipath_paths(self.paths.saturating_add(1));
         }
         transport
     }
 }
 
-/// IPv6's and UDP's.
+/// Bytes of the IPv6 and UDP headers.
 const HEADERS: u16 = 40 + 8;
-/// RFC 9000 14: a path carries these at least.
-const LEAST_DATAGRAM: u16 = 1200;
+/// The minimum datagram size of every path (RFC 9000 14).
+const MIN_DATAGRAM: u16 = 1200;
 
 fn idle(span: Duration) -> IdleTimeout {
     let longest = IdleTimeout::from(VarInt::from_u32(u32::MAX));
     IdleTimeout::try_from(span).unwrap_or(longest)
 }
 
-/// A client's side of TLS, fit for QUIC. 0-RTT is not used, whatever the configuration says.
+/// A client's TLS configuration, suitable for QUIC. 0-RTT is always disabled.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -237,7 +242,7 @@ pub struct ClientTls {
     pub(crate) initial: Suite,
 }
 
-/// A server's side of TLS, fit for QUIC. 0-RTT is not used, whatever the configuration says.
+/// A server's TLS configuration, suitable for QUIC. 0-RTT is always disabled.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -253,10 +258,10 @@ pub struct ServerTls {
 }
 
 impl ClientTls {
-    /// Of a configuration that has TLS 1.3.
+    /// Wraps a configuration with TLS 1.3.
     ///
     /// # Errors
-    /// If the provider lacks the cipher suite of the first packets.
+    /// If the provider lacks the cipher suite of QUIC's first packets.
     pub fn new(mut tls: rustls::ClientConfig) -> Result<ClientTls, NoInitialSuite> {
         tls.enable_early_data = false;
         Ok(ClientTls { initial: initial_suite(tls.crypto_provider())?, tls })
@@ -264,10 +269,10 @@ impl ClientTls {
 }
 
 impl ServerTls {
-    /// Of a configuration that has TLS 1.3.
+    /// Wraps a configuration with TLS 1.3.
     ///
     /// # Errors
-    /// If the provider lacks the cipher suite of the first packets.
+    /// If the provider lacks the cipher suite of QUIC's first packets.
     pub fn new(mut tls: rustls::ServerConfig) -> Result<ServerTls, NoInitialSuite> {
         tls.max_early_data_size = 0;
         Ok(ServerTls { initial: initial_suite(tls.crypto_provider())?, tls })

@@ -1,9 +1,12 @@
-//! A connection in an application's hands.
+//! The application's handle of a connection.
 
-use crate::core::{Awaited, Conn, Core, MAX_ACK_DELAY, Record, SILENT, Stage, WaitFor, Waiter, probe_timeout};
+use crate::core::{
+    Conn, ConnectionRecord, ConnectionStage, EndpointCore, MAX_ACK_DELAY, SILENT, WaitFor, Waiter, WakeReason,
+    probe_timeout,
+};
 use crate::crypto::number_of;
 use crate::crypto::session::HandshakeData;
-use crate::endpoint::Shared;
+use crate::endpoint::EndpointShared;
 use crate::error::{Closed, DatagramError, PathError};
 use crate::statistics::{PathStatistics, Statistics};
 use crate::stream::{ReceiveStream, SendStream};
@@ -17,71 +20,76 @@ use noq_proto::{Dir, FourTuple, PathId, PathStatus, SendDatagramError, StreamId,
 use offload_base::WakingGuard;
 use std::sync::Arc;
 
-/// A connection. Clones are the same one; when the last clone and the last stream are dropped, it is closed with code 0.
+/// A connection. Clones share the connection. It is closed with code 0 when the last clone and the last stream are
+/// dropped.
 pub struct Connection {
-    held: Arc<Held>,
-    /// Waiters of pending polls, at most one for each event.
+    held: Arc<ConnectionGuard>,
+    /// Waiters of pending polls, at most one per event.
     polled: Vec<Waiter>,
 }
 
-/// What keeps a connection open.
-pub(crate) struct Held {
-    pub(crate) shared: Arc<Shared>,
+/// The shared handle that keeps a connection open.
+pub(crate) struct ConnectionGuard {
+    pub(crate) shared: Arc<EndpointShared>,
     pub(crate) at: usize,
     pub(crate) id: u64,
-    record: Arc<Record>,
+    record: Arc<ConnectionRecord>,
 }
 
 impl Connection {
-    pub(crate) fn new(shared: Arc<Shared>, at: usize, (id, record): (u64, Arc<Record>)) -> Connection {
-        Connection { held: Arc::new(Held { shared, at, id, record }), polled: Vec::new() }
+    pub(crate) fn new(
+        shared: Arc<EndpointShared>,
+        at: usize,
+        (id, record): (u64, Arc<ConnectionRecord>),
+    ) -> Connection {
+        Connection { held: Arc::new(ConnectionGuard { shared, at, id, record }), polled: Vec::new() }
     }
 
-    /// Whether both are the same one.
+    /// Tests whether both handles are of the same connection.
     pub fn is_same(&self, other: &Connection) -> bool {
         Arc::ptr_eq(&self.held, &other.held)
     }
 
-    pub(crate) fn held(&self) -> &Held {
+    pub(crate) fn guard(&self) -> &ConnectionGuard {
         &self.held
     }
 
-    /// Opens a stream this way, as soon as the peer allows one more.
+    /// Opens a unidirectional stream, as soon as the peer allows one more.
     ///
     /// # Errors
     /// If the connection ended.
     pub async fn open_uni(&self) -> Result<SendStream, Closed> {
-        let mut waiter = self.held.waiter(Awaited::Open(Dir::Uni));
+        let mut waiter = self.held.waiter(WakeReason::Open(Dir::Uni));
         let id = poll_fn(|cx| self.poll_open(cx, Dir::Uni, &mut waiter)).await?;
         Ok(self.sender(id))
     }
 
-    /// Opens a stream both ways, as soon as the peer allows one more.
+    /// Opens a bidirectional stream, as soon as the peer allows one more.
     ///
     /// # Errors
     /// If the connection ended.
     pub async fn open_bi(&self) -> Result<(SendStream, ReceiveStream), Closed> {
-        let mut waiter = self.held.waiter(Awaited::Open(Dir::Bi));
+        let mut waiter = self.held.waiter(WakeReason::Open(Dir::Bi));
         let id = poll_fn(|cx| self.poll_open(cx, Dir::Bi, &mut waiter)).await?;
         Ok(self.both(id))
     }
 
-    /// The next stream that the peer opened this way.
+    /// Accepts the next unidirectional stream of the peer.
     ///
     /// # Errors
     /// If the connection ended.
     pub async fn accept_uni(&self) -> Result<ReceiveStream, Closed> {
-        let mut waiter = self.held.waiter(Awaited::Accept(Dir::Uni));
+        let mut waiter = self.held.waiter(WakeReason::Accept(Dir::Uni));
         let id = poll_fn(|cx| self.poll_accept(cx, Dir::Uni, &mut waiter)).await?;
         Ok(self.receiver(id))
     }
 
-    /// The next stream that the peer opened both ways.
+    /// Accepts the next bidirectional stream of the peer.
     ///
     /// # Errors
     /// If the connection ended.
     pub async fn accept_bi(&self) -> Result<(SendStream, ReceiveStream), Closed> {
-        let mut waiter = self.held.waiter(Awaited::Accept(Dir::Bi));
+        let mut waiter = self.held.waiter(WakeReason::Accept(Dir::Bi));
         let id = poll_fn(|cx| self.poll_accept(cx, Dir::Bi, &mut waiter)).await?;
         Ok(self.both(id))
     }
@@ -91,7 +99,7 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub fn poll_open_uni(&mut self, cx: &mut Context<'_>) -> Poll<Result<SendStream, Closed>> {
-        let opened = self.polled(Awaited::Open(Dir::Uni), |this, waiter| this.poll_open(cx, Dir::Uni, waiter));
+        let opened = self.polled(WakeReason::Open(Dir::Uni), |this, waiter| this.poll_open(cx, Dir::Uni, waiter));
         opened.map_ok(|id| self.sender(id))
     }
 
@@ -100,7 +108,7 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub fn poll_open_bi(&mut self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, ReceiveStream), Closed>> {
-        let opened = self.polled(Awaited::Open(Dir::Bi), |this, waiter| this.poll_open(cx, Dir::Bi, waiter));
+        let opened = self.polled(WakeReason::Open(Dir::Bi), |this, waiter| this.poll_open(cx, Dir::Bi, waiter));
         opened.map_ok(|id| self.both(id))
     }
 
@@ -109,7 +117,7 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub fn poll_accept_uni(&mut self, cx: &mut Context<'_>) -> Poll<Result<ReceiveStream, Closed>> {
-        let accepted = self.polled(Awaited::Accept(Dir::Uni), |this, waiter| this.poll_accept(cx, Dir::Uni, waiter));
+        let accepted = self.polled(WakeReason::Accept(Dir::Uni), |this, waiter| this.poll_accept(cx, Dir::Uni, waiter));
         accepted.map_ok(|id| self.receiver(id))
     }
 
@@ -118,12 +126,12 @@ impl Connection {
     /// # Errors
     /// If the connection ended.
     pub fn poll_accept_bi(&mut self, cx: &mut Context<'_>) -> Poll<Result<(SendStream, ReceiveStream), Closed>> {
-        let accepted = self.polled(Awaited::Accept(Dir::Bi), |this, waiter| this.poll_accept(cx, Dir::Bi, waiter));
+        let accepted = self.polled(WakeReason::Accept(Dir::Bi), |this, waiter| this.poll_accept(cx, Dir::Bi, waiter));
         accepted.map_ok(|id| self.both(id))
     }
 
-    /// Polls with this clone's waiter for the event, and keeps the waiter as long as the poll is pending.
-    fn polled<T>(&mut self, event: Awaited, poll: impl FnOnce(&Connection, &mut Waiter) -> Poll<T>) -> Poll<T> {
+    /// Polls with this clone's waiter for the event, and keeps the waiter while the poll is pending.
+    fn polled<T>(&mut self, event: WakeReason, poll: impl FnOnce(&Connection, &mut Waiter) -> Poll<T>) -> Poll<T> {
         let mut waiter = self.held.waiter(event);
         if let Some(at) = self.polled.iter().position(|known| known.event() == waiter.event()) {
             waiter = self.polled.swap_remove(at);
@@ -158,7 +166,7 @@ impl Connection {
     fn poll_accept(&self, cx: &mut Context<'_>, dir: Dir, waiter: &mut Waiter) -> Poll<Result<StreamId, Closed>> {
         let mut core = self.held.core();
         let conn = self.held.get(&mut core)?;
-        // What came before the end is still there to be read.
+        // Streams that arrived before the end can still be read.
         if let Some(id) = conn.noq.streams().accept(dir) {
             core.touch(self.held.at);
             return Poll::Ready(Ok(id));
@@ -169,12 +177,12 @@ impl Connection {
         waiter.wait(&mut core, cx)
     }
 
-    /// Sends a datagram (RFC 9221), which may be lost, as soon as there is room.
+    /// Sends an unreliable datagram (RFC 9221) as soon as there is room.
     ///
     /// # Errors
-    /// If the connection ended, the peer takes none, or none of that size.
+    /// If the connection ended, or the peer accepts no datagrams, or not of this size.
     pub async fn send_datagram(&self, data: Bytes) -> Result<(), DatagramError> {
-        let mut waiter = self.held.waiter(Awaited::DatagramRoom);
+        let mut waiter = self.held.waiter(WakeReason::DatagramRoom);
         poll_fn(|cx| {
             let mut core = self.held.core();
             let sent = match open(self.held.get(&mut core)?)?.noq.datagrams().send(data.clone(), false) {
@@ -191,12 +199,12 @@ impl Connection {
         .await
     }
 
-    /// The next datagram.
+    /// Receives the next datagram.
     ///
     /// # Errors
     /// If the connection ended.
     pub async fn receive_datagram(&self) -> Result<Bytes, Closed> {
-        let mut waiter = self.held.waiter(Awaited::Datagram);
+        let mut waiter = self.held.waiter(WakeReason::Datagram);
         poll_fn(|cx| {
             let mut core = self.held.core();
             let conn = self.held.get(&mut core)?;
@@ -211,19 +219,20 @@ impl Connection {
         .await
     }
 
-    /// Opens one more path, from one of this host's addresses, as a client may (draft-ietf-quic-multipath-21 3.1). Its number,
-    /// once it is in use. Dropped before that, the path is given up.
+    /// Opens another path from one of this host's addresses, which only a client may do (draft-ietf-quic-multipath-21
+    /// 3.1). Returns the path's number when the path is in use. Dropping the future abandons the path.
     ///
     /// # Errors
-    /// If the connection ended, the peer has no multipath, or the path does not come about: for nothing comes back from it within three
-    /// probe timeouts of a path of which nothing is known, 3 s, or of the slowest path there is (RFC 9000 8.2.4).
+    /// If the connection ended, the peer does not support multipath, or no answer arrives within three probe timeouts
+    /// (RFC 9000 8.2.4). The probe timeout is that of the slowest path, and the limit is at least 3 s.
     pub async fn open_path(&self, to: SocketAddr, from: Option<IpAddr>) -> Result<u32, PathError> {
-        let waiter = self.held.waiter(Awaited::Path);
-        let mut opening = Opening { connection: self, path: None, waiter };
+        let waiter = self.held.waiter(WakeReason::Path);
+        let mut opening = PathOpening { connection: self, path: None, waiter };
         let mut alarm = self.held.shared.alarm();
         let mut due = None;
         poll_fn(|cx| match opening.poll(cx, FourTuple::new(to, from)) {
             Poll::Pending => {
+                // The time limit starts when the path is opened.
                 let due = *due.get_or_insert_with(|| self.held.shared.now() + self.path_patience());
                 alarm.poll(cx, Some(due)).map(|()| Err(PathError::NoAnswer))
             }
@@ -234,10 +243,10 @@ impl Connection {
 
     fn path_patience(&self) -> Duration {
         let slowest = self.held.with(|_, conn| conn.slowest_path());
-        LEAST_PATH_PATIENCE.max(3 * probe_timeout(slowest.unwrap_or_default(), MAX_ACK_DELAY))
+        MIN_PATH_PATIENCE.max(3 * probe_timeout(slowest.unwrap_or_default(), MAX_ACK_DELAY))
     }
 
-    /// Gives a path up. The last one stays.
+    /// Abandons a path. The last path cannot be abandoned.
     ///
     /// # Errors
     /// If the connection ended, or there is no other path.
@@ -252,14 +261,14 @@ impl Connection {
         })
     }
 
-    /// Makes a path a backup, or one like the others again: both ends send on a backup only while there is no other path
-    /// (draft-ietf-quic-multipath-21 3.3). A server that does so changes its own sending alone.
+    /// Makes a path a backup, or a normal path again. Both ends send on a backup only while no other path exists
+    /// (draft-ietf-quic-multipath-21 3.3). If a server calls this, only the server's own sending changes.
     ///
     /// ```
     /// use quic_offload::{Connection, PathError};
     /// use std::net::{IpAddr, SocketAddr};
     ///
-    /// /// Keeps a path over a metered network ready, in case the first path fails.
+    /// /// Keeps a path over a metered network as a backup of the first path.
     /// async fn fall_back(connection: &Connection, server: SocketAddr, metered: IpAddr) -> Result<(), PathError> {
     ///     let path = connection.open_path(server, Some(metered)).await?;
     ///     connection.set_backup(path, true)
@@ -267,7 +276,7 @@ impl Connection {
     /// ```
     ///
     /// # Errors
-    /// If the connection ended, or there is no such path.
+    /// If the connection ended, or the path does not exist.
     pub fn set_backup(&self, path: u32, backup: bool) -> Result<(), PathError> {
         self.on_path(path, |_, conn, id| {
             let status = if backup { PathStatus::Backup } else { PathStatus::Available };
@@ -285,6 +294,7 @@ impl Connection {
         let mut core = self.held.shared.lock();
         let time = core.noq_time(now);
         let conn = open(self.held.get(&mut core)?)?;
+        // The state machine's path IDs are opaque, so the path is found by its number.
         let known = conn.noq.paths().into_iter().find(|id| number_of(*id) == path);
         let id = known.ok_or_else(|| PathError::Refused(format!("there is no path {path}")))?;
         f(time, conn, id)?;
@@ -292,13 +302,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Changes the keys, unless they have just been changed.
+    /// Updates the keys, unless the last update is too recent.
     pub fn update_keys(&self) {
-        let _done = self.held.with(|_, conn| conn.noq.force_key_update());
+        let _ = self.held.with(|_, conn| conn.noq.force_key_update());
         self.held.touch();
     }
 
-    /// Closes the connection, with a code and a reason of the application's. What was not acknowledged may be lost.
+    /// Closes the connection with the application's code and reason. Unacknowledged data may be lost.
     ///
     /// # Panics
     /// If the code is above 2^62 - 1 (RFC 9000 16).
@@ -306,9 +316,9 @@ impl Connection {
         self.held.close(code_of(code), reason.into());
     }
 
-    /// Why the connection ended, once it did.
+    /// Waits for the end of the connection and returns its reason.
     pub async fn closed(&self) -> Closed {
-        let mut waiter = self.held.waiter(Awaited::Stage);
+        let mut waiter = self.held.waiter(WakeReason::Stage);
         poll_fn(|cx| {
             let mut core = self.held.core();
             match self.held.get(&mut core) {
@@ -320,12 +330,12 @@ impl Connection {
         .await
     }
 
-    /// Returns the reason of the connection's end. `None` while it is open.
+    /// Returns the reason for the end of the connection. `None` while it is open.
     pub fn close_reason(&self) -> Option<Closed> {
         self.held.with(|_, _| ()).err()
     }
 
-    /// The peer's address, on the first path.
+    /// Returns the peer's address on the first path.
     ///
     /// # Errors
     /// If the connection ended.
@@ -336,7 +346,7 @@ impl Connection {
         })?
     }
 
-    /// Returns the results of the handshake. They stay available after the connection has ended, unless the state machine failed.
+    /// Returns the results of the handshake, also after the connection has ended, unless the state machine failed.
     ///
     /// ```
     /// use quic_offload::{Connection, HandshakeData};
@@ -358,8 +368,8 @@ impl Connection {
         }
     }
 
-    /// Derives `N` bytes, 1 to 8,160, from the secrets of the handshake (RFC 8446 7.5). Both ends derive the same bytes from the same label
-    /// and context, and nobody else does. Another `N` does not compile.
+    /// Derives `N` bytes, 1 to 8,160, from the secrets of the handshake (RFC 8446 7.5). Both ends derive the same bytes
+    /// from the same label and context; third parties cannot. Any other `N` does not compile.
     ///
     /// ```
     /// # fn example(connection: quic_offload::Connection) -> Result<(), quic_offload::Closed> {
@@ -379,7 +389,7 @@ impl Connection {
         exported?.map(|()| output)
     }
 
-    /// Returns the connection's figures; of a connection that has ended, the last ones.
+    /// Returns the connection's statistics; after the end, the last ones.
     pub fn statistics(&self) -> Statistics {
         let mut core = self.held.core();
         match self.held.get(&mut core) {
@@ -388,7 +398,7 @@ impl Connection {
         }
     }
 
-    /// What became of a path so far; `None`: no path has this number.
+    /// Returns a path's statistics. `None` if the path does not exist.
     pub fn path_statistics(&self, path: u32) -> Option<PathStatistics> {
         let found = self.held.with(|_, conn| {
             let id = conn.noq.paths().into_iter().find(|id| number_of(*id) == path)?;
@@ -398,30 +408,31 @@ impl Connection {
     }
 }
 
-/// A path that is being opened. Dropped, it is given up unless it is in use.
-struct Opening<'a> {
+/// A path being opened. Dropping this abandons the path, unless the path is in use.
+struct PathOpening<'a> {
     connection: &'a Connection,
     path: Option<u32>,
     waiter: Waiter,
 }
 
-impl Opening<'_> {
+impl PathOpening<'_> {
     fn poll(&mut self, cx: &mut Context<'_>, path: FourTuple) -> Poll<Result<u32, PathError>> {
         let held = &self.connection.held;
         let now = held.shared.now();
         let mut core = held.shared.lock();
         let (time, most) = (core.noq_time(now), core.most_paths());
         open(held.get(&mut core)?)?;
-        // A path that was given up does not count.
+        // The events update the count of paths: abandoned paths do not count.
         core.take_events(held.at, now);
         let conn = open(held.get(&mut core)?)?;
+        // The first poll opens the path; later polls wait for its validation.
         let Some(opened) = self.path else {
             if conn.noq.is_multipath_negotiated() && conn.open_paths() >= most {
                 return Poll::Ready(Err(PathError::Refused(format!("there are {most} paths: raise Config::paths"))));
             }
             match conn.noq.open_path(path, PathStatus::Available, time) {
                 Ok(path) => self.path = Some(number_of(path)),
-                // The peer's connection IDs for it are still to come.
+                // The peer's connection IDs for the path have not arrived yet.
                 Err(noq_proto::PathError::RemoteCidsExhausted) => {}
                 Err(error) => return Poll::Ready(Err(PathError::Refused(error.to_string()))),
             }
@@ -439,23 +450,24 @@ impl Opening<'_> {
     }
 }
 
-impl Drop for Opening<'_> {
+impl Drop for PathOpening<'_> {
     fn drop(&mut self) {
         if let Some(path) = self.path {
-            let _or_it_is_given_up = self.connection.end_path(path, SILENT);
+            // The path may be gone already, or be the only one.
+            let _ = self.connection.end_path(path, SILENT);
         }
     }
 }
 
-/// Three probe timeouts of a path of unknown round-trip time (RFC 9002 6.2.2).
-const LEAST_PATH_PATIENCE: Duration = Duration::from_secs(3);
+/// Three probe timeouts of a path with unknown round-trip time (RFC 9002 6.2.2).
+const MIN_PATH_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Checks an application's error code.
+/// Converts an application's error code.
 pub(crate) fn code_of(code: u64) -> VarInt {
     VarInt::from_u64(code).expect("an error code of QUIC is at most 2^62 - 1")
 }
 
-/// The connection, unless it ended.
+/// Returns the connection, or the reason for its end.
 pub(crate) fn open(conn: &mut Conn) -> Result<&mut Conn, Closed> {
     match &conn.closed {
         Some(closed) => Err(closed.clone()),
@@ -463,29 +475,29 @@ pub(crate) fn open(conn: &mut Conn) -> Result<&mut Conn, Closed> {
     }
 }
 
-impl Held {
-    /// Calls `f` with the connection, unless it ended.
-    pub(crate) fn with<R>(&self, f: impl FnOnce(Stage, &mut Conn) -> R) -> Result<R, Closed> {
+impl ConnectionGuard {
+    /// Calls `f` with the connection, or returns the reason for its end.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(ConnectionStage, &mut Conn) -> R) -> Result<R, Closed> {
         let mut core = self.shared.lock();
         let conn = open(self.get(&mut core)?)?;
         Ok(f(conn.stage, conn))
     }
 
-    /// Makes a waiter for an event.
-    pub(crate) fn waiter(&self, event: Awaited) -> Waiter {
+    /// Creates a waiter for an event.
+    pub(crate) fn waiter(&self, event: WakeReason) -> Waiter {
         Waiter::new(self.shared.clone(), WaitFor::Connection(self.at, self.id, event))
     }
 
-    /// The connection, if it is there still.
-    pub(crate) fn get<'a>(&self, core: &'a mut Core) -> Result<&'a mut Conn, Closed> {
+    /// Returns the connection, if the endpoint still has it.
+    pub(crate) fn get<'a>(&self, core: &'a mut EndpointCore) -> Result<&'a mut Conn, Closed> {
         core.get(self.at, self.id).ok_or_else(|| self.record.why().unwrap_or(Closed::Endpoint))
     }
 
-    pub(crate) fn core(&self) -> WakingGuard<'_, Core> {
+    pub(crate) fn core(&self) -> WakingGuard<'_, EndpointCore> {
         self.shared.lock()
     }
 
-    /// Has the driver look at it.
+    /// Makes the driver process the connection.
     pub(crate) fn touch(&self) {
         let mut core = self.shared.lock();
         if self.get(&mut core).is_ok() {
@@ -508,7 +520,7 @@ impl Clone for Connection {
     }
 }
 
-impl Drop for Held {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.close(VarInt::from_u32(0), Bytes::new());
     }

@@ -1,8 +1,8 @@
-//! A socket's connections, and the task that runs them.
+//! An endpoint: the connections of a UDP socket, and the task that runs them.
 
 use crate::config::{ClientTls, Config, ServerTls};
 use crate::connection::{Connection, code_of};
-use crate::core::{Awaited, Core, Counters, Stage, WaitFor, Waiter};
+use crate::core::{ConnectionStage, Counters, EndpointCore, WaitFor, Waiter, WakeReason};
 use crate::error::{Closed, ConnectError};
 use crate::incoming::Incoming;
 use bytes::Bytes;
@@ -16,18 +16,19 @@ use offload_base::{Alarm, Instant, RandomSource, Timers, WakingGuard, WakingMute
 use std::io;
 use std::sync::Arc;
 
-/// QUIC at a UDP socket: connects, and accepts if it has a server's side of TLS. Clones are the same endpoint.
+/// A QUIC endpoint on a UDP socket: connects, and with a server's TLS configuration also accepts. Clones share the
+/// endpoint.
 ///
-/// Its connections are run by the [`Driver`] that comes with it, which some task has to poll.
+/// A task must poll the [`Driver`], which runs the connections.
 #[derive(Clone)]
 pub struct Endpoint {
-    pub(crate) shared: Arc<Shared>,
-    /// Shared by all clones.
+    pub(crate) shared: Arc<EndpointShared>,
+    /// One for all clones; its drop marks the last one.
     _last: Arc<LastHandle>,
 }
 
-/// Tells the core that the last clone of an endpoint is dropped.
-struct LastHandle(Arc<Shared>);
+/// A guard that reports the drop of the last clone to the core.
+struct LastHandle(Arc<EndpointShared>);
 
 impl Drop for LastHandle {
     fn drop(&mut self) {
@@ -36,14 +37,14 @@ impl Drop for LastHandle {
     }
 }
 
-pub(crate) struct Shared {
-    core: WakingMutex<Core>,
+pub(crate) struct EndpointShared {
+    core: WakingMutex<EndpointCore>,
     timers: Arc<dyn Timers>,
     local: SocketAddr,
 }
 
-impl Shared {
-    pub(crate) fn lock(&self) -> WakingGuard<'_, Core> {
+impl EndpointShared {
+    pub(crate) fn lock(&self) -> WakingGuard<'_, EndpointCore> {
         self.core.lock()
     }
 
@@ -56,18 +57,19 @@ impl Shared {
     }
 }
 
-/// Runs an endpoint's connections: a future that ends with the socket's error, or when the last connection is drained after the endpoint
-/// was closed or its last handle dropped. Dropping the driver ends all connections at once.
+/// The future that runs an endpoint's connections. It ends with the socket's error. Otherwise it ends when the last
+/// connection is drained, after the endpoint was closed or its last handle was dropped. Dropping the driver ends all
+/// connections at once.
 #[must_use = "nothing happens unless a task polls it"]
 pub struct Driver {
-    shared: Arc<Shared>,
+    shared: Arc<EndpointShared>,
     socket: Box<dyn DatagramSocket>,
     alarm: Box<dyn Alarm>,
     batch: Vec<Datagram>,
 }
 
 impl Endpoint {
-    /// An endpoint at a socket of `port`, and what runs it.
+    /// Creates an endpoint and its driver.
     ///
     /// # Errors
     /// If the socket has no address, or the system no randomness.
@@ -78,22 +80,23 @@ impl Endpoint {
         server: Option<ServerTls>,
     ) -> io::Result<(Endpoint, Driver)> {
         let local = DatagramSocket::local_addr(&socket)?;
+        // A seed is for virtual time; real endpoints need unpredictable IDs and tokens.
         let random = match &config.random {
             Some(random) => random.clone(),
             None => RandomSource::from_system()?,
         };
-        let core = WakingMutex::new(Core::new(config, server, &random, local.port()));
+        let core = WakingMutex::new(EndpointCore::new(config, server, &random, local.port()));
         let alarm = timers.alarm();
-        let shared = Arc::new(Shared { core, timers, local });
+        let shared = Arc::new(EndpointShared { core, timers, local });
         let driver = Driver { shared: shared.clone(), socket: Box::new(socket), alarm, batch: Vec::new() };
         let _last = Arc::new(LastHandle(shared.clone()));
         Ok((Endpoint { shared, _last }, driver))
     }
 
-    /// Connects to `to`, which has to show a certificate of `name`.
+    /// Connects to `to`, which must have a certificate for `name`.
     ///
     /// # Errors
-    /// If the endpoint is closed or full, or address or name make no sense.
+    /// If the endpoint is closed or full, or the address or name is invalid.
     pub fn connect(&self, tls: &ClientTls, to: SocketAddr, name: &str) -> Result<Connecting, ConnectError> {
         let mut core = self.shared.lock();
         let at = core.connect(self.shared.now(), tls.clone(), to, name)?;
@@ -101,11 +104,12 @@ impl Endpoint {
         core.touch(at);
         drop(core);
         let connection = Connection::new(self.shared.clone(), at, name);
-        let waiter = connection.held().waiter(Awaited::Stage);
+        let waiter = connection.guard().waiter(WakeReason::Stage);
         Ok(Connecting { connection: Some(connection), waiter })
     }
 
-    /// The next connection of a client whose handshake is done. `None`: the endpoint is closed, or has [failed](Self::failure).
+    /// Accepts the next connection with a finished handshake. Returns `None` if the endpoint is closed or has
+    /// [failed](Self::failure).
     pub async fn accept(&self) -> Option<Connection> {
         let mut waiter = Waiter::new(self.shared.clone(), WaitFor::Accept);
         poll_fn(|cx| self.poll_accept(cx, &mut waiter)).await
@@ -113,6 +117,7 @@ impl Endpoint {
 
     fn poll_accept(&self, cx: &mut Context<'_>, waiter: &mut Waiter) -> Poll<Option<Connection>> {
         let mut core = self.shared.lock();
+        // A connection may have ended before it is accepted.
         while let Some(at) = core.arrived.pop_front() {
             if let Some(name) = core.name_of(at) {
                 return Poll::Ready(Some(Connection::new(self.shared.clone(), at, name)));
@@ -124,8 +129,8 @@ impl Endpoint {
         waiter.wait(&mut core, cx)
     }
 
-    /// The next client that asks for a connection, if [`Config::decides`] leaves clients to the application. `None`: the endpoint is closed,
-    /// or has [failed](Self::failure).
+    /// Returns the next client, if [`Config::decides`] leaves clients to the application. Returns `None` if the
+    /// endpoint is closed or has [failed](Self::failure).
     pub async fn incoming(&self) -> Option<Incoming> {
         let mut waiter = Waiter::new(self.shared.clone(), WaitFor::Incoming);
         poll_fn(|cx| {
@@ -141,7 +146,7 @@ impl Endpoint {
         .await
     }
 
-    /// Closes all connections, with a code and a reason of the application's, and takes no more.
+    /// Closes all connections with the application's code and reason, and refuses new ones.
     ///
     /// # Panics
     /// If the code is above 2^62 - 1 (RFC 9000 16).
@@ -151,7 +156,7 @@ impl Endpoint {
         core.close_all(self.shared.now(), code, &reason.into());
     }
 
-    /// Waits until no connection is left, not even one whose peer may not have heard that it is closed.
+    /// Waits until all connections are drained, including closed ones whose peers may not know it yet.
     pub async fn drained(&self) {
         let mut waiter = Waiter::new(self.shared.clone(), WaitFor::Drained);
         poll_fn(|cx| {
@@ -164,23 +169,24 @@ impl Endpoint {
         .await;
     }
 
-    /// Returns the socket's address and port. The address is unspecified if the socket takes datagrams to any address of its host.
+    /// Returns the socket's address and port. The address is unspecified if the socket receives on all addresses of its
+    /// host.
     pub fn local_addr(&self) -> SocketAddr {
         self.shared.local
     }
 
-    /// Why the driver ended, if its socket failed: the connections ended with the same words.
+    /// Returns the reason why the driver ended, if its socket failed. The connections ended with the same reason.
     pub fn failure(&self) -> Option<Closed> {
         self.shared.lock().failure.clone()
     }
 
-    /// What it counted.
+    /// Returns the endpoint's counters.
     pub fn counters(&self) -> Counters {
         self.shared.lock().counters
     }
 }
 
-/// A connection whose handshake is under way. Dropped, it is given up.
+/// A connection during its handshake. Dropping it abandons the connection.
 #[must_use = "a connection is of use when its handshake is done"]
 pub struct Connecting {
     connection: Option<Connection>,
@@ -192,14 +198,14 @@ impl Future for Connecting {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Connecting { connection, waiter } = &mut *self;
-        let Some(held) = connection.as_ref().map(Connection::held) else { return Poll::Ready(Err(Closed::Endpoint)) };
+        let Some(held) = connection.as_ref().map(Connection::guard) else { return Poll::Ready(Err(Closed::Endpoint)) };
         let mut core = held.core();
         let done = match held.get(&mut core) {
             Err(closed) => Err(closed),
             Ok(conn) => match conn.stage {
-                Stage::Open => Ok(()),
-                Stage::Closed => Err(conn.closed.clone().unwrap_or(Closed::Endpoint)),
-                Stage::Handshake => return waiter.wait(&mut core, cx),
+                ConnectionStage::Open => Ok(()),
+                ConnectionStage::Closed => Err(conn.closed.clone().unwrap_or(Closed::Endpoint)),
+                ConnectionStage::Handshake => return waiter.wait(&mut core, cx),
             },
         };
         drop(core);
@@ -216,10 +222,11 @@ impl Future for Driver {
         let socket = &mut **socket;
         let mut turns = 0;
         loop {
+            // Device events come first: a lost context must not be used for the packets below.
             while let Poll::Ready(event) = socket.poll_device_event(cx) {
                 shared.lock().note_device(event);
             }
-            let received = match socket.poll_receive(cx, batch, MOST_RECEIVED) {
+            let received = match socket.poll_receive(cx, batch, MAX_RECEIVED) {
                 Poll::Ready(Ok(_)) => true,
                 Poll::Ready(Err(error)) => {
                     shared.lock().fail(&error);
@@ -234,26 +241,28 @@ impl Future for Driver {
             }
             core.expire(now);
             let worked = core.work(now);
-            // A handle that does something while the lock is free wakes this task.
+            // From here on, a handle that changes the core wakes this task.
             core.waiting.driver = Some(cx.waker().clone());
-            // Tasks whose events occurred are woken before the socket may wake others.
+            // Tasks with pending events are woken before the socket wakes other tasks.
             let mut core = WakingGuard::relock(core);
-            core.tell_device(now, socket);
+            core.update_device(now, socket);
             let sent = core.poll_send(cx, socket);
-            core.give_back(socket);
+            core.release_contexts(socket);
             if core.closing && !core.has_connections() && sent {
                 return Poll::Ready(Ok(()));
             }
             turns += 1;
-            // What is received goes on, though nothing can be sent. Once all is sent, there is room for those who had none.
+            // Receiving continues even if sending is blocked. When all packets are sent, connections without room can
+            // continue.
             if received || sent && (worked || core.has_ready()) {
-                if turns == MOST_TURNS {
-                    // Others have their turn.
+                if turns == MAX_ROUNDS {
+                    // Yield, so that other tasks run.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
                 continue;
             }
+            // Nothing is left to do before the next deadline, datagram or handle.
             if alarm.poll(cx, core.next_event()).is_pending() {
                 return Poll::Pending;
             }
@@ -285,5 +294,5 @@ impl fmt::Debug for Driver {
     }
 }
 
-const MOST_RECEIVED: usize = 64;
-const MOST_TURNS: usize = 64;
+const MAX_RECEIVED: usize = 64;
+const MAX_ROUNDS: usize = 64;

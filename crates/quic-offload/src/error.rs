@@ -1,10 +1,10 @@
-//! What goes wrong, and whose fault it is.
+//! Errors, and which end caused them.
 
 use bytes::Bytes;
 use noq_proto::{ConnectionError, TransportErrorCode};
 use std::io;
 
-/// Why there is no connection any more, or none came about.
+/// The reason why a connection ended or failed to open.
 ///
 /// ```
 /// use quic_offload::Closed;
@@ -14,39 +14,39 @@ use std::io;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Closed {
-    /// This end closed it.
+    /// This end closed the connection.
     #[error("this end closed the connection")]
     Here,
-    /// The peer's application closed the connection; or the peer's QUIC closed it without an error: code 0.
+    /// The peer's application closed the connection, or the peer's QUIC closed it without an error (code 0).
     #[error("the peer closed the connection with code {code}")]
     ByPeer {
-        /// Why, in the application's own numbers.
+        /// The application's code.
         code: u64,
-        /// And in words.
+        /// The application's reason.
         reason: Bytes,
     },
-    /// The peer's QUIC found something wrong.
+    /// The peer's QUIC detected an error.
     #[error("the peer's QUIC ended the connection: {0}")]
     PeerFound(String),
-    /// The peer broke the protocol's rules; or this end used up a key and could not get another.
+    /// The peer violated the protocol, or this end used up a key and could not update it.
     #[error("the connection ended: {0}")]
     Protocol(String),
     /// The peer has lost the connection's state (stateless reset).
     #[error("the peer does not know the connection any more")]
     Reset,
-    /// Nothing came for the idle time.
+    /// No packet arrived during the idle timeout.
     #[error("nothing came from the peer for too long")]
     TimedOut,
-    /// The peer speaks no version that this end does.
+    /// The peer supports none of this end's versions.
     #[error("the peer speaks no version of QUIC that this end does")]
     Version,
-    /// The state machine of this end panicked, over what it was sent. Other connections go on.
+    /// This end's state machine panicked while processing received data. Other connections are not affected.
     #[error("this end's QUIC failed: connect again, and report what the program printed")]
     Failed,
-    /// The peer gave up the last path, and this end had none instead.
+    /// The peer abandoned the last path, and this end could not open another.
     #[error("both ends gave up paths until none was left")]
     NoPath,
-    /// The endpoint is gone, or its driver is.
+    /// The endpoint or its driver was dropped.
     #[error("the endpoint is closed")]
     Endpoint,
     /// The endpoint's socket failed.
@@ -93,12 +93,12 @@ impl From<Closed> for io::Error {
     }
 }
 
-/// Why a stream does not go on.
+/// The reason why a stream ended early.
 ///
 /// ```
 /// use quic_offload::{Closed, StreamError};
 ///
-/// /// Whether the same is worth asking for once more, on another connection.
+/// /// Tests whether a request is worth repeating on another connection.
 /// fn is_passing(error: &StreamError) -> bool {
 ///     matches!(error, StreamError::Closed(Closed::TimedOut | Closed::Reset))
 /// }
@@ -116,10 +116,10 @@ pub enum StreamError {
     /// The peer will not read the rest.
     #[error("the peer stopped the stream with code {0}")]
     Stopped(u64),
-    /// The rest of the stream has more bytes than the caller takes: so many.
+    /// The rest of the stream is longer than the caller's limit.
     #[error("the stream has more than {0} bytes")]
     TooLong(usize),
-    /// It was finished, reset or stopped here before.
+    /// The stream was finished, reset or stopped by this end before.
     #[error("the stream has ended here")]
     Ended,
 }
@@ -137,7 +137,7 @@ impl From<StreamError> for io::Error {
     }
 }
 
-/// Why a connection cannot even begin.
+/// The reason why a connection attempt failed immediately.
 ///
 /// ```
 /// use quic_offload::ConnectError;
@@ -151,20 +151,20 @@ pub enum ConnectError {
     /// The endpoint is closed.
     #[error("the endpoint is closed")]
     Endpoint,
-    /// There are as many connections as there may be.
+    /// The maximum number of connections is open.
     #[error("there are {0} connections: raise max_connections, or close one")]
     TooMany(usize),
-    /// The address or the name is none, or there are no connection IDs left.
+    /// The address or the name is invalid, or no connection IDs are left.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Why a datagram is not sent.
+/// The reason why a datagram was not sent.
 ///
 /// ```
 /// use quic_offload::{Connection, DatagramError};
 ///
-/// /// Sends a datagram, or on a stream what is too long for one.
+/// /// Sends a datagram, or a stream if the data is too long.
 /// async fn send(connection: &Connection, data: bytes::Bytes) -> Result<(), Box<dyn std::error::Error>> {
 ///     match connection.send_datagram(data.clone()).await {
 ///         Err(DatagramError::TooLong | DatagramError::Unsupported) => {
@@ -182,23 +182,23 @@ pub enum DatagramError {
     /// The connection ended.
     #[error(transparent)]
     Closed(#[from] Closed),
-    /// The peer takes none.
+    /// The peer accepts no datagrams.
     #[error("the peer takes no datagrams")]
     Unsupported,
-    /// It is longer than a packet has room for, or than the peer takes.
+    /// The datagram exceeds the packet size or the peer's limit.
     #[error("the datagram is too long for this path")]
     TooLong,
-    /// Too many wait to be sent.
+    /// The send buffer for datagrams is full.
     #[error("too many datagrams wait to be sent")]
     Full,
 }
 
-/// Why there is no path more, or none less.
+/// The reason why a path was not opened or closed.
 ///
 /// ```
 /// use quic_offload::{Closed, Connection, PathError};
 ///
-/// /// Opens a second path, if the peer has any.
+/// /// Opens a second path if the peer supports multipath.
 /// async fn second(connection: &Connection, to: core::net::SocketAddr) -> Result<Option<u32>, Closed> {
 ///     match connection.open_path(to, None).await {
 ///         Ok(path) => Ok(Some(path)),
@@ -213,10 +213,10 @@ pub enum PathError {
     /// The connection ended.
     #[error(transparent)]
     Closed(#[from] Closed),
-    /// The state machine will not.
+    /// The state machine refused the request.
     #[error("{0}")]
     Refused(String),
-    /// Nothing came back from the new path, or the peer gave no connection IDs for it.
+    /// No packet arrived from the new path, or the peer provided no connection IDs for it.
     #[error("nothing came back from the new path")]
     NoAnswer,
 }

@@ -1,7 +1,7 @@
-//! A connection and its streams as crate `h3` (HTTP/3, RFC 9114) wants to see them.
+//! The connection and stream traits of the crate `h3` (HTTP/3, RFC 9114).
 //!
-//! Invariants: an end that `h3` drops before its time is reset or stopped, never made to look whole. A peer makes `h3` keep at most
-//! `MOST_OF_A_FRAME` of a stream.
+//! Invariants: if `h3` drops a stream early, the stream is reset or stopped, so that the peer never takes a part for
+//! the whole. A peer can make `h3` buffer at most `MAX_FRAME` of a stream.
 
 use crate::{Closed, Connection, ReceiveStream, SendStream, StreamError};
 use bytes::{Buf, Bytes};
@@ -10,15 +10,15 @@ use h3::error::Code;
 use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf};
 use std::sync::Arc;
 
-/// A connection. Clones are the same one.
+/// A connection for `h3`. Clones share the connection.
 ///
-/// A frame that is neither DATA nor shorter than 256 KiB ends its stream with H3_EXCESSIVE_LOAD.
+/// A frame longer than 256 KiB ends its stream with H3_EXCESSIVE_LOAD, except DATA.
 ///
 /// ```
 /// # async fn example(connection: quic_offload::Connection) -> Result<(), Box<dyn std::error::Error>> {
-/// use quic_offload::http3::Streams;
+/// use quic_offload::http3::H3Connection;
 ///
-/// let (mut driver, mut requests) = h3::client::new(Streams(connection)).await?;
+/// let (mut driver, mut requests) = h3::client::new(H3Connection(connection)).await?;
 /// let request = http::Request::get("https://server.test/").body(())?;
 /// let mut answer = requests.send_request(request).await?;
 /// answer.finish().await?;
@@ -27,35 +27,38 @@ use std::sync::Arc;
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Streams(pub Connection);
+pub struct H3Connection(pub Connection);
 
-impl<B: Buf> quic::Connection<B> for Streams {
-    type RecvStream = Receiving;
-    type OpenStreams = Streams;
+impl<B: Buf> quic::Connection<B> for H3Connection {
+    type RecvStream = H3ReceiveStream;
+    type OpenStreams = H3Connection;
 
-    fn poll_accept_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<Receiving, ConnectionErrorIncoming>> {
-        self.0.poll_accept_uni(cx).map_ok(|stream| Receiving::new(stream, Framing::of_one_way())).map_err(of_connection)
+    fn poll_accept_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<H3ReceiveStream, ConnectionErrorIncoming>> {
+        self.0
+            .poll_accept_uni(cx)
+            .map_ok(|stream| H3ReceiveStream::new(stream, FrameParser::for_uni_stream()))
+            .map_err(h3_connection_error)
     }
 
-    fn poll_accept_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<Both<B>, ConnectionErrorIncoming>> {
-        self.0.poll_accept_bi(cx).map_ok(Both::new).map_err(of_connection)
+    fn poll_accept_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<H3BidiStream<B>, ConnectionErrorIncoming>> {
+        self.0.poll_accept_bi(cx).map_ok(H3BidiStream::new).map_err(h3_connection_error)
     }
 
-    fn opener(&self) -> Streams {
+    fn opener(&self) -> H3Connection {
         self.clone()
     }
 }
 
-impl<B: Buf> quic::OpenStreams<B> for Streams {
-    type BidiStream = Both<B>;
-    type SendStream = Sending<B>;
+impl<B: Buf> quic::OpenStreams<B> for H3Connection {
+    type BidiStream = H3BidiStream<B>;
+    type SendStream = H3SendStream<B>;
 
-    fn poll_open_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<Both<B>, StreamErrorIncoming>> {
-        self.0.poll_open_bi(cx).map_ok(Both::new).map_err(|closed| of_stream(closed.into()))
+    fn poll_open_bidi(&mut self, cx: &mut Context<'_>) -> Poll<Result<H3BidiStream<B>, StreamErrorIncoming>> {
+        self.0.poll_open_bi(cx).map_ok(H3BidiStream::new).map_err(|closed| h3_stream_error(closed.into()))
     }
 
-    fn poll_open_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<Sending<B>, StreamErrorIncoming>> {
-        self.0.poll_open_uni(cx).map_ok(Sending::new).map_err(|closed| of_stream(closed.into()))
+    fn poll_open_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<H3SendStream<B>, StreamErrorIncoming>> {
+        self.0.poll_open_uni(cx).map_ok(H3SendStream::new).map_err(|closed| h3_stream_error(closed.into()))
     }
 
     fn close(&mut self, code: Code, reason: &[u8]) {
@@ -63,23 +66,23 @@ impl<B: Buf> quic::OpenStreams<B> for Streams {
     }
 }
 
-/// A stream's end that sends. See [`Streams`] for an example.
-pub struct Sending<B> {
+/// The sending half of a stream. See [`H3Connection`] for an example.
+pub struct H3SendStream<B> {
     stream: SendStream,
     left: Option<WriteBuf<B>>,
     finished: bool,
 }
 
-impl<B> Sending<B> {
-    fn new(stream: SendStream) -> Sending<B> {
-        Sending { stream, left: None, finished: false }
+impl<B> H3SendStream<B> {
+    fn new(stream: SendStream) -> H3SendStream<B> {
+        H3SendStream { stream, left: None, finished: false }
     }
 }
 
-impl<B: Buf> quic::SendStream<B> for Sending<B> {
+impl<B: Buf> quic::SendStream<B> for H3SendStream<B> {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         while let Some(left) = self.left.as_mut().filter(|left| left.has_remaining()) {
-            let count = ready!(self.stream.poll_write_some(cx, left.chunk())).map_err(of_stream)?;
+            let count = ready!(self.stream.poll_write_some(cx, left.chunk())).map_err(h3_stream_error)?;
             left.advance(count);
         }
         self.left = None;
@@ -94,13 +97,13 @@ impl<B: Buf> quic::SendStream<B> for Sending<B> {
         Ok(())
     }
 
-    /// Ready when the peer has acknowledged everything.
+    /// Returns ready when the peer has acknowledged the whole stream.
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         ready!(self.poll_ready(cx))?;
         if !core::mem::replace(&mut self.finished, true) {
-            self.stream.finish().map_err(of_stream)?;
+            self.stream.finish().map_err(h3_stream_error)?;
         }
-        self.stream.poll_acknowledged(cx).map_err(of_stream)
+        self.stream.poll_acknowledged(cx).map_err(h3_stream_error)
     }
 
     fn reset(&mut self, code: u64) {
@@ -112,23 +115,23 @@ impl<B: Buf> quic::SendStream<B> for Sending<B> {
     }
 }
 
-/// A stream's end that receives. See [`Streams`] for an example.
-pub struct Receiving {
+/// The receiving half of a stream. See [`H3Connection`] for an example.
+pub struct H3ReceiveStream {
     stream: ReceiveStream,
-    framing: Framing,
+    framing: FrameParser,
 }
 
-impl Receiving {
-    fn new(stream: ReceiveStream, framing: Framing) -> Receiving {
-        Receiving { stream, framing }
+impl H3ReceiveStream {
+    fn new(stream: ReceiveStream, framing: FrameParser) -> H3ReceiveStream {
+        H3ReceiveStream { stream, framing }
     }
 }
 
-impl quic::RecvStream for Receiving {
+impl quic::RecvStream for H3ReceiveStream {
     type Buf = Bytes;
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
-        let data = ready!(self.stream.poll_next(cx, MOST_AT_ONCE)).map_err(of_stream)?;
+        let data = ready!(self.stream.poll_next(cx, MAX_READ)).map_err(h3_stream_error)?;
         if data.as_ref().is_some_and(|data| !self.framing.takes(data)) {
             self.stream.stop(Code::H3_EXCESSIVE_LOAD.value());
             return Poll::Ready(Err(StreamErrorIncoming::Unknown("a frame is longer than 256 KiB".into())));
@@ -145,58 +148,61 @@ impl quic::RecvStream for Receiving {
     }
 }
 
-/// Where the frames of a stream are. `h3` keeps the bytes of a frame until it has all of them, but for DATA.
-struct Framing {
-    part: Part,
-    number: Number,
+/// A parser that follows frame boundaries. `h3` buffers every frame except DATA until it is complete, so lengths must
+/// be limited.
+struct FrameParser {
+    part: FramePart,
+    number: PartialVarint,
 }
 
-enum Part {
-    /// What a stream of one direction is for (RFC 9114 6.2).
+enum FramePart {
+    /// The type of a unidirectional stream (RFC 9114 6.2).
     Purpose,
-    /// A frame's type.
+    /// The type of a frame.
     Type,
-    /// A frame's length; whether it has to be bounded.
+    /// The length of a frame, and whether the length is limited.
     Length(bool),
-    /// What is left of a frame.
+    /// The remaining bytes of a frame.
     Payload(u64),
-    /// No frames.
+    /// A stream without frames.
     Other,
 }
 
-impl Framing {
-    fn of_one_way() -> Framing {
-        Framing { part: Part::Purpose, number: Number::default() }
+impl FrameParser {
+    fn for_uni_stream() -> FrameParser {
+        FrameParser { part: FramePart::Purpose, number: PartialVarint::default() }
     }
 
-    fn of_request() -> Framing {
-        Framing { part: Part::Type, number: Number::default() }
+    fn for_request() -> FrameParser {
+        FrameParser { part: FramePart::Type, number: PartialVarint::default() }
     }
 
-    /// False: a frame is too long.
+    /// Parses more bytes of the stream. Returns false if a frame is too long.
     fn takes(&mut self, mut data: &[u8]) -> bool {
         while let Some((first, rest)) = data.split_first() {
-            if let Part::Payload(left) = &mut self.part {
+            if let FramePart::Payload(left) = &mut self.part {
+                // Payload is skipped in one step, whatever its length.
                 let skipped = usize::try_from(*left).unwrap_or(usize::MAX).min(data.len());
                 (*left, data) = (*left - skipped as u64, &data[skipped..]);
                 if *left == 0 {
-                    self.part = Part::Type;
+                    self.part = FramePart::Type;
                 }
                 continue;
             }
             data = rest;
             let Some(number) = self.number.take(*first) else { continue };
             self.part = match self.part {
-                Part::Purpose if number == CONTROL => Part::Type,
-                Part::Type => Part::Length(number != DATA),
-                Part::Length(true) if number > MOST_OF_A_FRAME => return false,
-                Part::Length(_) => Part::Payload(number),
-                Part::Purpose | Part::Payload(_) | Part::Other => Part::Other,
+                FramePart::Purpose if number == CONTROL => FramePart::Type,
+                FramePart::Type => FramePart::Length(number != DATA),
+                // DATA may have any length, because `h3` does not buffer it.
+                FramePart::Length(true) if number > MAX_FRAME => return false,
+                FramePart::Length(_) => FramePart::Payload(number),
+                FramePart::Purpose | FramePart::Payload(_) | FramePart::Other => FramePart::Other,
             };
-            if matches!(self.part, Part::Payload(0)) {
-                self.part = Part::Type;
+            if matches!(self.part, FramePart::Payload(0)) {
+                self.part = FramePart::Type;
             }
-            if matches!(self.part, Part::Other) {
+            if matches!(self.part, FramePart::Other) {
                 break;
             }
         }
@@ -204,14 +210,14 @@ impl Framing {
     }
 }
 
-/// A number of one to eight bytes (RFC 9000 16), which come one by one.
+/// A partially received variable-length integer (RFC 9000 16).
 #[derive(Default)]
-struct Number {
+struct PartialVarint {
     value: u64,
     left: u8,
 }
 
-impl Number {
+impl PartialVarint {
     fn take(&mut self, byte: u8) -> Option<u64> {
         (self.value, self.left) = match self.left {
             0 => (u64::from(byte & 0x3f), (1 << (byte >> 6)) - 1),
@@ -221,28 +227,31 @@ impl Number {
     }
 }
 
-/// Both ends of a stream. See [`Streams`] for an example.
-pub struct Both<B> {
-    send: Sending<B>,
-    receive: Receiving,
+/// The two halves of a stream. See [`H3Connection`] for an example.
+pub struct H3BidiStream<B> {
+    send: H3SendStream<B>,
+    receive: H3ReceiveStream,
 }
 
-impl<B> Both<B> {
-    fn new((send, receive): (SendStream, ReceiveStream)) -> Both<B> {
-        Both { send: Sending::new(send), receive: Receiving::new(receive, Framing::of_request()) }
+impl<B> H3BidiStream<B> {
+    fn new((send, receive): (SendStream, ReceiveStream)) -> H3BidiStream<B> {
+        H3BidiStream {
+            send: H3SendStream::new(send),
+            receive: H3ReceiveStream::new(receive, FrameParser::for_request()),
+        }
     }
 }
 
-impl<B: Buf> quic::BidiStream<B> for Both<B> {
-    type SendStream = Sending<B>;
-    type RecvStream = Receiving;
+impl<B: Buf> quic::BidiStream<B> for H3BidiStream<B> {
+    type SendStream = H3SendStream<B>;
+    type RecvStream = H3ReceiveStream;
 
-    fn split(self) -> (Sending<B>, Receiving) {
+    fn split(self) -> (H3SendStream<B>, H3ReceiveStream) {
         (self.send, self.receive)
     }
 }
 
-impl<B: Buf> quic::SendStream<B> for Both<B> {
+impl<B: Buf> quic::SendStream<B> for H3BidiStream<B> {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         self.send.poll_ready(cx)
     }
@@ -260,7 +269,7 @@ impl<B: Buf> quic::SendStream<B> for Both<B> {
     }
 }
 
-impl<B> quic::RecvStream for Both<B> {
+impl<B> quic::RecvStream for H3BidiStream<B> {
     type Buf = Bytes;
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
@@ -278,7 +287,7 @@ fn number(id: u64) -> StreamId {
     id.try_into().expect("QUIC numbers no stream above 2^62")
 }
 
-fn of_connection(closed: Closed) -> ConnectionErrorIncoming {
+fn h3_connection_error(closed: Closed) -> ConnectionErrorIncoming {
     match closed {
         Closed::ByPeer { code, .. } => ConnectionErrorIncoming::ApplicationClose { error_code: code },
         Closed::TimedOut => ConnectionErrorIncoming::Timeout,
@@ -286,10 +295,10 @@ fn of_connection(closed: Closed) -> ConnectionErrorIncoming {
     }
 }
 
-fn of_stream(error: StreamError) -> StreamErrorIncoming {
+fn h3_stream_error(error: StreamError) -> StreamErrorIncoming {
     match error {
         StreamError::Closed(closed) => {
-            StreamErrorIncoming::ConnectionErrorIncoming { connection_error: of_connection(closed) }
+            StreamErrorIncoming::ConnectionErrorIncoming { connection_error: h3_connection_error(closed) }
         }
         StreamError::Reset(error_code) | StreamError::Stopped(error_code) => {
             StreamErrorIncoming::StreamTerminated { error_code }
@@ -298,13 +307,13 @@ fn of_stream(error: StreamError) -> StreamErrorIncoming {
     }
 }
 
-/// What clients and servers call the protocol (RFC 9114 3.1), for `alpn_protocols` of rustls.
+/// The ALPN identifier of HTTP/3 (RFC 9114 3.1), for `alpn_protocols` of rustls.
 pub const ALPN: &[u8] = b"h3";
-/// What is taken of a stream at a time.
-const MOST_AT_ONCE: usize = 64 << 10;
-/// Of a frame that is kept until it is whole.
-const MOST_OF_A_FRAME: u64 = 256 << 10;
-/// The control stream's purpose, and DATA's type (RFC 9114 6.2.1, 7.2.1).
+/// Maximum bytes per read.
+const MAX_READ: usize = 64 << 10;
+/// Maximum length of a frame that is buffered until complete.
+const MAX_FRAME: u64 = 256 << 10;
+/// The type of the control stream, and the type of DATA frames (RFC 9114 6.2.1, 7.2.1).
 const CONTROL: u64 = 0;
 const DATA: u64 = 0;
 
@@ -312,15 +321,15 @@ const DATA: u64 = 0;
 mod tests {
     use super::*;
 
-    /// However the bytes are cut.
+    /// The result does not depend on how the bytes are split.
     #[test]
-    fn frames_are_bounded_but_for_data() {
+    fn frames_except_data_are_bounded() {
         let data = [&[0x00, 0x80, 0x0f, 0xff, 0xff][..], &[7; 0x0f_ffff]].concat();
         let longest = [&[0x01, 0x80, 0x04, 0x00, 0x00][..], &[7; 256 << 10]].concat();
         let too_long = [0x21, 0x80, 0x04, 0x00, 0x01];
         let whole = [&data[..], &[0x01, 0x00], &longest, &[0x40, 0x21, 0x01, 0x07], &too_long].concat();
         for cut in [1, 2, 3, 7, 1000, 1 << 20] {
-            let mut framing = Framing::of_request();
+            let mut framing = FrameParser::for_request();
             let mut parts = whole.chunks(cut);
             let taken = parts.by_ref().take_while(|part| framing.takes(part)).count();
             assert!(taken == whole.len().div_ceil(cut) - 1 && parts.next().is_none(), "by {cut}: {taken}");
@@ -328,8 +337,8 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_one_direction_have_frames_if_they_control() {
-        assert!(!Framing::of_one_way().takes(&[0x00, 0x04, 0x80, 0x04, 0x00, 0x01]));
-        assert!(Framing::of_one_way().takes(&[0x02, 0x04, 0x80, 0x04, 0x00, 0x01]));
+    fn only_control_streams_among_uni_streams_have_frames() {
+        assert!(!FrameParser::for_uni_stream().takes(&[0x00, 0x04, 0x80, 0x04, 0x00, 0x01]));
+        assert!(FrameParser::for_uni_stream().takes(&[0x02, 0x04, 0x80, 0x04, 0x00, 0x01]));
     }
 }

@@ -1,20 +1,20 @@
 //! Clients that wait for the application's decision.
 
-use crate::core::{Core, Decision};
-use crate::endpoint::Shared;
+use crate::core::{ClientDecision, EndpointCore};
+use crate::endpoint::EndpointShared;
 use core::fmt;
 use core::net::SocketAddr;
 use std::sync::Arc;
 
-/// A client that asks for a connection, before its handshake. Dropped, it is refused.
+/// A client's connection attempt, before the handshake. Dropping it refuses the client.
 ///
-/// [`Config::decides`](crate::Config::decides) makes an endpoint leave clients to the application. An accepted client's connection comes out
-/// of [`Endpoint::accept`](crate::Endpoint::accept) when its handshake is done.
+/// With [`Config::decides`](crate::Config::decides), an endpoint leaves clients to the application. When an accepted
+/// client's handshake is done, [`Endpoint::accept`](crate::Endpoint::accept) returns its connection.
 ///
 /// ```
 /// use quic_offload::{Endpoint, Incoming};
 ///
-/// /// Accepts clients of this network, and asks others to prove their address.
+/// /// Accepts loopback clients, refuses multicast addresses, and validates the address of all others.
 /// async fn decide(endpoint: Endpoint) {
 ///     while let Some(incoming) = endpoint.incoming().await {
 ///         let incoming: Incoming = incoming;
@@ -27,44 +27,44 @@ use std::sync::Arc;
 /// }
 /// ```
 pub struct Incoming {
-    shared: Arc<Shared>,
+    shared: Arc<EndpointShared>,
     client: Option<noq_proto::Incoming>,
     remote: SocketAddr,
     is_validated: bool,
 }
 
 impl Incoming {
-    pub(crate) fn new(shared: Arc<Shared>, client: noq_proto::Incoming) -> Incoming {
+    pub(crate) fn new(shared: Arc<EndpointShared>, client: noq_proto::Incoming) -> Incoming {
         let (remote, is_validated) = (client.remote_address(), client.remote_address_validated());
         Incoming { shared, client: Some(client), remote, is_validated }
     }
 
-    /// Returns the address that the client's packet came from.
+    /// Returns the source address of the client's packet.
     pub fn remote_addr(&self) -> SocketAddr {
         self.remote
     }
 
-    /// Tests whether the client has proved that it receives packets at its address (RFC 9000 8.1).
+    /// Tests whether the client has proved that packets reach it at its address (RFC 9000 8.1).
     pub fn is_validated(&self) -> bool {
         self.is_validated
     }
 
-    /// Begins the handshake. If the endpoint has no room by its limits, the client is refused instead.
+    /// Starts the handshake. If the endpoint has reached its limits, the client is refused instead.
     pub fn accept(mut self) {
-        self.decide(Core::accept);
+        self.decide(EndpointCore::accept);
     }
 
-    /// Tells the client that it is refused.
+    /// Refuses the client.
     pub fn refuse(mut self) {
-        self.decide(Core::refuse);
+        self.decide(EndpointCore::refuse);
     }
 
-    /// Asks the client to prove its address and to come back (Retry). Accepts a client that comes back from that.
+    /// Asks the client to prove its address and try again (Retry). If the client has done so already, it is accepted.
     pub fn retry(mut self) {
-        self.decide(Core::retry);
+        self.decide(EndpointCore::retry);
     }
 
-    fn decide(&mut self, decision: Decision) {
+    fn decide(&mut self, decision: ClientDecision) {
         let Some(client) = self.client.take() else { return };
         let now = self.shared.now();
         self.shared.lock().decide(now, client, decision);
@@ -73,7 +73,7 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        self.decide(Core::refuse);
+        self.decide(EndpointCore::refuse);
     }
 }
 

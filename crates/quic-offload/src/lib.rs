@@ -9,22 +9,20 @@
 //!  DatagramSocket (host stack, tokio) --- contexts, keys, asks --> NIC
 //! ```
 //!
-//! - [`Endpoint`]: a socket's connections. Its [`Driver`] runs them, and a task
-//!   polls the driver; `TokioEndpoint` does both.
-//! - [`Connection`], [`SendStream`], [`ReceiveStream`]: an application's part.
-//! - [`Config`], [`Offload`]: the set-up. [`Closed`], [`StreamError`]: failures.
-//! - `core/`: the endpoint without sockets, clocks and tasks. `crypto/`: TLS
-//!   handshakes by rustls, and the keys that state machine and device share.
+//! - [`Endpoint`]: the connections of a UDP socket. Its [`Driver`] runs them; a task polls the driver. `TokioEndpoint`
+//!   does both.
+//! - [`Connection`], [`SendStream`], [`ReceiveStream`]: the application's handles.
+//! - [`Config`], [`Offload`]: the configuration. [`Closed`], [`StreamError`]: failures.
+//! - `core/`: the endpoint without sockets, clocks and tasks. `crypto/`: TLS handshakes by rustls, and the keys that
+//!   the QUIC state machine and the device share.
 //!
-//! What the device refuses, loses or does not know, software does: the wire
-//! shows the same packets.
+//! Work that the device refuses, loses or does not support is done in software. The wire shows the same packets.
 //!
-//! Crate `tracing` gets a span for each connection and events when it is opened
-//! or closed, a path comes or goes, keys change, and the device takes, refuses
-//! or loses its contexts (level DEBUG).
+//! The crate `tracing` gets a span for each connection. Events (level DEBUG) report connections and paths that open or
+//! close, key updates, and contexts that the device takes, refuses or loses.
 //!
 //! # On an emulated host
-//! The same endpoints run over its UDP, and its NIC seals and opens:
+//! The same endpoints run over an emulated host's UDP, and the host's NIC seals and opens the packets:
 //!
 //! ```
 //! use nic_sim::NicConfig;
@@ -50,8 +48,8 @@
 //! let socket = far.stack().bind_udp(Some(4433))?;
 //! let (server, driver): (Endpoint, Driver) =
 //!     Endpoint::new(socket, far.runtime(), Config::default(), Some(tls))?;
-//! let _runs = far.spawn("driver", driver);
-//! let _serves = far.spawn("server", async move {
+//! let _driver_task = far.spawn("driver", driver);
+//! let _server_task = far.spawn("server", async move {
 //!     let connection: Connection = server.accept().await.expect("it is open");
 //!     let (mut send, mut receive): (SendStream, ReceiveStream) =
 //!         connection.accept_bi().await?;
@@ -66,7 +64,7 @@
 //! let config = Config::default().with(|config| config.offload = Offload::Both);
 //! let socket = near.stack().bind_udp(None)?;
 //! let (client, driver) = Endpoint::new(socket, near.runtime(), config, None)?;
-//! let _runs = near.spawn("driver", driver);
+//! let _driver_task = near.spawn("driver", driver);
 //! let to = (far.address(), 4433).into();
 //! let connecting: Connecting =
 //!     client.connect(&tls, to, &server_name().to_str())?;
@@ -121,5 +119,5 @@ pub use offload_api::TokioTimers;
 #[cfg(all(feature = "tokio", target_os = "linux"))]
 pub use {offload_api::TokioDatagrams, tokio_endpoint::TokioEndpoint};
 
-/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+/// The crates that appear in this crate's API, so that a program needs no further line in its Cargo.toml.
 pub use {bytes, offload_api as api, offload_base as base, rustls};

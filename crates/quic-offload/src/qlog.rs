@@ -1,5 +1,5 @@
-//! What connections did, event by event (qlog, draft-ietf-quic-qlog-quic-events-12): packets sent, received and lost, windows, round trips,
-//! timers; for qvis and its like.
+//! Event logs of connections (qlog, draft-ietf-quic-qlog-quic-events-12), for viewers such as qvis: packets sent,
+//! received and lost, congestion windows, round-trip times, timers.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Says where the events of each connection are written, as JSON-SEQ. Times in it are milliseconds on the endpoint's clock, so that
-/// those of both ends of a testbed can be laid beside each other.
+/// Opens an event log, in JSON-SEQ, for each connection. Times are in milliseconds of the endpoint's clock, so that
+/// logs of both ends of a testbed can be compared.
 ///
 /// ```
 /// use quic_offload::{Config, Qlog, QlogConnection};
@@ -23,11 +23,11 @@ use std::time::Instant;
 /// assert!(config.qlog.is_some());
 /// ```
 #[derive(Clone)]
-pub struct Qlog(Arc<Open>);
+pub struct Qlog(Arc<QlogOpener>);
 
-type Open = dyn Fn(&QlogConnection) -> Option<Box<dyn Write + Send + Sync>> + Send + Sync;
+type QlogOpener = dyn Fn(&QlogConnection) -> Option<Box<dyn Write + Send + Sync>> + Send + Sync;
 
-/// A connection whose events may be written.
+/// A connection that may be logged.
 ///
 /// ```
 /// let of = quic_offload::QlogConnection { is_client: true, remote: ([192, 0, 2, 1], 443).into(), name: "0a1b".into() };
@@ -35,28 +35,29 @@ type Open = dyn Fn(&QlogConnection) -> Option<Box<dyn Write + Send + Sync>> + Se
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QlogConnection {
-    /// At this end is its client.
+    /// Whether this end is the client.
     pub is_client: bool,
-    /// Where the other end is.
+    /// The other end's address.
     pub remote: SocketAddr,
-    /// The connection ID that its client chose first, in hexadecimal digits: the same at both ends.
+    /// The first destination connection ID that the client chose, in hexadecimal; the same at both ends.
     pub name: String,
 }
 
 impl QlogConnection {
-    /// What a file with its events may be called.
+    /// Returns a file name for the log.
     pub fn file_name(&self) -> String {
         format!("{}-{}.sqlog", if self.is_client { "client" } else { "server" }, self.name)
     }
 }
 
 impl Qlog {
-    /// Asks `open` for each connection; `None`: nothing is written.
+    /// Creates a log for each connection for which `open` returns a writer.
     pub fn new(open: impl Fn(&QlogConnection) -> Option<Box<dyn Write + Send + Sync>> + Send + Sync + 'static) -> Qlog {
         Qlog(Arc::new(open))
     }
 
-    /// A file for each connection in a folder that is there. A connection whose file cannot be made goes on without.
+    /// Writes a file per connection into an existing folder. If a file cannot be created, the connection goes on
+    /// without a log.
     pub fn folder(folder: impl Into<PathBuf>) -> Qlog {
         let folder = folder.into();
         Qlog::new(move |of| {
@@ -66,7 +67,7 @@ impl Qlog {
     }
 
     pub(crate) fn apply(&self, epoch: Instant, transport: &mut TransportConfig) {
-        transport.qlog_factory(Arc::new(Factory { open: self.0.clone(), epoch }));
+        transport.qlog_factory(Arc::new(EndpointQlogFactory { open: self.0.clone(), epoch }));
     }
 }
 
@@ -76,12 +77,12 @@ impl fmt::Debug for Qlog {
     }
 }
 
-struct Factory {
-    open: Arc<Open>,
+struct EndpointQlogFactory {
+    open: Arc<QlogOpener>,
     epoch: Instant,
 }
 
-impl QlogFactory for Factory {
+impl QlogFactory for EndpointQlogFactory {
     fn for_connection(&self, side: Side, remote: SocketAddr, cid: ConnectionId, _: Instant) -> Option<QlogConfig> {
         let of = QlogConnection { is_client: side.is_client(), remote, name: cid.to_string() };
         let mut config = QlogConfig::new((self.open)(&of)?);

@@ -1,36 +1,36 @@
-//! Figures of connections and paths.
+//! Statistics of connections and paths.
 
 use crate::core::Conn;
 use core::time::Duration;
 use noq_proto::{PathId, PathStats};
 
-/// Figures of a connection.
+/// Statistics of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// The estimated round-trip time of the first path.
+    /// The smoothed round-trip time of the first path.
     pub rtt: Duration,
-    /// Congestion windows of all paths together, in bytes.
+    /// Sum of the congestion windows of all paths, in bytes.
     pub window: u64,
     /// Packets sent.
     pub sent: u64,
     /// Packets declared lost.
     pub lost: u64,
-    /// Bytes of the datagrams sent.
+    /// Bytes sent, in UDP payloads.
     pub bytes_sent: u64,
-    /// Bytes of the datagrams received.
+    /// Bytes received, in UDP payloads.
     pub bytes_received: u64,
-    /// Times that the keys changed.
+    /// Key updates.
     pub key_updates: u64,
-    /// Paths that are open.
+    /// Open paths.
     pub paths: usize,
 }
 
-/// Figures of one path.
+/// Statistics of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathStatistics {
-    /// The estimated round-trip time.
+    /// The smoothed round-trip time.
     pub rtt: Duration,
     /// The congestion window, in bytes.
     pub window: u64,
@@ -38,9 +38,9 @@ pub struct PathStatistics {
     pub sent: u64,
     /// Packets declared lost.
     pub lost: u64,
-    /// Bytes of the datagrams sent.
+    /// Bytes sent, in UDP payloads.
     pub bytes_sent: u64,
-    /// Bytes of the largest datagram that the path is known to take.
+    /// The largest UDP payload that the path is known to carry.
     pub udp_payload: u16,
 }
 

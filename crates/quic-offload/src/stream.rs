@@ -1,7 +1,7 @@
-//! Streams in an application's hands.
+//! The application's handles of streams.
 
-use crate::connection::{Held, code_of, open};
-use crate::core::{Conn, Next};
+use crate::connection::{ConnectionGuard, code_of, open};
+use crate::core::{Conn, ReadResult};
 use crate::error::StreamError;
 use bytes::Bytes;
 use core::fmt;
@@ -14,10 +14,10 @@ use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The end of a stream that sends. Dropped without [`finish`](Self::finish), it is reset with code 0: half of something is
-/// not to look like all of it.
+/// The sending half of a stream. Dropping it without [`finish`](Self::finish) resets the stream with code 0, so that
+/// the peer does not take a part for the whole.
 pub struct SendStream {
-    held: Arc<Held>,
+    held: Arc<ConnectionGuard>,
     id: StreamId,
     state: SendState,
 }
@@ -34,19 +34,19 @@ enum SendState {
 }
 
 impl SendStream {
-    pub(crate) fn new(held: Arc<Held>, id: StreamId) -> SendStream {
+    pub(crate) fn new(held: Arc<ConnectionGuard>, id: StreamId) -> SendStream {
         SendStream { held, id, state: SendState::Open }
     }
 
-    /// The stream's number.
+    /// Returns the stream's number.
     pub fn id(&self) -> u64 {
         self.id.into()
     }
 
-    /// Writes some of `data`; says how much.
+    /// Writes a part of `data`. Returns its length.
     ///
     /// # Errors
-    /// If the stream has ended, or the connection.
+    /// If the stream or the connection has ended.
     pub fn poll_write_some(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize, StreamError>> {
         let id = self.id;
         self.poll_put(cx, |conn| {
@@ -55,10 +55,10 @@ impl SendStream {
         })
     }
 
-    /// Sends all of `data`, without a copy of its own.
+    /// Sends all of `data` without copying.
     ///
     /// # Errors
-    /// If the stream has ended, or the connection.
+    /// If the stream or the connection has ended.
     pub async fn send(&mut self, data: Bytes) -> Result<(), StreamError> {
         let mut left = [data];
         while !left[0].is_empty() {
@@ -82,6 +82,7 @@ impl SendStream {
                 Poll::Ready(Ok(count))
             }
             Err(WriteError::Blocked) => {
+                // The waker is stored under the same lock, so that no event can be missed in between.
                 conn.waiting.writers.insert(self.id, cx.waker().clone());
                 Poll::Pending
             }
@@ -99,10 +100,10 @@ impl SendStream {
         }
     }
 
-    /// Nothing follows. What was written arrives, as long as the connection is open.
+    /// Marks the end of the stream. Written data still arrives while the connection is open.
     ///
     /// # Errors
-    /// If the stream has ended, or the connection.
+    /// If the stream or the connection has ended.
     pub fn finish(&mut self) -> Result<(), StreamError> {
         self.check_open()?;
         let mut core = self.held.core();
@@ -115,14 +116,15 @@ impl SendStream {
             Err(FinishError::Stopped(code)) => Err(note_stopped(&mut self.state, code)),
             Err(FinishError::ClosedStream) => Err(StreamError::Ended),
         };
+        // The end of the stream needs a packet even if all data was sent.
         core.touch(self.held.at);
         finished
     }
 
-    /// Waits until the peer has acknowledged all of a stream that is finished.
+    /// Waits until the peer has acknowledged the whole of a finished stream.
     ///
     /// # Errors
-    /// If the peer will not read it, it was [reset](Self::reset), or the connection ended.
+    /// If the peer stopped the stream, the stream was [reset](Self::reset), or the connection ended.
     pub async fn acknowledged(&mut self) -> Result<(), StreamError> {
         poll_fn(|cx| self.poll_acknowledged(cx)).await
     }
@@ -146,13 +148,13 @@ impl SendStream {
                 conn.waiting.finishers.insert(self.id, cx.waker().clone());
                 Poll::Pending
             }
-            // The state machine has forgotten the stream, so all of it was acknowledged.
+            // The state machine forgets a stream when all of it is acknowledged.
             Err(_) => Poll::Ready(Ok(())),
         }
     }
 
-    /// Waits until the peer stops the stream, and returns the peer's code. Returns `None` if the peer has acknowledged all of a stream that is
-    /// finished.
+    /// Waits until the peer stops the stream, and returns the peer's code. Returns `None` if the peer has acknowledged
+    /// the whole of a finished stream.
     ///
     /// # Errors
     /// If the stream was [reset](Self::reset), or the connection ended.
@@ -164,7 +166,7 @@ impl SendStream {
         }
     }
 
-    /// The rest does not follow; the peer is told why, in the application's own numbers.
+    /// Abandons the rest of the stream, with the application's code for the peer.
     ///
     /// # Panics
     /// If the code is above 2^62 - 1 (RFC 9000 16).
@@ -176,14 +178,14 @@ impl SendStream {
         self.state = SendState::Reset;
         let mut core = self.held.core();
         if let Ok(conn) = self.held.get(&mut core) {
-            let _done = conn.noq.send_stream(self.id).reset(code);
+            let _ = conn.noq.send_stream(self.id).reset(code);
             core.touch(self.held.at);
         }
     }
 
-    /// Which streams go first: those of a higher number.
+    /// Sets the priority. Streams of a higher number are sent first.
     pub fn set_priority(&mut self, priority: i32) {
-        let _done = self.held.with(|_, conn| conn.noq.send_stream(self.id).set_priority(priority));
+        let _ = self.held.with(|_, conn| conn.noq.send_stream(self.id).set_priority(priority));
     }
 }
 
@@ -224,25 +226,25 @@ impl Drop for SendStream {
     }
 }
 
-/// The end of a stream that receives. Dropped before its end, it is stopped with code 0.
+/// The receiving half of a stream. Dropping it before the end stops the stream with code 0.
 pub struct ReceiveStream {
-    held: Arc<Held>,
+    held: Arc<ConnectionGuard>,
     id: StreamId,
-    /// All of it was taken, or it was stopped or reset.
+    /// The result of the end: the stream was read completely, reset or stopped.
     end: Option<Result<(), StreamError>>,
 }
 
 impl ReceiveStream {
-    pub(crate) fn new(held: Arc<Held>, id: StreamId) -> ReceiveStream {
+    pub(crate) fn new(held: Arc<ConnectionGuard>, id: StreamId) -> ReceiveStream {
         ReceiveStream { held, id, end: None }
     }
 
-    /// The stream's number.
+    /// Returns the stream's number.
     pub fn id(&self) -> u64 {
         self.id.into()
     }
 
-    /// The next bytes, `most` of them at most, as they came; `None`: the stream is at its end.
+    /// Receives the next bytes, at most `most`, without copying. Returns `None` at the end of the stream.
     ///
     /// # Errors
     /// If the peer reset the stream, or the connection ended.
@@ -250,11 +252,12 @@ impl ReceiveStream {
         poll_fn(|cx| self.poll_next(cx, most)).await
     }
 
-    /// Receives the whole rest of the stream, if it has at most `limit` bytes. Bytes received by a future that is dropped are lost.
+    /// Receives the rest of the stream, if it has at most `limit` bytes. If the future is dropped, the bytes received
+    /// so far are lost.
     ///
     /// # Errors
-    /// [`StreamError::TooLong`] if there are more: the stream goes on, without the bytes that were received. Otherwise as for
-    /// [`receive`](Self::receive).
+    /// [`StreamError::TooLong`] if the rest is longer. The stream can still be read, but the bytes received so far are
+    /// lost. Otherwise as for [`receive`](Self::receive).
     pub async fn read_to_end(&mut self, limit: usize) -> Result<Vec<u8>, StreamError> {
         let mut all = Vec::new();
         while let Some(data) = self.receive(MAX_READ).await? {
@@ -266,7 +269,7 @@ impl ReceiveStream {
         Ok(all)
     }
 
-    /// [`receive`](Self::receive), polled.
+    /// Polls [`receive`](Self::receive).
     ///
     /// # Errors
     /// As for [`receive`](Self::receive).
@@ -278,17 +281,18 @@ impl ReceiveStream {
         let conn = self.held.get(&mut core)?;
         let (next, owes) = conn.read_stream(self.id, most);
         let result = match next {
-            Next::Data(data) => Poll::Ready(Ok(Some(data))),
-            Next::Finished => {
+            ReadResult::Data(data) => Poll::Ready(Ok(Some(data))),
+            ReadResult::Finished => {
                 self.end = Some(Ok(()));
                 Poll::Ready(Ok(None))
             }
-            Next::Reset(code) => {
+            ReadResult::Reset(code) => {
                 self.end = Some(Err(StreamError::Reset(code)));
                 Poll::Ready(Err(StreamError::Reset(code)))
             }
-            Next::Closed => Poll::Ready(Err(conn.closed.clone().map_or(StreamError::Ended, StreamError::Closed))),
-            Next::Nothing => match &conn.closed {
+            // The stream may end with its connection or by itself.
+            ReadResult::Closed => Poll::Ready(Err(conn.closed.clone().map_or(StreamError::Ended, StreamError::Closed))),
+            ReadResult::Nothing => match &conn.closed {
                 Some(closed) => Poll::Ready(Err(closed.clone().into())),
                 None => {
                     conn.waiting.readers.insert(self.id, cx.waker().clone());
@@ -296,13 +300,14 @@ impl ReceiveStream {
                 }
             },
         };
+        // The driver must send the new credit to the peer.
         if owes {
             core.touch(self.held.at);
         }
         result
     }
 
-    /// The rest is not wanted; the peer is told why, in the application's own numbers.
+    /// Tells the peer that the rest of the stream is not wanted, with the application's code.
     ///
     /// # Panics
     /// If the code is above 2^62 - 1 (RFC 9000 16).
@@ -355,7 +360,7 @@ impl Drop for ReceiveStream {
     }
 }
 
-/// Bytes that [`ReceiveStream::read_to_end`] takes at a time.
+/// Bytes per read of [`ReceiveStream::read_to_end`].
 const MAX_READ: usize = 1 << 16;
 
 impl fmt::Debug for SendStream {

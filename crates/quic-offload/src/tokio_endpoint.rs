@@ -1,4 +1,4 @@
-//! Endpoints over the kernel's UDP, which tokio runs.
+//! Endpoints over the kernel's UDP, run by tokio.
 
 use crate::config::{Config, ServerTls};
 use crate::endpoint::Endpoint;
@@ -7,8 +7,8 @@ use offload_api::{TokioDatagrams, TokioTimers};
 use std::io;
 use std::sync::Arc;
 
-/// Makes endpoints over the kernel's UDP. A task of tokio's runs each one; the task ends, and the port is free again, when the last handle of
-/// the endpoint is dropped and its connections are drained. (Feature `tokio`, on Linux.)
+/// Creates endpoints over the kernel's UDP. A tokio task runs each endpoint. The task ends and frees the port when the
+/// last handle of the endpoint is dropped and its connections are drained. (Feature `tokio`, on Linux.)
 ///
 /// ```
 /// use quic_offload::{Config, TokioDatagrams, TokioEndpoint};
@@ -29,8 +29,8 @@ use std::sync::Arc;
 pub enum TokioEndpoint {}
 
 impl TokioEndpoint {
-    /// Binds a UDP socket and makes an endpoint that connects. `0.0.0.0:0` and `[::]:0` leave address and port to the kernel; the latter
-    /// reaches IPv4 as well.
+    /// Binds a UDP socket and creates an endpoint that connects. With `0.0.0.0:0` or `[::]:0` the kernel chooses
+    /// address and port; `[::]:0` reaches IPv4 as well.
     ///
     /// # Errors
     /// If the address cannot be bound.
@@ -41,7 +41,7 @@ impl TokioEndpoint {
         TokioEndpoint::over(TokioDatagrams::bind(address)?, Config::default(), None)
     }
 
-    /// Binds a UDP socket and makes an endpoint that accepts, and connects.
+    /// Binds a UDP socket and creates an endpoint that accepts and connects.
     ///
     /// # Errors
     /// If the address cannot be bound.
@@ -52,7 +52,7 @@ impl TokioEndpoint {
         TokioEndpoint::over(TokioDatagrams::bind(address)?, Config::default(), Some(tls))
     }
 
-    /// Makes an endpoint at a socket; it accepts if it has a server's side of TLS.
+    /// Creates an endpoint on a socket. With `server`, the endpoint accepts connections.
     ///
     /// # Errors
     /// If the system has no randomness.

@@ -17,7 +17,7 @@ use hyper::HeaderMap;
 use hyper::body::{Body as HttpBody, Frame};
 use hyper::header::{CONTENT_LENGTH, HeaderValue};
 use offload_base::time::Alarm;
-use quic_offload::http3::{Receiving, Sending};
+use quic_offload::http3::{H3ReceiveStream, H3SendStream};
 use std::io;
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(crate) trait BodySink: Send {
 
 macro_rules! ends_of {
     ($side:ident) => {
-        impl BodySource for h3::$side::RequestStream<Receiving, Bytes> {
+        impl BodySource for h3::$side::RequestStream<H3ReceiveStream, Bytes> {
             fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamError>> {
                 self.poll_recv_data(cx).map_ok(|data| data.map(|mut data| data.copy_to_bytes(data.remaining())))
             }
@@ -51,7 +51,7 @@ macro_rules! ends_of {
             }
         }
 
-        impl BodySink for h3::$side::RequestStream<Sending<Bytes>, Bytes> {
+        impl BodySink for h3::$side::RequestStream<H3SendStream<Bytes>, Bytes> {
             async fn data(&mut self, data: Bytes) -> Result<(), StreamError> {
                 self.send_data(data).await
             }

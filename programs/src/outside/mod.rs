@@ -347,7 +347,7 @@ impl Outside {
         if let Some(path) = &options.mirror {
             let store = options.numbers.folder().map_err(io::Error::other)?;
             let memory = keys::memory(&store, path, None).map_err(io::Error::other)?;
-            builder = builder.layer(move |queues| SecureDevice::of_queues_with(queues, memory.clone()));
+            builder = builder.layer(move |queues| SecureDevice::for_queues_with(queues, memory.clone()));
         }
         let mut builder = builder.attach(0, self.end.name(), self.port.clone(), wire.link());
         if let Some(capture) = capture {

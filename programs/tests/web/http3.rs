@@ -22,7 +22,7 @@ use offload_programs::web::limits::{Capacity, Limits};
 use offload_programs::web::site::Site;
 use offload_testbed::identity::{self, Randomness};
 use offload_testbed::{BedHost, Testbed};
-use quic_offload::http3::{ALPN, Streams};
+use quic_offload::http3::{ALPN, H3Connection};
 use quic_offload::{ClientTls, Closed, Config, Connection, Endpoint};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -213,7 +213,7 @@ fn half_open_connections_shut_out_no_client() {
     assert_eq!(counters.value("QuicRetries"), 1100 - 256 + 1);
 }
 
-type Requests = SendRequest<Streams, Bytes>;
+type Requests = SendRequest<H3Connection, Bytes>;
 type Doing = core::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A host that asks.
@@ -234,7 +234,7 @@ impl Client {
     async fn connect(&self) -> (Connection, Requests) {
         let connection = self.quic().await;
         let mut builder = h3::client::builder();
-        let (mut driver, requests) = builder.send_grease(false).build(Streams(connection.clone())).await.unwrap();
+        let (mut driver, requests) = builder.send_grease(false).build(H3Connection(connection.clone())).await.unwrap();
         let _ends_with_the_connection = self.host.spawn("h3", async move { driver.wait_idle().await });
         (connection, requests)
     }

@@ -12,7 +12,7 @@ use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 use offload_formats::{Gtpu, GtpuMessage};
 use pdcp::crypto::{Algorithm, Direction, Key};
-use pdcp::gtpu::{Bearer, Node, Protection, Tunnel};
+use pdcp::gtpu::{Bearer, Node, PduProtection, Tunnel};
 use pdcp::{BearerKind, Config, Security, SnLen};
 use std::future::Future;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 /// One input.
 pub fn run(data: &[u8]) {
     let (clock, inbox) = (Arc::new(Still::default()), Inbox::default());
-    let (node, mut driver) = Node::new(Socket(inbox.clone()), clock.clone(), Protection::Cpu);
+    let (node, mut driver) = Node::new(Socket(inbox.clone()), clock.clone(), PduProtection::Cpu);
     let peer = SocketAddr::from(([10, 0, 0, 1], Gtpu::PORT));
     let kinds = [(BearerKind::Unacknowledged, SnLen::Twelve), (BearerKind::Acknowledged, SnLen::Eighteen)];
     let open = |(number, (kind, numbers))| {

@@ -1,6 +1,6 @@
-//! Eight words, or two blocks, in a register of 256 bits; S-boxes by AES-NI and byte shuffles.
+//! Eight words, or two blocks, in a 256-bit register. S-boxes use AES-NI and byte shuffles.
 //!
-//! See [`x86`](super::x86) for why it is safe.
+//! See [`x86`](super::x86) for the safety argument.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -14,7 +14,7 @@ use super::clmul::{self, absorb};
 use super::{Block, Blocks, Wide, Words};
 use crate::lane::Lane;
 use crate::linear::{self, halves};
-use crate::run::{self, Stream};
+use crate::run::{self, GeneratorKind};
 use crate::sbox;
 use crate::words::portable::{DIV, MUL, TURNED};
 
@@ -37,14 +37,14 @@ impl Avx2 {
         fn rotate_bytes(words: __m256i, by: &[u8; 16]) -> __m256i {
             _mm256_shuffle_epi8(words, Avx2::table(words, by))
         }
-        /// A table of 256 bytes in sixteen look-ups and a tree of choices by the four high bits.
+        /// Looks up a table of 256 bytes: sixteen look-ups, and a tree of selections by the four high bits.
         fn look_up(bytes: __m256i, table: &[[u8; 16]; 16]) -> __m256i {
             let low = Avx2::low_half(bytes);
             let mut found = [bytes; 16];
             for (found, table) in found.iter_mut().zip(table) {
                 *found = _mm256_shuffle_epi8(Avx2::table(bytes, table), low);
             }
-            // A choice is by the highest bit of each byte.
+            // A selection tests the highest bit of each byte.
             let by_4 = _mm256_slli_epi16::<3>(bytes);
             for index in 0..8 {
                 found[index] = _mm256_blendv_epi8(found[2 * index], found[2 * index + 1], by_4);
@@ -59,24 +59,24 @@ impl Avx2 {
             }
             _mm256_blendv_epi8(found[0], found[1], bytes)
         }
-        /// A linear map of the lowest byte of each word to words, three bits at a time.
+        /// Applies a linear map from the lowest byte of each word to words, three bits at a time.
         fn linear_words(words: [__m256i; 3], tables: &[[u32; 8]; 3]) -> Self {
             let a = load(tables[0].as_ptr().cast());
             let b = load(tables[1].as_ptr().cast());
             let c = load(tables[2].as_ptr().cast());
             let [of_a, of_b, of_c] = [
-                // The instruction takes the lowest three bits of an index.
+                // The instruction uses only the lowest three bits of an index.
                 _mm256_permutevar8x32_epi32(a, words[0]),
                 _mm256_permutevar8x32_epi32(b, words[1]),
                 _mm256_permutevar8x32_epi32(c, words[2]),
             ];
             Avx2(xor(xor(of_a, of_b), of_c))
         }
-        /// Both halves through a round of AES that leaves rows where they are.
+        /// Applies an AES round without ShiftRows to both halves.
         fn aes_rows(bytes: __m256i, mix: bool) -> __m256i {
             Avx2::aes_halves(Avx2::rotate_bytes(bytes, &UNSHIFT_ROWS), mix)
         }
-        /// Both halves through a round of AES, the last one or another.
+        /// Applies an AES round to both halves. Without `mix` it is the last round.
         fn aes_halves(bytes: __m256i, mix: bool) -> __m256i {
             let zero = _mm_setzero_si128();
             let (low, high) = (_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes));
@@ -113,6 +113,7 @@ impl Words for Avx2 {
             let bytes = Avx2::look_up(self.0, &S2);
             let after = Avx2::rotate_bytes(bytes, &ROTATE_24);
             let both = xor(bytes, after);
+            // Bytes with the highest bit set are reduced after doubling.
             let carries = _mm256_cmpgt_epi8(_mm256_setzero_si256(), both);
             let doubled =
                 xor(_mm256_add_epi8(both, both), and(carries, _mm256_set1_epi8(0x69)));
@@ -129,11 +130,12 @@ impl Words for Avx2 {
         }
 
         fn zuc_substitute(self: Self, other: Self) -> (Self, Self) {
-            // Bytes 3 and 1 take S0, bytes 2 and 0 take S1: those of one kind of both words together.
+            // Bytes 3 and 1 take S0, bytes 2 and 0 take S1. Each S-box takes its bytes of both words together.
             let odd = _mm256_set1_epi16(0xff00u16 as i16);
             let first = _mm256_blendv_epi8(_mm256_srli_epi16::<8>(other.0), self.0, odd);
             let second = _mm256_blendv_epi8(other.0, _mm256_slli_epi16::<8>(self.0), odd);
 
+            // S0: three rounds of a Feistel network on the halves of each byte.
             let p1 = Avx2::table(first, &sbox::ZUC_P[0]);
             let p2 = Avx2::table(first, &sbox::ZUC_P[1]);
             let p3 = Avx2::table(first, &sbox::ZUC_P[2]);
@@ -141,10 +143,12 @@ impl Words for Avx2 {
             high = xor(high, _mm256_shuffle_epi8(p1, low));
             low = xor(low, _mm256_shuffle_epi8(p2, high));
             high = xor(high, _mm256_shuffle_epi8(p3, low));
+            // The halves are joined by a rotation.
             let of_low = Avx2::table(first, &ROTATED_HALVES[0]);
             let of_high = Avx2::table(first, &ROTATED_HALVES[1]);
             let first = _mm256_or_si256(_mm256_shuffle_epi8(of_low, low), _mm256_shuffle_epi8(of_high, high));
 
+            // S1: AES's S-box between two linear maps.
             let in_aes = Avx2::linear_bytes(second, &TO_AES);
             let second = Avx2::linear_bytes(Avx2::aes_rows(in_aes, false), &FROM_AES);
             let second = xor(second, _mm256_set1_epi8(linear::ZUC_1_CONSTANT as i8));
@@ -166,12 +170,13 @@ impl Words for Avx2 {
         fn keystream(words: &[Self; 16], out: &mut Blocks) -> () {
             let (of_eight, _) = words.as_chunks::<8>();
             for (half, rows) in of_eight.iter().enumerate() {
+                // Keystream has the high byte of each word first.
                 let mut swapped = [rows[0].0; 8];
                 for (swapped, row) in swapped.iter_mut().zip(rows) {
                     *swapped = Avx2::rotate_bytes(row.0, &SWAP);
                 }
                 let rows = swapped;
-                // As in a matrix of four by four, in both halves of the registers: then the halves change places.
+                // A transposition of four by four in both halves of the registers. Then the halves are exchanged.
                 let mut columns = [rows[0]; 8];
                 for (group, [a, b, c, d]) in rows.as_chunks::<4>().0.iter().enumerate() {
                     let [ab_low, ab_high] = [_mm256_unpacklo_epi32(*a, *b), _mm256_unpackhi_epi32(*a, *b)];
@@ -218,9 +223,9 @@ impl Wide for Avx2 {
     }
 }
 
-/// What undoes ShiftRows in advance.
+/// The inverse of ShiftRows, applied in advance.
 static UNSHIFT_ROWS: [u8; 16] = [0, 13, 10, 7, 4, 1, 14, 11, 8, 5, 2, 15, 12, 9, 6, 3];
-/// To the left, within words.
+/// Rotations to the left within words.
 static ROTATE_8: [u8; 16] = [3, 0, 1, 2, 7, 4, 5, 6, 11, 8, 9, 10, 15, 12, 13, 14];
 static ROTATE_16: [u8; 16] = [2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13];
 static ROTATE_24: [u8; 16] = [1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12];
@@ -237,13 +242,13 @@ static S2: [[u8; 16]; 16] = {
 };
 static TO_AES: [[u8; 16]; 2] = halves(linear::ZUC_TO_AES);
 static FROM_AES: [[u8; 16]; 2] = halves(linear::ZUC_1_OF_AES_SBOX);
-/// The rotation by five that ends S0.
+/// The rotation by five at the end of S0.
 static ROTATED_HALVES: [[u8; 16]; 2] = halves([0x20, 0x40, 0x80, 1, 2, 4, 8, 0x10]);
 
 static MUL_THIRDS: [[u32; 8]; 3] = thirds(&MUL);
 static DIV_THIRDS: [[u32; 8]; 3] = thirds(&DIV);
 
-/// Images of three, three and two bits of a byte; the last for any third bit.
+/// Returns the images of three, three and two bits of a byte. The last table ignores the third bit.
 const fn thirds(images: &[u32; 8]) -> [[u32; 8]; 3] {
     let mut thirds = [[0; 8]; 3];
     let mut index = 0;

@@ -1,6 +1,6 @@
-//! Sixteen words, or four blocks, in a register of 512 bits; S-boxes by GFNI and VBMI, rounds of AES by VAES.
+//! Sixteen words, or four blocks, in a 512-bit register. S-boxes use GFNI and VBMI, rounds of AES use VAES.
 //!
-//! See [`x86`](super::x86) for why it is safe.
+//! See [`x86`](super::x86) for the safety argument.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -14,7 +14,7 @@ use super::clmul::{self, absorb_512 as absorb};
 use super::{Block, Blocks, Wide, Words};
 use crate::lane::Lane;
 use crate::linear::{self, matrix};
-use crate::run::{self, Stream};
+use crate::run::{self, GeneratorKind};
 use crate::sbox;
 use crate::words::portable::{DIV, MUL, TURNED};
 
@@ -26,7 +26,7 @@ backend!(
 impl Avx512 {
     methods! {
         fn mix(words: Self, doubling: i64) -> Self {
-            // b[r - 1] is at the place of b[r] after a rotation to the right by a byte.
+            // After a rotation to the right by a byte, b[r - 1] is at the place of b[r].
             let after = _mm512_ror_epi32::<8>(words.0);
             let both = xor(words.0, after);
             let doubled = _mm512_gf2p8affine_epi64_epi8::<0>(both, _mm512_set1_epi64(doubling));
@@ -41,7 +41,7 @@ impl Avx512 {
             _mm512_mask_blend_epi8(_mm512_movepi8_mask(bytes), low, high)
         }
         fn linear(low: __m512i, high: __m512i, images: &[[u32; 16]; 2]) -> Self {
-            // The instruction takes the lowest four bits of an index.
+            // The instruction uses only the lowest four bits of an index.
             let of_low = load(images[0].as_ptr().cast());
             let of_high = load(images[1].as_ptr().cast());
             Avx512(xor(_mm512_permutexvar_epi32(low, of_low), _mm512_permutexvar_epi32(high, of_high)))
@@ -53,7 +53,7 @@ impl Avx512 {
             let map = _mm512_set1_epi64(matrix(linear::ZUC_1_OF_AES_INVERSE));
             Avx512(_mm512_mask_gf2p8affineinv_epi64_epi8::<0x55>(first, 0x5555_5555_5555_5555, in_aes, map))
         }
-        /// The matrix whose elements are the quarters of registers, turned.
+        /// Transposes a matrix with quarters of registers as elements.
         fn turn_quarters(rows: [__m512i; 4]) -> [__m512i; 4] {
             let [a, b, c, d] = rows;
             let [ab_low, ab_high] = [_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0xee>(a, b)];
@@ -65,7 +65,7 @@ impl Avx512 {
                 _mm512_shuffle_i32x4::<0xdd>(ab_high, cd_high),
             ]
         }
-        /// Of four groups of four rows, those with one column of each quarter: four whole columns.
+        /// Writes four whole columns. The rows are in four groups of four, each with one column per quarter.
         fn columns(rows: [__m512i; 4], out: &mut Blocks, first: usize) -> () {
             for (quarter, column) in Avx512::turn_quarters(rows).into_iter().enumerate() {
                 _mm512_storeu_si512(out.0[4 * quarter + first].as_mut_ptr().cast(), column);
@@ -106,7 +106,7 @@ impl Words for Avx512 {
         }
         fn low_high(self: Self, other: Self) -> Self { Avx512(_mm512_shldi_epi32::<16>(self.0, other.0)) }
         fn rotate_31<const BITS: u32>(self: Self) -> Self {
-            // Above its 31 bits a doubled cell has what comes in from below.
+            // The doubled cell has its highest bit at bit 31. The funnel shift moves the highest bits in from below.
             let doubled = add_32(self.0, self.0);
             let rotated = _mm512_shldv_epi32(self.0, doubled, set_32(BITS as i32));
             Avx512(and(rotated, set_32(0x7fff_ffff)))
@@ -114,10 +114,12 @@ impl Words for Avx512 {
 
         fn keystream(words: &[Self; 16], out: &mut Blocks) -> () {
             let swap = _mm512_broadcast_i32x4(_mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3));
+            // Keystream has the high byte of each word first.
             let mut groups = [[_mm512_setzero_si512(); 4]; 4];
             for (group, rows) in groups.iter_mut().zip(words.as_chunks::<4>().0) {
                 let (a, b) = (_mm512_shuffle_epi8(rows[0].0, swap), _mm512_shuffle_epi8(rows[1].0, swap));
                 let (c, d) = (_mm512_shuffle_epi8(rows[2].0, swap), _mm512_shuffle_epi8(rows[3].0, swap));
+                // A transposition of four by four in each quarter of the registers.
                 let [ab_low, ab_high] = [_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)];
                 let [cd_low, cd_high] = [_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d)];
                 *group = [
@@ -127,6 +129,7 @@ impl Words for Avx512 {
                     _mm512_unpackhi_epi64(ab_high, cd_high),
                 ];
             }
+            // The quarters of one column are in one register of each group.
             let [a, b, c, d] = groups;
             Avx512::columns([a[0], b[0], c[0], d[0]], out, 0);
             Avx512::columns([a[1], b[1], c[1], d[1]], out, 1);
@@ -162,15 +165,15 @@ impl Wide for Avx512 {
     }
 }
 
-/// The sum of three, to VPTERNLOGD.
+/// VPTERNLOGD: the sum of three.
 const XOR: i32 = 0x96;
-/// The third, changed where the first two are both one.
+/// VPTERNLOGD: the third, inverted where the first two are both one.
 const AND_XOR: i32 = 0x6a;
 
 static MUL_HALVES: [[u32; 16]; 2] = halves(&MUL);
 static DIV_HALVES: [[u32; 16]; 2] = halves(&DIV);
 
-/// Images of the low and of the high half of a byte.
+/// Returns the images of the low and of the high half of a byte.
 const fn halves(images: &[u32; 8]) -> [[u32; 16]; 2] {
     let mut halves = [[0; 16]; 2];
     let mut half = 0;

@@ -1,7 +1,7 @@
-//! Many words of 32 bits side by side: word `n` belongs to message `n`. SNOW 3G and ZUC are written once over [`Words`]. And blocks of 128 bits of some
-//! messages side by side, for Snow 5G: [`Wide`].
+//! SIMD abstraction. [`Words`] are 32-bit words side by side: word `n` belongs to message `n`. SNOW 3G and ZUC are
+//! written once over it. [`Wide`] are 128-bit blocks of a few messages side by side, for Snow 5G.
 //!
-//! `portable.rs` is safe Rust; `avx2.rs` and `avx512.rs` are instructions of x86-64, and `x86.rs` their common part.
+//! `portable.rs` is safe Rust. `avx2.rs` and `avx512.rs` are x86-64 instructions, and `x86.rs` is their common part.
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
@@ -17,7 +17,8 @@ pub(crate) mod avx512;
 mod clmul;
 pub(crate) mod portable;
 
-/// Takes a generator of sixteen cells through as many steps, each with its first cell as a constant; the results in an array.
+/// Runs a generator of sixteen cells for sixteen steps, each with the index of its first cell as a constant. Returns
+/// the results as an array.
 macro_rules! sixteen_steps {
     ($state:ident.$step:ident) => {
         sixteen_steps!($state.$step: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
@@ -28,19 +29,19 @@ macro_rules! sixteen_steps {
 }
 pub(crate) use sixteen_steps;
 
-/// As many words as a back-end works on at once.
+/// The number of words that a back-end processes at once.
 ///
 /// A value can be made only with a [`Words::Proof`] that the processor has the back-end's instructions.
 pub(crate) trait Words: Copy {
-    /// Words side by side: 16 at most.
+    /// Words side by side: at most 16.
     const LANES: usize;
-    /// Exists only where the instructions do.
+    /// Proof that the processor has the instructions.
     type Proof: Copy;
-    /// The same instructions on blocks of 128 bits.
+    /// Blocks of 128 bits with the same instructions.
     type Wide: Wide<Proof = Self::Proof>;
 
     fn splat(proof: Self::Proof, word: u32) -> Self;
-    /// The first [`Words::LANES`].
+    /// Loads the first [`Words::LANES`] words.
     fn load(proof: Self::Proof, words: &[u32; 16]) -> Self;
     fn xor(self, other: Self) -> Self;
     fn add(self, other: Self) -> Self;
@@ -48,7 +49,7 @@ pub(crate) trait Words: Copy {
     fn shift_right<const BITS: u32>(self) -> Self;
     fn rotate<const BITS: u32>(self) -> Self;
 
-    /// SNOW 3G's S1: AES's S-box on each byte, AES's MixColumns.
+    /// SNOW 3G's S1: AES's S-box on each byte, then AES's MixColumns.
     fn snow_3g_s1(self) -> Self;
     /// SNOW 3G's S2.
     fn snow_3g_s2(self) -> Self;
@@ -65,12 +66,12 @@ pub(crate) trait Words: Copy {
     fn low_high(self, other: Self) -> Self;
     /// `self * 2^BITS` modulo 2^31 - 1.
     fn rotate_31<const BITS: u32>(self) -> Self;
-    /// The sum modulo 2^31 - 1 of two numbers up to that, as such a number.
+    /// The sum modulo 2^31 - 1. Inputs and result are at most 2^31 - 1.
     fn add_31(self, other: Self) -> Self;
-    /// The same where zero is written as 2^31 - 1; one of the two is not zero.
+    /// [`Words::add_31`] with zero written as 2^31 - 1. One of the two inputs must not be zero.
     fn add_31_cell(self, other: Self) -> Self;
 
-    /// Sixteen words of each message in the order of `words`, each with its high byte first.
+    /// Writes sixteen words of each message in the order of `words`, each with its high byte first.
     fn keystream(words: &[Self; 16], out: &mut Blocks);
 
     /// See [`eia3::windows`](crate::eia3::windows).
@@ -81,33 +82,33 @@ pub(crate) trait Words: Copy {
     fn multiply(proof: Self::Proof, a: u64, b: u64) -> u64;
 }
 
-/// Blocks of 128 bits, as many as a back-end has in a register, each of eight cells of 16 bits: the lowest is cell 0.
+/// 128-bit blocks that fill a register of the back-end. Each has eight 16-bit cells, cell 0 lowest.
 ///
 /// A value can be made only with a [`Wide::Proof`] that the processor has the back-end's instructions.
 pub(crate) trait Wide: Copy {
-    /// Blocks side by side: 4 at most.
+    /// Blocks side by side: at most 4.
     const LANES: usize;
-    /// Exists only where the instructions do.
+    /// Proof that the processor has the instructions.
     type Proof: Copy;
 
-    /// The first [`Wide::LANES`].
+    /// Loads the first [`Wide::LANES`] blocks.
     fn load(proof: Self::Proof, blocks: &[u128; 4]) -> Self;
     fn xor(self, other: Self) -> Self;
-    /// Sums of cells.
+    /// Adds cells modulo 2^16.
     fn add_16(self, other: Self) -> Self;
-    /// Each cell times x, reduced by the polynomial whose lower bits these are.
+    /// Multiplies each cell by x. `POLYNOMIAL` has the lower bits of the modulus.
     fn double_16<const POLYNOMIAL: u16>(self) -> Self;
-    /// Cell 7, and cells 0 to 6 of `next`.
+    /// Returns cell 7, and cells 0 to 6 of `next`.
     fn cells_from_7(self, next: Self) -> Self;
-    /// The matrix of four by four bytes, turned.
+    /// Transposes the matrix of four by four bytes.
     fn transpose(self) -> Self;
-    /// A round of AES with a key of zeros.
+    /// Applies an AES round with a zero key.
     fn aes_round(self) -> Self;
-    /// Four blocks of each message in the order of `blocks`, the first message's to lane `first`.
+    /// Writes four blocks of each message in the order of `blocks`. The first message's blocks go to lane `first`.
     fn keystream(blocks: &[Self; 4], out: &mut Blocks, first: usize);
 }
 
-/// 64 bytes of keystream of each lane, wiped when dropped. They are kept as long words, which are wiped one by one.
+/// 64 bytes of keystream per lane, wiped when dropped. They are stored as 64-bit words, which are wiped one by one.
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[repr(align(64))]
 pub(crate) struct Blocks([Block; 16]);
@@ -117,17 +118,17 @@ impl Blocks {
         Blocks([[0; 8]; 16])
     }
 
-    /// The words of a lane: the first byte is the lowest of the first.
+    /// Returns the words of a lane. The first byte is the lowest of the first word.
     #[inline(always)]
     pub(crate) fn lane(&self, lane: usize) -> &Block {
         &self.0[lane]
     }
 }
 
-/// 64 bytes of keystream as little-endian words. As such they are XORed into data without a copy.
+/// 64 bytes of keystream as little-endian words, so that XOR with data needs no copy.
 pub(crate) type Block = [u64; 8];
 
-/// A block as bytes.
+/// Returns a block as bytes.
 #[inline(always)]
 pub(crate) fn bytes(block: &Block) -> [u8; 64] {
     let mut bytes = [0; 64];

@@ -30,7 +30,7 @@ impl Portable {
         Portable(std::array::from_fn(|index| (words[index / 2] >> (32 * (index % 2))) as u32))
     }
 
-    /// MixColumns over the field modulo 0x100 + `POLYNOMIAL`; the first byte is the highest.
+    /// MixColumns over the field modulo 0x100 + `POLYNOMIAL`. The first byte is the highest.
     #[inline(always)]
     fn mix<const POLYNOMIAL: u32>(self) -> Self {
         self.map(|word| {
@@ -46,7 +46,7 @@ impl Portable {
 impl Words for Portable {
     const LANES: usize = 16;
     type Proof = ();
-    type Wide = One;
+    type Wide = PortableBlock;
 
     fn splat((): (), word: u32) -> Self {
         Portable([word; 16])
@@ -84,7 +84,7 @@ impl Words for Portable {
     }
 
     fn zuc_substitute(self, other: Self) -> (Self, Self) {
-        // Bytes 3 and 1 take S0, bytes 2 and 0 take S1: those of one kind of both words together.
+        // Bytes 3 and 1 take S0, bytes 2 and 0 take S1. Each S-box takes its bytes of both words together.
         let first = self.zip(other, |a, b| a & 0xff00_ff00 | b >> 8 & 0x00ff_00ff).substitute(&ZUC_0);
         let second = self.zip(other, |a, b| a << 8 & 0xff00_ff00 | b & 0x00ff_00ff).substitute(&ZUC_1);
         (
@@ -130,40 +130,40 @@ impl Words for Portable {
     }
 }
 
-/// One block: there is nothing to be won by several.
+/// A single block. Several blocks at a time would not be faster.
 #[derive(Clone, Copy)]
-pub(crate) struct One(u128);
+pub(crate) struct PortableBlock(u128);
 
-impl Wide for One {
+impl Wide for PortableBlock {
     const LANES: usize = 1;
     type Proof = ();
 
     fn load((): (), blocks: &[u128; 4]) -> Self {
-        One(blocks[0])
+        PortableBlock(blocks[0])
     }
     fn xor(self, other: Self) -> Self {
-        One(self.0 ^ other.0)
+        PortableBlock(self.0 ^ other.0)
     }
     fn add_16(self, other: Self) -> Self {
-        // Without their highest bits, numbers of 16 bits carry nothing to their neighbours.
+        // Without their highest bits, 16-bit numbers carry nothing into their neighbours.
         let (a, b) = (self.0, other.0);
-        One((a & !TOPS).wrapping_add(b & !TOPS) ^ (a ^ b) & TOPS)
+        PortableBlock((a & !TOPS).wrapping_add(b & !TOPS) ^ (a ^ b) & TOPS)
     }
     fn double_16<const POLYNOMIAL: u16>(self) -> Self {
         let carries = (self.0 & TOPS) >> 15;
-        One(((self.0 & !TOPS) << 1) ^ (carries * u128::from(POLYNOMIAL)))
+        PortableBlock(((self.0 & !TOPS) << 1) ^ (carries * u128::from(POLYNOMIAL)))
     }
     fn cells_from_7(self, next: Self) -> Self {
-        One(self.0 >> 112 | next.0 << 16)
+        PortableBlock(self.0 >> 112 | next.0 << 16)
     }
     fn transpose(self) -> Self {
         let bytes = self.0.to_le_bytes();
-        One(u128::from_le_bytes(std::array::from_fn(|index| bytes[usize::from(TURNED[index])])))
+        PortableBlock(u128::from_le_bytes(std::array::from_fn(|index| bytes[usize::from(TURNED[index])])))
     }
     fn aes_round(self) -> Self {
         let mut block = aes::Block::from(self.0.to_le_bytes());
         cipher_round(&mut block, &aes::Block::default());
-        One(u128::from_le_bytes(block.into()))
+        PortableBlock(u128::from_le_bytes(block.into()))
     }
     fn keystream(blocks: &[Self; 4], out: &mut Blocks, first: usize) {
         for (words, block) in out.0[first].as_chunks_mut::<2>().0.iter_mut().zip(blocks) {
@@ -175,10 +175,10 @@ impl Wide for One {
 /// The highest bit of each cell.
 const TOPS: u128 = 0x8000_8000_8000_8000_8000_8000_8000_8000;
 
-/// Where a byte of a matrix of four by four that is turned comes from.
+/// The source index of each byte when a matrix of four by four is transposed.
 pub(crate) static TURNED: [u8; 16] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
 
-/// The sum of the images of the bits that are set, all of them read.
+/// Sums the images of the set bits. It reads all images.
 #[inline(always)]
 fn linear(byte: u32, images: &[u32; 8]) -> u32 {
     images.iter().enumerate().fold(0, |sum, (bit, image)| sum ^ image & (byte >> bit & 1).wrapping_neg())
@@ -189,7 +189,7 @@ static S2: Sbox = Sbox::new(&sbox::SNOW_3G);
 static ZUC_0: Sbox = Sbox::new(&sbox::ZUC_0);
 static ZUC_1: Sbox = Sbox::new(&sbox::ZUC_1);
 
-/// TS 35.216 3.4.2 and 3.4.3: each byte of the result is the given one times a power of 2 in the field modulo 0x1a9.
+/// TS 35.216 3.4.2 and 3.4.3: each byte of the result is the input byte times a power of 2 in the field modulo 0x1a9.
 pub(crate) const MUL: [u32; 8] = images([23, 245, 48, 239]);
 pub(crate) const DIV: [u32; 8] = images([16, 39, 6, 64]);
 

@@ -1,21 +1,23 @@
-//! The parts that back-ends of x86-64 share, whatever the width of their registers.
+//! The common parts of the x86-64 back-ends, for any register width.
 //!
 //! # Safety of the back-ends
 //!
-//! Every method is a few instructions on registers. A value is made only from a `Proof` or from other values of the type, and a
-//! `Proof` only by `Proof::detect` where the processor has the instructions: so a holder of a value may use them. Loads and
-//! stores are within arrays that are as long as what is loaded or stored. `#[inline(always)]` carries the methods into `run`, which
-//! enables the instructions; a method that is not inlined is slow, not wrong.
-//! For that reason there are no closures in a back-end: what is in one is compiled without the instructions.
+//! Every method is a few instructions on registers. A value is made only from a `Proof` or from other values of the
+//! type. A `Proof` is made only by `Proof::detect`, where the processor has the instructions. So the holder of a value
+//! may use them. Loads and stores stay within arrays of the same size.
+//!
+//! `#[inline(always)]` carries the methods into `run`, which enables the instructions. A method that is not inlined is
+//! slow, not wrong. A back-end has no closures for this reason: the body of a closure is compiled without the
+//! instructions.
 
 /// The type of a back-end, the proof that the processor has its instructions, and the generators compiled with them.
 macro_rules! backend {
     ($name:ident($register:ty), $($feature:tt)*) => {
-        /// Words or blocks that fill a register.
+        /// A register full of words or blocks.
         #[derive(Clone, Copy)]
         pub(crate) struct $name($register);
 
-        /// The processor has the instructions.
+        /// Proof that the processor has the instructions.
         #[derive(Clone, Copy, Debug)]
         pub(crate) struct Proof(());
 
@@ -25,33 +27,33 @@ macro_rules! backend {
             }
         }
 
-        /// At most [`Words::LANES`] messages.
-        pub(crate) fn run(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
+        /// Runs at most [`Words::LANES`] messages.
+        pub(crate) fn run(proof: Proof, stream: GeneratorKind, lanes: &mut [Lane<'_>]) {
             $(#[target_feature(enable = $feature)])*
-            fn with_instructions(proof: Proof, stream: Stream, lanes: &mut [Lane<'_>]) {
+            fn with_instructions(proof: Proof, stream: GeneratorKind, lanes: &mut [Lane<'_>]) {
                 run::run::<$name>(proof, stream, lanes);
             }
-            // SAFETY: the proof says so.
+            // SAFETY: the proof shows that the processor has the instructions.
             unsafe { with_instructions(proof, stream, lanes) }
         }
     };
 }
 
-/// Wraps the bodies in `unsafe` blocks, all with the same argument.
+/// Wraps the bodies in `unsafe` blocks, with one safety argument for all.
 macro_rules! methods {
     ($($(#[$attribute:meta])* fn $name:ident $(<const $bits:ident: $number:ty>)? ($($argument:ident: $type:ty),*) -> $result:ty { $($body:tt)* })*) => {$(
         $(#[$attribute])*
         #[inline(always)]
         fn $name $(<const $bits: $number>)? ($($argument: $type),*) -> $result {
             #[allow(unused_unsafe)] // some call only each other
-            // SAFETY: a value or a proof was given, so the processor has the instructions; memory is touched only in arrays
-            // that are as long as what is loaded or stored.
+            // SAFETY: the caller passed a value or a proof, so the processor has the instructions. Memory is accessed
+            // only in arrays of the size of the load or store.
             unsafe { $($body)* }
         }
     )*};
 }
 
-/// The methods of [`Words`](super::Words) that are the same instructions at each width, by the names that the back-end imports them under.
+/// The methods of [`Words`](super::Words) that have the same instructions at each width, by their imported names.
 macro_rules! words_of_any_width {
     ($name:ident, $lanes:literal) => {
         const LANES: usize = $lanes;
@@ -63,7 +65,7 @@ macro_rules! words_of_any_width {
             fn load(_proof: Proof, words: &[u32; 16]) -> Self { $name(load(words.as_ptr().cast())) }
             fn xor(self: Self, other: Self) -> Self { $name(xor(self.0, other.0)) }
             fn add(self: Self, other: Self) -> Self { $name(add_32(self.0, other.0)) }
-            // With a count that is known, the compiler takes the instruction that has it inside.
+            // The compiler selects the shift with an immediate count, because the count is constant.
             fn shift_left<const BITS: u32>(self: Self) -> Self { $name(left_32(self.0, set_32(BITS as i32))) }
             fn shift_right<const BITS: u32>(self: Self) -> Self { $name(right_32(self.0, set_32(BITS as i32))) }
             fn add_31(self: Self, other: Self) -> Self {
@@ -83,7 +85,7 @@ macro_rules! words_of_any_width {
     };
 }
 
-/// The same for [`Wide`](super::Wide).
+/// The methods of [`Wide`](super::Wide) that have the same instructions at each width.
 macro_rules! blocks_of_any_width {
     ($name:ident, $lanes:literal) => {
         const LANES: usize = $lanes;

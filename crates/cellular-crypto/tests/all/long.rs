@@ -1,7 +1,7 @@
-//! 256-bit algorithms on messages longer than any published vector's.
+//! 256-bit algorithms on messages longer than all published vectors.
 //!
-//! The results were computed once by a model in another language that works bit by bit and shares no code with this crate; it gives
-//! all published vectors too. A tag of NCA depends on every byte of keystream.
+//! The results were computed once by a bit-by-bit model in another language that shares no code with this crate. The
+//! model also passes all published vectors. An NCA tag depends on every byte of keystream.
 
 use cellular_crypto::{Algorithm, Backend, CipherJob, Direction, Engine, Iv, Key, MacJob, PduNumber, SealJob, TagLen};
 
@@ -12,7 +12,7 @@ const EXPECTED: [(Algorithm, &str, &str, &str); 3] = [
 ];
 
 #[test]
-fn four_thousand_bytes() {
+fn long_messages_match_the_model() {
     let bytes: Vec<u8> = (0..32).map(|i| 7 * i + 1).collect();
     let aad: Vec<u8> = (0..333).map(|i| (3 * i) as u8).collect();
     let message: Vec<u8> = (0..4001).map(|i| (5 * i + i / 256) as u8).collect();
@@ -21,6 +21,7 @@ fn four_thousand_bytes() {
     for (algorithm, sealed, mac, end) in EXPECTED {
         let key = Key::new(algorithm, &bytes).unwrap();
         for engine in Backend::ALL.into_iter().filter_map(Engine::with_backend) {
+            // Bytes 2 to 7 of the IV are not zero in the model either.
             let middle = [1, 2, 3, 4, 5, 6];
             let mut data = message.clone();
             let iv = Iv::aead(algorithm, number, long).with_middle(middle);
@@ -36,6 +37,7 @@ fn four_thousand_bytes() {
             let mut data = message.clone();
             let iv = Iv::cipher(algorithm, number).with_middle(middle);
             engine.cipher(&mut [CipherJob::new(&key, iv, &mut data).unwrap()]);
+            // The last 16 bytes show that no keystream was skipped.
             assert_eq!(hex(&data[data.len() - 16..]), end, "{algorithm:?}, {engine:?}");
         }
     }

@@ -1,4 +1,5 @@
-//! All algorithms beside vectors and others' code: one program, for one is built and linked sooner than many.
+//! Tests of all algorithms against vectors and other implementations, as one program, which is built and linked faster
+//! than many.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 

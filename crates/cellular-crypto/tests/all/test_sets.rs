@@ -1,4 +1,4 @@
-//! 128-NEA and 128-NIA 1 to 3 of any number of bits: 3GPP's test sets, and another implementation on random messages.
+//! 128-NEA and 128-NIA 1 to 3 with any number of bits: 3GPP's test sets, and another implementation on random messages.
 
 use std::ops::Range;
 
@@ -11,13 +11,13 @@ use proptest::prelude::*;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
-struct Sets {
-    ciphering: Vec<Set>,
-    integrity: Vec<Set>,
+struct TestSets {
+    ciphering: Vec<TestSet>,
+    integrity: Vec<TestSet>,
 }
 
 #[derive(Deserialize)]
-struct Set {
+struct TestSet {
     set: String,
     key: String,
     count: u32,
@@ -29,7 +29,7 @@ struct Set {
     mac: Option<String>,
 }
 
-impl Set {
+impl TestSet {
     fn key(&self) -> Key {
         let number = self.set.as_bytes()[3] - b'0';
         Key::new(Algorithm::from_number(number).unwrap(), &unhex(&self.key)).unwrap()
@@ -42,8 +42,8 @@ impl Set {
 }
 
 #[test]
-fn test_sets_of_3gpp() {
-    let sets: Sets = serde_json::from_str(include_str!("vectors/3gpp_128.json")).unwrap();
+fn test_sets_of_3gpp_pass() {
+    let sets: TestSets = serde_json::from_str(include_str!("vectors/3gpp_128.json")).unwrap();
     assert_eq!((sets.ciphering.len(), sets.integrity.len()), (12, 17));
     for set in &sets.ciphering {
         let (key, mut data) = (set.key(), unhex(&set.message));
@@ -51,6 +51,7 @@ fn test_sets_of_3gpp() {
         let expected = unhex(set.ciphertext.as_ref().unwrap());
         assert_eq!(first(&data, set.bits), first(&expected, set.bits), "{}", set.set);
     }
+    // Only the given number of bits of a message is compared or authenticated.
     for set in &sets.integrity {
         let (key, message) = (set.key(), unhex(&set.message));
         let iv = Iv::mac(key.algorithm(), set.number(), TagLen::FOUR);
@@ -60,7 +61,7 @@ fn test_sets_of_3gpp() {
 }
 
 #[test]
-fn every_number_of_bits_to_600_is_what_another_implementation_says() {
+fn all_lengths_to_600_bits_match_another_implementation() {
     let message: Vec<u8> = (0..76u32).map(|index| (index * index * 37 + 11) as u8).collect();
     for algorithm in OF_128_BITS {
         let key = [0x5a; 16];
@@ -73,19 +74,20 @@ fn every_number_of_bits_to_600_is_what_another_implementation_says() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Long ones, and of keys and numbers of all kinds.
+    /// Long messages, with random keys and numbers.
     #[test]
-    fn messages_are_what_another_implementation_says(
+    fn random_messages_match_another_implementation(
         which in 0..3usize, key: [u8; 16], count: u32, bearer in 0..32u8, direction in 0..2usize,
         message in proptest::collection::vec(any::<u8>(), 0..3000), short in 0..8usize,
     ) {
+        // Up to seven bits of the last byte are not part of the message.
         let bits = (8 * message.len()).saturating_sub(short);
         check(OF_128_BITS[which], key, count, bearer, direction, &message, bits);
     }
 
-    /// Every back-end gives in a batch what one message alone gives.
+    /// Every back-end gives the same result in a batch as for single messages.
     #[test]
-    fn a_batch_does_what_single_messages_do(
+    fn batch_matches_single_messages(
         jobs in proptest::collection::vec((0..6usize, any::<u8>(), any::<[u8; 16]>(), lengths()), 0..40),
     ) {
         let keys: Vec<Key> = jobs.iter()
@@ -97,6 +99,7 @@ proptest! {
             jobs.iter().map(|(_, key, iv, len)| (0..*len).map(|at| (at as u8).wrapping_mul(*key) ^ iv[at % 16]).collect()).collect();
         let mut expected = messages.clone();
         let mut tags = Vec::new();
+        // Expected: each message alone, in portable code.
         let portable = Engine::with_backend(Backend::Portable).unwrap();
         for ((key, (.., iv, _)), data) in keys.iter().zip(&jobs).zip(&mut expected) {
             let mut job = [MacJob::new(key, Iv::from_bytes(*iv), data, TagLen::FOUR).unwrap()];
@@ -104,6 +107,7 @@ proptest! {
             tags.push(job[0].tag());
             portable.cipher(&mut [CipherJob::new(key, Iv::from_bytes(*iv), data).unwrap()]);
         }
+        // Found: all messages in one batch, with each back-end.
         for engine in Backend::ALL.into_iter().filter_map(Engine::with_backend) {
             let mut macs: Vec<MacJob<'_>> = keys.iter().zip(&jobs).zip(&messages)
                 .map(|((key, (.., iv, _)), message)| MacJob::new(key, Iv::from_bytes(*iv), message, TagLen::FOUR).unwrap())
@@ -123,14 +127,15 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// So it is with both in one; and a batch opens what is authentic, and wipes the rest.
+    /// Every back-end seals in a batch as for single messages. A batch opens authentic messages and wipes the others.
     #[test]
-    fn a_batch_seals_and_opens_as_single_messages_do(
+    fn batch_seals_and_opens_like_single_messages(
         jobs in proptest::collection::vec((3..6usize, any::<u8>(), any::<[u8; 16]>(), lengths(), any::<bool>()), 0..40),
     ) {
         let key = |(which, key, ..): &(usize, u8, [u8; 16], usize, bool)| Key::new(Algorithm::ALL[*which], &[*key; 32]).unwrap();
         let keys: Vec<Key> = jobs.iter().map(key).collect();
         let clear: Vec<Vec<u8>> = jobs.iter().map(|(_, key, iv, len, _)| (0..*len).map(|at| at as u8 ^ key ^ iv[at % 16]).collect()).collect();
+        // Expected: each message alone, in portable code.
         let portable = Engine::with_backend(Backend::Portable).unwrap();
         let (mut sealed, mut tags) = (clear.clone(), Vec::new());
         for ((key, (_, _, iv, len, _)), data) in keys.iter().zip(&jobs).zip(&mut sealed) {
@@ -138,6 +143,7 @@ proptest! {
             portable.seal(&mut job);
             tags.push(job[0].tag());
         }
+        // Found: all messages in one batch, with each back-end.
         for engine in Backend::ALL.into_iter().filter_map(Engine::with_backend) {
             let mut data = clear.clone();
             let mut seals: Vec<SealJob<'_>> = keys.iter().zip(&jobs).zip(&mut data)
@@ -148,6 +154,7 @@ proptest! {
             engine.seal(&mut seals);
             prop_assert_eq!(&seals.iter().map(SealJob::tag).collect::<Vec<_>>(), &tags);
             prop_assert_eq!(&data, &sealed);
+            // Some tags are wrong.
             let spoilt: Vec<[u8; 4]> = jobs.iter().zip(&tags)
                 .map(|((.., right), tag)| [tag.as_bytes()[0] ^ u8::from(!right), tag.as_bytes()[1], tag.as_bytes()[2], tag.as_bytes()[3]])
                 .collect();
@@ -159,6 +166,7 @@ proptest! {
             engine.open(&mut opens);
             let authentic: Vec<bool> = opens.iter().map(OpenJob::is_authentic).collect();
             prop_assert_eq!(authentic, jobs.iter().map(|(.., right)| *right).collect::<Vec<_>>());
+            // Data of forged messages are zeros.
             for ((data, clear), (.., right)) in data.iter().zip(&clear).zip(&jobs) {
                 let wiped = vec![0; clear.len()];
                 prop_assert_eq!(data, if *right { clear } else { &wiped });
@@ -169,7 +177,7 @@ proptest! {
 
 const OF_128_BITS: [Algorithm; 3] = [Algorithm::Snow3g, Algorithm::Aes128, Algorithm::Zuc128];
 
-/// About blocks of 16 and 64 bytes, and long.
+/// Lengths around blocks of 16 and 64 bytes, and long ones.
 fn lengths() -> impl Strategy<Value = usize> {
     const NEAR: [Range<usize>; 4] = [0..20, 60..70, 120..140, 0..1600];
     (0..NEAR.len()).prop_flat_map(|which| NEAR[which].clone())
@@ -189,6 +197,7 @@ fn check(algorithm: Algorithm, key: [u8; 16], count: u32, bearer: u8, direction:
     nea_cipher_bits(&their_key, count, their_bearer, their_direction, &mut expected, bits as u64, theirs).unwrap();
     assert_eq!(data, expected, "{algorithm:?}, {bits} bits");
 
+    // The same for the MAC.
     let iv = Iv::mac(algorithm, number, TagLen::FOUR);
     let tag = ours.mac_bits(&iv, message, bits, TagLen::FOUR).unwrap();
     let theirs = [IntegrityAlgorithm::Snow3g, IntegrityAlgorithm::Aes, IntegrityAlgorithm::Zuc][which];
@@ -198,7 +207,7 @@ fn check(algorithm: Algorithm, key: [u8; 16], count: u32, bearer: u8, direction:
     assert_eq!(tag.as_bytes(), expected.to_be_bytes(), "{algorithm:?}, {bits} bits");
 }
 
-/// The first bits; those that follow in the last byte are zero.
+/// Returns the first bits, with zeros in the rest of the last byte.
 fn first(bytes: &[u8], bits: usize) -> Vec<u8> {
     let mut first = bytes[..bits.div_ceil(8)].to_vec();
     if let (Some(last), used @ 1..) = (first.last_mut(), bits % 8) {

@@ -1,7 +1,8 @@
-//! Published vectors, each alone and all of a file as one batch, under every back-end.
+//! Published vectors, each alone and all of a file as one batch, with every back-end.
 //!
-//! The files are test data of intel-ipsec-mb and DPDK (`vectors/LICENSE.txt`). Each file of the 256-bit set marks its last vector
-//! "invalid"; its numbers are right, and the program that the files belong to compares it like the others: so the mark is not read.
+//! The files are test data of intel-ipsec-mb and DPDK (`vectors/LICENSE.txt`). Each file of the 256-bit set marks its
+//! last vector "invalid". The vector's numbers are right, and the test program of intel-ipsec-mb compares it like the
+//! others. So this test ignores the mark.
 
 use cellular_crypto::{
     Algorithm, Backend, CipherJob, Direction, Engine, Iv, Key, MacJob, OpenJob, PduNumber, SealJob, TagLen, VerifyError,
@@ -9,55 +10,56 @@ use cellular_crypto::{
 use serde::Deserialize;
 
 #[test]
-fn snow_3g() {
+fn snow_3g_vectors_pass() {
     assert_eq!(cipher(Algorithm::Snow3g, include_str!("vectors/snow3g_f8_test.json")), 21);
     assert_eq!(cipher(Algorithm::Snow3g, include_str!("vectors/snow3g_f8_linear_test.json")), 15);
     assert_eq!(mac(Algorithm::Snow3g, include_str!("vectors/snow3g_f9_test.json")), 3);
 }
 
 #[test]
-fn zuc_128() {
+fn zuc_128_vectors_pass() {
     assert_eq!(cipher(Algorithm::Zuc128, include_str!("vectors/zuc_eea3_128_test.json")), 6);
     assert_eq!(mac(Algorithm::Zuc128, include_str!("vectors/zuc_eia3_128_test.json")), 3);
 }
 
 #[test]
-fn snow_5g() {
+fn snow_5g_vectors_pass() {
     assert_eq!(cipher(Algorithm::Snow5g, include_str!("vectors/snow5g_nea4_test.json")), 20);
     assert_eq!(mac(Algorithm::Snow5g, include_str!("vectors/snow5g_nia4_test.json")), 16);
     assert_eq!(aead(Algorithm::Snow5g, include_str!("vectors/snow5g_nca4_test.json")), 20);
 }
 
 #[test]
-fn aes_256() {
+fn aes_256_vectors_pass() {
     assert_eq!(cipher(Algorithm::Aes256, include_str!("vectors/aes_nea5_test.json")), 20);
     assert_eq!(mac(Algorithm::Aes256, include_str!("vectors/aes_nia5_test.json")), 17);
     assert_eq!(aead(Algorithm::Aes256, include_str!("vectors/aes_nca5_test.json")), 20);
 }
 
 #[test]
-fn zuc_256() {
+fn zuc_256_vectors_pass() {
     assert_eq!(cipher(Algorithm::Zuc256, include_str!("vectors/zuc_nea6_test.json")), 18);
     assert_eq!(mac(Algorithm::Zuc256, include_str!("vectors/zuc_nia6_test.json")), 17);
     assert_eq!(aead(Algorithm::Zuc256, include_str!("vectors/zuc_nca6_test.json")), 20);
 }
 
 #[test]
-fn dpdk() {
+fn dpdk_vectors_pass() {
     #[derive(Deserialize)]
     struct Dpdk {
-        tests: Vec<Vector>,
+        tests: Vec<TestVector>,
     }
     let mut file: Dpdk = serde_json::from_str(include_str!("vectors/dpdk_nxan.json")).unwrap();
     assert_eq!(file.tests.len(), 66);
     for algorithm in [Algorithm::Snow5g, Algorithm::Aes256, Algorithm::Zuc256] {
-        for (kind, check) in [("NEA", check_cipher as fn(_, &[Vector])), ("NIA", check_mac), ("NCA", check_aead)] {
+        for (kind, check) in [("NEA", check_cipher as fn(_, &[TestVector])), ("NIA", check_mac), ("NCA", check_aead)] {
             let name = format!("{kind}{}", algorithm.number());
-            let (mut of_kind, rest): (Vec<Vector>, _) =
+            let (mut of_kind, rest): (Vec<TestVector>, _) =
                 file.tests.into_iter().partition(|vector| vector.alg.as_ref() == Some(&name));
             file.tests = rest;
             assert!(!of_kind.is_empty());
             for vector in &mut of_kind {
+                // The file gives no tag size: it is the length of the tag.
                 vector.tag_size = vector.tag.len() * 4;
             }
             check(algorithm, &of_kind);
@@ -67,21 +69,21 @@ fn dpdk() {
 }
 
 #[derive(Deserialize)]
-struct File {
+struct VectorFile {
     #[serde(rename = "testGroups")]
-    groups: Vec<Group>,
+    groups: Vec<VectorGroup>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Group {
+struct VectorGroup {
     #[serde(default)]
     tag_size: usize,
-    tests: Vec<Vector>,
+    tests: Vec<TestVector>,
 }
 
 #[derive(Deserialize)]
-struct Vector {
+struct TestVector {
     alg: Option<String>,
     key: String,
     iv: String,
@@ -97,12 +99,12 @@ struct Vector {
     tag_size: usize,
 }
 
-impl Vector {
+impl TestVector {
     fn key(&self, algorithm: Algorithm) -> Key {
         Key::new(algorithm, &unhex(&self.key)).unwrap()
     }
 
-    /// Ready made; of ZUC-128: COUNT (little-endian), BEARER, DIRECTION.
+    /// Returns a complete IV. For ZUC-128 the vector has COUNT (little-endian), BEARER and DIRECTION.
     fn iv(&self, algorithm: Algorithm, mac: bool) -> Iv {
         match unhex(&self.iv)[..] {
             [a, b, c, d, bearer, direction] => {
@@ -120,8 +122,8 @@ impl Vector {
     }
 }
 
-fn vectors(file: &str) -> Vec<Vector> {
-    let file: File = serde_json::from_str(file).unwrap();
+fn vectors(file: &str) -> Vec<TestVector> {
+    let file: VectorFile = serde_json::from_str(file).unwrap();
     let mut vectors = Vec::new();
     for mut group in file.groups {
         group.tests.iter_mut().for_each(|vector| vector.tag_size = group.tag_size);
@@ -140,9 +142,10 @@ fn cipher(algorithm: Algorithm, file: &str) -> usize {
     vectors.len()
 }
 
-fn check_cipher(algorithm: Algorithm, vectors: &[Vector]) {
+fn check_cipher(algorithm: Algorithm, vectors: &[TestVector]) {
     let keys: Vec<Key> = vectors.iter().map(|vector| vector.key(algorithm)).collect();
     for engine in engines() {
+        // Single messages, a batch smaller than the lanes, and the whole file.
         for batch in [1, 3, vectors.len()] {
             let mut data: Vec<Vec<u8>> = vectors.iter().map(|vector| unhex(&vector.msg)).collect();
             let mut jobs: Vec<CipherJob<'_>> = data
@@ -157,6 +160,7 @@ fn check_cipher(algorithm: Algorithm, vectors: &[Vector]) {
             }
         }
     }
+    // Deciphering returns the message.
     for (vector, key) in vectors.iter().zip(&keys) {
         let mut data = unhex(&vector.ct);
         key.cipher(&vector.iv(algorithm, false), &mut data).unwrap();
@@ -170,7 +174,7 @@ fn mac(algorithm: Algorithm, file: &str) -> usize {
     vectors.len()
 }
 
-fn check_mac(algorithm: Algorithm, vectors: &[Vector]) {
+fn check_mac(algorithm: Algorithm, vectors: &[TestVector]) {
     let keys: Vec<Key> = vectors.iter().map(|vector| vector.key(algorithm)).collect();
     let messages: Vec<Vec<u8>> = vectors.iter().map(|vector| unhex(&vector.msg)).collect();
     for engine in engines() {
@@ -192,6 +196,7 @@ fn check_mac(algorithm: Algorithm, vectors: &[Vector]) {
     for ((vector, key), message) in vectors.iter().zip(&keys).zip(&messages) {
         let (iv, mut tag) = (vector.iv(algorithm, true), unhex(&vector.tag));
         assert_eq!(key.verify(&iv, message, &tag), Ok(()));
+        // A tag with any bit changed is refused.
         for bit in 0..8 * tag.len() {
             tag[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(key.verify(&iv, message, &tag), Err(VerifyError::TagMismatch));
@@ -206,7 +211,7 @@ fn aead(algorithm: Algorithm, file: &str) -> usize {
     vectors.len()
 }
 
-fn check_aead(algorithm: Algorithm, vectors: &[Vector]) {
+fn check_aead(algorithm: Algorithm, vectors: &[TestVector]) {
     let keys: Vec<Key> = vectors.iter().map(|vector| vector.key(algorithm)).collect();
     let aads: Vec<Vec<u8>> = vectors.iter().map(|vector| unhex(&vector.aad)).collect();
     let tags: Vec<Vec<u8>> = vectors.iter().map(|vector| unhex(&vector.tag)).collect();
@@ -225,7 +230,7 @@ fn check_aead(algorithm: Algorithm, vectors: &[Vector]) {
             for (data, vector) in data.iter().zip(vectors) {
                 assert_eq!(hex(data), vector.ct, "{engine:?}, {batch}, IV {}", vector.iv);
             }
-            // Every third with a wrong tag.
+            // Every third tag is wrong.
             let mut forged = tags.clone();
             forged.iter_mut().step_by(3).for_each(|tag| tag[3] ^= 0x80);
             let mut jobs: Vec<OpenJob<'_>> = (data.iter_mut().zip(vectors).zip(&keys).zip(&aads).zip(&forged))
@@ -238,12 +243,14 @@ fn check_aead(algorithm: Algorithm, vectors: &[Vector]) {
                 assert_eq!(job.is_authentic(), index % 3 != 0);
             }
             for (index, (data, vector)) in data.iter().zip(vectors).enumerate() {
+                // Forged messages are wiped.
                 let left = if index % 3 == 0 { "0".repeat(vector.msg.len()) } else { vector.msg.clone() };
                 assert_eq!(hex(data), left, "{engine:?}, {batch}, IV {}", vector.iv);
             }
         }
     }
     for (((vector, key), aad), tag) in vectors.iter().zip(&keys).zip(&aads).zip(&tags) {
+        // A tag with any bit changed is refused.
         for bit in 0..8 * tag.len() {
             let (mut data, mut tag) = (unhex(&vector.ct), tag.clone());
             tag[bit / 8] ^= 1 << (bit % 8);

@@ -1,5 +1,5 @@
-//! The contexts of the device below, for flows that pass as they are both ways. What others would work on, this layer wraps:
-//! those are refused.
+//! The device's stream contexts, for flows that bypass IPsec in both directions. For other flows contexts are refused,
+//! because this layer wraps their packets.
 
 use super::queues::SecureQueue;
 use super::{ONLY, SecureDevice, packet_of};
@@ -21,7 +21,7 @@ impl SecureDevice {
     }
 
     fn engine_at(&mut self, queue: usize, name: &str) -> Option<EngineInfo> {
-        // SAs are this layer's.
+        // This layer alone uses the device's ESP engine.
         self.contexts_at(queue)?.engine(name).filter(|engine| engine.number != engines::ESP)
     }
 
@@ -50,7 +50,7 @@ impl SecureDevice {
     }
 }
 
-/// The face of a layer with one queue, and that of one queue of several.
+/// Implements `Contexts` for a single-queue layer and for one queue of a multi-queue layer.
 macro_rules! contexts_of {
     ($face:ty, |$this:ident| $layer:expr, $queue:expr) => {
         impl Contexts for $face {

@@ -1,48 +1,49 @@
-//! What keying is to hear of SAs, until it asks.
+//! SA events that wait for the keying daemon.
 //!
-//! Invariants: that an SA reached a limit, has no more numbers or lost its device is never left out, and waits once,
-//! however often it happens before anybody asks; so there are no more events than a few for each SA. Who sends packets
-//! for SAs that do not exist fills a part of the queue at most.
+//! Invariants: limits, used-up numbers and lost offloads are never dropped. Each waits only once, however often it
+//! happens before the daemon asks, so an SA has only a few events in the queue. Packets that need missing SAs can fill
+//! only a part of the queue.
 
 use crate::keying::{SaEvent, SaId};
 use core::net::IpAddr;
 use offload_api::{EspMode, Template};
 use std::collections::{HashSet, VecDeque};
 
-/// Events in the order of occurrence.
+/// The events, in the order of occurrence.
 #[derive(Debug, Default)]
-pub(super) struct Events {
+pub(super) struct SaEventQueue {
     queue: VecDeque<SaEvent>,
-    /// What is in the queue. Looked up, never walked.
-    there: HashSet<Kind>,
-    /// How many of them want an SA.
+    /// The kinds of the queued events. Only looked up, never iterated.
+    there: HashSet<SaEventKind>,
+    /// Number of queued [`SaEvent::Acquire`] events.
     acquires: usize,
 }
 
-/// Events of one kind wait once.
+/// The identity of an event: events of one kind wait only once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kind {
+enum SaEventKind {
     Soft(SaId),
     Hard(SaId),
     Exhausted(SaId),
     Crossed(SaId),
     Lost(SaId),
-    /// By what the SA is to be between: of a tunnel, its template says so.
+    /// Template and, in transport mode, the ends. A tunnel's template has the ends already.
     Acquire(Template, Option<(IpAddr, IpAddr)>),
 }
 
-impl Events {
-    /// Notes an event; false if there is no need to, or no room.
+impl SaEventQueue {
+    /// Queues an event. Returns false if it waits already or there is no room.
     pub(super) fn push(&mut self, event: SaEvent) -> bool {
-        let kind = Kind::of(&event);
-        let acquires = matches!(kind, Kind::Acquire(..));
+        let kind = SaEventKind::from_event(&event);
+        let acquires = matches!(kind, SaEventKind::Acquire(..));
+        // Acquires are limited, because any packet to a new destination causes one.
         if acquires && self.acquires >= ACQUIRES {
             return false;
         }
         if !self.there.insert(kind) {
-            // Numbers go on: the last edge that was crossed is of interest.
-            if matches!(kind, Kind::Crossed(_))
-                && let Some(before) = self.queue.iter_mut().find(|before| Kind::of(before) == kind)
+            // Only the latest crossing matters, because numbers only grow.
+            if matches!(kind, SaEventKind::Crossed(_))
+                && let Some(before) = self.queue.iter_mut().find(|before| SaEventKind::from_event(before) == kind)
             {
                 *before = event;
             }
@@ -53,23 +54,23 @@ impl Events {
         true
     }
 
-    /// The oldest event.
+    /// Returns the oldest event.
     pub(super) fn pop(&mut self) -> Option<SaEvent> {
         let event = self.queue.pop_front()?;
-        let kind = Kind::of(&event);
+        let kind = SaEventKind::from_event(&event);
         self.there.remove(&kind);
-        self.acquires -= usize::from(matches!(kind, Kind::Acquire(..)));
+        self.acquires -= usize::from(matches!(kind, SaEventKind::Acquire(..)));
         Some(event)
     }
 
-    /// Forgets what happened to SAs that are deleted, if there is more than `sas` SAs can have caused.
+    /// Drops the events of deleted SAs, if the queue is longer than `sas` SAs can make it.
     pub(super) fn keep_within(&mut self, sas: usize, is_there: impl Fn(SaId) -> bool) {
         if self.queue.len() <= ACQUIRES + KINDS * (sas + DELETED) {
             return;
         }
         let Self { queue, there, .. } = self;
         queue.retain(|event| {
-            let kind = Kind::of(event);
+            let kind = SaEventKind::from_event(event);
             let kept = kind.sa().is_none_or(&is_there);
             if !kept {
                 there.remove(&kind);
@@ -79,34 +80,38 @@ impl Events {
     }
 }
 
-impl Kind {
-    fn of(event: &SaEvent) -> Kind {
+impl SaEventKind {
+    fn from_event(event: &SaEvent) -> SaEventKind {
         match event {
-            SaEvent::SoftLimit { sa, .. } => Kind::Soft(*sa),
-            SaEvent::HardLimit { sa, .. } => Kind::Hard(*sa),
-            SaEvent::SequenceExhausted { sa } => Kind::Exhausted(*sa),
-            SaEvent::Crossed { sa, .. } => Kind::Crossed(*sa),
-            SaEvent::OffloadLost { sa } => Kind::Lost(*sa),
+            SaEvent::SoftLimit { sa, .. } => SaEventKind::Soft(*sa),
+            SaEvent::HardLimit { sa, .. } => SaEventKind::Hard(*sa),
+            SaEvent::SequenceExhausted { sa } => SaEventKind::Exhausted(*sa),
+            SaEvent::Crossed { sa, .. } => SaEventKind::Crossed(*sa),
+            SaEvent::OffloadLost { sa } => SaEventKind::Lost(*sa),
             SaEvent::Acquire { template, packet } => {
                 let own = (packet.source, packet.destination);
-                Kind::Acquire(*template, (template.mode == EspMode::Transport).then_some(own))
+                SaEventKind::Acquire(*template, (template.mode == EspMode::Transport).then_some(own))
             }
         }
     }
 
     fn sa(&self) -> Option<SaId> {
         match self {
-            Kind::Soft(sa) | Kind::Hard(sa) | Kind::Exhausted(sa) | Kind::Crossed(sa) | Kind::Lost(sa) => Some(*sa),
-            Kind::Acquire(..) => None,
+            SaEventKind::Soft(sa)
+            | SaEventKind::Hard(sa)
+            | SaEventKind::Exhausted(sa)
+            | SaEventKind::Crossed(sa)
+            | SaEventKind::Lost(sa) => Some(*sa),
+            SaEventKind::Acquire(..) => None,
         }
     }
 }
 
-/// So many wanted SAs wait to be asked for; their packets come again.
+/// Limit of queued acquires. A dropped acquire is repeated by the packet's retransmission.
 const ACQUIRES: usize = 256;
-/// Kinds of events that an SA has.
+/// Number of event kinds per SA.
 const KINDS: usize = 5;
-/// So many deleted SAs may have events before they are looked for.
+/// Deleted SAs that may have events before the queue is searched.
 const DELETED: usize = 256;
 
 #[cfg(test)]
@@ -126,8 +131,8 @@ mod tests {
     }
 
     #[test]
-    fn an_event_waits_once_and_comes_again_after_it_was_asked_for() {
-        let mut events = Events::default();
+    fn equal_event_is_queued_again_only_after_delivery() {
+        let mut events = SaEventQueue::default();
         let soft = SaEvent::SoftLimit { sa: sa(1), limit: Limit::Packets };
         assert!(events.push(soft) && events.push(acquire(1)) && events.push(acquire(2)));
         assert!(!events.push(soft) && !events.push(acquire(1)));
@@ -140,8 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn whoever_wants_sas_takes_no_room_from_those_that_are_there() {
-        let mut events = Events::default();
+    fn acquire_events_leave_room_for_events_of_sas() {
+        let mut events = SaEventQueue::default();
         let tunnel = |reqid| Template::tunnel([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), reqid);
         let wants = |reqid| match acquire(1) {
             SaEvent::Acquire { packet, .. } => SaEvent::Acquire { template: tunnel(reqid), packet },
@@ -150,7 +155,7 @@ mod tests {
         assert_eq!((0..5000).filter(|reqid| events.push(wants(*reqid))).count(), ACQUIRES);
         let hard = |index| SaEvent::HardLimit { sa: sa(index), limit: Limit::Bytes };
         assert!((0..3000).all(|index| events.push(hard(index))));
-        // All but the last one deleted: there is no end to those that may come.
+        // All SAs but one are deleted, so their events may be dropped.
         events.keep_within(1, |of| of == sa(2999));
         assert_eq!(events.queue.len(), ACQUIRES + 1);
         assert_eq!(events.there.len(), ACQUIRES + 1);

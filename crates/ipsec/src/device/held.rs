@@ -1,13 +1,13 @@
-//! ESP packets that come before their SA.
+//! ESP packets that arrive before their SA.
 //!
-//! A peer may send by a successor as soon as both have agreed on it, and before the keying of this host has brought it: the message that
-//! agreed and the packet are under way at the same time. A packet of a peer that has an SA here already waits for its own, and is opened
-//! when that is added, as if it came then; nobody else's waits.
+//! A peer may send by a new SA as soon as both ends have agreed on it, so its first packets race with this host's
+//! keying daemon. A packet is kept if another SA already receives from this source at this destination. When its SA is
+//! added, the packet is opened as if it had just arrived. Packets of unknown peers are not kept.
 //!
-//! Invariants: nothing of a held packet is read but what names its SA. Forged packets fill [`MOST_BYTES`] at most, for
-//! [`HELD_FOR`]; the oldest gives way.
+//! Invariants: of a kept packet, only SPI and addresses are read. Forged packets occupy at most [`MAX_BYTES`] for
+//! [`HELD_FOR`]; the oldest packet is dropped first.
 
-use super::queues::Queue;
+use super::queues::DeviceQueue;
 use crate::counters::IpsecCounters;
 use crate::sad::Sad;
 use bytes::BytesMut;
@@ -19,45 +19,49 @@ use std::collections::VecDeque;
 
 /// Packets without an SA, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Held {
-    packets: VecDeque<Waiting>,
+pub(super) struct PendingPackets {
+    packets: VecDeque<PendingPacket>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingPacket {
     frame: BytesMut,
-    /// Where it came.
+    /// The device queue at which the packet arrived.
     queue: usize,
     until: Instant,
-    /// What names its SA: SPI, source, destination.
+    /// The SA's key: SPI, source, destination.
     name: (u32, IpAddr, IpAddr),
 }
 
-impl Held {
+impl PendingPackets {
     pub(super) fn next_event(&self) -> Option<Instant> {
         self.packets.front().map(|first| first.until)
     }
 
-    /// Keeps an ESP packet without an SA until that is added, or drops it.
+    /// Keeps an ESP packet that has no SA, and drops the oldest packets if there is no room.
     pub(super) fn hold(&mut self, now: Instant, queue: usize, frame: &[u8], at: &EspAt, counters: &mut IpsecCounters) {
-        if frame.len() > MOST_BYTES {
+        if frame.len() > MAX_BYTES {
             counters.in_no_states += 1;
             return;
         }
-        while self.packets.len() >= MOST || self.bytes + frame.len() > MOST_BYTES {
+        while self.packets.len() >= MAX_PACKETS || self.bytes + frame.len() > MAX_BYTES {
             self.pop();
             counters.in_no_states += 1;
         }
         counters.in_held += 1;
-        // A copy: what it came in is a part of something larger.
+        // A copy, because the frame may be a slice of a much larger receive buffer.
         let frame = BytesMut::from(frame);
-        self.push(Waiting { frame, queue, until: now + HELD_FOR, name: (at.spi, at.ip.source, at.ip.destination) });
+        self.push(PendingPacket {
+            frame,
+            queue,
+            until: now + HELD_FOR,
+            name: (at.spi, at.ip.source, at.ip.destination),
+        });
     }
 
-    /// Hands those packets to their queues that have an SA by now, to be opened next in the order they came; returns their
-    /// number.
-    pub(super) fn release(&mut self, sad: &Sad, queues: &mut [Queue]) -> u64 {
+    /// Hands packets that have an SA now to their queues, in the order of arrival. Returns their number.
+    pub(super) fn release(&mut self, sad: &Sad, queues: &mut [DeviceQueue]) -> u64 {
         let mut released = 0;
         for _ in 0..self.packets.len() {
             let Some(waiting) = self.pop() else { break };
@@ -72,26 +76,26 @@ impl Held {
         released
     }
 
-    /// Drops what waited long enough; returns the number of packets.
+    /// Drops packets that waited too long. Returns their number.
     pub(super) fn expire(&mut self, now: Instant) -> u64 {
-        let is_due = |held: &Held| held.next_event().is_some_and(|until| until <= now);
+        let is_due = |held: &PendingPackets| held.next_event().is_some_and(|until| until <= now);
         core::iter::from_fn(|| is_due(self).then(|| self.pop()).flatten()).count() as u64
     }
 
-    fn push(&mut self, waiting: Waiting) {
+    fn push(&mut self, waiting: PendingPacket) {
         self.bytes += waiting.frame.len();
         self.packets.push_back(waiting);
     }
 
-    fn pop(&mut self) -> Option<Waiting> {
+    fn pop(&mut self) -> Option<PendingPacket> {
         let first = self.packets.pop_front()?;
         self.bytes -= first.frame.len();
         Some(first)
     }
 }
 
-/// So many packets wait at most, and so many bytes.
-const MOST: usize = 1024;
-const MOST_BYTES: usize = 1 << 20;
-/// Longer than a daemon takes to install what it has agreed on, and shorter than what is retransmitted anyhow.
+/// Limits of the kept packets, in packets and in bytes.
+const MAX_PACKETS: usize = 1024;
+const MAX_BYTES: usize = 1 << 20;
+/// Longer than a daemon needs to install an agreed SA, and shorter than a typical retransmission timeout.
 const HELD_FOR: Duration = Duration::from_millis(500);

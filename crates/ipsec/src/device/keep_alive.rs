@@ -1,7 +1,7 @@
-//! NAT keep-alives (RFC 3948 4): an address translator forgets whom it hears nothing of.
+//! NAT keep-alives (RFC 3948 4): an address translator forgets a mapping after some time without packets.
 //!
-//! An SA sends one when nothing else left by it for as long as its parameters say. It begins with its first packet: before,
-//! there is nothing to keep alive, and nobody has said which Ethernet address leads to its peer.
+//! An SA sends a keep-alive when no other packet left for its configured interval. The first packet starts the timer:
+//! before, no mapping exists and the peer's Ethernet address is unknown.
 
 use super::SecureDevice;
 use super::transmit::flow_of;
@@ -19,7 +19,8 @@ impl SecureDevice {
         let Some(frame) = offload_esp::outer::keep_alive(&sa.params, &ethernet) else { return };
         let (source, destination) = (sa.params.source, sa.params.destination);
         let flow = flow_of(&Packet { source, destination, protocol: protocol::UDP, ports: None });
-        // What waits for room waits without a bound: of a device that stands still, a translator hears again later.
+        // A keep-alive is never queued, because the backlog is unbounded. If the device is stuck, the next interval
+        // sends one.
         let queue = sa.queue;
         self.drain_backlog(now, queue);
         let leaves_by = &mut self.queues[queue];
@@ -28,14 +29,14 @@ impl SecureDevice {
         }
         let packet = TxPacket { header: frame[..].into(), fragments: Default::default(), ask: TxAsk::default() };
         self.counters.out_keep_alive += 1;
-        let _lost_if_dropped = leaves_by.inner.transmit(now, packet, &NoRecords);
+        // A dropped keep-alive is as good as lost on the wire.
+        let _ = leaves_by.inner.transmit(now, packet, &NoRecords);
         leaves_by.inner.flush(now);
     }
 }
 
 impl Sa {
-    /// Whether nothing was sent for long enough; from and to which Ethernet addresses the last packet went. It counts as
-    /// sent then.
+    /// Tests whether a keep-alive is due. Returns the Ethernet addresses of the last packet, and restarts the interval.
     pub(super) fn was_silent(&mut self, now: Instant) -> Option<[u8; ETHERNET - 2]> {
         let due = self.keep_alive_due().filter(|due| *due <= now && !self.retired);
         let quiet = self.quiet.as_mut().filter(|_| due.is_some())?;

@@ -1,4 +1,4 @@
-//! SAs and policies come and go.
+//! The keying interface: adds, changes and deletes SAs and policies.
 
 use super::SecureDevice;
 use crate::keying::{Keying, KeyingError, SaAdded, SaEvent, SaId, SaUse};
@@ -31,7 +31,7 @@ impl Keying for SecureDevice {
         if old.key.is_same_as(&successor.key) {
             return Err(KeyingError::KeyReused);
         }
-        // On the same ring: what its predecessor still sends is not overtaken.
+        // On the same ring, so that the successor's packets cannot overtake its predecessor's.
         self.add_sa_at(now, queue, successor)
     }
 
@@ -57,14 +57,14 @@ impl Keying for SecureDevice {
     }
 
     fn add_policy(&mut self, policy: Policy) -> Result<(), KeyingError> {
-        self.policies.of_mut(policy.direction).add(policy)?;
+        self.policies.table_mut(policy.direction).add(policy)?;
         self.lead_to_lent(&policy);
         self.sas.changed();
         Ok(())
     }
 
     fn delete_policy(&mut self, direction: Direction, selector: &Selector, priority: u32) -> Result<(), KeyingError> {
-        self.policies.of_mut(direction).remove(selector, priority).ok_or(KeyingError::NotFound)?;
+        self.policies.table_mut(direction).remove(selector, priority).ok_or(KeyingError::NotFound)?;
         if direction == Direction::Transmit {
             self.offload.forget_policy(&mut self.queues, &mut self.sas, selector, priority);
         }
@@ -73,7 +73,7 @@ impl Keying for SecureDevice {
     }
 
     fn policies(&self, direction: Direction) -> Vec<Policy> {
-        self.policies.of(direction).policies().collect()
+        self.policies.table(direction).policies().collect()
     }
 
     fn set_default(&mut self, direction: Direction, bypass: bool) {
@@ -82,17 +82,18 @@ impl Keying for SecureDevice {
     }
 
     fn poll_sa_event(&mut self) -> Option<SaEvent> {
-        (0..self.queues.len()).for_each(|queue| self.offload.hear(&mut self.queues, &mut self.sas, queue));
+        (0..self.queues.len())
+            .for_each(|queue| self.offload.apply_device_events(&mut self.queues, &mut self.sas, queue));
         self.sas.pop_event()
     }
 
     fn write_numbers(&mut self) {
-        self.sas.settle_numbers();
+        self.sas.write_exact_numbers();
     }
 }
 
 impl SecureDevice {
-    /// Adds an SA, whose packets are to leave by `queue`.
+    /// Adds an SA with a given queue.
     fn add_sa_at(&mut self, now: Instant, queue: usize, params: SaParams) -> Result<SaAdded, KeyingError> {
         let (offload, spi, receives) = (params.offload, params.spi, params.direction == Direction::Receive);
         let id = self.sas.add(now, queue, params)?;
@@ -106,7 +107,7 @@ impl SecureDevice {
         Ok(SaAdded { sa: id, spi, refused })
     }
 
-    /// Does what SAs have to do by now: lifetimes end, a path may have become wider, a translator needs to hear of us.
+    /// Runs all due timers of SAs: lifetimes, path MTUs and keep-alives.
     pub(super) fn handle_sa_timeouts(&mut self, now: Instant) {
         while let Some(due) = self.sas.next_due(now) {
             if let Some(reached) = due.reached {

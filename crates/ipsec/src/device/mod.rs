@@ -1,23 +1,27 @@
 //! A [`NetDevice`] around a [`NetDevice`]: plain packets towards the stack, protected ones towards the wire.
 //!
-//! Parts, each with its invariant:
-//! - `sas`: SAs, their limits, numbers (`numbers`) and events (`events`), and the epoch that moves with them;
-//! - `policies`: policies, and the last decision;
-//! - `offload`: SAs and policies in the device; `lending`: SAs that the device works by for somebody else;
-//! - `queues`: a queue of the device, with the packets that wait at it; the same layer around several queues;
-//! - `wrapper`: packets wrapped in software, cut before (`segment`) or behind ESP;
-//! - `fragments`: put together where policies, or ESP, need the whole packet; `held`: what comes before its SA.
+//! State, each part with its own invariant:
+//! - `sas`: the SAs with their limits, numbers (`numbers`) and events (`events`), and the epoch that advances with each
+//!   change;
+//! - `policies`: the policies, and a cache of the last decision;
+//! - `offload`: SAs and policies in the device; `lending`: SAs that the device uses for another host component;
+//! - `queues`: a device queue with its backlog; the same layer around several queues;
+//! - `wrapper`: packets wrapped in software, segmented before ESP (`segment`) or fragmented after ESP;
+//! - `fragments`: reassembly where a policy, or ESP, needs the whole packet; `held`: packets that arrive before their
+//!   SA.
 //!
-//! The way of a packet through the parts:
-//! - `transmit`: by policy, past, away, or through an SA; `protect`: through one;
-//! - `receive`: ESP opened, by whom ever; policies held to what arrives; `path_mtu`: what routers say about the size of
-//!   ESP packets;
-//! - `keying`: SAs and policies come and go; `keep_alive`: what address translators need to hear;
-//! - `contexts`: those of the device, for flows that pass as they are.
+//! Packet flow:
+//! - `transmit`: bypass, discard or protect by policy; `protect`: sends by an SA;
+//! - `receive`: opens ESP and applies policies to arriving packets; `path_mtu`: ICMP messages about the size of ESP
+//!   packets;
+//! - `keying`: adds and deletes SAs and policies; `keep_alive`: NAT keep-alives;
+//! - `contexts`: the device's stream contexts, for flows that bypass IPsec.
 //!
-//! Invariants: nothing that a policy wants protected reaches the device but wrapped, or marked so that the device drops
-//! it rather than send it plain; no sequence number is used twice under one key, host or NIC; the packets of an SA leave by one
-//! queue, in the order of their numbers.
+//! Invariants:
+//! - A packet that a policy protects reaches the device wrapped, or marked so that the device drops the packet instead
+//!   of sending it plain.
+//! - No sequence number is used twice under one key, by the host and the NIC together.
+//! - The packets of an SA leave by one queue, in the order of their numbers.
 
 mod contexts;
 mod events;
@@ -46,10 +50,10 @@ use crate::spd::Spd;
 use core::any::Any;
 use core::fmt;
 use core::task::Waker;
-use fragments::Fragments;
-use held::Held;
-use lending::Lent;
-use offload::Offload;
+use fragments::PendingFragments;
+use held::PendingPackets;
+use lending::LentSas;
+use offload::OffloadedSas;
 use offload_api::ipsec::Packet;
 use offload_api::{
     Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, NetDevice, OffloadKind, PathCaps, Protocol,
@@ -57,60 +61,61 @@ use offload_api::{
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
-use policies::{Decision, Policies};
-use queues::Queue;
+use policies::{PolicyDecision, PolicyTables};
+use queues::DeviceQueue;
 pub(crate) use queues::SecureQueue;
-use sas::Sas;
-use wrapper::Wrapper;
+use sas::SaTable;
+use wrapper::PacketWrapper;
 
 /// An IPsec layer over a device.
 ///
-/// Until it has policies, all IP packets are discarded, both ways (RFC 4301 4.4.1); what they do not say is decided by
-/// [`Keying::set_default`](crate::Keying::set_default). ARP and IPv6's neighbour discovery always pass.
+/// Without policies, all IP packets are discarded in both directions (RFC 4301 4.4.1).
+/// [`Keying::set_default`](crate::Keying::set_default) decides about packets that match no policy. ARP and IPv6
+/// neighbour discovery always pass.
 ///
 /// See the [crate] for an example.
 pub struct SecureDevice {
     /// The device's queues, each served by one shard of the host.
-    queues: Vec<Queue>,
-    sas: Sas,
-    policies: Policies,
-    offload: Offload,
-    lent: Lent,
-    wrapper: Wrapper,
-    fragments: Fragments,
-    held: Held,
-    /// Counters of packets; `sas` and `offload` have counters of their own.
+    queues: Vec<DeviceQueue>,
+    sas: SaTable,
+    policies: PolicyTables,
+    offload: OffloadedSas,
+    lent: LentSas,
+    wrapper: PacketWrapper,
+    fragments: PendingFragments,
+    held: PendingPackets,
+    /// Packet counters; `sas` and `offload` have counters of their own.
     counters: IpsecCounters,
 }
 
 impl SecureDevice {
-    /// An IPsec layer over `inner`, without SAs and policies.
+    /// Creates an IPsec layer over `inner`, without SAs and policies.
     ///
-    /// Which keys were used, it remembers for itself; see [`with_memory`](Self::with_memory).
+    /// The layer has its own memory of used keys; see [`with_memory`](Self::with_memory).
     pub fn new(inner: Box<dyn NetDevice>) -> SecureDevice {
         SecureDevice::with_memory(inner, KeyMemory::new())
     }
 
-    /// The same with a memory that others share, or that outlives the process: what a layer with a real peer needs.
+    /// Creates a layer with a shared or persistent memory of used keys. Required for a layer with a real peer.
     pub fn with_memory(inner: Box<dyn NetDevice>, memory: KeyMemory) -> SecureDevice {
         SecureDevice::around(vec![inner], memory)
     }
 
     fn around(queues: Vec<Box<dyn NetDevice>>, memory: KeyMemory) -> SecureDevice {
         SecureDevice {
-            sas: Sas::new(queues.len(), memory.clone()),
-            policies: Policies::default(),
-            offload: Offload::new(queues.len()),
-            lent: Lent::default(),
-            wrapper: Wrapper::new(memory.first_identification()),
-            fragments: Fragments::new(),
-            held: Held::default(),
+            sas: SaTable::new(queues.len(), memory.clone()),
+            policies: PolicyTables::default(),
+            offload: OffloadedSas::new(queues.len()),
+            lent: LentSas::default(),
+            wrapper: PacketWrapper::new(memory.first_identification()),
+            fragments: PendingFragments::new(),
+            held: PendingPackets::default(),
             counters: IpsecCounters::default(),
-            queues: queues.into_iter().map(Queue::new).collect(),
+            queues: queues.into_iter().map(DeviceQueue::new).collect(),
         }
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> IpsecCounters {
         let mut counters = self.counters;
         counters += self.sas.counters();
@@ -118,31 +123,31 @@ impl SecureDevice {
         counters
     }
 
-    /// The SAs.
+    /// Returns the SAs.
     pub fn sad(&self) -> &Sad {
         self.sas.sad()
     }
 
-    /// The policies of one direction.
+    /// Returns the policies of one direction.
     pub fn spd(&self, direction: Direction) -> &Spd {
-        self.policies.of(direction)
+        self.policies.table(direction)
     }
 
-    /// What is done with a packet to be sent, and by which SA.
-    fn decide(&self, packet: &Packet) -> Decision {
+    /// Decides about a packet to be sent.
+    fn decide(&self, packet: &Packet) -> PolicyDecision {
         self.policies.decide(&self.sas, packet)
     }
 
-    /// Whether an SA is worked on by the device, and how much of it.
+    /// Returns how much of an SA's work the device does.
     pub fn offloaded(&self, id: SaId) -> OffloadKind {
         match self.sas.find(id).map(Sa::by) {
-            Some(By::Device(_, kind)) => kind,
-            Some(By::Software) | None => OffloadKind::None,
+            Some(SaWorker::Device(_, kind)) => kind,
+            Some(SaWorker::Software) | None => OffloadKind::None,
         }
     }
 }
 
-/// A flow as policies see it.
+/// Returns a flow's fields that policies match.
 fn packet_of(flow: &FlowKey) -> Packet {
     Packet {
         source: flow.local.ip(),
@@ -155,7 +160,7 @@ fn packet_of(flow: &FlowKey) -> Packet {
     }
 }
 
-/// Of the one queue that there is.
+/// Serves the only queue.
 impl NetDevice for SecureDevice {
     fn path(&self, flow: &FlowKey) -> PathCaps {
         self.path_at(ONLY, flow)
@@ -205,7 +210,7 @@ impl NetDevice for SecureDevice {
         self.queues[ONLY].inner.serves(flow)
     }
 
-    /// It is this layer's.
+    /// The device's IPsec is used by this layer alone.
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
         None
     }
@@ -231,14 +236,14 @@ impl fmt::Debug for SecureDevice {
     }
 }
 
-/// How an SA is worked on.
+/// The worker of an SA's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum SaWorker {
     Software,
     Device(Handle, OffloadKind),
 }
 
-/// Packets that are dropped, or go to another shard, before others have their turn.
+/// Limit of packets that one call drops or passes to other shards.
 const DROPPED_A_CALL: usize = 256;
-/// The queue of a device that has one.
+/// The index of the only queue of a single-queue device.
 const ONLY: usize = 0;

@@ -1,32 +1,32 @@
-//! Sequence numbers that outlive the process: they are written down before they are used.
+//! Sequence numbers that outlive the process: they are written to a store before they are used.
 //!
-//! Writing takes as long as the disk does, and the packet waits; it is seldom. A packet whose number cannot be written
-//! down is dropped, and the next one tries again a second later.
+//! A write blocks the packet for as long as the disk takes, but is rare. If a number cannot be written, its packet is
+//! dropped, and writing is tried again a second later.
 
 use crate::keying::{KeyingError, SaId};
-use crate::memory::{KeyMemory, Mark, Marks, SPENT};
+use crate::memory::{KeyMemory, NumberMark, SPENT, SaMarks};
 use crate::sad::{Sa, Sad};
 use offload_api::{Direction, SaParams};
 use offload_base::Instant;
 
 /// Invariant: the mark of a key that has a store is never below a number that an SA of the key has used.
 impl KeyMemory {
-    /// Has an SA to be go on after what was written down of its key.
+    /// Makes a new SA continue after the number that the store has for its key.
     ///
     /// # Errors
-    /// If the last number of the key is no longer known, or another process uses the key.
-    pub(super) fn go_on_after_mark(&self, params: &mut SaParams) -> Result<Marks, KeyingError> {
+    /// If the store has forgotten the key's last number, or another process uses the key.
+    pub(super) fn go_on_after_mark(&self, params: &mut SaParams) -> Result<SaMarks, KeyingError> {
         match self.claim(params)? {
-            None => Ok(Marks::NONE),
+            None => Ok(SaMarks::NONE),
             Some(SPENT) => Err(KeyingError::KeyReused),
             Some(mark) => {
                 params.last_number = params.last_number.max(mark);
-                Ok(Marks::at(mark))
+                Ok(SaMarks::at(mark))
             }
         }
     }
 
-    /// Whether an SA may use its numbers up to `number`: if not yet, they are written down.
+    /// Tests whether an SA may use its numbers up to `number`, and writes them to the store if necessary.
     pub(super) fn may_use(&self, now: Instant, sa: &mut Sa, number: u64) -> bool {
         if sa.marks.cover(number) {
             return true;
@@ -35,11 +35,11 @@ impl KeyMemory {
             return false;
         }
         let limit = offload_esp::number::limit(sa.params.esn);
-        // What is spent says nothing of numbers.
+        // The mark of a spent key is no sequence number.
         let others = self.mark(&sa.params).filter(|mark| *mark != SPENT).unwrap_or(0);
         let mark = match sa.params.direction {
-            Direction::Transmit => Marks::for_sent(number, limit),
-            // Another SA may share it: by the same SPI, and the same key, from elsewhere.
+            Direction::Transmit => SaMarks::for_sent(number, limit),
+            // Another SA may share the mark: same SPI and key, other source.
             Direction::Receive => sa.marks.for_received(now, number, limit).max(others),
         };
         let written = self.write(&[sa.mark(mark)]);
@@ -50,20 +50,20 @@ impl KeyMemory {
         written.is_ok()
     }
 
-    /// Writes down that all numbers of an SA are used: from here on, somebody else counts them.
-    pub(super) fn give_away(&self, sa: &mut Sa) -> Result<(), KeyingError> {
+    /// Writes to the store that all numbers of an SA are used, because another component counts them from now on.
+    pub(super) fn write_last_number(&self, sa: &mut Sa) -> Result<(), KeyingError> {
         let limit = offload_esp::number::limit(sa.params.esn);
         if sa.number() >= limit {
             return Err(KeyingError::UsedUp);
         }
         self.write(&[sa.mark(limit)]).map_err(|_| KeyingError::NotWritten)?;
-        // What was written down stays.
-        (sa.marks, sa.lent) = (Marks::NONE, true);
+        // The written mark stays in the store.
+        (sa.marks, sa.lent) = (SaMarks::NONE, true);
         Ok(())
     }
 
-    /// Writes numbers down as they are, not ahead.
-    pub(super) fn settle(&self, sad: &mut Sad) {
+    /// Replaces the marks, which are ahead, by the exact numbers.
+    pub(super) fn write_exact_numbers(&self, sad: &mut Sad) {
         if !self.has_store() {
             return;
         }
@@ -72,23 +72,24 @@ impl KeyMemory {
         if !all().any(|sa| sa.marks.are_beyond(sa.used_up_to())) {
             return;
         }
-        // Of all: the marks of some may be those of others as well.
-        let marks: Vec<Mark<'_>> = all().map(|sa| sa.mark(sa.used_up_to())).collect();
-        // If it fails, what stays ahead costs numbers, and nothing else. But it may be there all the same: then a process that
-        // begins anew goes on from there, and nothing beyond may be used without being written down again.
-        let _there_or_not = self.write(&marks);
+        // Written for all SAs, because SAs may share a mark.
+        let marks: Vec<NumberMark<'_>> = all().map(|sa| sa.mark(sa.used_up_to())).collect();
+        // A failure costs only the numbers between the exact one and the old mark. But the write may have succeeded in
+        // part, and the next process would then continue from the exact numbers. So these SAs must write again before
+        // they use further numbers.
+        let _ = self.write(&marks);
         for id in ids {
             if let Some(sa) = sad.find_mut(id).filter(|sa| sa.marks.are_kept()) {
-                sa.marks.settle(sa.used_up_to());
+                sa.marks.set_exact(sa.used_up_to());
             }
         }
     }
 }
 
-/// An SA is about to go. Others that receive by its key and SPI, from elsewhere, have its numbers written down too.
+/// Before an SA is removed, passes its numbers on to the SAs that receive by the same key and SPI from other sources.
 pub(super) fn leave_to_others(sad: &mut Sad, id: SaId) {
     let Some(gone) = sad.find(id).filter(|sa| sa.params.direction == Direction::Receive) else { return };
-    // As a rule, nobody does: then all the others need not be asked.
+    // Usually the key has one user, and the scan over all SAs can be skipped.
     if !gone.marks.are_kept() || sad.users_of(Direction::Receive, &gone.params.key) < 2 {
         return;
     }
@@ -104,13 +105,13 @@ pub(super) fn leave_to_others(sad: &mut Sad, id: SaId) {
 }
 
 impl Sa {
-    /// How far numbers are used, by SAs as well that are gone and received by the same key and SPI.
+    /// Returns the highest used number, including numbers of removed SAs with the same key and SPI.
     fn used_up_to(&self) -> u64 {
         self.marks.at_least(self.number())
     }
 
-    fn mark(&self, number: u64) -> Mark<'_> {
+    fn mark(&self, number: u64) -> NumberMark<'_> {
         let SaParams { direction, key, spi, .. } = &self.params;
-        Mark { direction: *direction, key, spi: *spi, number }
+        NumberMark { direction: *direction, key, spi: *spi, number }
     }
 }

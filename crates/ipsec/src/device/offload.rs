@@ -1,18 +1,18 @@
-//! What the device does of it, and what it tells.
+//! SAs and policies in the device, and the device's events.
 //!
-//! Lifetimes are the host's, which sees all packets of an SA, those that came in fragments or before the device had it
-//! too; the device counts along, so that what is past a limit does not leave it, or get by it, before the host knows.
+//! The host enforces lifetimes, because it sees all packets of an SA, including fragments and packets from before the
+//! offload. The device counts too, so that no packet beyond a limit passes before the host reacts.
 //!
-//! In packet offload the device counts sequence numbers; the host counts along, one for each packet it hands over, so
-//! that it can go on by itself, with numbers the device cannot have used, should the device lose the SA. What the
-//! device is to protect it finds by its own policies: the host tells it of one when the first packet for it comes, in the
-//! order that the host's have, and every packet names the SA that it must not leave without.
+//! With packet offload, the device assigns sequence numbers. The host counts in parallel, one per packet handed over,
+//! so that it can continue with unused numbers if the device loses the SA. The device finds the packets to protect by
+//! its own policies. The host installs a policy when its first packet comes, with the host's rank, and every packet
+//! names its required SA.
 
-use super::queues::Queue;
-use super::sas::Sas;
+use super::queues::DeviceQueue;
+use super::sas::SaTable;
 use crate::counters::IpsecCounters;
 use crate::keying::{SaEvent, SaId};
-use crate::sad::InDevice;
+use crate::sad::OffloadState;
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{EspMode, Handle, Prefix, SaParams, SaRefusal, Selector};
 use offload_base::QuickHash;
@@ -21,32 +21,32 @@ use offload_esp::selectors::rank;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-/// The SAs in the device, those that wait for it, and the policies installed there.
+/// The offloaded SAs, the SAs that wait for the device, and the policies installed there.
 ///
-/// Invariant: an SA is in the device at its own queue, or in one of the two waiting lines, or the host's; an installed policy
-/// leads to an SA that the device has.
+/// Invariant: an SA is in the device at its own queue, or in one of the two waiting lines, or handled by the host
+/// alone. An installed policy leads to an SA that the device has.
 #[derive(Debug)]
-pub(super) struct Offload {
+pub(super) struct OffloadedSas {
     places: Vec<QueueSas>,
-    /// SAs that the device had no time for yet, the oldest first.
+    /// SAs that the device was too busy to take, the oldest first.
     waiting_for_device: VecDeque<SaId>,
-    /// How many SAs ever waited for room in the device.
+    /// Tickets given so far to SAs that wait for room.
     waited_for_room: u64,
-    /// What the device was told to protect, by the policies it came from.
+    /// Device policies, by the host policy that they come from.
     installed: HashMap<(Selector, u32), Vec<InstalledPolicy>>,
     counters: IpsecCounters,
 }
 
-/// The SAs that belong to one queue of the device.
+/// The SAs of one device queue.
 #[derive(Clone, Debug, Default)]
 struct QueueSas {
-    /// SAs that the device has here, by its names. Looked up, never walked.
+    /// SAs in the device, by handle. Only looked up, never iterated.
     in_device: HashMap<Handle, SaId, QuickHash>,
-    /// SAs that the device has no room for here, the oldest first: they are the host's until others leave the device.
+    /// SAs without room in the device, by ticket. The host handles them until other SAs leave the device.
     waiting_for_room: BTreeMap<u64, SaId>,
 }
 
-/// What the device was told to protect by which SA, and at which queue.
+/// A policy in the device.
 #[derive(Debug)]
 struct InstalledPolicy {
     selector: Selector,
@@ -54,9 +54,9 @@ struct InstalledPolicy {
     queue: usize,
 }
 
-impl Offload {
-    pub(super) fn new(queues: usize) -> Offload {
-        Offload {
+impl OffloadedSas {
+    pub(super) fn new(queues: usize) -> OffloadedSas {
+        OffloadedSas {
             places: vec![QueueSas::default(); queues],
             waiting_for_device: VecDeque::new(),
             waited_for_room: 0,
@@ -69,13 +69,14 @@ impl Offload {
         self.counters
     }
 
-    /// The SA that the device has at `queue` under this name.
+    /// Returns the SA with a device handle.
     pub(super) fn find(&self, queue: usize, handle: Handle) -> Option<SaId> {
         self.places[queue].in_device.get(&handle).copied()
     }
 
     /// Gives an SA to the device, at once or when that has time, or room, for it; until then it is the host's.
-    pub(super) fn offer(&mut self, queues: &mut [Queue], sas: &mut Sas, id: SaId) -> Option<SaRefusal> {
+    pub(super) fn offer(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, id: SaId) -> Option<SaRefusal> {
+        // A new SA queues behind the waiting ones, so that the device gets the SAs in order.
         if self.waiting_for_device.is_empty() {
             match self.put_in_device(queues, sas, id) {
                 Err(SaRefusal::Busy) => {}
@@ -90,8 +91,8 @@ impl Offload {
         None
     }
 
-    /// Gives the device those SAs that it had no time for.
-    fn offer_again(&mut self, queues: &mut [Queue], sas: &mut Sas) {
+    /// Retries the SAs that found the device busy.
+    fn offer_again(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable) {
         while let Some(id) = self.waiting_for_device.front().copied() {
             self.counters.sa_offload_retried += 1;
             match self.put_in_device(queues, sas, id) {
@@ -100,7 +101,7 @@ impl Offload {
                 // It was used up meanwhile, or is gone.
                 Err(SaRefusal::UnknownSa) => {}
                 Err(refused) => {
-                    sas.tell(SaEvent::OffloadLost { sa: id });
+                    sas.report(SaEvent::OffloadLost { sa: id });
                     if refused == SaRefusal::NoSpace {
                         self.wait_for_room(sas, id);
                     }
@@ -111,16 +112,16 @@ impl Offload {
         }
     }
 
-    /// Puts an SA at the end of the line of those that the device has no room for at its queue.
-    fn wait_for_room(&mut self, sas: &mut Sas, id: SaId) {
+    /// Puts an SA at the end of its queue's line for room in the device.
+    fn wait_for_room(&mut self, sas: &mut SaTable, id: SaId) {
         let Some(sa) = sas.find_mut(id) else { return };
         self.waited_for_room += 1;
         sa.waits_for_room = Some(self.waited_for_room);
         self.places[sa.queue].waiting_for_room.insert(self.waited_for_room, id);
     }
 
-    /// An SA left the device: gives it those that it had no room for at this queue, as far as there is some.
-    fn offer_room(&mut self, queues: &mut [Queue], sas: &mut Sas, queue: usize) {
+    /// Retries the SAs that found no room at this queue, until the device is full again.
+    fn offer_room(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, queue: usize) {
         while let Some((place, id)) = self.places[queue].waiting_for_room.first_key_value().map(|(at, id)| (*at, *id)) {
             self.counters.sa_offload_retried += 1;
             let refused = self.put_in_device(queues, sas, id).err();
@@ -138,22 +139,22 @@ impl Offload {
         }
     }
 
-    fn put_in_device(&mut self, queues: &mut [Queue], sas: &mut Sas, id: SaId) -> Result<(), SaRefusal> {
+    fn put_in_device(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, id: SaId) -> Result<(), SaRefusal> {
         let Some(sa) = sas.find_mut(id).filter(|sa| !sa.retired) else {
             return Err(SaRefusal::UnknownSa);
         };
         let device = queues[sa.queue].inner.ipsec().ok_or(SaRefusal::NoDevice)?;
-        // As it stands by now.
+        // The current state, so that the device continues the SA's numbers and lifetime.
         let params = SaParams { last_number: sa.number(), lifetime: sa.meter.left(), ..sa.params.clone() };
         let handle = device.add_sa(&params)?;
-        sa.offload = Some(InDevice { handle, kind: sa.params.offload, selectors: SmallVec::new() });
+        sa.offload = Some(OffloadState { handle, kind: sa.params.offload, selectors: SmallVec::new() });
         self.places[sa.queue].in_device.insert(handle, id);
         tracing::debug!(sa = ?id, "SA offloaded");
         Ok(())
     }
 
-    /// Takes an SA, and what the device was told to use it for, back.
-    pub(super) fn take_back(&mut self, queues: &mut [Queue], sas: &mut Sas, id: SaId) {
+    /// Removes an SA and its policies from the device.
+    pub(super) fn take_back(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, id: SaId) {
         let Some(sa) = sas.find_mut(id) else { return };
         let places = &mut self.places[sa.queue];
         if let Some(place) = sa.waits_for_room.take() {
@@ -166,8 +167,14 @@ impl Offload {
         }
     }
 
-    /// The device is not to protect packets by a policy that is gone.
-    pub(super) fn forget_policy(&mut self, queues: &mut [Queue], sas: &mut Sas, selector: &Selector, priority: u32) {
+    /// Removes a deleted policy from the device.
+    pub(super) fn forget_policy(
+        &mut self,
+        queues: &mut [DeviceQueue],
+        sas: &mut SaTable,
+        selector: &Selector,
+        priority: u32,
+    ) {
         let rank = rank(selector, priority);
         for policy in self.installed.remove(&(*selector, priority)).unwrap_or_default() {
             if let Some(place) = sas.find_mut(policy.sa).and_then(|sa| sa.offload.as_mut()) {
@@ -179,19 +186,20 @@ impl Offload {
         }
     }
 
-    /// Sees to it that the device's policies lead such packets to this SA, and says at which queue, and what the device
-    /// calls it.
+    /// Installs a device policy that leads the packets of a host policy to this SA. Returns the SA's queue and device
+    /// handle.
     pub(super) fn install_policy(
         &mut self,
-        queues: &mut [Queue],
-        sas: &mut Sas,
+        queues: &mut [DeviceQueue],
+        sas: &mut SaTable,
         id: SaId,
         (selector, priority): (Selector, u32),
     ) -> Option<(usize, Handle)> {
         let sa = sas.find_mut(id)?;
-        // Narrowed, it would be more specific: it stands where the host's own stands.
+        // The narrowed selector is more specific than the host's. It keeps the host policy's rank, so that the order of
+        // the policies is the same in the device.
         let rank = rank(&selector, priority);
-        // In transport mode an SA is one of many that a policy may lead to: to the device, each has a policy of its own.
+        // In transport mode, one policy may lead to many SAs. In the device, each SA has its own policy.
         let narrowed = match sa.params.mode {
             EspMode::Transport => Selector {
                 source: Some(Prefix::host(sa.params.source)),
@@ -208,9 +216,10 @@ impl Offload {
         queues[queue].inner.ipsec()?.set_policy(&narrowed, rank, handle).ok()?;
         place.selectors.push((narrowed, rank));
         let installed = self.installed.entry((selector, priority)).or_default();
+        // Successors replace their predecessor's device policy, because the selector is the same.
         let before = installed.iter().position(|other| other.selector == narrowed).map(|at| installed.swap_remove(at));
         installed.push(InstalledPolicy { selector: narrowed, sa: id, queue });
-        // An older SA gave way.
+        // An older SA had this policy before.
         let Some(before) = before else { return Some((queue, handle)) };
         if let Some(place) = sas.find_mut(before.sa).and_then(|sa| sa.offload.as_mut()) {
             place.selectors.retain(|named| *named != (narrowed, rank));
@@ -223,18 +232,19 @@ impl Offload {
         Some((queue, handle))
     }
 
-    /// Takes note of what the device tells about SAs.
-    pub(super) fn hear(&mut self, queues: &mut [Queue], sas: &mut Sas, queue: usize) {
+    /// Applies the device's events to the SAs.
+    pub(super) fn apply_device_events(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, queue: usize) {
         let (mut lost, mut room) = (false, false);
         while let Some(event) = queues[queue].inner.ipsec().and_then(|device| device.poll_sa_event()) {
             let find = |handle| self.find(queue, handle);
-            // The device has limits reached as well as the host. It may have counted more: what it dropped.
+            // The host reaches the same limits. But the device may count more packets, including packets
+            // that it drops itself.
             let mut limit = |handle, reached| find(handle).into_iter().for_each(|sa| sas.note_limit(sa, reached));
             match event {
                 DeviceSaEvent::SoftLimit(handle, reached) => limit(handle, ReachedLimit::Soft(reached)),
                 DeviceSaEvent::HardLimit(handle, reached) => limit(handle, ReachedLimit::Hard(reached)),
                 DeviceSaEvent::Lost(handle) => {
-                    // An SA of a device that was reset goes on in software.
+                    // The device was reset; its SAs continue in software.
                     if let Some(id) = self.places[queue].in_device.remove(&handle) {
                         sas.go_on_in_software(id);
                     }
@@ -245,14 +255,14 @@ impl Offload {
                     find(handle).into_iter().for_each(|sa| sas.retire(sa, SaEvent::SequenceExhausted { sa }));
                 }
                 DeviceSaEvent::Crossed(handle, number) => {
-                    find(handle).into_iter().for_each(|sa| sas.tell(SaEvent::Crossed { sa, number }));
+                    find(handle).into_iter().for_each(|sa| sas.report(SaEvent::Crossed { sa, number }));
                 }
-                // Of those that are removed, nothing is known here any more.
+                // The SA was removed here already.
                 _ => {}
             }
         }
         if lost {
-            // With an SA, the device lost the policies that named it.
+            // The device drops a lost SA's policies with it.
             self.installed.retain(|_, policies| {
                 policies.retain(|policy| sas.find(policy.sa).is_some_and(|sa| sa.offload.is_some()));
                 !policies.is_empty()

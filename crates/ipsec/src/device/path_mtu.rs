@@ -1,9 +1,11 @@
-//! What routers say about the size of ESP packets (RFC 4301 8.2, RFC 1191, RFC 8201).
+//! Path MTU discovery from ICMP messages about ESP packets (RFC 4301 8.2, RFC 1191, RFC 8201).
 //!
-//! Nobody authenticates it. So it counts only if it quotes a packet that an SA has sent lately, by SPI, addresses and
-//! sequence number, which somebody beside the path does not know; it makes packets smaller only, and not smaller than
-//! every path takes; and it ends after ten minutes, or with the SA: the path may have become wider (RFC 1191 6.3, RFC 8201
-//! 5.3), and if it has not, its router says so again.
+//! These messages are not authenticated, so their effect is limited:
+//! - The message must quote a recently sent packet by SPI, addresses and sequence number, which an attacker off the
+//!   path does not know.
+//! - The MTU can only become smaller, and not smaller than every path supports.
+//! - The MTU expires after ten minutes (RFC 1191 6.3, RFC 8201 5.3) or with the SA. If the path is still narrow, its
+//!   router reports again.
 
 use crate::keying::SaId;
 use crate::sad::{Sa, Sad, Sequence};
@@ -13,7 +15,7 @@ use offload_formats::InternetSum;
 use offload_formats::IpView;
 use offload_formats::protocol::{self, ICMP, ICMPV6};
 
-/// Finds the SA of an ESP packet that a router says was too big.
+/// Parses a "too big" message about an ESP packet and finds the packet's SA.
 pub(super) fn find_too_big(sad: &Sad, frame: &[u8], view: &IpView) -> Option<TooBig> {
     let packet = &frame[ETHERNET..];
     let message = packet.get(view.header..view.total)?;
@@ -28,6 +30,7 @@ pub(super) fn find_too_big(sad: &Sad, frame: &[u8], view: &IpView) -> Option<Too
         (ICMPV6, 2, 0) => u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
         _ => return None,
     };
+    // A forged message must at least have a valid checksum and quote the message's own IP version.
     let ip = IpView::parse_headers(quoted).filter(|ip| sum.is_right() && ip.is_ipv6() == view.is_ipv6())?;
     let esp = match ip.protocol {
         protocol::ESP => ip.header,
@@ -38,30 +41,32 @@ pub(super) fn find_too_big(sad: &Sad, frame: &[u8], view: &IpView) -> Option<Too
     let id = sad.find_sent(word(esp)?, ip.source, ip.destination)?;
     let sa = sad.find(id)?;
     let Sequence::Send(numbers) = &sa.sequence else { return None };
+    // The quoted number must be among the last sent ones, modulo 2^32.
     let ago = (numbers.last() as u32).wrapping_sub(word(esp + 4)?);
     let lately = u64::from(ago) < numbers.last().min(LATELY)
         && (sa.params.encapsulation.is_some() == (ip.protocol == protocol::UDP));
-    let least = if ip.is_ipv6() { LEAST_IPV6_MTU } else { LEAST_IPV4_MTU };
+    // Lower reports are raised to the minimum instead of ignored, so that a path at the minimum still works.
+    let least = if ip.is_ipv6() { MIN_IPV6_MTU } else { MIN_IPV4_MTU };
     let mtu = u16::try_from(told).unwrap_or(u16::MAX).max(least);
     lately.then_some(TooBig { mtu, id })
 }
 
 impl Sa {
-    /// Forgets what a router said, if that was long ago.
+    /// Forgets an expired path MTU. Returns whether it did.
     pub(super) fn forget_path_mtu(&mut self, now: Instant) -> bool {
         self.path_mtu.take_if(|path| path.ends() <= now).is_some()
     }
 }
 
-/// What a router says about packets of an SA.
+/// A router's report that packets of an SA are too big.
 pub(super) struct TooBig {
     pub(super) mtu: u16,
     pub(super) id: SaId,
 }
 
-/// As Linux has it: less is somebody's attempt to make us send tiny packets.
-const LEAST_IPV4_MTU: u16 = 552;
-/// RFC 8200 5.
-const LEAST_IPV6_MTU: u16 = 1280;
-/// How far back a quoted packet may be.
+/// Linux's minimum: a smaller value is an attempt to make the host send tiny packets.
+const MIN_IPV4_MTU: u16 = 552;
+/// The IPv6 minimum MTU (RFC 8200 5).
+const MIN_IPV6_MTU: u16 = 1280;
+/// The maximum age of a quoted packet, in packets.
 const LATELY: u64 = 1 << 16;

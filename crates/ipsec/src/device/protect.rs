@@ -1,11 +1,10 @@
-//! A packet to be sent by an SA: its number, the device that works on it or software, and the part that goes to the device.
+//! Sends a packet by an SA: assigns its number and divides the work between software and device.
 //!
-//! Invariant: a number is taken when the packet it is for is on its way, and not before; no other sender takes
-//! the same one.
+//! Invariant: a sequence number is taken only when its packet is on its way, and no other sender takes the same number.
 
-use super::segment::Segments;
+use super::segment::PlainSegments;
 use super::transmit::flow_of;
-use super::{By, Decision, SecureDevice};
+use super::{PolicyDecision, SaWorker, SecureDevice};
 use crate::keying::{SaEvent, SaId};
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
@@ -16,39 +15,40 @@ use offload_base::cost::{self, WorkKind};
 use offload_esp::{ETHERNET, OuterHeaders, WrapError};
 use offload_formats::IpView;
 
-/// How one packet is going to be protected.
-pub(super) struct Plan {
+/// The plan for protecting one packet.
+pub(super) struct ProtectionPlan {
     sa: SaId,
-    /// By which it leaves.
+    /// The queue by which the packet leaves.
     queue: usize,
-    by: By,
+    by: SaWorker,
     pub(super) outer: OuterHeaders,
-    /// Of the first packet it will be.
+    /// The number of the first resulting packet.
     pub(super) number: u64,
     packets: u32,
-    /// As lifetimes count them.
+    /// Protected bytes, as lifetimes count them.
     bytes: u64,
-    /// The longest packet for the wire.
+    /// The largest packet for the wire.
     pub(super) mtu: u16,
-    /// It has to leave in fragments.
+    /// Whether the packet must be fragmented after ESP.
     too_large: bool,
     pub(super) flow: FlowKey,
 }
 
 impl SecureDevice {
-    /// Sends a packet by the SA that its policy asks for, if there is one.
+    /// Sends a packet by its policy's SA. Without an SA, the packet is dropped and the keying daemon gets an acquire
+    /// event.
     pub(super) fn protect(
         &mut self,
         now: Instant,
         packet: TxPacket,
         view: IpView,
-        decision: &Decision,
+        decision: &PolicyDecision,
         selectors: &Packet,
     ) -> TransmitResult {
         let Some(id) = decision.sa else {
             self.counters.out_no_states += 1;
             if let Some(Action::Protect(template)) = decision.action {
-                self.sas.tell(SaEvent::Acquire { template, packet: *selectors });
+                self.sas.report(SaEvent::Acquire { template, packet: *selectors });
             }
             return TransmitResult::Dropped(DropReason::Policy);
         };
@@ -56,15 +56,16 @@ impl SecureDevice {
             Ok(plan) => plan,
             Err(dropped) => return dropped,
         };
+        // Saved for keep-alives, because the packet is consumed below.
         let ethernet = packet.header.first_chunk().copied();
         let (packets, bytes) = (plan.packets, plan.bytes);
         let sent = match plan.by {
-            By::Software => self.protect_in_software(now, packet, view, &plan),
-            By::Device(handle, OffloadKind::Packet) if plan.too_large => {
+            SaWorker::Software => self.protect_in_software(now, packet, view, &plan),
+            SaWorker::Device(handle, OffloadKind::Packet) if plan.too_large => {
                 self.protect_in_its_place(now, handle, packet, view, &plan)
             }
-            By::Device(_, OffloadKind::Packet) => self.hand_over_plain(now, packet, decision, &plan),
-            By::Device(handle, _) => self.have_it_finished(now, handle, packet, view, &plan),
+            SaWorker::Device(_, OffloadKind::Packet) => self.hand_over_plain(now, packet, decision, &plan),
+            SaWorker::Device(handle, _) => self.have_it_finished(now, handle, packet, view, &plan),
         };
         if sent == TransmitResult::Posted {
             self.sas.spend(id, packets.into(), bytes);
@@ -81,7 +82,7 @@ impl SecureDevice {
         packet: &TxPacket,
         view: &IpView,
         flow: FlowKey,
-    ) -> Result<Plan, TransmitResult> {
+    ) -> Result<ProtectionPlan, TransmitResult> {
         let Some(sa) = self.sas.find(id) else { return Err(TransmitResult::Dropped(DropReason::Policy)) };
         let queue = sa.queue;
         let mtu = sa.outer_mtu(self.queues[queue].inner.path(&flow).mtu);
@@ -90,14 +91,16 @@ impl SecureDevice {
             Err(WrapError::Fragment) => return Err(self.refuse(|counters| &mut counters.out_state_mode_error)),
             Err(_) => return Err(self.refuse(|counters| &mut counters.out_error)),
         };
-        let packets = Segments::count(packet);
+        let packets = PlainSegments::count(packet);
         let in_front = packet.header.len() - ETHERNET;
         let largest = in_front + packet.ask.mss.map_or(packet.payload_len(), usize::from);
+        // The protected part must begin inside the header, and IP lengths have 16 bits.
         if in_front < outer.taken() || largest > usize::from(u16::MAX) {
             return Err(self.refuse(|counters| &mut counters.out_error));
         }
         let too_large = outer.wrapped_len(largest) > usize::from(mtu);
-        // RFC 4301 8.2: what must not be fragmented and does not fit is not sent. The stack knows by its path.
+        // RFC 4301 8.2: a packet that does not fit and must not be fragmented is dropped. The stack learns the limit
+        // from its path.
         if too_large && (view.dont_fragment || packet.ask.mss.is_some()) {
             return Err(self.refuse(|counters| &mut counters.out_state_mode_error));
         }
@@ -113,13 +116,20 @@ impl SecureDevice {
         let by = sa.by();
         let bytes = (in_front - outer.taken()) as u64 * u64::from(packets) + packet.payload_len() as u64;
         let last = number + u64::from(packets) - 1;
+        // Written before use: after a crash, the next process must not send these numbers again.
         if !self.sas.may_use(now, id, last) {
             return Err(self.refuse(|counters| &mut counters.out_numbers_unwritten));
         }
-        Ok(Plan { sa: id, queue, by, outer, number, packets, bytes, mtu, too_large, flow })
+        Ok(ProtectionPlan { sa: id, queue, by, outer, number, packets, bytes, mtu, too_large, flow })
     }
 
-    fn protect_in_software(&mut self, now: Instant, packet: TxPacket, view: IpView, plan: &Plan) -> TransmitResult {
+    fn protect_in_software(
+        &mut self,
+        now: Instant,
+        packet: TxPacket,
+        view: IpView,
+        plan: &ProtectionPlan,
+    ) -> TransmitResult {
         self.counters.out_software += u64::from(plan.packets);
         self.counters.out_software_bytes += plan.bytes;
         self.sas.take_numbers(plan.sa, plan.packets);
@@ -130,8 +140,14 @@ impl SecureDevice {
         TransmitResult::Posted
     }
 
-    /// Hands a plain packet to the device, which is to protect it.
-    fn hand_over_plain(&mut self, now: Instant, packet: TxPacket, decision: &Decision, plan: &Plan) -> TransmitResult {
+    /// Hands a plain packet to the device for full protection.
+    fn hand_over_plain(
+        &mut self,
+        now: Instant,
+        packet: TxPacket,
+        decision: &PolicyDecision,
+        plan: &ProtectionPlan,
+    ) -> TransmitResult {
         let Self { offload, queues, sas, .. } = self;
         let found = decision.policy.and_then(|policy| offload.install_policy(queues, sas, plan.sa, policy));
         let Some((queue, sa)) = found else {
@@ -148,22 +164,22 @@ impl SecureDevice {
         sent
     }
 
-    /// Crypto offload: the device finishes what stands behind the host's headers.
+    /// Wraps a packet up to the ESP header and IV; the device encrypts and adds the ICV (crypto offload).
     fn have_it_finished(
         &mut self,
         now: Instant,
         handle: Handle,
         packet: TxPacket,
         view: IpView,
-        plan: &Plan,
+        plan: &ProtectionPlan,
     ) -> TransmitResult {
-        let Plan { outer, number, .. } = plan;
+        let ProtectionPlan { outer, number, .. } = plan;
         let next_header = outer.next_header();
         let spi = self.sas.find(plan.sa).map_or(0, |sa| sa.params.spi);
-        // What the device may refuse is asked before the number is used: it must not be used up by that.
+        // The number is taken only after the device accepted the packet. Otherwise a refused packet would waste it.
         let whole = if plan.too_large { None } else { Some(with_esp_header(&packet, outer, *number, spi)) };
         let ask = EspAsk::Finish { sa: handle, at: (ETHERNET + outer.len()) as u16, number: *number, next_header };
-        let fits = whole.filter(|whole| whole.header.len() <= LONGEST_HEADERS);
+        let fits = whole.filter(|whole| whole.header.len() <= MAX_HEADERS);
         let sent = fits.map(|whole| {
             let ask = TxAsk { packet: Some(ask.into()), ..whole.ask };
             self.queues[plan.queue].post(now, TxPacket { ask, ..whole })
@@ -177,15 +193,15 @@ impl SecureDevice {
         self.protect_in_software(now, packet, view, plan)
     }
 
-    /// Packet offload, and a packet that the device cannot carry: it has to leave in fragments. The device goes on behind its
-    /// number.
+    /// Protects a packet in software although its SA has packet offload, because the device cannot fragment. The device
+    /// skips the packet's numbers.
     fn protect_in_its_place(
         &mut self,
         now: Instant,
         handle: Handle,
         packet: TxPacket,
         view: IpView,
-        plan: &Plan,
+        plan: &ProtectionPlan,
     ) -> TransmitResult {
         let last = plan.number + u64::from(plan.packets) - 1;
         let device = self.queues[plan.queue].inner.ipsec();
@@ -199,11 +215,11 @@ impl SecureDevice {
 }
 
 impl Sa {
-    /// Who works on it.
-    pub(super) fn by(&self) -> By {
+    /// Returns the worker of this SA's packets.
+    pub(super) fn by(&self) -> SaWorker {
         match &self.offload {
-            Some(place) => By::Device(place.handle, place.kind),
-            None => By::Software,
+            Some(place) => SaWorker::Device(place.handle, place.kind),
+            None => SaWorker::Software,
         }
     }
 }
@@ -222,5 +238,5 @@ fn with_esp_header(packet: &TxPacket, outer: &OuterHeaders, number: u64, spi: u3
     TxPacket { header, fragments: packet.fragments.clone(), ask: packet.ask }
 }
 
-/// More headers than this are not given to a device.
-const LONGEST_HEADERS: usize = 512;
+/// The longest headers that are handed to a device.
+const MAX_HEADERS: usize = 512;

@@ -1,14 +1,14 @@
-//! A device with several queues, a shard of the host at each: one IPsec layer between all of them.
+//! One IPsec layer around all queues of a device, each served by a shard of the host.
 //!
-//! What the shards share is shared, for it cannot be counted in several places: SAs, policies, windows, lifetimes, and the
-//! fragments that wait. An SA is at one queue. By that its packets leave, whichever shard sends them, so that the
-//! device makes one row of its numbers; and there the device has it, if it has it at all, and brings what it opens. What
-//! is opened goes to the shard that RSS would have brought it to, had it come plain. Successors stay where their
-//! predecessors are.
+//! The shards share SAs, policies, replay windows, lifetimes and the waiting fragments, because these cannot be split.
+//! Each SA belongs to one queue: all its packets leave there, whichever shard sends them, so that the device numbers
+//! them in one sequence. If the SA is offloaded, the device holds it there and delivers its opened packets there. An
+//! opened packet goes to the shard that RSS would have chosen for the plain packet. A successor uses its predecessor's
+//! queue.
 //!
-//! A shard that found no room at another's queue is woken by the shard that serves that one, when there is some.
+//! A shard that finds no room at another shard's queue is woken by the other shard when there is room.
 //!
-//! Invariant: whatever is done for one queue, those who serve the others hear of it if there is something for them.
+//! Invariant: if the work for one queue produces work for another, the other queue's task is woken.
 
 use super::transmit::flow_of;
 use super::{DROPPED_A_CALL, ONLY, SecureDevice, packet_of};
@@ -34,26 +34,26 @@ use offload_formats::protocol;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A queue of the device, and what waits at it.
+/// A device queue with its backlog.
 ///
-/// Invariant: wrapped packets reach the device in the order of their numbers, those in the backlog first.
-pub(super) struct Queue {
+/// Invariant: wrapped packets reach the device in the order of their numbers, the backlog first.
+pub(super) struct DeviceQueue {
     pub(super) inner: Box<dyn NetDevice>,
-    /// Packets that are wrapped and wait for room in the device: what is left of one that was cut.
+    /// Wrapped packets that wait for room in the device: the rest of a segmented packet.
     backlog: VecDeque<(FlowKey, TxPacket)>,
-    /// Packets for the shard of this queue that were opened at another.
+    /// Packets for this queue's shard that were opened at another queue.
     opened: VecDeque<RxPacket>,
-    /// ESP packets whose SA came after them, to be opened.
+    /// ESP packets that arrived before their SA and can be opened now.
     released: VecDeque<BytesMut>,
-    /// A flow of another shard for which there was no room.
+    /// A flow of another shard that found no room here.
     awaited: Cell<Option<FlowKey>>,
-    /// Something was posted since the doorbell rang.
+    /// Whether packets were posted since the last flush.
     unflushed: bool,
 }
 
-impl Queue {
-    pub(super) fn new(inner: Box<dyn NetDevice>) -> Queue {
-        Queue {
+impl DeviceQueue {
+    pub(super) fn new(inner: Box<dyn NetDevice>) -> DeviceQueue {
+        DeviceQueue {
             inner,
             backlog: VecDeque::new(),
             opened: VecDeque::new(),
@@ -69,60 +69,45 @@ impl Queue {
         self.inner.transmit(now, packet, &NoRecords)
     }
 
-    /// Queues a wrapped packet behind those that wait for room.
+    /// Queues a wrapped packet behind the backlog.
     pub(super) fn push(&mut self, flow: FlowKey, packet: TxPacket) {
         self.backlog.push_back((flow, packet));
     }
 
-    /// Has an ESP packet opened when the shard of this queue asks for packets next.
+    /// Queues an ESP packet to be opened when this queue's shard receives next.
     pub(super) fn release(&mut self, frame: BytesMut) {
         self.released.push_back(frame);
     }
 
-    /// The room for a packet behind the backlog.
+    /// Returns the room for a packet behind the backlog.
     pub(super) fn room(&self, flow: &FlowKey) -> usize {
         if self.backlog.is_empty() { self.inner.room(flow) } else { 0 }
     }
 
-    /// Hands wrapped packets to the device as long as it has room; false if some are left.
+    /// Posts wrapped packets while the device has room. Returns false if some are left.
     fn drain(&mut self, now: Instant) -> bool {
         while let Some((flow, _)) = self.backlog.front() {
             if self.inner.room(flow) == 0 {
                 return false;
             }
             let Some((_, packet)) = self.backlog.pop_front() else { break };
-            // A packet the device does not take is a packet lost on its way; it has counted it.
-            let _lost_if_dropped = self.post(now, packet);
+            // A refused packet counts as lost on the wire; the device has counted it.
+            let _ = self.post(now, packet);
         }
         true
     }
 }
 
 impl SecureDevice {
-    /// An IPsec layer over all queues of a device, without SAs and policies: what the shards of a host are to have in
-    /// place of the drivers, in the same order. Each has the layer's [`keying`](crate::KeyedDevice::keying), and it is the same one.
-    /// As long as somebody uses one of them, all are to be served: packets of any shard leave by any queue.
-    ///
-    /// ```
-    /// use ipsec::{KeyedDevice, SecureDevice};
-    /// use nic_sim::{NicConfig, multi_queue_nic};
-    /// use offload_api::{Direction, Selector};
-    ///
-    /// let (_device, drivers) = multi_queue_nic(NicConfig { queues: 4, ..NicConfig::default() });
-    /// let mut queues = SecureDevice::of_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
-    /// assert_eq!(queues.len(), 4);
-    /// let policy = ipsec::KeyFile::default();
-    /// policy.apply(offload_base::Instant::ZERO, queues[3].keying().unwrap(), &[])?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn of_queues(queues: Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> {
-        SecureDevice::of_queues_with(queues, KeyMemory::new())
+    /// Creates an IPsec layer over all queues of a device, without SAs and policies. Returns the layer's queues in the
+    /// order of the drivers, which they replace. The [`keying`](crate::KeyedDevice::keying) of each queue is the same.
+    /// All queues must be served as long as one is used, because a shard's packets may leave by any queue.
+    pub fn for_queues(queues: Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> {
+        SecureDevice::for_queues_with(queues, KeyMemory::new())
     }
 
-    /// The same with a memory of keys that others share, or that outlives the process: what a layer with a real peer needs.
-    ///
-    /// See [`KeyMemory`] for an example.
-    pub fn of_queues_with(queues: Vec<Box<dyn NetDevice>>, memory: KeyMemory) -> Vec<Box<dyn NetDevice>> {
+    /// Creates the layer with a shared or persistent memory of used keys. Required for a layer with a real peer.
+    pub fn for_queues_with(queues: Vec<Box<dyn NetDevice>>, memory: KeyMemory) -> Vec<Box<dyn NetDevice>> {
         let count = queues.len();
         let layer = SecureDevice::around(queues, memory);
         if count == 1 {
@@ -134,9 +119,10 @@ impl SecureDevice {
 
     pub(super) fn path_at(&self, queue: usize, flow: &FlowKey) -> PathCaps {
         let decision = self.decide(&packet_of(flow));
+        // The path is that of the SA's queue, because the packets leave there.
         let leaves_by = self.home(decision.sa).unwrap_or(queue);
         let caps = self.queues[leaves_by].inner.path(flow);
-        // All of them only grow, so their sum moves when one of them does, and when a flow comes to leave by another.
+        // Epochs only grow, so their sum changes if one of them does, or if the flow changes its queue.
         let others = self.queues.iter().enumerate().filter(|(at, _)| *at != leaves_by);
         let others: u64 = others.map(|(_, other)| other.inner.path(flow).epoch).sum();
         let caps = PathCaps { epoch: caps.epoch + others + self.sas.epoch(), ..caps };
@@ -152,7 +138,8 @@ impl SecureDevice {
         let home = self.home(decision.sa).unwrap_or(queue);
         let leaves_by = &self.queues[home];
         let room = leaves_by.inner.room(flow);
-        // A packet may become many. One is taken at a time, then; what does not fit at once waits here.
+        // Software may turn one packet into many. So one packet is accepted at a time, and its rest waits in the
+        // backlog.
         let room = match decision.sa {
             _ if !leaves_by.backlog.is_empty() => 0,
             sa if self.is_cut_by_device(sa) => room,
@@ -164,7 +151,7 @@ impl SecureDevice {
         room
     }
 
-    /// The same of packets that ask for a rate, which those that are protected never do.
+    /// Returns the room for paced packets. Protected packets are never paced.
     pub(super) fn room_paced_at(&self, queue: usize, flow: &FlowKey) -> usize {
         match self.decide(&packet_of(flow)).action {
             Some(Action::Protect(_)) => self.room_at(queue, flow),
@@ -185,6 +172,7 @@ impl SecureDevice {
 
     pub(super) fn flush_at(&mut self, now: Instant, queue: usize) {
         for at in 0..self.queues.len() {
+            // This shard may have posted at other queues, and no other task knows of these packets.
             if at == queue || self.queues[at].unflushed {
                 self.drain_backlog(now, at);
                 self.queues[at].unflushed = false;
@@ -195,6 +183,7 @@ impl SecureDevice {
 
     pub(super) fn receive_at(&mut self, now: Instant, queue: usize) -> Option<RxPacket> {
         self.drain_backlog(now, queue);
+        // Packets opened at other queues come first, because they arrived before.
         if let Some(packet) = self.queues[queue].opened.pop_front() {
             return Some(packet);
         }
@@ -204,7 +193,7 @@ impl SecureDevice {
                 return Some(packet);
             }
         }
-        // Whoever sends what is dropped here does not keep the stack from its other work.
+        // A flood of packets that are dropped must not keep the stack from its other work.
         for _ in 0..DROPPED_A_CALL {
             let packet = self.queues[queue].inner.receive(now)?;
             if let Some(packet) = self.take_in(now, queue, packet) {
@@ -215,20 +204,21 @@ impl SecureDevice {
     }
 
     pub(super) fn poll_event_at(&mut self, queue: usize) -> Option<DeviceEvent> {
-        self.offload.hear(&mut self.queues, &mut self.sas, queue);
+        self.offload.apply_device_events(&mut self.queues, &mut self.sas, queue);
         let event = self.queues[queue].inner.poll_event();
         if event == Some(DeviceEvent::Reset) {
-            // Which SAs it had is told there.
-            self.offload.hear(&mut self.queues, &mut self.sas, queue);
+            // The event queue names the SAs that the reset removed.
+            self.offload.apply_device_events(&mut self.queues, &mut self.sas, queue);
         }
         event
     }
 
     pub(super) fn arm_at(&mut self, queue: usize, waker: &Waker) -> bool {
         self.sas.serve(queue, waker);
+        // The task must not sleep while packets wait that need no interrupt.
         let served = &mut self.queues[queue];
         let idle = served.opened.is_empty() && served.released.is_empty() && served.inner.arm(waker);
-        self.tell_of_room(queue);
+        self.wake_if_room(queue);
         idle
     }
 
@@ -243,6 +233,7 @@ impl SecureDevice {
         if inner.next_event().is_some_and(|at| at <= now) {
             inner.handle_timeout(now);
         }
+        // Kept packets, fragments and SAs belong to the whole layer, so any queue's timeout serves them.
         self.counters.in_reassembly_failed += self.fragments.expire(now);
         self.counters.in_no_states += self.held.expire(now);
         self.handle_sa_timeouts(now);
@@ -255,20 +246,20 @@ impl SecureDevice {
         self.queues[queue].inner.count(set);
     }
 
-    /// The queue that an SA's packets leave by.
+    /// Returns the queue of an SA.
     pub(super) fn home(&self, sa: Option<SaId>) -> Option<usize> {
         Some(self.sas.find(sa?)?.queue)
     }
 
-    /// Hands wrapped packets to a queue as long as it has room.
+    /// Posts wrapped packets of a queue while the device has room.
     pub(super) fn drain_backlog(&mut self, now: Instant, queue: usize) {
         if self.queues[queue].drain(now) {
-            self.tell_of_room(queue);
+            self.wake_if_room(queue);
         }
     }
 
-    /// A packet that was opened at `queue`: for the shard there, or for the one that it would have come to had it been
-    /// plain. The parts of a packet are to meet, and nothing but their addresses is in all of them.
+    /// Delivers a packet opened at `queue` to its shard: the shard that RSS would choose for the plain packet.
+    /// All fragments go to one queue, because they must meet there and not all of them have ports.
     pub(super) fn hand_over(
         &mut self,
         queue: usize,
@@ -280,22 +271,24 @@ impl SecureDevice {
         if self.queues.len() == 1 {
             return Some(packet);
         }
+        // Only the addresses are in every fragment of a packet.
         let to = if fragment { ONLY } else { self.queue_of_flow(id, selectors).unwrap_or(queue) };
         let other = &mut self.queues[to];
-        // Too much for one that nobody serves: shards find whose it is among themselves.
-        if to == queue || other.opened.len() >= MOST_OPENED {
+        // A full queue means that no task serves it. Shards also forward packets among themselves, so this shard can
+        // take the packet.
+        if to == queue || other.opened.len() >= MAX_OPENED {
             return Some(packet);
         }
         other.opened.push_back(packet);
-        // Where others wait, it was woken, and has not looked yet.
+        // If packets were waiting already, the task has been woken and has not polled yet.
         if other.opened.len() == 1 {
             self.sas.wake_one(to);
         }
         None
     }
 
-    /// The queue that plain packets like this one of an SA come to. A hash for each queue to find it is dear, and most SAs have few flows: the last
-    /// one's is remembered.
+    /// Returns the queue at which RSS delivers plain packets of a flow. Asking each queue costs a hash, and most SAs
+    /// have few flows, so each SA caches its last flow's queue.
     fn queue_of_flow(&mut self, id: SaId, packet: &Packet) -> Option<usize> {
         let hashed = packet.ports.is_some() && matches!(packet.protocol, protocol::TCP | protocol::UDP);
         let flow = hashed.then(|| flow_of(packet).reversed())?;
@@ -310,8 +303,8 @@ impl SecureDevice {
         Some(queue)
     }
 
-    /// Wakes those who serve other queues and wait for room at this one, if there is some.
-    fn tell_of_room(&self, queue: usize) {
+    /// Wakes the tasks of other queues if one of them waits for room at this queue and there is room.
+    fn wake_if_room(&self, queue: usize) {
         let awaits = &self.queues[queue];
         if awaits.awaited.get().is_some_and(|flow| awaits.room(&flow) > 0) {
             awaits.awaited.set(None);
@@ -320,7 +313,7 @@ impl SecureDevice {
     }
 }
 
-/// One queue of a device under an IPsec layer that is around all of them.
+/// One queue of a multi-queue IPsec layer.
 pub(crate) struct SecureQueue {
     layer: Arc<Mutex<SecureDevice>>,
     pub(super) queue: usize,
@@ -328,7 +321,7 @@ pub(crate) struct SecureQueue {
 
 impl SecureQueue {
     pub(super) fn layer(&self) -> MutexGuard<'_, SecureDevice> {
-        // A panic elsewhere leaves a layer that is whole between calls.
+        // A panic in another thread leaves the layer consistent, because invariants hold between calls.
         self.layer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -382,7 +375,7 @@ impl NetDevice for SecureQueue {
         self.layer().count_at(self.queue, set);
     }
 
-    /// It is this layer's.
+    /// The device's IPsec is used by this layer alone.
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
         None
     }
@@ -470,5 +463,5 @@ impl Keying for SecureQueue {
     }
 }
 
-/// Packets that wait for a shard: as many as shards hand to each other.
-const MOST_OPENED: usize = 1024;
+/// Limit of packets that wait for another shard; equal to the shards' own limit.
+const MAX_OPENED: usize = 1024;

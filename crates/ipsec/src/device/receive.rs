@@ -1,18 +1,18 @@
 //! From the device to the stack.
 //!
-//! Fragments from the wire are put together first, whatever they are of: policies look at ports, which most fragments do
-//! not show, and ESP is opened whole (RFC 4303 3.4.1). Fragments out of a tunnel are put together where a policy that
-//! names ports might be about their packet, and else handed up as they are.
+//! Received fragments are reassembled first: policies need ports, which most fragments lack, and ESP is opened
+//! whole (RFC 4303 3.4.1). The fragments out of a tunnel are reassembled only if a policy that names ports might match
+//! their packet; otherwise they are passed up unchanged.
 //!
-//! Before anything is made of a packet that the device did not open, its IPv4 header is checked: what a transport mode SA
-//! leaves of it has a new checksum, which would be right whatever happened to the header on its way.
+//! If the device did not open a packet, its IPv4 header checksum is verified before anything else. Transport mode
+//! recomputes this checksum, which would hide a corrupted header.
 //!
-//! What the device opened it may have joined of several packets (LRO). Their numbers and bytes count each; if only one of
-//! the numbers is not new, none of them passes, for there is no telling them apart any more.
+//! The device may have joined several opened packets (LRO). Each packet counts with its number and bytes. If one of the
+//! numbers is a replay, the joined packet is dropped whole, because its parts can no longer be separated.
 
-use super::fragments::Origin;
+use super::fragments::FragmentOrigin;
 use super::path_mtu::find_too_big;
-use super::{By, SecureDevice};
+use super::{SaWorker, SecureDevice};
 use crate::keying::SaId;
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
@@ -32,31 +32,39 @@ use offload_formats::protocol;
 use offload_formats::reassembly::FragmentOutcome;
 
 impl SecureDevice {
-    /// What the stack is to see of a received packet.
+    /// Processes a packet from the device. Returns the packet for the stack, if any.
     pub(super) fn take_in(&mut self, now: Instant, queue: usize, packet: RxPacket) -> Option<RxPacket> {
         let RxPacket { frame, meta, joined, placed } = packet;
-        // The verdict is for here; further up, packets of one stream are not to differ by it.
+        // The ESP verdict is consumed here. Left in place, it would keep upper layers from joining packets of one
+        // stream.
         let mut plain = meta;
         plain.marks.set_packet(PacketMark::None);
-        let packets = |number, count: u16| Packets { number, count: count.into(), joined };
+        let packets = |number, count: u16| PacketRange { number, count: count.into(), joined };
         match meta.esp() {
-            EspVerdict::Unwrapped { sa, number, packets: count } => {
-                self.take_unwrapped(now, queue, sa, Opened { frame, meta: plain, packets: packets(number, count) })
-            }
-            EspVerdict::Decrypted { sa, number, packets: count } => {
-                self.take_decrypted(now, queue, sa, Opened { frame, meta: plain, packets: packets(number, count) })
-            }
+            EspVerdict::Unwrapped { sa, number, packets: count } => self.take_unwrapped(
+                now,
+                queue,
+                sa,
+                OpenedPacket { frame, meta: plain, packets: packets(number, count) },
+            ),
+            EspVerdict::Decrypted { sa, number, packets: count } => self.take_decrypted(
+                now,
+                queue,
+                sa,
+                OpenedPacket { frame, meta: plain, packets: packets(number, count) },
+            ),
             EspVerdict::None | EspVerdict::Failed | EspVerdict::Fragment => {
                 self.take_raw(now, queue, RxPacket { frame, meta, joined, placed })
             }
         }
     }
 
-    /// A packet as it was on the wire.
+    /// Processes a packet in its form on the wire.
     fn take_raw(&mut self, now: Instant, queue: usize, packet: RxPacket) -> Option<RxPacket> {
         if packet.frame.get(12..14) == Some(&ARP) {
             return Some(packet);
         }
+        // The length field of a joined packet may be zero, because 16 bits cannot hold its length.
         let parse = if packet.joined.is_some() { IpView::parse_joined } else { IpView::parse };
         let Some(view) = ip_packet(&packet.frame).and_then(parse) else {
             self.counters.in_header_error += 1;
@@ -67,14 +75,15 @@ impl SecureDevice {
             self.counters.in_checksum_error += 1;
             return None;
         }
-        // Who has an address of ours as well, neighbour discovery is to hear of (RFC 4862 5.4).
+        // Neighbour discovery must see packets from a duplicate of our address (RFC 4862 5.4).
         if self.sas.sad().is_own(view.source) && !view.is_neighbour_discovery(&packet.frame[ETHERNET..]) {
             self.counters.in_own_source += 1;
             return None;
         }
         if view.fragment {
-            let (whole, view) = self.put_together(now, Origin::Wire, &packet.frame)?;
-            // RFC 6980 5: nobody needs to, but who wants to slip past those that look at the first fragment.
+            let (whole, view) = self.put_together(now, FragmentOrigin::Wire, &packet.frame)?;
+            // RFC 6980 5: neighbour discovery never needs fragments, and attackers use fragments to evade filters that
+            // read only the first one.
             if view.is_neighbour_discovery(&whole[ETHERNET..]) {
                 self.counters.in_fragmented_discovery += 1;
                 return None;
@@ -89,6 +98,7 @@ impl SecureDevice {
             return self.open(now, queue, packet.frame, &at);
         }
         let ip = &packet.frame[ETHERNET..];
+        // Keep-alives and IKE share port 4500 with ESP. IKE passes on to the policies like any datagram.
         match shares_port(ip, &view) {
             Some(NotEsp::KeepAlive) => {
                 self.counters.in_keep_alive += 1;
@@ -99,6 +109,7 @@ impl SecureDevice {
         if view.is_neighbour_discovery(ip) {
             return Some(packet);
         }
+        // Consumed here, because the stack has no connection with the quoted ESP packet.
         if let Some(too_big) = find_too_big(self.sas.sad(), &packet.frame, &view) {
             self.sas.note_too_big(now, too_big);
             return None;
@@ -124,21 +135,24 @@ impl SecureDevice {
             return None;
         };
         let sa = self.sas.find(id)?;
-        self.counters.in_fallback += u64::from(sa.by() != By::Software);
+        // The device has the SA and still left the packet to software, for example a fragment.
+        self.counters.in_fallback += u64::from(sa.by() != SaWorker::Software);
         let number = match may_come(sa, at, 1) {
             Ok(number) => number,
             Err(refusal) => return self.drop_received(refusal),
         };
-        let packets = Packets { number, count: 1, joined: None };
+        let packets = PacketRange { number, count: 1, joined: None };
         let trailer = match sa.cipher.open(&mut frame, at, number) {
             Ok(trailer) => trailer,
-            Err(EspOpenError::Icv) => return self.drop_received(Refusal::Forged),
+            Err(EspOpenError::Icv) => return self.drop_received(ReceiveRefusal::Forged),
+            // The packet is authentic, so its number must not be accepted again, even though the packet is dropped.
             Err(_) => {
-                let _dropped_in_any_case = self.sas.accept(now, id, packets.numbers());
-                return self.drop_received(Refusal::Mode);
+                let _ = self.sas.accept(now, id, packets.numbers());
+                return self.drop_received(ReceiveRefusal::Mode);
             }
         };
-        // RFC 3948 3.1.2: a translator may have changed addresses under the checksum, which ESP makes up for.
+        // RFC 3948 3.1.2: a translator may have changed addresses, so the transport checksum cannot be verified. The
+        // ICV has verified the payload.
         let translated = at.udp && sa.params.mode == EspMode::Transport;
         if let Err(refusal) = self.sas.accept(now, id, packets.numbers()) {
             return self.drop_received(refusal);
@@ -147,13 +161,13 @@ impl SecureDevice {
         self.counters.in_software_bytes += trailer.payload as u64;
         let checksums = if translated { Checksums::Good } else { Checksums::Unchecked };
         drop(framing);
-        let opened = Opened { frame, meta: RxMeta { checksums, ..RxMeta::default() }, packets };
+        let opened = OpenedPacket { frame, meta: RxMeta { checksums, ..RxMeta::default() }, packets };
         self.deliver(now, queue, id, opened, at, &trailer)
     }
 
-    /// A packet that the device decrypted: headers, window and lifetimes are the host's.
-    fn take_decrypted(&mut self, now: Instant, queue: usize, handle: Handle, opened: Opened) -> Option<RxPacket> {
-        let Packets { count, .. } = opened.packets;
+    /// Completes a packet that the device only decrypted: headers, replay window and lifetime are the host's work.
+    fn take_decrypted(&mut self, now: Instant, queue: usize, handle: Handle, opened: OpenedPacket) -> Option<RxPacket> {
+        let PacketRange { count, .. } = opened.packets;
         let id = self.offload.find(queue, handle).or_else(|| {
             self.counters.in_no_states += count;
             None
@@ -162,14 +176,16 @@ impl SecureDevice {
             self.counters.in_header_error += count;
             return None;
         };
+        // Joined packets can exceed the rest of a packet lifetime. The SA is then reported as used up, or its stream
+        // would stall silently.
         if let Err(refusal) = may_come(sa, &at, count) {
-            if refusal == Refusal::Expired {
+            if refusal == ReceiveRefusal::Expired {
                 self.sas.note_too_many(id);
             }
             return self.drop_all_received(refusal, count);
         }
         let Ok(trailer) = EspTrailer::read(&opened.frame, &at) else {
-            return self.drop_all_received(Refusal::Mode, count);
+            return self.drop_all_received(ReceiveRefusal::Mode, count);
         };
         if let Err(refusal) = self.sas.accept(now, id, opened.packets.numbers()) {
             return self.drop_all_received(refusal, count);
@@ -178,19 +194,19 @@ impl SecureDevice {
         self.deliver(now, queue, id, opened, &at, &trailer)
     }
 
-    /// A packet that the device opened altogether. Its number goes through the host's window as well, for the host
-    /// opens those packets of the SA that came in fragments: one that came both ways would pass each of two windows.
-    fn take_unwrapped(&mut self, now: Instant, queue: usize, handle: Handle, opened: Opened) -> Option<RxPacket> {
-        let Packets { count, .. } = opened.packets;
+    /// Completes a packet that the device opened completely. Its number passes the host's replay window too: the host
+    /// opens fragmented packets of the same SA, and with two separate windows a packet could be accepted once by each.
+    fn take_unwrapped(&mut self, now: Instant, queue: usize, handle: Handle, opened: OpenedPacket) -> Option<RxPacket> {
+        let PacketRange { count, .. } = opened.packets;
         let id = self.offload.find(queue, handle).or_else(|| {
             self.counters.in_no_states += count;
             None
         })?;
         let sa = self.sas.find(id)?;
-        // The device has not counted what came in fragments.
+        // The device's count lacks the fragmented packets, which the host opened.
         if !sa.meter.allows(count) {
             self.sas.note_too_many(id);
-            return self.drop_all_received(Refusal::Expired, count);
+            return self.drop_all_received(ReceiveRefusal::Expired, count);
         }
         let mode = sa.params.mode;
         if let Err(refusal) = self.sas.accept(now, id, opened.packets.numbers()) {
@@ -205,21 +221,22 @@ impl SecureDevice {
             EspMode::Transport => view.total - view.header,
             EspMode::Tunnel => view.total,
         };
+        // The lifetime counts the protected bytes of every joined packet, although the joined packet has one header.
         self.sas.spend(id, count, (protected + opened.bytes_left_out(&view, mode)) as u64);
         self.admit(now, queue, id, opened, &view)
     }
 
-    /// Takes the outer headers off a packet that is authentic.
+    /// Removes the outer headers from an authentic packet.
     fn deliver(
         &mut self,
         now: Instant,
         queue: usize,
         id: SaId,
-        opened: Opened,
+        opened: OpenedPacket,
         at: &EspAt,
         trailer: &EspTrailer,
     ) -> Option<RxPacket> {
-        let Opened { frame, meta, packets } = opened;
+        let OpenedPacket { frame, meta, packets } = opened;
         let sa = self.sas.find(id)?;
         let mode = sa.params.mode;
         let unwrapped = {
@@ -229,40 +246,45 @@ impl SecureDevice {
         let frame = match unwrapped {
             Ok(frame) => frame,
             Err(error) => {
+                // The bytes of an authentic packet count against the lifetime even if the packet is dropped.
                 self.sas.spend(id, packets.count, trailer.payload as u64);
-                let refusal = if error == UnwrapError::Dummy { Refusal::Dummy } else { Refusal::Mode };
+                let refusal = if error == UnwrapError::Dummy { ReceiveRefusal::Dummy } else { ReceiveRefusal::Mode };
                 return self.drop_all_received(refusal, packets.count);
             }
         };
-        let opened = Opened { frame, meta, packets };
+        let opened = OpenedPacket { frame, meta, packets };
+        // A tunnel's inner packet is chosen by the far end and may be malformed.
         let Some(view) = ip_packet(&opened.frame).and_then(IpView::parse) else {
             self.sas.spend(id, opened.packets.count, trailer.payload as u64);
-            return self.drop_all_received(Refusal::Mode, opened.packets.count);
+            return self.drop_all_received(ReceiveRefusal::Mode, opened.packets.count);
         };
         self.sas.spend(id, opened.packets.count, (trailer.payload + opened.bytes_left_out(&view, mode)) as u64);
         self.admit(now, queue, id, opened, &view)
     }
 
-    /// RFC 4301 5.2: lets a packet in if its policy asks for no other protection than it had.
-    fn admit(&mut self, now: Instant, queue: usize, id: SaId, opened: Opened, view: &IpView) -> Option<RxPacket> {
-        let Opened { mut frame, mut meta, packets: Packets { count, joined, .. } } = opened;
+    /// Admits an opened packet if its policy requires the protection that it had (RFC 4301 5.2).
+    fn admit(&mut self, now: Instant, queue: usize, id: SaId, opened: OpenedPacket, view: &IpView) -> Option<RxPacket> {
+        let OpenedPacket { mut frame, mut meta, packets: PacketRange { count, joined, .. } } = opened;
         let (mut selectors, mut fragment) = (Packet::from_view(view, &frame[ETHERNET..]), view.fragment);
+        // Ports decide about the packet, and a fragment may have no ports.
         if view.fragment && self.policies.must_be_whole(Direction::Receive, view, &selectors) {
-            let (whole, view) = self.put_together(now, Origin::Sa(id), &frame)?;
+            let (whole, view) = self.put_together(now, FragmentOrigin::Sa(id), &frame)?;
             (frame, meta, fragment) = (whole, RxMeta::default(), view.fragment);
             selectors = Packet::from_view(&view, &frame[ETHERNET..]);
         }
         let sa = self.sas.find(id)?;
-        // RFC 4861 3.1: its hop limit is to show that it comes from a neighbour. Whoever fills a tunnel chooses it.
+        // RFC 4861 3.1: the hop limit proves that the sender is a neighbour, but the far end of a tunnel can choose any
+        // value.
         if sa.params.mode == EspMode::Tunnel && view.is_neighbour_discovery(&frame[ETHERNET..]) {
             self.counters.in_tunnelled_discovery += count;
             return None;
         }
-        // What is answered to it is not to leave in clear.
+        // Replies that quote this packet must not leave with less protection.
         meta.protection = meta.protection.max(sa.params.key.suite().protection());
         let counter = match self.policies.action(Direction::Receive, &selectors) {
             Some(Action::Protect(template)) if sa.fits(&template) => None,
-            // More protection than asked for is no harm in transport mode; in a tunnel, anybody's packets could come.
+            // In transport mode, more protection than required is harmless. A tunnel could carry packets from any
+            // source, so its packets need a matching policy.
             Some(Action::Bypass) if sa.params.mode == EspMode::Transport => None,
             Some(Action::Protect(_) | Action::Bypass) => Some(&mut self.counters.in_template_mismatch),
             Some(Action::Discard) => Some(&mut self.counters.in_policy_block),
@@ -275,12 +297,12 @@ impl SecureDevice {
         self.hand_over(queue, id, RxPacket { joined, ..RxPacket::new(frame, meta) }, &selectors, fragment)
     }
 
-    /// The packet that a fragment was the last to come of.
-    fn put_together(&mut self, now: Instant, from: Origin, frame: &[u8]) -> Option<(BytesMut, IpView)> {
+    /// Adds a fragment. Returns its packet if that is complete.
+    fn put_together(&mut self, now: Instant, from: FragmentOrigin, frame: &[u8]) -> Option<(BytesMut, IpView)> {
         match self.fragments.insert(now, from, frame, ETHERNET) {
             FragmentOutcome::Whole(whole) => match ip_packet(&whole).and_then(IpView::parse) {
                 Some(view) if !view.fragment => Some((whole, view)),
-                // Nobody makes fragments of fragments with headers of their own.
+                // A reassembled packet that is a fragment again is malformed.
                 _ => {
                     self.counters.in_header_error += 1;
                     None
@@ -294,49 +316,49 @@ impl SecureDevice {
         }
     }
 
-    fn drop_received(&mut self, refusal: Refusal) -> Option<RxPacket> {
+    fn drop_received(&mut self, refusal: ReceiveRefusal) -> Option<RxPacket> {
         self.drop_all_received(refusal, 1)
     }
 
-    fn drop_all_received(&mut self, refusal: Refusal, packets: u64) -> Option<RxPacket> {
+    fn drop_all_received(&mut self, refusal: ReceiveRefusal, packets: u64) -> Option<RxPacket> {
         let counters = &mut self.counters;
         let counter = match refusal {
-            Refusal::Expired => &mut counters.in_state_expired,
-            Refusal::Encapsulation => &mut counters.in_state_mismatch,
-            Refusal::Replay => &mut counters.in_state_seq_error,
-            Refusal::Forged => &mut counters.in_state_proto_error,
-            Refusal::Mode => &mut counters.in_state_mode_error,
-            Refusal::Dummy => &mut counters.in_dummy,
-            Refusal::Unwritten => &mut counters.in_numbers_unwritten,
+            ReceiveRefusal::Expired => &mut counters.in_state_expired,
+            ReceiveRefusal::Encapsulation => &mut counters.in_state_mismatch,
+            ReceiveRefusal::Replay => &mut counters.in_state_seq_error,
+            ReceiveRefusal::Forged => &mut counters.in_state_proto_error,
+            ReceiveRefusal::Mode => &mut counters.in_state_mode_error,
+            ReceiveRefusal::Dummy => &mut counters.in_dummy,
+            ReceiveRefusal::Unwritten => &mut counters.in_numbers_unwritten,
         };
         *counter += packets;
         None
     }
 }
 
-/// A packet that is authentic.
-struct Opened {
+/// An authentic packet.
+struct OpenedPacket {
     frame: BytesMut,
     meta: RxMeta,
-    packets: Packets,
+    packets: PacketRange,
 }
 
-/// Of how many packets it was joined, under which numbers.
-struct Packets {
+/// The number of packets joined into one, and their sequence numbers.
+struct PacketRange {
     number: u64,
     count: u64,
     joined: Option<NonZeroU16>,
 }
 
-impl Packets {
+impl PacketRange {
     fn numbers(&self) -> RangeInclusive<u64> {
         self.number..=self.number.saturating_add(self.count.saturating_sub(1))
     }
 }
 
-impl Opened {
-    /// Protected bytes of the packets it was joined of that are not in it: the headers of all but the first. Its plain
-    /// frame has `view`.
+impl OpenedPacket {
+    /// Returns the protected bytes that joining removed: the headers of all packets but the first. `view` describes the
+    /// plain frame.
     fn bytes_left_out(&self, view: &IpView, mode: EspMode) -> usize {
         let again = self.packets.count.saturating_sub(1) as usize;
         let transport = ETHERNET + view.header;
@@ -348,9 +370,9 @@ impl Opened {
     }
 }
 
-/// Why a packet of an SA is dropped.
+/// The reason for dropping a packet of an SA.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum ReceiveRefusal {
     Expired,
     Encapsulation,
     Replay,
@@ -360,19 +382,20 @@ pub(super) enum Refusal {
     Unwritten,
 }
 
-/// What can be said before a packet is authenticated; its whole number.
-fn may_come(sa: &Sa, at: &EspAt, packets: u64) -> Result<u64, Refusal> {
-    let Sequence::Receive(window) = &sa.sequence else { return Err(Refusal::Mode) };
+/// Runs the checks before authentication. Returns the full sequence number.
+fn may_come(sa: &Sa, at: &EspAt, packets: u64) -> Result<u64, ReceiveRefusal> {
+    let Sequence::Receive(window) = &sa.sequence else { return Err(ReceiveRefusal::Mode) };
     if sa.params.encapsulation.is_some() != at.udp {
-        return Err(Refusal::Encapsulation);
+        return Err(ReceiveRefusal::Encapsulation);
     }
-    // Of one that is lent, or was until the device lost it, the device knows which numbers came: here each would be new.
+    // The device alone knows the received numbers of a lent SA, also after it lost the SA. The host's window would
+    // accept replays.
     if sa.lent || sa.retired || !sa.meter.allows(packets) {
-        return Err(Refusal::Expired);
+        return Err(ReceiveRefusal::Expired);
     }
-    window.check(at.low).map_err(|_| Refusal::Replay)
+    window.check(at.low).map_err(|_| ReceiveRefusal::Replay)
 }
 
 const ARP: [u8; 2] = [0x08, 0x06];
-/// A UDP header.
+/// Length of a UDP header in bytes.
 const UDP_BYTES: usize = 8;

@@ -1,54 +1,55 @@
-//! SAs and the changes that packets, time and the device make to them.
+//! SAs and their changes by packets, timers and the device.
 
-use super::events::Events;
+use super::events::SaEventQueue;
 use super::numbers;
 use super::path_mtu::TooBig;
-use super::receive::Refusal;
+use super::receive::ReceiveRefusal;
 use crate::counters::IpsecCounters;
 use crate::keying::{KeyingError, SaEvent, SaId};
 use crate::memory::KeyMemory;
-use crate::sad::{PathMtu, Quiet, Sa, Sad, Sequence};
+use crate::sad::{LastSent, PathMtu, Sa, Sad, Sequence};
 use core::ops::RangeInclusive;
 use core::task::Waker;
 use offload_api::{Direction, Lifetime, Limit, SaParams};
 use offload_base::Instant;
 use offload_esp::{ETHERNET, ReachedLimit, ReplayWindow};
 
-/// The SAs of a layer, their numbers and events, and the tasks to wake after a change.
+/// The SAs of a layer with their numbers and events, and the tasks to wake after a change.
 ///
-/// Invariant: a number is used only after it is written down, if its key has a store. An SA that reaches its hard limit or
-/// its last number is retired and reported in the same call, and the epoch moves, so that each path is looked at anew.
+/// Invariant: if a key has a store, a number is used only after it is written. When an SA reaches its hard limit or
+/// last number, the same call retires the SA, reports an event and advances the epoch, so that every path is computed
+/// anew.
 #[derive(Debug)]
-pub(super) struct Sas {
+pub(super) struct SaTable {
     sad: Sad,
     memory: KeyMemory,
-    events: Events,
-    /// SAs whose packets leave by each queue.
+    events: SaEventQueue,
+    /// Number of SAs per queue.
     used: Vec<usize>,
     /// The task that serves each queue.
     wakers: Vec<Option<Waker>>,
-    /// Moves with policies and SAs.
+    /// Advances with each change of policies or SAs.
     epoch: u64,
     counters: IpsecCounters,
 }
 
-/// The work of an SA whose time has come.
+/// The due work of an SA.
 pub(super) struct DueWork {
     pub(super) sa: SaId,
     /// The limit of its lifetime.
     pub(super) reached: Option<ReachedLimit>,
-    /// Its path may have become wider.
+    /// Whether its path MTU expired, so that larger packets are tried.
     pub(super) widened: bool,
     /// The Ethernet addresses of the keep-alive to send.
     pub(super) silent: Option<[u8; ETHERNET - 2]>,
 }
 
-impl Sas {
-    pub(super) fn new(queues: usize, memory: KeyMemory) -> Sas {
-        Sas {
+impl SaTable {
+    pub(super) fn new(queues: usize, memory: KeyMemory) -> SaTable {
+        SaTable {
             sad: Sad::default(),
             memory,
-            events: Events::default(),
+            events: SaEventQueue::default(),
             used: vec![0; queues],
             wakers: vec![None; queues],
             epoch: 0,
@@ -76,10 +77,10 @@ impl Sas {
         self.counters
     }
 
-    /// Adds an SA whose packets leave by `queue`.
+    /// Adds an SA with a given queue.
     pub(super) fn add(&mut self, now: Instant, queue: usize, mut params: SaParams) -> Result<SaId, KeyingError> {
         let marks = self.memory.go_on_after_mark(&mut params)?;
-        // Whatever its number: nobody but a store is believed to know what was sent under it.
+        // Checked for every number, because only a store can prove which numbers a key has used.
         let sends = (params.direction == Direction::Transmit).then(|| params.key.clone());
         let id = self.sad.add(now, params)?;
         if let Some(Err(refused)) = sends.map(|key| self.memory.used().begin(&key)) {
@@ -91,7 +92,7 @@ impl Sas {
         Ok(id)
     }
 
-    /// Gives an SA another lifetime.
+    /// Gives an SA a new lifetime.
     pub(super) fn renew(&mut self, now: Instant, id: SaId, lifetime: Lifetime) -> Result<&Sa, KeyingError> {
         let sa = self.sad.find_mut(id).ok_or(KeyingError::NotFound)?;
         if sa.retired {
@@ -103,7 +104,7 @@ impl Sas {
         self.sad.find(id).ok_or(KeyingError::NotFound)
     }
 
-    /// Removes an SA, which the device no longer has.
+    /// Removes an SA that the device no longer has.
     pub(super) fn remove(&mut self, id: SaId) {
         numbers::leave_to_others(&mut self.sad, id);
         if let Some(sa) = self.sad.remove(id) {
@@ -112,13 +113,13 @@ impl Sas {
         self.changed();
     }
 
-    /// The queue of the fewest SAs.
+    /// Returns the queue with the fewest SAs.
     pub(super) fn least_used_queue(&self) -> usize {
         (0..self.used.len()).min_by_key(|queue| self.used[*queue]).unwrap_or(0)
     }
 
-    /// Counts an event, and notes it, unless one like it waits to be asked for.
-    pub(super) fn tell(&mut self, event: SaEvent) {
+    /// Counts an event, and queues it unless an equal one waits.
+    pub(super) fn report(&mut self, event: SaEvent) {
         let counters = &mut self.counters;
         match event {
             SaEvent::Acquire { .. } => counters.sa_acquires += 1,
@@ -136,23 +137,23 @@ impl Sas {
         }
     }
 
-    /// The oldest event that keying has not heard of.
+    /// Returns the oldest event.
     pub(super) fn pop_event(&mut self) -> Option<SaEvent> {
         self.events.pop()
     }
 
-    /// Paths are others now; tasks that wait are not woken.
+    /// Invalidates all paths without waking any task.
     pub(super) fn move_epoch(&mut self) {
         self.epoch += 1;
     }
 
-    /// Paths may be others now, and what waited for an SA may go.
+    /// Invalidates all paths and wakes all tasks, because packets that waited for an SA may leave now.
     pub(super) fn changed(&mut self) {
         self.epoch += 1;
         self.wake();
     }
 
-    /// The task that serves `queue` is to be woken by `waker`.
+    /// Registers the task that serves `queue`.
     pub(super) fn serve(&mut self, queue: usize, waker: &Waker) {
         let served = &mut self.wakers[queue];
         if !served.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -160,17 +161,17 @@ impl Sas {
         }
     }
 
-    /// Tasks that wait are to look again, at whichever queue.
+    /// Wakes the tasks of all queues.
     pub(super) fn wake(&self) {
         self.wakers.iter().flatten().for_each(Waker::wake_by_ref);
     }
 
-    /// The task that serves `queue` is to look again.
+    /// Wakes the task of `queue`.
     pub(super) fn wake_one(&self, queue: usize) {
         self.wakers[queue].iter().for_each(Waker::wake_by_ref);
     }
 
-    /// Whether an SA may use its numbers up to `number`: if not yet, they are written down.
+    /// Tests whether an SA may use its numbers up to `number`, and writes them to the store if necessary.
     pub(super) fn may_use(&mut self, now: Instant, id: SaId, number: u64) -> bool {
         self.sad.find_mut(id).is_some_and(|sa| self.memory.may_use(now, sa, number))
     }
@@ -181,24 +182,29 @@ impl Sas {
         }
     }
 
-    /// Takes note of packets that are authentic, unless one of them is not new.
-    pub(super) fn accept(&mut self, now: Instant, id: SaId, numbers: RangeInclusive<u64>) -> Result<(), Refusal> {
-        let Some(sa) = self.sad.find_mut(id) else { return Err(Refusal::Mode) };
-        let Sequence::Receive(window) = &sa.sequence else { return Err(Refusal::Mode) };
+    /// Records the numbers of authentic packets as received, unless one of them is a replay.
+    pub(super) fn accept(
+        &mut self,
+        now: Instant,
+        id: SaId,
+        numbers: RangeInclusive<u64>,
+    ) -> Result<(), ReceiveRefusal> {
+        let Some(sa) = self.sad.find_mut(id) else { return Err(ReceiveRefusal::Mode) };
+        let Sequence::Receive(window) = &sa.sequence else { return Err(ReceiveRefusal::Mode) };
         if !sa.marks.cover(*numbers.end()) {
-            // Nothing is written down for what is no new packet.
+            // A replay must not cause a write to the store.
             if !numbers.clone().all(|number| window.is_new(number)) {
-                return Err(Refusal::Replay);
+                return Err(ReceiveRefusal::Replay);
             }
             if !self.memory.may_use(now, sa, *numbers.end()) {
-                return Err(Refusal::Unwritten);
+                return Err(ReceiveRefusal::Unwritten);
             }
         }
-        let Sequence::Receive(window) = &mut sa.sequence else { return Err(Refusal::Mode) };
-        if take_all(window, numbers) { Ok(()) } else { Err(Refusal::Replay) }
+        let Sequence::Receive(window) = &mut sa.sequence else { return Err(ReceiveRefusal::Mode) };
+        if take_all(window, numbers) { Ok(()) } else { Err(ReceiveRefusal::Replay) }
     }
 
-    /// Counts what an SA did against its lifetime.
+    /// Charges packets and bytes to an SA's lifetime.
     pub(super) fn spend(&mut self, id: SaId, packets: u64, bytes: u64) {
         let Some(sa) = self.sad.find_mut(id) else { return };
         if let Some(reached) = sa.meter.spend(packets, bytes) {
@@ -206,8 +212,8 @@ impl Sas {
         }
     }
 
-    /// What came or is to leave at once is more than an SA has left, and the next may be as much: it would stand still
-    /// without a word.
+    /// Ends an SA as used up because the next packet, or packets joined or segmented together, exceed the rest of its
+    /// lifetime. Without this the SA would refuse every packet and report no event.
     pub(super) fn note_too_many(&mut self, id: SaId) {
         self.note_limit(id, ReachedLimit::Hard(Limit::Packets));
     }
@@ -221,62 +227,63 @@ impl Sas {
 
     pub(super) fn on_limit(&mut self, id: SaId, reached: ReachedLimit) {
         match reached {
-            ReachedLimit::Soft(limit) => self.tell(SaEvent::SoftLimit { sa: id, limit }),
+            ReachedLimit::Soft(limit) => self.report(SaEvent::SoftLimit { sa: id, limit }),
             ReachedLimit::Hard(limit) => self.retire(id, SaEvent::HardLimit { sa: id, limit }),
         }
     }
 
-    /// No packet finds the SA any more: it is used up.
+    /// Retires an SA and reports an event.
     pub(super) fn retire(&mut self, id: SaId, event: SaEvent) {
         self.sad.retire(id);
         self.epoch += 1;
-        self.tell(event);
+        self.report(event);
     }
 
-    /// Gives the numbers of an SA to the device, which is to count them alone.
+    /// Hands the numbers of an SA over to the device, which alone counts them from now on.
     ///
     /// # Errors
-    /// If an earlier process gave them away, of which keying hears, or they cannot be written down.
+    /// If an earlier process lent the SA, which is also reported as an event; or if the store cannot be written.
     pub(super) fn lend(&mut self, id: SaId) -> Result<(), KeyingError> {
         let sa = self.sad.find_mut(id).ok_or(KeyingError::NotFound)?;
-        let given = self.memory.give_away(sa);
+        let given = self.memory.write_last_number(sa);
         match given {
             Ok(()) => {
+                // The host's own packets must use another SA from now on.
                 self.sad.hide(id);
                 self.changed();
             }
             Err(KeyingError::UsedUp) => {
                 self.sad.retire(id);
-                self.tell(SaEvent::SoftLimit { sa: id, limit: Limit::Packets });
+                self.report(SaEvent::SoftLimit { sa: id, limit: Limit::Packets });
             }
             Err(_) => {}
         }
         given
     }
 
-    /// An SA goes on without the device. Its numbers go on where the device can have been at most; of one that is lent, nobody
-    /// knows where that is.
+    /// Continues an SA without the device, from the highest number that the device can have used. A lent SA is retired,
+    /// because its highest number is unknown.
     pub(super) fn go_on_in_software(&mut self, id: SaId) {
         let Some(sa) = self.sad.find_mut(id) else { return };
         sa.offload = None;
         if sa.lent {
             self.sad.retire(id);
         }
-        self.tell(SaEvent::OffloadLost { sa: id });
+        self.report(SaEvent::OffloadLost { sa: id });
         self.epoch += 1;
     }
 
-    /// A packet has left by an SA, with these Ethernet addresses.
+    /// Records that a packet with these Ethernet addresses left by an SA.
     pub(super) fn note_sent(&mut self, now: Instant, id: SaId, ethernet: Option<[u8; ETHERNET - 2]>) {
         let wanted = |sa: &&mut Sa| sa.params.keep_alive.is_some() && sa.params.encapsulation.is_some();
         let (Some(sa), Some(ethernet)) = (self.sad.find_mut(id).filter(wanted), ethernet) else { return };
-        // The alarm rings for the packet before, and is put on then: not for each packet.
-        if sa.quiet.replace(Quiet { since: now, ethernet }).is_none() {
+        // The timer is not moved for each packet. When it fires, it is set again from the time of the last packet.
+        if sa.quiet.replace(LastSent { since: now, ethernet }).is_none() {
             self.sad.note_deadline(id);
         }
     }
 
-    /// A router says that packets of an SA are too big.
+    /// Lowers the path MTU of an SA after a router's message.
     pub(super) fn note_too_big(&mut self, now: Instant, TooBig { mtu, id }: TooBig) {
         if let Some(sa) = self.sad.find_mut(id)
             && sa.path_mtu.is_none_or(|before| mtu < before.bytes)
@@ -288,30 +295,30 @@ impl Sas {
         }
     }
 
-    /// The next SA that has something to do by `now`: a lifetime ends, a path may have become wider, or a translator needs to
-    /// hear of it.
+    /// Returns the due work of the next SA, or `None` if no timer is due at `now`.
     pub(super) fn next_due(&mut self, now: Instant) -> Option<DueWork> {
         let id = self.sad.next_due(now)?;
         let sa = self.sad.find_mut(id)?;
         let reached = sa.meter.handle_timeout(now);
         let (widened, silent) = (sa.forget_path_mtu(now), sa.was_silent(now));
+        // The timers above have moved, so the entry is updated before the next call looks for due work.
         self.sad.note_deadline(id);
         Some(DueWork { sa: id, reached, widened, silent })
     }
 
-    /// Writes numbers down as they are, not ahead.
-    pub(super) fn settle_numbers(&mut self) {
-        self.memory.settle(&mut self.sad);
+    /// Writes the exact numbers of all SAs to the store.
+    pub(super) fn write_exact_numbers(&mut self) {
+        self.memory.write_exact_numbers(&mut self.sad);
     }
 }
 
-impl Drop for Sas {
+impl Drop for SaTable {
     fn drop(&mut self) {
-        self.settle_numbers();
+        self.write_exact_numbers();
     }
 }
 
-/// Takes note of numbers, unless one of them is not new.
+/// Records all numbers as received, unless one of them is a replay.
 fn take_all(window: &mut ReplayWindow, mut numbers: RangeInclusive<u64>) -> bool {
     if numbers.start() == numbers.end() {
         return window.accept(*numbers.start());

@@ -1,5 +1,5 @@
-//! Large packets cut into those that ESP wraps, where the device cannot: headers as a segmenting device makes them,
-//! so that the wire shows no difference.
+//! Segmentation in software, before ESP: for devices that cannot segment. The headers equal a segmenting device's, so
+//! that the wire shows no difference.
 
 use offload_api::{Header, TxPacket};
 use offload_esp::ETHERNET;
@@ -7,8 +7,8 @@ use offload_formats::IpView;
 use offload_formats::{Headers, IpVersion, TransportHeader};
 use smallvec::SmallVec;
 
-/// A packet, cut.
-pub(super) struct Segments<'a> {
+/// An iterator over the segments of a large packet.
+pub(super) struct PlainSegments<'a> {
     packet: &'a TxPacket,
     transport: Option<TransportHeader>,
     version: IpVersion,
@@ -19,17 +19,17 @@ pub(super) struct Segments<'a> {
     at_in_fragment: usize,
 }
 
-/// One of the packets it is cut into.
+/// One segment.
 pub(super) struct Segment<'a> {
-    /// Ethernet, IP and transport headers; checksums not yet right.
+    /// Ethernet, IP and transport headers. Checksums are not filled in yet.
     pub(super) header: Header,
-    /// Payload.
+    /// Payload, borrowed from the large packet.
     pub(super) pieces: SmallVec<[&'a [u8]; 4]>,
 }
 
-impl<'a> Segments<'a> {
-    pub(super) fn new(packet: &'a TxPacket, view: &IpView) -> Segments<'a> {
-        Segments {
+impl<'a> PlainSegments<'a> {
+    pub(super) fn new(packet: &'a TxPacket, view: &IpView) -> PlainSegments<'a> {
+        PlainSegments {
             packet,
             transport: Headers::parse_unfinished(&packet.header).transport(),
             version: if view.is_ipv6() { IpVersion::V6 } else { IpVersion::V4 },
@@ -41,7 +41,7 @@ impl<'a> Segments<'a> {
         }
     }
 
-    /// How many packets there will be.
+    /// Returns the number of segments.
     pub(super) fn count(packet: &TxPacket) -> u32 {
         let most = packet.ask.mss.map_or(usize::MAX, |mss| usize::from(mss).max(1));
         packet.payload_len().div_ceil(most).max(1) as u32
@@ -62,7 +62,7 @@ impl<'a> Segments<'a> {
     }
 }
 
-impl<'a> Iterator for Segments<'a> {
+impl<'a> Iterator for PlainSegments<'a> {
     type Item = Segment<'a>;
 
     fn next(&mut self) -> Option<Segment<'a>> {
@@ -71,10 +71,12 @@ impl<'a> Iterator for Segments<'a> {
         }
         let most = self.packet.ask.mss.map_or(usize::MAX, |mss| usize::from(mss).max(1));
         let bytes = most.min(self.payload - self.sent);
+        // Each segment gets a copy of the large packet's header; lengths, numbers and flags are fixed below.
         let mut header = self.packet.header.clone();
         self.fix_headers(&mut header, bytes);
         let mut pieces = SmallVec::new();
         let mut wanted = bytes;
+        // A segment may span several fragments of the payload, which is never copied.
         while wanted > 0 {
             let rest = &self.packet.fragments[self.fragment][self.at_in_fragment..];
             let taken = rest.len().min(wanted);

@@ -1,10 +1,11 @@
 //! From the stack to the device.
 //!
-//! A fragment that does not show what policies look at, or that an SA cannot carry, waits for the rest of its packet: what
-//! becomes of the whole is decided then, and it leaves in fragments again where it must (RFC 4301 7).
+//! Two kinds of fragments wait for the rest of their packet: fragments without the fields that policies match, and
+//! fragments for a transport-mode SA. The policy then decides about the whole packet, which is fragmented again if
+//! necessary (RFC 4301 7).
 
-use super::fragments::Origin;
-use super::{By, Decision, SecureDevice};
+use super::fragments::FragmentOrigin;
+use super::{PolicyDecision, SaWorker, SecureDevice};
 use crate::keying::SaId;
 use crate::sad::Sa;
 use bytes::BytesMut;
@@ -24,15 +25,15 @@ use offload_formats::protocol;
 use offload_formats::reassembly::FragmentOutcome;
 
 impl SecureDevice {
-    /// What a flow can have whose packets are protected.
+    /// Returns the path of a flow that a policy protects.
     pub(super) fn protected_path(&self, flow: &FlowKey, sa: Option<SaId>, caps: PathCaps) -> PathCaps {
         let ipv6 = flow.local.is_ipv6();
         let sa = sa.and_then(|id| self.sas.find(id));
-        // Until there is an SA, nothing is sent; the stack hears by the epoch when there is.
+        // Without an SA, nothing is sent. When an SA is added, the epoch advances and the stack asks again.
         let Some(sa) = sa else { return caps };
         let mtu = sa.plain_mtu(ipv6, sa.outer_mtu(caps.mtu));
         match sa.by() {
-            By::Software => PathCaps {
+            SaWorker::Software => PathCaps {
                 mtu,
                 checksum: true,
                 tso_max_bytes: SOFTWARE_TSO_BYTES,
@@ -40,17 +41,17 @@ impl SecureDevice {
                 pacing: false,
                 ..caps
             },
-            // What is put in front of a packet counts its bytes, and has no field for more.
-            By::Device(..) => {
+            // The ESP wrapper writes a 16-bit length, so the device cannot cut a larger packet.
+            SaWorker::Device(..) => {
                 PathCaps { mtu, pacing: false, tso_max_bytes: caps.tso_max_bytes.min(DEVICE_TSO_BYTES), ..caps }
             }
         }
     }
 
-    /// Whether the device makes of one packet all that is to leave.
+    /// Tests whether the device itself segments and protects a large packet.
     pub(super) fn is_cut_by_device(&self, sa: Option<SaId>) -> bool {
         let sa = sa.and_then(|id| self.sas.find(id));
-        sa.is_some_and(|sa| sa.by() != By::Software)
+        sa.is_some_and(|sa| sa.by() != SaWorker::Software)
     }
 
     /// Does with a packet what its policy says.
@@ -66,8 +67,8 @@ impl SecureDevice {
         if ether_type == Some(ARP) {
             return self.queues[queue].inner.transmit(now, packet, source);
         }
-        // Nobody above has a context for whole packets from here. Wrapped by software, or by a context of an SA, a packet
-        // would leave without what was to be done to it first.
+        // Above this layer, no component may have a context that works on whole packets. If ESP were added first, by
+        // software or by an SA's context, the other work would be skipped.
         if packet.ask.packet.is_some() {
             self.counters.out_asks += 1;
             return TransmitResult::Dropped(DropReason::Unsupported);
@@ -80,10 +81,12 @@ impl SecureDevice {
             return self.queues[queue].inner.transmit(now, packet, source);
         }
         let selectors = Packet::from_view(&view, &packet.header[ETHERNET..]);
+        // The fragment may lack the ports that a policy needs, so the decision waits for the whole packet.
         if view.fragment && self.policies.must_be_whole(Direction::Transmit, &view, &selectors) {
             return self.gather(now, queue, &packet, shows);
         }
         let decision = self.decide(&selectors);
+        // The packet may quote a packet that arrived protected, which must not leave with less protection.
         if !self.protects_enough(&decision, shows) {
             return self.refuse(|counters| &mut counters.out_shown);
         }
@@ -93,7 +96,7 @@ impl SecureDevice {
                 if packet.ask.has_context() {
                     return self.send_back(&packet, source);
                 }
-                // RFC 4301 7.1: transport mode is for whole packets.
+                // RFC 4301 7.1: transport mode applies to whole packets only.
                 if view.fragment && template.mode == EspMode::Transport {
                     return self.gather(now, queue, &packet, shows);
                 }
@@ -103,9 +106,9 @@ impl SecureDevice {
         }
     }
 
-    /// Whether what is to be done with a packet protects what it shows as well as that was when it came. A packet for which
-    /// there is no SA yet does not leave.
-    fn protects_enough(&self, decision: &Decision, shows: Protection) -> bool {
+    /// Tests whether a packet leaves with at least the protection of the packet that it quotes. Without an SA the
+    /// packet does not leave at all.
+    fn protects_enough(&self, decision: &PolicyDecision, shows: Protection) -> bool {
         shows == Protection::None
             || match (decision.action, decision.sa.and_then(|id| self.sas.find(id))) {
                 (Some(Action::Bypass), _) => false,
@@ -114,17 +117,18 @@ impl SecureDevice {
             }
     }
 
-    /// Protects a packet that its stack has not cut, and cuts it if it has to. `identification`: that it has, of one that was
-    /// put together of fragments.
+    /// Protects a packet that its stack has not fragmented, and fragments it if necessary. `identification` is the IP
+    /// identification of a packet reassembled from the stack's fragments.
     fn protect_whole(
         &mut self,
         now: Instant,
         packet: TxPacket,
         view: IpView,
-        (decision, selectors): (&Decision, &Packet),
+        (decision, selectors): (&PolicyDecision, &Packet),
         identification: Option<u32>,
     ) -> TransmitResult {
-        // This is the host that the packet comes from, so IPv6 may be cut here too. But TCP cuts its segments itself.
+        // IPv6 packets may be fragmented here too, because this host is their source. TCP segments are excluded,
+        // because TCP adapts their size itself.
         let may_cut = match view.is_ipv6() {
             true => view.protocol != protocol::TCP || view.fragment || identification.is_some(),
             false => !view.dont_fragment,
@@ -135,6 +139,7 @@ impl SecureDevice {
         let Some(sa) = sa.filter(cut_before) else {
             return self.protect(now, packet, view, decision, selectors);
         };
+        // The inner packet is fragmented only if it does not fit after wrapping.
         let mtu = self.queues[sa.queue].inner.path(&flow_of(selectors)).mtu;
         let most = sa.plain_mtu(view.is_ipv6(), sa.outer_mtu(mtu));
         if packet.header.len() + packet.payload_len() - ETHERNET <= usize::from(most) {
@@ -147,7 +152,7 @@ impl SecureDevice {
         let mut sent = TransmitResult::Posted;
         for piece in pieces {
             let Some(view) = IpView::parse_headers(&piece.header[ETHERNET..]) else { continue };
-            // Under the SA of the whole, which the piece does not show.
+            // Every fragment uses the whole packet's SA, because a fragment alone may not show the selectors.
             match self.protect(now, piece, view, decision, selectors) {
                 TransmitResult::Posted => {}
                 dropped => sent = dropped,
@@ -158,7 +163,7 @@ impl SecureDevice {
 
     /// A packet that contexts were to work on, and whose flow is under ESP by now: it has to be sealed in software.
     fn send_back(&mut self, packet: &TxPacket, source: &dyn RecordSource) -> TransmitResult {
-        // With a unit of a layer, software seals those in its content.
+        // The lowest layer's unit is returned: sealing that unit in software also seals the inner layers.
         let mut lowest = Layer::ALL.into_iter().zip(packet.ask.streams);
         let lowest = lowest.find_map(|(layer, ask)| Some((layer, ask?.offset)));
         match lowest.map(|(layer, offset)| source.unit_at(layer, offset)) {
@@ -174,14 +179,14 @@ impl SecureDevice {
         packet.fragments.iter().for_each(|piece| frame.extend_from_slice(piece));
         let fragment = IpHeaders::walk(&frame[ETHERNET..]).ok().and_then(|headers| headers.fragment);
         let identification = fragment.map_or(0, |fragment| fragment.identification);
-        match self.fragments.insert(now, Origin::Stack(queue, shows), &frame, ETHERNET) {
+        match self.fragments.insert(now, FragmentOrigin::Stack(queue, shows), &frame, ETHERNET) {
             FragmentOutcome::Whole(whole) => self.send_gathered(now, queue, whole, identification, shows),
             FragmentOutcome::Kept | FragmentOutcome::Duplicate => TransmitResult::Posted,
             FragmentOutcome::Refused(_) => self.refuse(|counters| &mut counters.out_error),
         }
     }
 
-    /// Does with a packet that came in fragments what its policy says.
+    /// Applies the policy to a packet reassembled from the stack's fragments.
     fn send_gathered(
         &mut self,
         now: Instant,
@@ -198,6 +203,7 @@ impl SecureDevice {
         let header = whole.split_to(shown)[..].into();
         let fragments = [whole.freeze()].into_iter().collect();
         let packet = TxPacket { header, fragments, ask: TxAsk::default() };
+        // The policy of the whole may be stricter than any fragment showed.
         let flow = flow_of(&selectors);
         let decision = self.decide(&selectors);
         if !self.protects_enough(&decision, shows) {
@@ -205,6 +211,7 @@ impl SecureDevice {
         }
         let mtu = self.queues[self.home(decision.sa).unwrap_or(queue)].inner.path(&flow).mtu;
         match decision.action {
+            // The stack's fragments were sized for this path, but the whole packet may exceed it.
             Some(Action::Bypass) => {
                 let Some(pieces) = self.cut_again(packet, mtu, identification) else {
                     return TransmitResult::Dropped(DropReason::Policy);
@@ -221,7 +228,7 @@ impl SecureDevice {
         }
     }
 
-    /// A packet that was put together, as a path of `mtu` bytes takes it.
+    /// Splits a reassembled packet for a path of `mtu` bytes, if necessary.
     fn cut_again(&mut self, packet: TxPacket, mtu: u16, identification: u32) -> Option<Vec<TxPacket>> {
         if packet.header.len() + packet.payload_len() - ETHERNET <= usize::from(mtu) {
             return Some(vec![packet]);
@@ -237,14 +244,14 @@ impl SecureDevice {
     }
 }
 
-/// Whether a packet that its tunnel cannot carry in one is cut before it goes in, and not behind ESP (RFC 4301 8.1, RFC 4303
-/// 3.3.4). `again`: its stack had cut it already.
+/// Tests whether a packet that does not fit into its tunnel is fragmented before ESP instead of after it (RFC 4301 8.1,
+/// RFC 4303 3.3.4). `again`: the stack had fragmented the packet already.
 fn is_cut_before(sa: &SaParams, view: &IpView, again: bool) -> bool {
     let outer_may_be_cut = sa.source.is_ipv6() || sa.dont_fragment != DontFragment::Set;
     sa.mode == EspMode::Tunnel && (again || view.is_ipv6() || !outer_may_be_cut)
 }
 
-/// A packet with its checksums made, of which nothing more is asked.
+/// Fills in the packet's checksums and clears its requests to the device.
 fn completed(packet: TxPacket, view: &IpView) -> TxPacket {
     if !packet.ask.checksum {
         return TxPacket { ask: TxAsk::default(), ..packet };
@@ -261,8 +268,9 @@ fn completed(packet: TxPacket, view: &IpView) -> TxPacket {
     TxPacket { header, fragments: [frame.freeze()].into_iter().collect(), ask: TxAsk::default() }
 }
 
-/// Moves as much of the payload of a packet of one piece into its header as policies look at. What a context is to work on
-/// stays where it is, for headers leave as they are; and TCP's show all that there is.
+/// Moves payload from the first fragment into the header, so that the header contains all fields that policies match.
+/// Packets for a context are left unchanged, because their layout is fixed. TCP segments for TSO always have
+/// complete headers.
 fn show_headers(packet: &mut TxPacket) {
     let is_for_a_context = packet.ask.has_context();
     while packet.ask.mss.is_none()
@@ -280,7 +288,7 @@ fn show_headers(packet: &mut TxPacket) {
     }
 }
 
-/// What a device is asked about for packets of these addresses.
+/// Returns the flow key for packets with these addresses and ports.
 pub(super) fn flow_of(packet: &Packet) -> FlowKey {
     let (from, to) = packet.ports.unwrap_or_default();
     FlowKey {
@@ -294,11 +302,11 @@ pub(super) fn flow_of(packet: &Packet) -> FlowKey {
 }
 
 const ARP: [u8; 2] = [0x08, 0x06];
-/// As much of a packet as policies may look at: Ethernet, IPv6 with some extensions, ports.
+/// Bytes of a packet that policies may match: Ethernet, IPv6 with some extension headers, ports.
 const HEADERS_SHOWN: usize = ETHERNET + 40 + 24 + 8;
-/// Bytes of what every transport's header has of ports.
+/// Bytes of the two port fields, with which every transport header starts.
 const PORTS: usize = 4;
-/// The most payload that is cut here, where the device does not see what it would have to cut.
+/// Largest payload segmented in software, when the device cannot see the plain packet.
 const SOFTWARE_TSO_BYTES: u32 = 64 * 1024 - 1;
-/// The most that the device is given to cut and to wrap.
+/// Largest packet that the device both segments and wraps.
 const DEVICE_TSO_BYTES: u32 = 64 * 1024;

@@ -1,8 +1,8 @@
-//! Packets wrapped in ESP in software.
+//! ESP wrapping in software.
 
-use super::protect::Plan;
-use super::queues::Queue;
-use super::segment::{Segment, Segments};
+use super::protect::ProtectionPlan;
+use super::queues::DeviceQueue;
+use super::segment::{PlainSegments, Segment};
 use crate::sad::Sa;
 use bytes::{Buf, BytesMut};
 use offload_api::fragmentation::fragment;
@@ -12,18 +12,18 @@ use offload_base::cost::{self, WorkKind};
 use offload_esp::{ETHERNET, OuterHeaders, checksum};
 use offload_formats::IpView;
 
-/// The buffers of wrapped packets, and the identifications of packets that are cut.
+/// The buffers of wrapped packets, and the IP identifications of packets that are fragmented here.
 ///
-/// Invariant: identifications count up, so that fragments of two packets in a row are told apart.
-pub(super) struct Wrapper {
+/// Invariant: identifications count up, so that fragments of successive packets cannot be mixed.
+pub(super) struct PacketWrapper {
     frames: BufferPool,
-    /// Of the last packet that was cut here, before it went into a tunnel or behind ESP.
+    /// Identification of the last packet fragmented before or after ESP.
     identification: u32,
 }
 
-impl Wrapper {
-    pub(super) fn new(identification: u32) -> Wrapper {
-        Wrapper { frames: BufferPool::new(FRAME_BYTES, FRAMES_PER_SLAB), identification }
+impl PacketWrapper {
+    pub(super) fn new(identification: u32) -> PacketWrapper {
+        PacketWrapper { frames: BufferPool::new(FRAME_BYTES, FRAMES_PER_SLAB), identification }
     }
 
     pub(super) fn next_identification(&mut self) -> u32 {
@@ -31,19 +31,20 @@ impl Wrapper {
         self.identification
     }
 
-    /// Wraps a packet, cut if it is to be, and queues the results; returns how many of them could not be fragmented.
+    /// Splits a packet into segments if requested, wraps the segments and queues them. Returns the number of wrapped packets that
+    /// could not be fragmented.
     pub(super) fn wrap(
         &mut self,
-        leaves_by: &mut Queue,
+        leaves_by: &mut DeviceQueue,
         sa: &Sa,
         packet: &TxPacket,
         view: &IpView,
-        plan: &Plan,
+        plan: &ProtectionPlan,
     ) -> u64 {
         let _framing = cost::work(WorkKind::Framing);
-        let Plan { outer, mtu, flow, .. } = plan;
+        let ProtectionPlan { outer, mtu, flow, .. } = plan;
         let mut failed = 0;
-        for (segment, number) in Segments::new(packet, view).zip(plan.number..) {
+        for (segment, number) in PlainSegments::new(packet, view).zip(plan.number..) {
             let bytes = segment.header.len() + segment.pieces.iter().map(|piece| piece.len()).sum::<usize>();
             let wrapped = ETHERNET + outer.wrapped_len(bytes - ETHERNET);
             let mut frame = if wrapped <= FRAME_BYTES { self.frames.take() } else { BytesMut::with_capacity(wrapped) };
@@ -59,7 +60,8 @@ impl Wrapper {
                 leaves_by.push(*flow, wrapped_packet);
                 continue;
             }
-            // RFC 4303 3.3.4: fragmented after ESP. Its number would not do: other SAs of these ends have it, too.
+            // RFC 4303 3.3.4: fragmented after ESP. The ESP number is no substitute for the identification, because
+            // other SAs between the same ends use the same numbers.
             match fragment(wrapped_packet, ETHERNET, *mtu, self.next_identification()) {
                 Ok(fragments) => fragments.into_iter().for_each(|fragment| leaves_by.push(*flow, fragment)),
                 Err(_) => failed += 1,
@@ -88,6 +90,6 @@ fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &OuterHeaders, che
     checksum::fill_transport(&mut frame[transport..], view.protocol, view.source, view.destination);
 }
 
-/// Most frames are no longer than this; what is gets a buffer of its own.
+/// Capacity of pooled frames. Longer frames get a buffer of their own.
 const FRAME_BYTES: usize = 2048;
 const FRAMES_PER_SLAB: usize = 64;

@@ -1,4 +1,4 @@
-//! SAs and policies as text that reads like the arguments of `ip xfrm` (iproute2).
+//! SAs and policies as text in the syntax of `ip xfrm` (iproute2).
 //!
 //! ```text
 //! # comments; a statement goes on until the next line that begins with state or policy
@@ -14,7 +14,7 @@
 //! policy setdefault in block out accept
 //! ```
 //!
-//! Applied while packets flow, a file changes what is there, in the order of its statements:
+//! A file can also be applied while packets flow. Its statements then change SAs and policies in their order:
 //!
 //! ```text
 //! state rekey src 10.0.0.1 dst 10.0.0.2 proto esp spi 0x1001 new-spi 0x2001
@@ -25,17 +25,18 @@
 //! policy delete src 10.9.0.0/16 dir in
 //! ```
 //!
-//! `state rekey` is no word of Linux's: it adds an SA like the one there is, but for `new-spi` and key. `state update` gives an
-//! SA another lifetime, counted from then on, as Linux's does, and takes nothing but limits, at least one; `INF` is none. A policy's name is its
-//! direction, selector and priority. Of tunnels, three words say what becomes of the outer header: `dscp` (`copy`, or a
-//! number; `extra-flag dont-encap-dscp` is `dscp 0`), `df` (`copy`, `set`, `clear`, which is `flag nopmtudisc`), and
-//! `flag noecn`; `flag decap-dscp` has the outer DSCP outlive the tunnel.
+//! `state rekey` is not a Linux statement: it adds an SA with the parameters of an existing one, except `new-spi` and
+//! key. `state update` gives an SA a new lifetime, counted from then on as in Linux; it takes only limits, at least
+//! one, and `INF` means no limit. A policy is identified by its direction, selector and priority. For tunnels, three
+//! words set the outer header: `dscp` (`copy` or a number; `extra-flag dont-encap-dscp` is `dscp 0`), `df` (`copy`,
+//! `set`, or `clear`, which is `flag nopmtudisc`), and `flag noecn`. `flag decap-dscp` keeps the outer DSCP when a
+//! packet leaves the tunnel.
 //!
-//! Words that mean something to Linux and nothing here (`dev`, `auth-trunc`, `level use` and others) are refused rather
-//! than passed over: a file must not promise what is not kept.
+//! Statement words with a meaning in Linux and no effect here (`dev`, `auth-trunc`, `level use` and others) are errors, because a
+//! file must not promise a feature that is missing.
 //!
-//! - `words`: text to statements of words; `statement`: which kind one is;
-//! - `state`: SAs; `policy`: policies; `value`: what both are made of.
+//! - `words`: text to statements of words; `statement`: the kind of a statement;
+//! - `state`: SAs; `policy`: policies; `value`: values that both use.
 
 mod policy;
 mod state;
@@ -49,7 +50,7 @@ use core::str::FromStr;
 use offload_api::{Direction, EspKey, Lifetime, Policy, SaParams};
 use offload_base::Instant;
 
-/// SAs and policies from a file, or what is to become of them.
+/// SAs and policies from a file, and changes to existing ones.
 ///
 /// ```
 /// use ipsec::KeyFile;
@@ -59,100 +60,100 @@ use offload_base::Instant;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct KeyFile {
-    /// With the lines they are on.
+    /// The statements, each with its line number.
     statements: Vec<(usize, Statement)>,
     defaults: Vec<(Direction, bool)>,
 }
 
 #[derive(Clone, Debug)]
 enum Statement {
-    /// `directed`: the file says which way it goes. Else its direction means nothing.
+    /// Adds an SA. `directed`: the file gives the direction; otherwise the direction in `params` is ignored.
     Add {
         params: SaParams,
         directed: bool,
     },
     Update {
-        name: Name,
+        name: SaIdentity,
         lifetime: Lifetime,
     },
     Rekey {
-        name: Name,
+        name: SaIdentity,
         spi: u32,
         key: EspKey,
     },
-    Delete(Name),
+    Delete(SaIdentity),
     AddPolicy(Policy),
     UpdatePolicy(Policy),
-    /// Of which the action means nothing.
+    /// Deletes a policy; the action is ignored.
     DeletePolicy(Policy),
 }
 
-/// Which SA a statement is about.
+/// The identity of an SA in a statement.
 #[derive(Clone, Copy, Debug)]
-struct Name {
+struct SaIdentity {
     source: IpAddr,
     destination: IpAddr,
     spi: u32,
-    /// `None`: the file does not say.
+    /// `None` if the file does not give the direction.
     direction: Option<Direction>,
 }
 
-/// What is wrong with a text: its author's fault.
+/// An error in a text: the line and the problem.
 ///
 /// See [`KeyFile`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct KeyFileError {
-    /// Where, from 1 on.
+    /// The line number, from 1 on.
     pub line: usize,
-    /// What.
-    pub problem: Problem,
+    /// The problem.
+    pub problem: KeyFileProblem,
 }
 
-/// What is wrong at one place. Words are cut to what fits a line, what terminals obey is escaped in them, and keys are
-/// left out.
+/// A problem at one place of a text. Shown words are cut to a line's length, control characters are escaped, and keys
+/// are omitted.
 ///
 /// See [`KeyFile`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Problem {
-    /// A word that does not belong there.
+pub enum KeyFileProblem {
+    /// An unknown word.
     #[error("`{0}` is not known here")]
     Unknown(String),
-    /// A word that should be something else.
+    /// A word of the wrong kind.
     #[error("`{found}` is not {expected}")]
     Expected {
-        /// What is there.
+        /// The word in the text.
         found: String,
-        /// What should be.
+        /// The expected kind of word.
         expected: &'static str,
     },
-    /// A word that should be something else, and is or may be part of a key.
+    /// A wrong word that is, or may be, part of a key, and so is not shown.
     #[error("the value here is not {0}")]
     Secret(&'static str),
     /// The statement ends too early.
     #[error("the statement ends where {0} should be")]
     Missing(&'static str),
-    /// Something was said twice.
+    /// A word that is allowed once occurs twice.
     #[error("`{0}` is there twice")]
     Twice(String),
     /// A quotation mark without its partner.
     #[error("a quotation mark is not closed")]
     Quote,
-    /// The key's length is not its algorithm's.
+    /// The key has the wrong length for its algorithm.
     #[error("the key has {found} bytes, salt included, where the algorithm takes {expected}")]
     KeyLength {
-        /// Bytes that are there.
+        /// Bytes in the text.
         found: usize,
-        /// What it should be.
+        /// The expected number of bytes.
         expected: &'static str,
     },
-    /// Parts that do not go together.
+    /// Contradictory parts.
     #[error("{0}")]
     Mismatch(&'static str),
 }
 
-/// What could not be set up.
+/// An error of [`KeyFile::apply`].
 ///
 /// ```
 /// use ipsec::keyfile::ApplyError;
@@ -172,38 +173,40 @@ pub enum Problem {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApplyError {
-    /// An SA between others.
+    /// Neither end of an SA is an address of this host.
     #[error("line {line}: neither address of the SA is an address of this host")]
     Elsewhere {
-        /// Where it is.
+        /// The statement's line number.
         line: usize,
     },
-    /// The IPsec layer would not have it.
+    /// The IPsec layer refused the statement.
     #[error("line {line}: {error}")]
     Refused {
-        /// Where it is.
+        /// The statement's line number.
         line: usize,
-        /// Why.
+        /// The layer's reason.
         error: KeyingError,
     },
 }
 
 impl KeyFile {
-    /// Does with `keying` what the file says, in its order. SAs that do not say which way they go go out if `local` has their
-    /// source, in if it has their destination. That packets pass which no policy is about comes into force at the end, that
-    /// they do not at the beginning: in between, policies may not be there yet.
-    ///
-    /// Returned are the SAs that were added, successors included.
+    /// Applies the file's statements to `keying` in their order, and returns the added SAs, including successors. If an
+    /// SA has no direction, it transmits if `local` contains its source and receives if `local` contains its
+    /// destination. A default of `accept` takes effect at the end, because policies may be missing before; a default of
+    /// `block` takes effect at the beginning.
     ///
     /// # Errors
-    /// At the first that is refused; what came before stays.
+    /// If a statement is refused. Statements before it remain in effect.
     pub fn apply(&self, now: Instant, keying: &mut dyn Keying, local: &[IpAddr]) -> Result<Vec<SaAdded>, ApplyError> {
+        // Blocking defaults come first and open ones last, so that no packet passes before the file's policies are
+        // complete.
         self.set_defaults(keying, false);
         let mut added = Vec::new();
         for (line, statement) in &self.statements {
             let line = *line;
             let done = match statement {
                 Statement::Add { params, directed } => {
+                    // Without a direction in the file, the SA's own addresses decide.
                     let said = directed.then_some(params.direction);
                     let direction = direction_of(line, said, (params.source, params.destination), local)?;
                     keying.add_sa(now, SaParams { direction, ..params.clone() }).map(|sa| added.push(sa))
@@ -222,8 +225,8 @@ impl KeyFile {
                 }
                 Statement::AddPolicy(policy) => keying.add_policy(*policy),
                 Statement::UpdatePolicy(policy) => {
-                    // No packet passes in between.
-                    let _there_may_be_none = keying.delete_policy(policy.direction, &policy.selector, policy.priority);
+                    // No packet passes between the two calls.
+                    let _ = keying.delete_policy(policy.direction, &policy.selector, policy.priority);
                     keying.add_policy(*policy)
                 }
                 Statement::DeletePolicy(policy) => {
@@ -236,7 +239,7 @@ impl KeyFile {
         Ok(added)
     }
 
-    /// The same, as the other end needs it: what goes out here comes in there.
+    /// Returns the file for the other end, with all directions reversed.
     #[must_use]
     pub fn mirrored(&self) -> KeyFile {
         let other = |direction| match direction {
@@ -261,7 +264,7 @@ impl KeyFile {
         mirrored
     }
 
-    /// The same, with this much for a device to do, whatever the file says.
+    /// Returns the file with this kind of offload for every SA.
     #[must_use]
     pub fn offloaded(mut self, kind: offload_api::OffloadKind) -> KeyFile {
         for (_, statement) in &mut self.statements {
@@ -272,7 +275,7 @@ impl KeyFile {
         self
     }
 
-    /// The SAs that it adds, but for successors.
+    /// Returns the SAs that the file adds, without successors.
     pub fn sas(&self) -> impl Iterator<Item = &SaParams> {
         self.statements.iter().filter_map(|(_, statement)| match statement {
             Statement::Add { params, .. } => Some(params),
@@ -280,7 +283,7 @@ impl KeyFile {
         })
     }
 
-    /// The SPIs of all SAs that it adds.
+    /// Returns the SPIs of all SAs that the file adds, including successors.
     pub fn spis(&self) -> impl Iterator<Item = u32> + '_ {
         self.statements.iter().filter_map(|(_, statement)| match statement {
             Statement::Add { params, .. } => Some(params.spi),
@@ -289,7 +292,7 @@ impl KeyFile {
         })
     }
 
-    /// The policies that it adds, or puts in the place of others.
+    /// Returns the policies that the file adds or updates.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
         self.statements.iter().filter_map(|(_, statement)| match statement {
             Statement::AddPolicy(policy) | Statement::UpdatePolicy(policy) => Some(policy),
@@ -298,7 +301,7 @@ impl KeyFile {
     }
 
     fn set_defaults(&self, keying: &mut dyn Keying, bypass: bool) {
-        // Of what is said twice, the last counts.
+        // If a default is given twice, the last one counts.
         for direction in [Direction::Receive, Direction::Transmit] {
             let said = self.defaults.iter().rev().find(|(of, _)| *of == direction);
             if said.is_some_and(|(_, said)| *said == bypass) {
@@ -308,7 +311,7 @@ impl KeyFile {
     }
 }
 
-impl Name {
+impl SaIdentity {
     fn find(&self, line: usize, keying: &dyn Keying, local: &[IpAddr]) -> Result<SaId, ApplyError> {
         let direction = direction_of(line, self.direction, (self.source, self.destination), local)?;
         let found = keying.find_sa(direction, self.spi, self.source, self.destination);
@@ -316,7 +319,7 @@ impl Name {
     }
 }
 
-/// Which way an SA goes, if the file does not say.
+/// Returns the direction of an SA, derived from the local addresses if the file does not give it.
 fn direction_of(
     line: usize,
     said: Option<Direction>,

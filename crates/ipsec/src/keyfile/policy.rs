@@ -1,23 +1,23 @@
-//! Statements to policies (RFC 4301 4.4.1).
+//! Parses statements about policies (RFC 4301 4.4.1).
 
 use super::value::{self, number, once};
-use super::words::{Words, shown};
-use super::{KeyFileError, Problem, Statement};
+use super::words::{StatementWords, printable};
+use super::{KeyFileError, KeyFileProblem, Statement};
 use core::net::IpAddr;
 use offload_api::{Action, Direction, EspMode, Policy, Selector, Template};
 
-/// What a statement about a policy does.
+/// The verb of a statement about a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum PolicyVerb {
     Add,
-    /// Puts it in the place of the one there is.
+    /// Replaces an existing policy.
     Update,
     Delete,
 }
 
-/// Reads a statement behind its first two words. `None`: Linux's policies for what it forwards are about nothing here, for a
-/// host forwards nothing.
-pub(super) fn read(mut words: Words, change: Change) -> Result<Option<Statement>, KeyFileError> {
+/// Parses a statement after its first two words. Returns `None` for Linux's forward policies, because a host does not
+/// forward.
+pub(super) fn read(mut words: StatementWords, change: PolicyVerb) -> Result<Option<Statement>, KeyFileError> {
     let (mut selector, mut priority, mut forwards) = (Selector::ANY, 0, false);
     let (mut direction, mut template, mut block) = (None, None, None);
     while let Some(word) = words.take() {
@@ -33,10 +33,10 @@ pub(super) fn read(mut words: Words, change: Change) -> Result<Option<Statement>
             }
             "dir" => once(&mut words, &word, &mut direction, value::direction)?,
             "priority" => priority = words.value("a number", number)?,
-            // What it did says nothing about which one it is.
-            "action" if change != Change::Delete => once(&mut words, &word, &mut block, read_block)?,
-            "tmpl" if change != Change::Delete => once(&mut words, &word, &mut template, read_template)?,
-            _ => return Err(words.error(Problem::Unknown(shown(&word)))),
+            // Action and template do not identify a policy, so `delete` refuses them.
+            "action" if change != PolicyVerb::Delete => once(&mut words, &word, &mut block, read_block)?,
+            "tmpl" if change != PolicyVerb::Delete => once(&mut words, &word, &mut template, read_template)?,
+            _ => return Err(words.error(KeyFileProblem::Unknown(printable(&word)))),
         }
     }
     let of_two_families = match (selector.source, selector.destination) {
@@ -44,12 +44,13 @@ pub(super) fn read(mut words: Words, change: Change) -> Result<Option<Statement>
         _ => false,
     };
     if of_two_families {
-        return Err(words.error(Problem::Mismatch("addresses of two families")));
+        return Err(words.error(KeyFileProblem::Mismatch("addresses of two families")));
     }
     if forwards {
         return Ok(None);
     }
-    let direction = direction.ok_or_else(|| words.error(Problem::Missing("dir")))?;
+    let direction = direction.ok_or_else(|| words.error(KeyFileProblem::Missing("dir")))?;
+    // A block action wins over a template; without both, the policy means bypass, as in Linux.
     let action = match (block, template) {
         (Some(true), _) => Action::Discard,
         (_, Some(template)) => Action::Protect(template),
@@ -57,21 +58,21 @@ pub(super) fn read(mut words: Words, change: Change) -> Result<Option<Statement>
     };
     let policy = Policy { direction, selector, priority, action };
     Ok(Some(match change {
-        Change::Add => Statement::AddPolicy(policy),
-        Change::Update => Statement::UpdatePolicy(policy),
-        Change::Delete => Statement::DeletePolicy(policy),
+        PolicyVerb::Add => Statement::AddPolicy(policy),
+        PolicyVerb::Update => Statement::UpdatePolicy(policy),
+        PolicyVerb::Delete => Statement::DeletePolicy(policy),
     }))
 }
 
-/// What becomes of packets that no policy is about.
-pub(super) fn read_defaults(mut words: Words) -> Result<Vec<(Direction, bool)>, KeyFileError> {
+/// Parses the defaults for packets that match no policy.
+pub(super) fn read_defaults(mut words: StatementWords) -> Result<Vec<(Direction, bool)>, KeyFileError> {
     let mut defaults = Vec::new();
     while let Some(word) = words.take() {
         let direction = match &word[..] {
             "in" => Some(Direction::Receive),
             "out" => Some(Direction::Transmit),
             "fwd" => None,
-            _ => return Err(words.error(Problem::Unknown(shown(&word)))),
+            _ => return Err(words.error(KeyFileProblem::Unknown(printable(&word)))),
         };
         let bypass = words.value("accept or block", |word| match word {
             "accept" => Some(true),
@@ -83,7 +84,7 @@ pub(super) fn read_defaults(mut words: Words) -> Result<Vec<(Direction, bool)>, 
     Ok(defaults)
 }
 
-fn read_block(words: &mut Words) -> Result<bool, KeyFileError> {
+fn read_block(words: &mut StatementWords) -> Result<bool, KeyFileError> {
     words.value("allow or block", |word| match word {
         "allow" => Some(false),
         "block" => Some(true),
@@ -91,7 +92,7 @@ fn read_block(words: &mut Words) -> Result<bool, KeyFileError> {
     })
 }
 
-fn read_template(words: &mut Words) -> Result<Template, KeyFileError> {
+fn read_template(words: &mut StatementWords) -> Result<Template, KeyFileError> {
     let mut template = Template::transport(0);
     let mut esp = false;
     while let Some(word) = words.peek() {
@@ -121,13 +122,15 @@ fn read_template(words: &mut Words) -> Result<Template, KeyFileError> {
         }
     }
     if !esp {
-        return Err(words.error(Problem::Missing("proto esp")));
+        return Err(words.error(KeyFileProblem::Missing("proto esp")));
+        // Transport mode ignores the ends, because the packet's own addresses are the ends.
     }
+    // An address of zero means "unspecified", which is allowed only in transport mode.
     let is_any = |address: Option<IpAddr>| address.is_none_or(|address| address.is_unspecified());
     match template.mode {
         EspMode::Transport => (template.source, template.destination) = (None, None),
         EspMode::Tunnel if is_any(template.source) || is_any(template.destination) => {
-            return Err(words.error(Problem::Mismatch("a tunnel without both of its ends")));
+            return Err(words.error(KeyFileProblem::Mismatch("a tunnel without both of its ends")));
         }
         EspMode::Tunnel => {}
     }

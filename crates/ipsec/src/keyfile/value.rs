@@ -1,37 +1,37 @@
-//! Words to values: addresses, ports, numbers, and what may be said once.
+//! Parses values: addresses, ports, numbers, and values that may occur once.
 
-use super::words::{Words, shown};
-use super::{KeyFileError, Problem};
+use super::words::{StatementWords, printable};
+use super::{KeyFileError, KeyFileProblem};
 use core::net::IpAddr;
 use offload_api::{Direction, EspMode, Prefix};
 use zeroize::Zeroizing;
 
-/// Reads a value that may be said once; `word` announced it.
+/// Parses a value that may occur once, after its word.
 pub(super) fn once<T>(
-    words: &mut Words,
+    words: &mut StatementWords,
     word: &str,
     place: &mut Option<T>,
-    read: impl FnOnce(&mut Words) -> Result<T, KeyFileError>,
+    read: impl FnOnce(&mut StatementWords) -> Result<T, KeyFileError>,
 ) -> Result<(), KeyFileError> {
     if place.is_some() {
-        return Err(words.error(Problem::Twice(shown(word))));
+        return Err(words.error(KeyFileProblem::Twice(printable(word))));
     }
     *place = Some(read(words)?);
     Ok(())
 }
 
-pub(super) fn address(words: &mut Words) -> Result<IpAddr, KeyFileError> {
+pub(super) fn address(words: &mut StatementWords) -> Result<IpAddr, KeyFileError> {
     words.value("an address", |word| word.parse().ok())
 }
 
-pub(super) fn prefix(words: &mut Words) -> Result<Prefix, KeyFileError> {
+pub(super) fn prefix(words: &mut StatementWords) -> Result<Prefix, KeyFileError> {
     words.value("an address, or one with a prefix length", |word| match word.split_once('/') {
         Some((address, bits)) => Prefix::new(address.parse().ok()?, bits.parse().ok()?),
         None => word.parse().ok().map(Prefix::host),
     })
 }
 
-pub(super) fn direction(words: &mut Words) -> Result<Direction, KeyFileError> {
+pub(super) fn direction(words: &mut StatementWords) -> Result<Direction, KeyFileError> {
     words.value("in or out", |word| match word {
         "in" => Some(Direction::Receive),
         "out" => Some(Direction::Transmit),
@@ -39,7 +39,7 @@ pub(super) fn direction(words: &mut Words) -> Result<Direction, KeyFileError> {
     })
 }
 
-pub(super) fn mode(words: &mut Words) -> Result<EspMode, KeyFileError> {
+pub(super) fn mode(words: &mut StatementWords) -> Result<EspMode, KeyFileError> {
     words.value("transport or tunnel", |word| match word {
         "transport" => Some(EspMode::Transport),
         "tunnel" => Some(EspMode::Tunnel),
@@ -47,7 +47,7 @@ pub(super) fn mode(words: &mut Words) -> Result<EspMode, KeyFileError> {
     })
 }
 
-pub(super) fn protocol(words: &mut Words) -> Result<u8, KeyFileError> {
+pub(super) fn protocol(words: &mut StatementWords) -> Result<u8, KeyFileError> {
     words.value("a protocol's name or number", |word| match word {
         "tcp" => Some(6),
         "udp" => Some(17),
@@ -58,15 +58,15 @@ pub(super) fn protocol(words: &mut Words) -> Result<u8, KeyFileError> {
     })
 }
 
-pub(super) fn port(words: &mut Words) -> Result<u16, KeyFileError> {
+pub(super) fn port(words: &mut StatementWords) -> Result<u16, KeyFileError> {
     words.value("a port", |word| word.parse().ok())
 }
 
-pub(super) fn spi(words: &mut Words) -> Result<u32, KeyFileError> {
+pub(super) fn spi(words: &mut StatementWords) -> Result<u32, KeyFileError> {
     words.value("an SPI", number)
 }
 
-/// A number, decimal or hexadecimal.
+/// Parses a decimal or hexadecimal number.
 pub(super) fn number(word: &str) -> Option<u32> {
     match word.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
@@ -74,14 +74,14 @@ pub(super) fn number(word: &str) -> Option<u32> {
     }
 }
 
-/// Bytes of a key, of which no copy is left anywhere.
+/// Parses the bytes of a key, and leaves no copy of them in memory.
 pub(super) fn hexadecimal(word: &str) -> Option<Zeroizing<Vec<u8>>> {
     let digits = word.strip_prefix("0x")?.as_bytes();
     if !digits.len().is_multiple_of(2) {
         return None;
     }
     let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
-    // All the room at once: what grows leaves copies behind.
+    // Allocated at full size, because a growing vector leaves copies behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(digits.len() / 2));
     for pair in digits.chunks_exact(2) {
         bytes.push(digit(pair[0])? << 4 | digit(pair[1])?);

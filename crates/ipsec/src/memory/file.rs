@@ -1,20 +1,22 @@
-//! The file of a store of numbers: its entries, and how they are made durable.
+//! The file of a number store: its entries, and their durability.
 //!
-//! A file of text, for its owner's eyes: the key of the hashes, then a line each for the keys that were used, by their
-//! hashes. Marks that come later are put behind its end, a line for each call, and made durable. When there are as many of those as the file has
-//! keys, it is written anew and put in the place of the one before (`.new`, then renamed), file and folder made durable: so a mark costs the same
-//! however many there are. Entries stay: a key that comes back after a year goes on behind its last number.
+//! The file is text, readable by its owner only: the secret of the hashes, then a line per used key with the key's hash
+//! and mark. Later marks are appended after the end line, one line per call, and synced. When there are as many
+//! appended marks as keys, the file is replaced: a new file (`.new`) is written, synced and renamed, and the folder is
+//! synced. So the cost of a mark does not depend on the number of keys. No entries are ever dropped: a key that returns
+//! after a year continues after its last number.
 //!
-//! A daemon that changes keys all along has no last one. So when the file is full, the half that was not written for the longest time is
-//! [spent](super::spent): a second file (`.spent`) knows that those were used, and no more, so they are refused when they come back. It is
-//! written first: what is in neither, at no time, was never used. A key that an SA still sends by gets a line again with its next mark.
+//! When the file is full, the least recently written half of the entries is [spent](super::spent): a second file
+//! (`.spent`) records only that these keys were used, so that returning keys are refused. The second file is
+//! written first, so that every used key is in one of the files at any time. If an SA still sends by a spent key, its
+//! next mark gives the key a line again.
 //!
-//! Invariant: whenever the machine stops, the files that are there afterwards are whole, except for a last line of an unfinished call, and
-//! have all marks of the calls of [`write`](Entries::write) that returned.
+//! Invariant: whenever the machine stops, both files are whole, except for the last line of an unfinished call, and
+//! have all marks of the calls of [`write`](NumberEntries::write) that returned.
 
-use super::spent::Spent;
+use super::spent::SpentKeyFilter;
 use super::store::NumberFileError;
-use super::{Mark, SPENT};
+use super::{NumberMark, SPENT};
 use core::fmt;
 use offload_api::{Direction, EspKey};
 use ring::hmac;
@@ -27,52 +29,52 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use zeroize::Zeroizing;
 
-/// What is in the file.
-pub(super) struct Entries {
+/// The content of the file.
+pub(super) struct NumberEntries {
     secret: Zeroizing<[u8; SECRET]>,
     hasher: hmac::Key,
-    /// Seconds since 1970 at which the store began. `None` in the files of earlier versions.
+    /// Start of the store, in seconds since 1970. `None` in files of earlier versions.
     since: Option<u64>,
-    marks: BTreeMap<Name, Entry>,
-    /// The writes so far, by which entries have an age.
+    marks: BTreeMap<KeyName, NumberEntry>,
+    /// The number of writes so far, which gives entries an age.
     writes: u64,
     /// Keys of added SAs that have no entry yet.
-    begun: BTreeSet<Name>,
-    spent: Option<Arc<Spent>>,
-    /// How many are spent, as the file says: the other file knows of these, or of more.
+    begun: BTreeSet<KeyName>,
+    spent: Option<Arc<SpentKeyFilter>>,
+    /// The number of spent keys according to this file. The other file has at least as many.
     spent_at_least: u32,
-    /// So many marks are kept whole.
+    /// The number of exact marks.
     most: usize,
-    /// So many marks are behind the end of the file. `None`: it is to be written anew, for nothing can be put there, or something may be that is not
-    /// whole.
+    /// The number of marks appended after the end. `None` if the next write must replace the file, because appending is
+    /// impossible or a partial line may be at the end.
     behind: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct NumberEntry {
     number: u64,
-    /// The write that it was in last.
+    /// The last write that contained the entry.
     written: u64,
 }
 
-/// A direction, and the hash of a key.
-pub(super) type Name = (u8, Hash);
+/// The direction and the hash of a key.
+pub(super) type KeyName = (u8, KeyHash);
 
-type Hash = [u8; 16];
+type KeyHash = [u8; 16];
 
-impl Entries {
-    /// Begins a store now.
-    pub(super) fn new() -> io::Result<Entries> {
+impl NumberEntries {
+    /// Starts a new store.
+    pub(super) fn new() -> io::Result<NumberEntries> {
         let mut secret = Zeroizing::new([0; SECRET]);
         SystemRandom::new().fill(&mut *secret).map_err(|_| io::Error::other("the system has no random numbers"))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
-        Ok(Entries { since: Some(now.as_secs()), ..Entries::with(secret) })
+        Ok(NumberEntries { since: Some(now.as_secs()), ..NumberEntries::with(secret) })
     }
 
-    /// Reads the file at `path` and its file of spent keys. `None`: there is no file.
-    pub(super) fn open(path: &Path) -> Result<Option<Entries>, NumberFileError> {
+    /// Reads the file at `path` and its file of spent keys. Returns `None` if there is no file.
+    pub(super) fn open(path: &Path) -> Result<Option<NumberEntries>, NumberFileError> {
         let mut entries = match std::fs::read(path) {
-            Ok(text) => Entries::read(&String::from_utf8_lossy(&text))
+            Ok(text) => NumberEntries::read(&String::from_utf8_lossy(&text))
                 .map_err(|line| NumberFileError::Damaged { path: path.into(), line })?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(NumberFileError::Io { path: path.into(), error }),
@@ -85,10 +87,10 @@ impl Entries {
         Ok(Some(entries))
     }
 
-    pub(super) fn with(secret: Zeroizing<[u8; SECRET]>) -> Entries {
+    pub(super) fn with(secret: Zeroizing<[u8; SECRET]>) -> NumberEntries {
         let hasher = hmac::Key::new(hmac::HMAC_SHA256, &*secret);
         let (marks, most) = (BTreeMap::new(), ENTRIES);
-        Entries {
+        NumberEntries {
             hasher,
             secret,
             since: None,
@@ -102,13 +104,13 @@ impl Entries {
         }
     }
 
-    /// Reads a file; an error names the first line that this program did not write.
-    fn read(text: &str) -> Result<Entries, usize> {
+    /// Parses a file. An error is the number of the first line that this program did not write.
+    fn read(text: &str) -> Result<NumberEntries, usize> {
         let mut lines = text.lines().zip(1..);
         let head = lines.next().filter(|(line, _)| *line == HEAD);
         head.ok_or(1usize)?;
         let secret = lines.next().and_then(|(line, _)| unhex(line.strip_prefix("secret ")?)).ok_or(2usize)?;
-        let mut entries = Entries::with(Zeroizing::new(secret));
+        let mut entries = NumberEntries::with(Zeroizing::new(secret));
         let mut lines_to_end = 0;
         for (line, at) in lines {
             if line == END {
@@ -125,7 +127,7 @@ impl Entries {
                 continue;
             }
             let [(name, number)] = read_marks(line).ok_or(at)?[..] else { return Err(at) };
-            // The oldest are the first.
+            // Lines are sorted by age, so the header lines come first and a name occurs once.
             if entries.marks.contains_key(&name) {
                 return Err(at);
             }
@@ -134,15 +136,17 @@ impl Entries {
         if lines_to_end == 0 {
             return Err(text.lines().count() + 1);
         }
+        // The file up to the end line was written and synced as a whole.
         entries.behind = Some(0);
         let behind: usize = text.split_inclusive('\n').skip(lines_to_end).map(str::len).sum();
         entries.read_behind(&text[text.len() - behind..]).map_err(|line| lines_to_end + line)?;
         Ok(entries)
     }
 
-    /// Reads lines that were put behind the end; an error names the first, from 1 on, that this program did not write.
+    /// Parses the lines after the end line. An error is the number of the first line, from 1 on, that this program did
+    /// not write.
     pub(super) fn read_behind(&mut self, text: &str) -> Result<(), usize> {
-        // The last line may have been cut short. Behind it there is nothing.
+        // A power cut may leave the last line incomplete. No line can follow it.
         let mut cut_short = None;
         let last = text.lines().count();
         for (line, at) in text.lines().zip(1..) {
@@ -153,14 +157,14 @@ impl Entries {
                 None => _ = cut_short.get_or_insert(at),
             }
         }
-        // Nothing can be put behind a line that was cut short.
+        // Nothing may be appended after an incomplete line.
         self.behind = self.behind.filter(|_| cut_short.is_none()).map(|behind| behind + last);
         Ok(())
     }
 
     fn text(&self) -> Zeroizing<String> {
-        // Of one size from the start: what a string outgrows is not wiped.
-        let mut text = Zeroizing::new(String::with_capacity(256 + LONGEST_LINE * self.marks.len()));
+        // Allocated at full size, because a growing string leaves copies of the secret behind.
+        let mut text = Zeroizing::new(String::with_capacity(256 + MAX_LINE * self.marks.len()));
         text.push_str(&format!("{HEAD}\nsecret {}\n", *hex(&*self.secret)));
         if let Some(since) = self.since {
             text.push_str(&format!("since {since}\n"));
@@ -170,7 +174,7 @@ impl Entries {
         }
         let mut marks: Vec<_> = self.marks.iter().collect();
         marks.sort_by_key(|(_, entry)| entry.written);
-        for (name, Entry { number, .. }) in marks {
+        for (name, NumberEntry { number, .. }) in marks {
             push_mark(&mut text, name, *number);
             text.push('\n');
         }
@@ -180,12 +184,13 @@ impl Entries {
     }
 
     /// Returns the name of a key's entry.
-    pub(super) fn name(&self, direction: Direction, key: &EspKey, spi: u32) -> Name {
+    pub(super) fn name(&self, direction: Direction, key: &EspKey, spi: u32) -> KeyName {
         (direction as u8, self.hash(direction, key, spi))
     }
 
     /// Returns the mark of an entry, or [`SPENT`]. `None` if the key was never used.
-    pub(super) fn find(&self, name: Name) -> Option<u64> {
+    pub(super) fn find(&self, name: KeyName) -> Option<u64> {
+        // An exact entry takes precedence, because a spent key gets a new entry if its SA continues.
         let spent = || self.spent.as_ref().is_some_and(|spent| spent.contains(wide(name)));
         self.marks.get(&name).map(|entry| entry.number).or_else(|| spent().then_some(SPENT))
     }
@@ -197,7 +202,7 @@ impl Entries {
     }
 
     /// Tests whether `other` is an earlier or a later state of the same file.
-    pub(super) fn is_of(&self, other: &Entries) -> bool {
+    pub(super) fn is_of(&self, other: &NumberEntries) -> bool {
         self.secret == other.secret
     }
 
@@ -207,31 +212,33 @@ impl Entries {
     }
 
     /// Gives a key an entry with the next write.
-    pub(super) fn begin(&mut self, name: Name) {
+    pub(super) fn begin(&mut self, name: KeyName) {
         self.begun.insert(name);
     }
 
     /// Returns the keys that get an entry with the next write.
-    pub(super) fn begun(&self) -> &BTreeSet<Name> {
+    pub(super) fn begun(&self) -> &BTreeSet<KeyName> {
         &self.begun
     }
 
     /// Writes all of the marks. On failure, the file has no new mark.
     pub(super) fn write(
         &mut self,
-        marks: &[Mark<'_>],
-        folder: &mut dyn Folder,
-        spent: &mut dyn Folder,
+        marks: &[NumberMark<'_>],
+        folder: &mut dyn NumberFolder,
+        spent: &mut dyn NumberFolder,
     ) -> io::Result<()> {
-        let unknown = |name: &&Name| self.find(**name).is_none();
-        let mut new: BTreeMap<Name, u64> = self.begun.iter().filter(unknown).map(|name| (*name, 0)).collect();
+        // A key without marks gets an entry too, or its claim would be forgotten at the next start.
+        let unknown = |name: &&KeyName| self.find(**name).is_none();
+        let mut new: BTreeMap<KeyName, u64> = self.begun.iter().filter(unknown).map(|name| (*name, 0)).collect();
         for mark in marks {
             let number = new.entry(self.name(mark.direction, mark.key, mark.spi)).or_default();
             *number = mark.number.max(*number);
         }
+        // Appending is cheaper, but keeps the file bounded only if the appended marks do not outnumber the keys.
         let keys = self.marks.len() + new.keys().filter(|name| !self.marks.contains_key(*name)).count();
         let behind = self.behind.take().map(|behind| behind + new.len());
-        match behind.filter(|behind| keys <= self.most && *behind <= keys.max(BEHIND_AT_LEAST) && !new.is_empty()) {
+        match behind.filter(|behind| keys <= self.most && *behind <= keys.max(MIN_APPENDED) && !new.is_empty()) {
             Some(behind) => {
                 let mut line = String::new();
                 for (name, number) in &new {
@@ -245,6 +252,7 @@ impl Entries {
                 self.behind = Some(behind);
             }
             None => {
+                // Restored on failure, so that memory never claims marks that the file may lack.
                 let before = (self.marks.clone(), self.spent.clone());
                 self.put(new);
                 let room = if keys > self.most { self.spend(spent) } else { Ok(()) };
@@ -264,21 +272,21 @@ impl Entries {
         self.behind = None;
     }
 
-    /// Has these marks, as of one write.
-    fn put(&mut self, marks: impl IntoIterator<Item = (Name, u64)>) {
+    /// Stores marks as of one write.
+    fn put(&mut self, marks: impl IntoIterator<Item = (KeyName, u64)>) {
         self.writes += 1;
         let written = self.writes;
-        self.marks.extend(marks.into_iter().map(|(name, number)| (name, Entry { number, written })));
+        self.marks.extend(marks.into_iter().map(|(name, number)| (name, NumberEntry { number, written })));
     }
 
-    /// Makes room: of the half that was not written for the longest time, only that they were used is kept.
-    fn spend(&mut self, folder: &mut dyn Folder) -> io::Result<()> {
+    /// Makes room: spends the least recently written half of the entries.
+    fn spend(&mut self, folder: &mut dyn NumberFolder) -> io::Result<()> {
         if self.spent.as_ref().is_some_and(|spent| !spent.has_room()) {
             return Err(io::Error::other("it knows of as many keys as it can: begin with new keys and another store"));
         }
         let mut ages: Vec<_> = self.marks.iter().map(|(name, entry)| (entry.written, *name)).collect();
         ages.sort_unstable();
-        let spent = Arc::make_mut(self.spent.get_or_insert_with(|| Arc::new(Spent::new())));
+        let spent = Arc::make_mut(self.spent.get_or_insert_with(|| Arc::new(SpentKeyFilter::new())));
         for (_, name) in &ages[..ages.len() / 2] {
             self.marks.remove(name);
             spent.insert(wide(*name));
@@ -288,18 +296,19 @@ impl Entries {
         put_in_place(folder, &[tag.as_ref(), &table].concat())
     }
 
-    /// Takes the file of spent keys; false: it is not what was written.
+    /// Parses the file of spent keys. Returns false if it is not as this program wrote it.
     fn read_spent(&mut self, bytes: &[u8]) -> bool {
         let read = bytes.split_at_checked(TAG).and_then(|(tag, table)| {
             hmac::verify(&self.hasher, table, tag).ok()?;
-            Spent::from_bytes(table).filter(|spent| spent.keys() >= self.spent_at_least)
+            SpentKeyFilter::from_bytes(table).filter(|spent| spent.keys() >= self.spent_at_least)
         });
         self.spent = read.map(Arc::new);
         self.spent.is_some()
     }
 
-    /// Of all that nonces and key streams depend on; of what is received, with what is authentic beside the number.
-    fn hash(&self, direction: Direction, key: &EspKey, spi: u32) -> Hash {
+    /// Hashes all inputs of nonces and key streams. The hash of a received key includes the SPI, which is
+    /// authenticated.
+    fn hash(&self, direction: Direction, key: &EspKey, spi: u32) -> KeyHash {
         let mut context = hmac::Context::with_key(&self.hasher);
         context.update(key.key());
         context.update(key.salt());
@@ -312,14 +321,14 @@ impl Entries {
     }
 }
 
-impl fmt::Debug for Entries {
+impl fmt::Debug for NumberEntries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Entries({} marks, redacted)", self.marks.len())
+        write!(f, "NumberEntries({} marks, redacted)", self.marks.len())
     }
 }
 
-/// The marks of a line, with a space between.
-fn read_marks(line: &str) -> Option<Vec<(Name, u64)>> {
+/// Parses the marks of a line, separated by spaces.
+fn read_marks(line: &str) -> Option<Vec<(KeyName, u64)>> {
     let words: Vec<&str> = line.split(' ').collect();
     let (marks, []) = words.as_chunks::<3>() else { return None };
     let read = |[direction, hash, number]: &[&str; 3]| {
@@ -329,51 +338,51 @@ fn read_marks(line: &str) -> Option<Vec<(Name, u64)>> {
     marks.iter().map(read).collect()
 }
 
-fn push_mark(text: &mut String, (direction, hash): &Name, number: u64) {
+fn push_mark(text: &mut String, (direction, hash): &KeyName, number: u64) {
     text.push_str(&format!("{} {} {number}", DIRECTIONS[usize::from(*direction)], *hex(hash)));
 }
 
-/// The name of an entry among spent keys: sent and received are two.
-fn wide((direction, hash): Name) -> u128 {
+/// Returns the hash of an entry among spent keys, different for sent and received keys.
+fn wide((direction, hash): KeyName) -> u128 {
     u128::from_be_bytes(hash) ^ u128::from(direction)
 }
 
-/// Puts a new file in the place of the one there is.
-fn put_in_place(folder: &mut dyn Folder, bytes: &[u8]) -> io::Result<()> {
+/// Replaces the file by a new one.
+fn put_in_place(folder: &mut dyn NumberFolder, bytes: &[u8]) -> io::Result<()> {
     folder.write_new(bytes)?;
-    // Before its name changes, or after a power cut it could be empty under the new one.
+    // Synced before the rename: otherwise the file could be empty under its new name after a power cut.
     folder.sync_new()?;
     folder.rename_new()?;
     folder.sync_folder()
 }
 
-/// What a folder does for the file. What was written and not made durable may be gone after a power cut.
-pub(super) trait Folder {
-    /// Makes the new file, which nobody else may read.
+/// The file operations of a store. After a power cut, unsynced data may be lost.
+pub(super) trait NumberFolder {
+    /// Writes the new file, readable by its owner only.
     fn write_new(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Makes what is in it durable.
+    /// Syncs the new file.
     fn sync_new(&mut self) -> io::Result<()>;
-    /// Gives it the name of the one there is.
+    /// Renames the new file, which replaces the old one.
     fn rename_new(&mut self) -> io::Result<()>;
-    /// Makes names durable.
+    /// Syncs the folder, and so the names in it.
     fn sync_folder(&mut self) -> io::Result<()>;
-    /// Puts more behind the end of the file there is.
+    /// Appends to the file.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Makes that durable.
+    /// Syncs the appended data.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// The folder that a file is in.
+/// A file in a folder on disk.
 #[derive(Debug)]
-pub(super) struct OnDisk {
+pub(super) struct DiskFolder {
     path: PathBuf,
-    /// The file that was written last. The system reports each error once to each descriptor.
+    /// The last written file, kept open because the system reports each write error once per descriptor.
     written: Option<File>,
 }
 
-impl OnDisk {
-    pub(super) fn new(path: &Path) -> OnDisk {
-        OnDisk { path: path.into(), written: None }
+impl DiskFolder {
+    pub(super) fn new(path: &Path) -> DiskFolder {
+        DiskFolder { path: path.into(), written: None }
     }
 
     fn new_path(&self) -> PathBuf {
@@ -386,13 +395,14 @@ impl OnDisk {
         written
     }
 
-    /// Syncs the last written file, and drops its descriptor: the system reports an error once, and leaves the state of the file unknown.
+    /// Syncs the last written file and drops its descriptor. The system reports an error once and leaves the state of
+    /// the file unknown, so that a second sync proves nothing.
     fn sync_written(&mut self) -> io::Result<()> {
         self.written.take().map_or(Ok(()), |file| file.sync_all())
     }
 }
 
-impl Folder for OnDisk {
+impl NumberFolder for DiskFolder {
     fn write_new(&mut self, bytes: &[u8]) -> io::Result<()> {
         match std::fs::remove_file(self.new_path()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -422,7 +432,7 @@ impl Folder for OnDisk {
     }
 }
 
-/// Makes the name of a file durable.
+/// Syncs the folder of a file, and so the file's name.
 pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
@@ -439,7 +449,7 @@ pub(super) fn with_ending(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Opens for writing what nobody but its owner is to read.
+/// Returns options that open a file for writing, readable by its owner only.
 pub(super) fn for_its_owner() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true);
@@ -468,17 +478,17 @@ fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 const HEAD: &str = "nic-offload: numbers used under keys of ESP, 1";
-/// A file that was cut short has none.
+/// The line after the entries. Its absence shows a truncated file.
 const END: &str = "end";
-/// By what they are as a number.
+/// Names of the directions, by their numeric value.
 const DIRECTIONS: [&str; 2] = ["sent", "received"];
 const SECRET: usize = 32;
-const LONGEST_LINE: usize = 8 + 1 + 32 + 1 + 20 + 1;
-/// Marks that are kept whole: more than there can be SAs of a daemon at a time, whatever they do.
+const MAX_LINE: usize = 8 + 1 + 32 + 1 + 20 + 1;
+/// Number of exact marks: more than a daemon has SAs at a time.
 const ENTRIES: usize = 131_072;
-/// Marks that may be behind the end of a file of few keys.
-const BEHIND_AT_LEAST: usize = 1024;
-/// Bytes of an HMAC with SHA-256.
+/// Minimum number of appended marks before a small file is replaced.
+const MIN_APPENDED: usize = 1024;
+/// Length of an HMAC-SHA-256 in bytes.
 const TAG: usize = 32;
 
 #[cfg(test)]
@@ -491,29 +501,29 @@ mod tests {
         EspKey::new(EspSuite::Aes128Gcm, &[byte; 20]).unwrap()
     }
 
-    /// A folder on a disk that forgets what was not made durable, and stops to answer after so many calls.
+    /// A simulated folder that loses unsynced data in a power cut and fails after a number of calls.
     #[derive(Clone, Default)]
-    struct Forgetful {
+    struct ForgetfulFolder {
         new: Vec<u8>,
         new_durable: bool,
-        /// What the name leads to, and what it leads to after a power cut; and whether that is all there.
+        /// The file's content now, and after a power cut with a flag whether it is complete.
         now: Vec<u8>,
         after: (Vec<u8>, bool),
         now_durable: bool,
         calls_left: usize,
         appended: usize,
-        /// Whether something was put behind the end that is not durable.
+        /// Whether unsynced data was appended.
         grew: bool,
     }
 
-    impl Forgetful {
+    impl ForgetfulFolder {
         fn call(&mut self) -> io::Result<()> {
             self.calls_left = self.calls_left.checked_sub(1).ok_or_else(|| io::Error::other("the power is cut"))?;
             Ok(())
         }
 
-        /// What may be there after a power cut: the old file or the new one, if the new name was not made durable; of what was put behind its end,
-        /// any part.
+        /// Returns all possible contents after a power cut: the old or the new file if the rename was not synced, and
+        /// any prefix of appended data.
         fn found(&self) -> Vec<(Vec<u8>, bool)> {
             let mut found = vec![self.after.clone(), (self.now.clone(), self.now_durable)];
             if self.grew {
@@ -526,7 +536,7 @@ mod tests {
         }
     }
 
-    impl Folder for Forgetful {
+    impl NumberFolder for ForgetfulFolder {
         fn write_new(&mut self, bytes: &[u8]) -> io::Result<()> {
             self.call()?;
             (self.new, self.new_durable) = (bytes.to_vec(), false);
@@ -563,90 +573,94 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_there_after_a_power_cut_at_any_time() {
-        let mut empty = Entries::with(Zeroizing::new([9; SECRET]));
-        let mut start = Forgetful { calls_left: 4, ..Forgetful::default() };
-        empty.write(&[], &mut start, &mut Forgetful::default()).unwrap();
+    fn written_marks_survive_any_power_cut() {
+        let mut empty = NumberEntries::with(Zeroizing::new([9; SECRET]));
+        let mut start = ForgetfulFolder { calls_left: 4, ..ForgetfulFolder::default() };
+        empty.write(&[], &mut start, &mut ForgetfulFolder::default()).unwrap();
         for calls in 0..12 {
-            let mut folder = Forgetful { calls_left: calls, ..start.clone() };
-            let mut entries = Entries::with(Zeroizing::new([9; SECRET]));
+            let mut folder = ForgetfulFolder { calls_left: calls, ..start.clone() };
+            let mut entries = NumberEntries::with(Zeroizing::new([9; SECRET]));
             let mut written = 0;
             for number in 1..=3 {
-                let mark = Mark { direction: Direction::Transmit, key: &key(1), spi: 7, number };
-                match entries.write(&[mark], &mut folder, &mut Forgetful::default()) {
+                let mark = NumberMark { direction: Direction::Transmit, key: &key(1), spi: 7, number };
+                match entries.write(&[mark], &mut folder, &mut ForgetfulFolder::default()) {
                     Ok(()) => written = number,
                     Err(_) => break,
                 }
             }
-            // The first one of a process writes all anew, later ones a line.
+            // The first write of a process replaces the file; later writes append a line.
             assert_eq!(written as usize, [0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 3][calls]);
+            // Every state that a power cut can leave must contain all acknowledged marks, and at most the one in
+            // progress.
             for (bytes, durable) in folder.found() {
                 assert!(durable, "after {calls} calls the file may be empty");
-                let found = Entries::read(core::str::from_utf8(&bytes).unwrap()).expect("a whole file");
+                let found = NumberEntries::read(core::str::from_utf8(&bytes).unwrap()).expect("a whole file");
                 let mark = found.mark(Direction::Transmit, &key(1), 7);
                 assert!((written..=written + 1).contains(&mark), "{mark} after {calls} calls, {written} written");
             }
         }
     }
 
-    /// However many keys there are, a mark is a line: all is written anew as often as there are as many new marks.
+    /// A mark costs one line, however many keys there are. The file is replaced only after as many new marks as it has
+    /// keys.
     #[test]
-    fn the_file_is_written_anew_seldom() {
-        let mut folder = Forgetful { calls_left: usize::MAX, ..Forgetful::default() };
-        let mut entries = Entries::with(Zeroizing::new([9; SECRET]));
+    fn file_is_replaced_rarely() {
+        let mut folder = ForgetfulFolder { calls_left: usize::MAX, ..ForgetfulFolder::default() };
+        let mut entries = NumberEntries::with(Zeroizing::new([9; SECRET]));
         let (mut anew, mut last) = (0, 0);
         for number in 1..=5000 {
-            let mark = Mark { direction: Direction::Transmit, key: &key(number as u8), spi: 7, number };
-            entries.write(&[mark], &mut folder, &mut Forgetful::default()).unwrap();
+            let mark = NumberMark { direction: Direction::Transmit, key: &key(number as u8), spi: 7, number };
+            entries.write(&[mark], &mut folder, &mut ForgetfulFolder::default()).unwrap();
             anew += usize::from(folder.appended == last);
             last = folder.appended;
         }
-        assert_eq!(anew, 1 + 5000 / (BEHIND_AT_LEAST + 1));
+        // The first write, and one replacement whenever the appended marks exceed the limit.
+        assert_eq!(anew, 1 + 5000 / (MIN_APPENDED + 1));
         let text = core::str::from_utf8(&folder.now).unwrap();
-        let found = Entries::read(text).unwrap();
-        let numbers = |entries: &Entries| entries.marks.values().map(|entry| entry.number).collect::<Vec<_>>();
+        let found = NumberEntries::read(text).unwrap();
+        let numbers = |entries: &NumberEntries| entries.marks.values().map(|entry| entry.number).collect::<Vec<_>>();
         assert_eq!(numbers(&found), numbers(&entries));
-        // After a line that could not be put there whole, the next write puts all in its place.
+        // After a failed append, the next write replaces the file.
         let key = key(1);
-        let mark = |number| Mark { direction: Direction::Transmit, key: &key, spi: 7, number };
+        let mark = |number| NumberMark { direction: Direction::Transmit, key: &key, spi: 7, number };
         folder.calls_left = 1;
-        assert!(entries.write(&[mark(9000)], &mut folder, &mut Forgetful::default()).is_err());
+        assert!(entries.write(&[mark(9000)], &mut folder, &mut ForgetfulFolder::default()).is_err());
         folder.calls_left = 4;
-        entries.write(&[mark(9001)], &mut folder, &mut Forgetful::default()).unwrap();
+        entries.write(&[mark(9001)], &mut folder, &mut ForgetfulFolder::default()).unwrap();
         assert_eq!(folder.appended, last + 1);
-        let found = Entries::read(core::str::from_utf8(&folder.now).unwrap()).unwrap();
+        let found = NumberEntries::read(core::str::from_utf8(&folder.now).unwrap()).unwrap();
         assert_eq!(found.mark(Direction::Transmit, &key, 7), 9001);
     }
 
     #[test]
-    fn a_mark_that_could_not_be_written_is_none() {
-        let mut entries = Entries::with(Zeroizing::new([9; SECRET]));
-        let mark = Mark { direction: Direction::Receive, key: &key(1), spi: 7, number: 7 };
-        assert!(entries.write(&[mark], &mut Forgetful::default(), &mut Forgetful::default()).is_err());
+    fn failed_write_leaves_no_mark() {
+        let mut entries = NumberEntries::with(Zeroizing::new([9; SECRET]));
+        let mark = NumberMark { direction: Direction::Receive, key: &key(1), spi: 7, number: 7 };
+        assert!(entries.write(&[mark], &mut ForgetfulFolder::default(), &mut ForgetfulFolder::default()).is_err());
         assert_eq!(entries.mark(Direction::Receive, &key(1), 7), 0);
     }
 
     #[test]
-    fn what_is_received_is_told_apart_by_its_spi_and_the_highest_of_several_counts() {
-        let mut entries = Entries::with(Zeroizing::new([9; SECRET]));
+    fn received_marks_are_kept_by_spi_and_the_highest_counts() {
+        let mut entries = NumberEntries::with(Zeroizing::new([9; SECRET]));
         let key = key(1);
-        let mark = |spi, number| Mark { direction: Direction::Receive, key: &key, spi, number };
-        let mut folder = Forgetful { calls_left: 8, ..Forgetful::default() };
-        entries.write(&[mark(7, 5), mark(7, 3), mark(8, 1)], &mut folder, &mut Forgetful::default()).unwrap();
+        let mark = |spi, number| NumberMark { direction: Direction::Receive, key: &key, spi, number };
+        let mut folder = ForgetfulFolder { calls_left: 8, ..ForgetfulFolder::default() };
+        entries.write(&[mark(7, 5), mark(7, 3), mark(8, 1)], &mut folder, &mut ForgetfulFolder::default()).unwrap();
         assert_eq!([7, 8, 9].map(|spi| entries.mark(Direction::Receive, &key, spi)), [5, 1, 0]);
-        entries.write(&[mark(7, 4)], &mut folder, &mut Forgetful::default()).unwrap();
+        entries.write(&[mark(7, 4)], &mut folder, &mut ForgetfulFolder::default()).unwrap();
         assert_eq!(entries.mark(Direction::Receive, &key, 7), 4, "less was written ahead than was needed");
     }
 
-    /// A full file makes room, and what was forgotten of a key is never that it was used.
+    /// A full file forgets marks, but never that a key was used.
     #[test]
-    fn the_oldest_half_is_spent_and_known_to_be() {
-        let bytes = |folder: &Forgetful| core::str::from_utf8(&folder.now).unwrap().to_owned();
-        let disk = || Forgetful { calls_left: usize::MAX, ..Forgetful::default() };
+    fn oldest_half_of_a_full_file_is_spent_and_stays_known() {
+        let bytes = |folder: &ForgetfulFolder| core::str::from_utf8(&folder.now).unwrap().to_owned();
+        let disk = || ForgetfulFolder { calls_left: usize::MAX, ..ForgetfulFolder::default() };
         let (mut numbers, mut spent) = (disk(), disk());
-        let mut entries = Entries { most: 8, ..Entries::with(Zeroizing::new([9; SECRET])) };
-        let mut write = |entries: &mut Entries, direction, byte: u8, number| {
-            let mark = Mark { direction, key: &key(byte), spi: 7, number };
+        let mut entries = NumberEntries { most: 8, ..NumberEntries::with(Zeroizing::new([9; SECRET])) };
+        let mut write = |entries: &mut NumberEntries, direction, byte: u8, number| {
+            let mark = NumberMark { direction, key: &key(byte), spi: 7, number };
             entries.write(&[mark], &mut numbers, &mut spent).unwrap();
             (bytes(&numbers), spent.now.clone())
         };
@@ -655,10 +669,10 @@ mod tests {
             let (_, table) = write(&mut entries, Direction::Receive, byte, 200);
             assert!(table.is_empty(), "there is room");
         }
-        // One that is written again is no longer old.
+        // A rewritten entry is no longer old.
         write(&mut entries, Direction::Transmit, 0, 150);
         let (text, table) = write(&mut entries, Direction::Transmit, 4, 100);
-        for mut entries in [Entries::read(&text).unwrap(), entries] {
+        for mut entries in [NumberEntries::read(&text).unwrap(), entries] {
             if entries.spent.is_none() {
                 assert_eq!(entries.spent_at_least, 4);
                 for damaged in [&table[..10], &[], &[&[1], &table[1..]].concat()] {
@@ -669,31 +683,32 @@ mod tests {
             let mark = |direction, byte| entries.mark(direction, &key(byte), 7);
             assert_eq!([0, 1, 2, 3, 4].map(|byte| mark(Direction::Transmit, byte)), [150, SPENT, SPENT, 100, 100]);
             assert_eq!([0, 1, 2, 3, 4].map(|byte| mark(Direction::Receive, byte)), [SPENT, SPENT, 200, 200, 0]);
-            // An SA that still uses its key goes on.
-            let mark = Mark { direction: Direction::Transmit, key: &key(1), spi: 7, number: 300 };
-            entries.write(&[mark], &mut disk(), &mut Forgetful::default()).unwrap();
+            // An SA that still uses a spent key continues.
+            let mark = NumberMark { direction: Direction::Transmit, key: &key(1), spi: 7, number: 300 };
+            entries.write(&[mark], &mut disk(), &mut ForgetfulFolder::default()).unwrap();
             assert_eq!(entries.mark(Direction::Transmit, &key(1), 7), 300);
         }
     }
 
-    /// What is spent is written before it is taken out of the other file.
+    /// The spent keys are written to their file before they leave the other file.
     #[test]
-    fn a_power_cut_while_keys_are_spent_forgets_none() {
-        let disk = |calls_left| Forgetful { calls_left, ..Forgetful::default() };
+    fn power_cut_during_spending_forgets_no_key() {
+        let disk = |calls_left| ForgetfulFolder { calls_left, ..ForgetfulFolder::default() };
         for calls in 0..9 {
-            let mut entries = Entries { most: 4, ..Entries::with(Zeroizing::new([9; SECRET])) };
+            let mut entries = NumberEntries { most: 4, ..NumberEntries::with(Zeroizing::new([9; SECRET])) };
             let (mut numbers, mut spent) = (disk(usize::MAX), disk(calls.min(4)));
             for byte in 0..4 {
-                let mark = Mark { direction: Direction::Transmit, key: &key(byte), spi: 7, number: 100 };
+                let mark = NumberMark { direction: Direction::Transmit, key: &key(byte), spi: 7, number: 100 };
                 entries.write(&[mark], &mut numbers, &mut spent).unwrap();
             }
+            // The first four calls concern the file of spent keys, the rest the file of numbers.
             numbers.calls_left = calls.saturating_sub(4);
-            let mark = Mark { direction: Direction::Transmit, key: &key(9), spi: 7, number: 100 };
+            let mark = NumberMark { direction: Direction::Transmit, key: &key(9), spi: 7, number: 100 };
             let written = entries.write(&[mark], &mut numbers, &mut spent).is_ok();
             assert_eq!(written, calls == 8);
             for (text, _) in numbers.found() {
                 for (table, _) in spent.found() {
-                    let mut found = Entries::read(core::str::from_utf8(&text).unwrap()).unwrap();
+                    let mut found = NumberEntries::read(core::str::from_utf8(&text).unwrap()).unwrap();
                     if found.spent_at_least > 0 {
                         assert!(found.read_spent(&table), "{calls}");
                     }
@@ -703,32 +718,33 @@ mod tests {
                     }
                 }
             }
+            // Memory must agree with one of the states that the files may have.
             let marks = (0..4).map(|byte| entries.mark(Direction::Transmit, &key(byte), 7));
             assert!(marks.into_iter().all(|mark| mark == 100 || (written && mark == SPENT)));
         }
     }
 
     #[test]
-    fn damage_is_told_by_its_line() {
-        let mut entries = Entries::with(Zeroizing::new([0xab; SECRET]));
+    fn damage_is_reported_with_its_line() {
+        let mut entries = NumberEntries::with(Zeroizing::new([0xab; SECRET]));
         let marks = [(Direction::Transmit, 1), (Direction::Receive, 1), (Direction::Receive, 2)];
         for (direction, byte) in marks {
-            let mut folder = Forgetful { calls_left: 4, ..Forgetful::default() };
+            let mut folder = ForgetfulFolder { calls_left: 4, ..ForgetfulFolder::default() };
             entries
                 .write(
-                    &[Mark { direction, key: &key(byte), spi: 7, number: u64::MAX }],
+                    &[NumberMark { direction, key: &key(byte), spi: 7, number: u64::MAX }],
                     &mut folder,
-                    &mut Forgetful::default(),
+                    &mut ForgetfulFolder::default(),
                 )
                 .unwrap();
         }
         let text = entries.text();
-        assert_eq!(Entries::read(&text).unwrap().marks, entries.marks);
-        // Behind its end, what was cut short is nothing; what is in front of a line that is whole was never so.
+        assert_eq!(NumberEntries::read(&text).unwrap().marks, entries.marks);
+        // After the end line, an incomplete last line is ignored. A malformed line before a complete one is damage.
         let text = text.as_str();
         let line = "sent 000102030405060708090a0b0c0d0e0f 9";
         let end = text.lines().count();
-        let marks = |text: &str| Entries::read(text).map(|entries| entries.marks.len());
+        let marks = |text: &str| NumberEntries::read(text).map(|entries| entries.marks.len());
         assert_eq!(marks(&format!("{text}{line}\n")), Ok(4));
         assert_eq!(marks(&format!("{text}{line}")), Ok(3), "the number may go on");
         assert_eq!(marks(&format!("{text}{line}\nsent 00")), Ok(4));
@@ -738,13 +754,13 @@ mod tests {
         for at in 0..lines.len() {
             let mut damaged = lines.clone();
             damaged[at] = "sent";
-            assert_eq!(Entries::read(&damaged.join("\n")).err(), Some(at + 1));
-            // Cut short, and a line twice.
-            assert!(Entries::read(&lines[..at].join("\n")).is_err());
+            assert_eq!(NumberEntries::read(&damaged.join("\n")).err(), Some(at + 1));
+            // A truncated file, and a duplicate line.
+            assert!(NumberEntries::read(&lines[..at].join("\n")).is_err());
             damaged.insert(at, lines[at]);
             damaged[at + 1] = lines[at];
             let is_last = at + 1 == lines.len();
-            assert_eq!(Entries::read(&damaged.join("\n")).err(), Some(at + 2).filter(|_| !is_last));
+            assert_eq!(NumberEntries::read(&damaged.join("\n")).err(), Some(at + 2).filter(|_| !is_last));
         }
         assert!(format!("{entries:?}").ends_with("redacted)"));
     }
@@ -752,7 +768,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_or_refused(text in "(nic-offload: numbers used under keys of ESP, 1\n)?[a-z0-9 \n]{0,200}") {
-            let _read_or_refused = Entries::read(&text);
+            let _ = NumberEntries::read(&text);
         }
     }
 }

@@ -1,38 +1,38 @@
-//! Keys of which nothing is known any more but that they were used.
+//! A compact set of the oldest used keys.
 //!
-//! An exact memory of keys grows with each, and a daemon that changes keys all along has no last one. So the oldest are *spent*: what is
-//! kept of them is a few bits of a fixed table (a Bloom filter). A key that was spent is always known again, and refused: what it sent or
-//! received last is forgotten, so it may not go on. One that is new is taken for a spent one by mistake, once in 1700 when the table has
-//! 2 million keys, once in 40 when it is full: it is refused as well, and its daemon agrees on another. That is the safe side: nobody can
-//! tell of a key that it will never return, for who sets keys by hand may set any of them again.
+//! An exact memory grows with each key, and a daemon that keeps changing keys never stops. So the oldest keys are
+//! *spent*: only a few bits in a fixed table (a Bloom filter) remain of each. A spent key is always recognised and
+//! refused, because its last number is forgotten. A new key is taken for a spent one with a probability of 1 in 1700
+//! when the table has 2 million keys, and 1 in 40 when it is full. Such a key is refused too, and its daemon agrees on
+//! another. Old keys can never be forgotten safely, because manually configured keys may return at any time.
 //!
-//! Invariant: what was put in is found, for ever.
+//! Invariant: an inserted key is found for ever.
 
 use core::fmt;
 
-/// Hashes of spent keys.
+/// A Bloom filter of the keyed hashes of spent keys.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Spent {
+pub(super) struct SpentKeyFilter {
     bits: Vec<u64>,
     keys: u32,
 }
 
-impl Spent {
-    pub(super) fn new() -> Spent {
-        Spent { bits: vec![0; Spent::BYTES / 8], keys: 0 }
+impl SpentKeyFilter {
+    pub(super) fn new() -> SpentKeyFilter {
+        SpentKeyFilter { bits: vec![0; SpentKeyFilter::BYTES / 8], keys: 0 }
     }
 
-    /// How many keys were put in.
+    /// Returns the number of inserted keys.
     pub(super) fn keys(&self) -> u32 {
         self.keys
     }
 
-    /// Whether another key has room: with more, new ones would be refused too often.
+    /// Tests whether another key has room. A fuller table would refuse new keys too often.
     pub(super) fn has_room(&self) -> bool {
-        self.keys < Spent::MOST
+        self.keys < SpentKeyFilter::MAX_KEYS
     }
 
-    /// Puts a key in, by 128 bits of a hash that nobody can guess.
+    /// Inserts a key by 128 bits of a keyed hash.
     pub(super) fn insert(&mut self, hash: u128) {
         for (word, bit) in places(hash) {
             self.bits[word] |= bit;
@@ -40,41 +40,43 @@ impl Spent {
         self.keys += 1;
     }
 
-    /// Whether this key may have been put in.
+    /// Tests whether a key may have been inserted.
     pub(super) fn contains(&self, hash: u128) -> bool {
         places(hash).all(|(word, bit)| self.bits[word] & bit != 0)
     }
 
-    /// As it is kept: how many keys, then the table, in network order.
+    /// Serializes the filter: the number of keys, then the table, in network byte order.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         self.keys.to_be_bytes().into_iter().chain(self.bits.iter().flat_map(|word| word.to_be_bytes())).collect()
     }
 
-    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Spent> {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<SpentKeyFilter> {
         let (keys, table) = bytes.split_first_chunk()?;
         let (words, rest) = table.as_chunks::<8>();
         let bits: Vec<u64> = words.iter().map(|word| u64::from_be_bytes(*word)).collect();
-        (rest.is_empty() && bits.len() == Spent::BYTES / 8).then(|| Spent { bits, keys: u32::from_be_bytes(*keys) })
+        (rest.is_empty() && bits.len() == SpentKeyFilter::BYTES / 8)
+            .then(|| SpentKeyFilter { bits, keys: u32::from_be_bytes(*keys) })
     }
 
-    /// Of the table.
+    /// Size of the table.
     pub(super) const BYTES: usize = 4 << 20;
-    /// 8 bits a key: a new one is taken for one of these with a probability of (1 - 1/e)^8, one in 40.
-    const MOST: u32 = (Spent::BYTES * 8 / BITS_A_KEY) as u32;
+    /// At 8 bits a key, a new key is taken for a spent one with a probability of (1 - 1/e)^8, 1 in 40.
+    const MAX_KEYS: u32 = (SpentKeyFilter::BYTES * 8 / BITS_A_KEY) as u32;
 }
 
-/// Eight bits of the table: `a + i * b`, as good as eight hashes (Kirsch, Mitzenmacher: Less Hashing, Same Performance).
+/// Returns eight positions in the table: `a + i * b`, as good as eight hashes (Kirsch, Mitzenmacher: Less Hashing, Same
+/// Performance).
 fn places(hash: u128) -> impl Iterator<Item = (usize, u64)> {
     let (a, b) = (hash as u64, (hash >> 64) as u64 | 1);
     (0..8u64).map(move |i| {
-        let at = a.wrapping_add(i.wrapping_mul(b)) % (Spent::BYTES as u64 * 8);
+        let at = a.wrapping_add(i.wrapping_mul(b)) % (SpentKeyFilter::BYTES as u64 * 8);
         ((at / 64) as usize, 1 << (at % 64))
     })
 }
 
-impl fmt::Debug for Spent {
+impl fmt::Debug for SpentKeyFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Spent({} keys)", self.keys)
+        write!(f, "SpentKeyFilter({} keys)", self.keys)
     }
 }
 
@@ -96,19 +98,19 @@ mod tests {
     }
 
     #[test]
-    fn what_was_spent_is_known_and_few_others_are_taken_for_it() {
-        let mut spent = Spent::new();
+    fn spent_keys_are_recognised_with_few_false_positives() {
+        let mut spent = SpentKeyFilter::new();
         (0..1 << 20).for_each(|number| spent.insert(hash(number)));
         assert!((0..1 << 20).all(|number| spent.contains(hash(number))), "none is forgotten");
         let mistaken = (1 << 20..1 << 21).filter(|number| spent.contains(hash(*number))).count();
         assert!(mistaken < 40, "{mistaken} of a million");
-        assert_eq!(Spent::from_bytes(&spent.to_bytes()), Some(spent));
+        assert_eq!(SpentKeyFilter::from_bytes(&spent.to_bytes()), Some(spent));
     }
 
     #[test]
-    fn what_is_no_table_is_not_read() {
-        let bytes = Spent::new().to_bytes();
-        assert!(Spent::from_bytes(&bytes[1..]).is_none() && Spent::from_bytes(&[]).is_none());
-        assert!(Spent::from_bytes(&[&bytes[..], &[0; 8]].concat()).is_none());
+    fn malformed_table_is_refused() {
+        let bytes = SpentKeyFilter::new().to_bytes();
+        assert!(SpentKeyFilter::from_bytes(&bytes[1..]).is_none() && SpentKeyFilter::from_bytes(&[]).is_none());
+        assert!(SpentKeyFilter::from_bytes(&[&bytes[..], &[0; 8]].concat()).is_none());
     }
 }

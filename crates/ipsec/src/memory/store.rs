@@ -7,12 +7,12 @@
 //!                    and a byte a key, by its hash, as long as the process that claimed the key runs
 //! ```
 //!
-//! An entry is found by its key and salt: the name and the place of a key file do not matter.
+//! An entry is found by key and salt; the name and path of a key file do not matter.
 //!
-//! Invariant: the files change only under the lock of byte 0, and the marks of a key only by the process that claimed the key.
+//! Invariant: the files change only under the lock of byte 0. Only the process that claimed a key changes its marks.
 
-use super::file::{Entries, OnDisk, for_its_owner, spent_path, sync_folder_of, with_ending};
-use super::{Mark, NumberStore};
+use super::file::{DiskFolder, NumberEntries, for_its_owner, spent_path, sync_folder_of, with_ending};
+use super::{NumberMark, NumberStore};
 use crate::keying::KeyingError;
 use offload_api::{Direction, EspKey};
 use std::fs::{DirBuilder, File, Metadata, TryLockError};
@@ -23,7 +23,7 @@ use std::time::SystemTime;
 /// The used numbers of keys, in the files of a folder. Processes that use different keys share the folder.
 ///
 /// ```
-/// use ipsec::{KeyMemory, KeyingError, Mark, NumberFile, NumberStore};
+/// use ipsec::{KeyMemory, KeyingError, NumberMark, NumberFile, NumberStore};
 /// use offload_api::{Direction, EspKey, EspSuite};
 ///
 /// let folder = std::env::temp_dir().join(format!("numbers-{}", std::process::id()));
@@ -34,39 +34,39 @@ use std::time::SystemTime;
 /// let mut others = NumberFile::in_folder(&folder)?;
 /// # #[cfg(target_os = "linux")]
 /// assert_eq!(others.claim(Direction::Transmit, &key, 0x1001), Err(KeyingError::KeyInUse));
-/// numbers.write(&[Mark { direction: Direction::Transmit, key: &key, spi: 0x1001, number: 1 << 20 }])?;
+/// numbers.write(&[NumberMark { direction: Direction::Transmit, key: &key, spi: 0x1001, number: 1 << 20 }])?;
 /// drop(numbers);
 ///
 /// assert_eq!(others.claim(Direction::Transmit, &key, 0x1001), Ok(1 << 20));
-/// let memory = KeyMemory::of_process().with_store(others);
+/// let memory = KeyMemory::process_wide().with_store(others);
 /// # std::fs::remove_dir_all(&folder)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct NumberFile {
-    entries: Entries,
+    entries: NumberEntries,
     path: PathBuf,
-    /// The file as this process read or wrote it last. It stays open, so that no new file gets its inode number. `None` if the file must be read
-    /// anew.
+    /// The file as this process last read or wrote it. It stays open, so that no new file gets its inode number. `None`
+    /// if the file must be read anew.
     known: Option<(File, FileState)>,
-    folder: OnDisk,
-    /// The file of spent keys, as this process read or wrote it last.
-    spent: OnDisk,
+    folder: DiskFolder,
+    /// The file of spent keys, as this process last read or wrote it.
+    spent: DiskFolder,
     lock: LockFile,
     /// Whether the store began with this process, and so cannot have lost an entry.
     is_new: bool,
-    earlier: Vec<Earlier>,
+    earlier: Vec<EarlierFile>,
 }
 
-/// A file of numbers beside a key file or a socket, as earlier versions kept it. It is read and never written.
+/// A file of numbers beside a key file or a socket, as earlier versions kept it. Only read, never written.
 #[derive(Debug)]
-struct Earlier {
-    entries: Entries,
-    /// The lock that keeps out a program of an earlier version.
+struct EarlierFile {
+    entries: NumberEntries,
+    /// The lock that excludes programs of earlier versions.
     _lock: File,
 }
 
-/// The reason why a store of numbers cannot be used.
+/// An error of a number store.
 ///
 /// ```
 /// let error = ipsec::NumberFile::in_folder("Cargo.toml".as_ref()).unwrap_err();
@@ -112,10 +112,10 @@ pub enum NumberFileError {
 }
 
 impl NumberFile {
-    /// Opens the store in `folder`, or begins one there. A missing folder is made, for this user alone.
+    /// Opens the store in `folder`, or starts a new one. A missing folder is created, accessible to this user only.
     ///
     /// # Errors
-    /// If the files cannot be read or written or are damaged, or others may write to the folder.
+    /// If the files cannot be read or written, or are damaged, or other users may write to the folder.
     pub fn in_folder(folder: &Path) -> Result<NumberFile, NumberFileError> {
         let path = folder.join("numbers");
         let about = |error| NumberFileError::Io { path: path.clone(), error };
@@ -124,28 +124,25 @@ impl NumberFile {
             return Err(NumberFileError::NotPrivate { path: folder.into() });
         }
         let lock = LockFile::open(&path)?;
-        let _writing = lock.lock().map_err(about)?;
-        let (entries, is_new) = match Entries::open(&path)? {
+        let _write_lock = lock.lock().map_err(about)?;
+        let (entries, is_new) = match NumberEntries::open(&path)? {
             Some(mut entries) => {
                 // Numbers that an earlier process could not make durable become durable with the first write.
                 entries.lose_file();
                 (entries, false)
             }
-            None => (Entries::new().map_err(about)?, true),
+            None => (NumberEntries::new().map_err(about)?, true),
         };
-        let (folder, spent) = (OnDisk::new(&path), OnDisk::new(&spent_path(&path)));
+        let (folder, spent) = (DiskFolder::new(&path), DiskFolder::new(&spent_path(&path)));
         let (known, earlier) = (None, Vec::new());
         let mut file = NumberFile { entries, path: path.clone(), known, folder, spent, lock, is_new, earlier };
-        // A failure is reported here instead of at the first packet.
+        // A write at this point reports a failure now instead of at the first packet.
         file.write_locked(&[]).map_err(about)?;
         Ok(file)
     }
 
-    /// Takes over the numbers that earlier versions kept beside a key file or a socket, in a file of that name with `.numbers` at its end. That
-    /// file stays as it is. Without such a file, this does nothing.
-    ///
-    /// # Errors
-    /// If the file cannot be read, is damaged, or is locked by a program of an earlier version.
+    /// Imports the numbers that earlier versions kept beside a key file or a socket, in a file with `.numbers` appended
+    /// to its name. The file remains unchanged. Without such a file, this does nothing.
     pub fn take_over(&mut self, beside: &Path) -> Result<(), NumberFileError> {
         let named = beside.canonicalize().unwrap_or(beside.into());
         let path = with_ending(&named, ".numbers");
@@ -160,20 +157,20 @@ impl NumberFile {
             Err(TryLockError::WouldBlock) => return Err(NumberFileError::InUse { path }),
             Err(TryLockError::Error(error)) => return Err(about(error)),
         }
-        // Until the lock is held, a program of an earlier version may write.
-        if let Some(entries) = Entries::open(&path)? {
-            self.earlier.push(Earlier { entries, _lock: lock });
+        // Read only under the lock, because a program of an earlier version may be writing.
+        if let Some(entries) = NumberEntries::open(&path)? {
+            self.earlier.push(EarlierFile { entries, _lock: lock });
         }
         Ok(())
     }
 
-    /// Tests whether all numbers that were used under a key are known: the key has an entry, or was written after the store began. `written` is
-    /// the time of the key file's last change.
+    /// Tests whether all numbers used under a key are known: the key has an entry, or its key file is newer than the
+    /// store. `written` is the time of the key file's last change.
     ///
-    /// The times of key files are not exact, so a file that was written up to an hour before the store began is new as well.
+    /// File times are inexact, so a key file that is up to an hour older than the store counts as newer.
     pub fn accounts_for(&self, key: &EspKey, spi: u32, written: SystemTime) -> bool {
         let ways = [Direction::Transmit, Direction::Receive];
-        let has_entry = |entries: &Entries| {
+        let has_entry = |entries: &NumberEntries| {
             ways.into_iter().any(|direction| entries.find(entries.name(direction, key, spi)).is_some())
         };
         self.is_new
@@ -186,7 +183,7 @@ impl NumberFile {
     fn refresh(&mut self) -> io::Result<()> {
         let (mut file, now) = match FileState::open(&self.path) {
             Ok(opened) => opened,
-            // The file was removed: it is written anew, whole.
+            // If the file was removed, the next write creates a complete one.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.entries.lose_file();
                 return Ok(());
@@ -202,11 +199,12 @@ impl NumberFile {
                 self.entries.read_behind(&String::from_utf8_lossy(&text)).map_err(|_| damaged(&self.path))?;
             }
             known => {
-                let read = Entries::open(&self.path).map_err(io::Error::other)?;
+                let read = NumberEntries::open(&self.path).map_err(io::Error::other)?;
                 let mut read = read.filter(|read| read.is_of(&self.entries)).ok_or_else(|| damaged(&self.path))?;
                 self.entries.begun().iter().for_each(|name| read.begin(*name));
                 if known.is_none() {
-                    // A write of this process failed: the file or its name may not be durable, and no sync tells so again.
+                    // After a failed write, the file or its name may not be durable, and a further sync would not
+                    // report that.
                     read.lose_file();
                 }
                 self.entries = read;
@@ -217,7 +215,7 @@ impl NumberFile {
     }
 
     /// Writes marks. The caller holds the lock.
-    fn write_locked(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
+    fn write_locked(&mut self, marks: &[NumberMark<'_>]) -> io::Result<()> {
         self.known = None;
         self.entries.write(marks, &mut self.folder, &mut self.spent)?;
         self.known = FileState::open(&self.path).ok();
@@ -241,14 +239,14 @@ impl NumberStore for NumberFile {
         if !self.lock.claim(hash).map_err(not_written)? {
             return Err(KeyingError::KeyInUse);
         }
-        let _writing = self.lock.lock().map_err(not_written)?;
+        let _write_lock = self.lock.lock().map_err(not_written)?;
         self.refresh().map_err(not_written)?;
         let before = self.mark_before(direction, key, spi);
         let number = before.max(self.entries.find(name).unwrap_or(0));
         match self.entries.find(name) {
-            // The next start may name another key file, and so miss the file of the earlier version.
+            // The next start may name another key file and miss the file of the earlier version.
             found if found.unwrap_or(0) < before => {
-                self.write_locked(&[Mark { direction, key, spi, number }]).map_err(not_written)?;
+                self.write_locked(&[NumberMark { direction, key, spi, number }]).map_err(not_written)?;
             }
             Some(_) => {}
             None => self.entries.begin(name),
@@ -256,8 +254,8 @@ impl NumberStore for NumberFile {
         Ok(number)
     }
 
-    fn write(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
-        let _writing = self.lock.lock()?;
+    fn write(&mut self, marks: &[NumberMark<'_>]) -> io::Result<()> {
+        let _write_lock = self.lock.lock()?;
         self.refresh()?;
         self.write_locked(marks)
     }
@@ -266,8 +264,8 @@ impl NumberStore for NumberFile {
 impl Drop for NumberFile {
     fn drop(&mut self) {
         if !self.entries.begun().is_empty() {
-            // No packet was sent under these keys, so losing their entries is harmless.
-            let _new_keys = self.write(&[]);
+            // Losing these entries is harmless, because no packet was sent under these keys.
+            let _ = self.write(&[]);
         }
     }
 }
@@ -282,19 +280,19 @@ struct FileState {
 impl FileState {
     fn open(path: &Path) -> io::Result<(File, FileState)> {
         let file = File::open(path)?;
-        let state = FileState::of(&file.metadata()?);
+        let state = FileState::from_metadata(&file.metadata()?);
         Ok((file, state))
     }
 
     #[cfg(unix)]
-    fn of(metadata: &Metadata) -> FileState {
+    fn from_metadata(metadata: &Metadata) -> FileState {
         use std::os::unix::fs::MetadataExt;
         FileState { identity: (metadata.dev(), metadata.ino()), length: metadata.len() }
     }
 
-    /// Systems without locks of files: only one process uses a store.
+    /// Without file locks, only one process can use a store, so the identity does not matter.
     #[cfg(not(unix))]
-    fn of(metadata: &Metadata) -> FileState {
+    fn from_metadata(metadata: &Metadata) -> FileState {
         FileState { identity: (0, 0), length: metadata.len() }
     }
 }
@@ -303,12 +301,12 @@ impl FileState {
 #[derive(Debug)]
 struct LockFile(std::sync::Arc<File>);
 
-/// The lock of byte 0, until this is dropped.
-struct Writing(#[cfg_attr(not(target_os = "linux"), expect(dead_code))] std::sync::Arc<File>);
+/// The lock of byte 0, held until dropped.
+struct WriteLock(#[cfg_attr(not(target_os = "linux"), expect(dead_code))] std::sync::Arc<File>);
 
 #[cfg(target_os = "linux")]
 mod by_byte {
-    use super::{LockFile, NumberFileError, Writing, for_its_owner, io, with_ending};
+    use super::{LockFile, NumberFileError, WriteLock, for_its_owner, io, with_ending};
     use nix::errno::Errno;
     use nix::fcntl::{FcntlArg, fcntl};
     use nix::libc::{F_UNLCK, F_WRLCK, SEEK_SET, c_int, flock};
@@ -323,17 +321,17 @@ mod by_byte {
         }
 
         /// Waits for the lock of byte 0, which other processes hold no longer than a write takes.
-        pub(super) fn lock(&self) -> io::Result<Writing> {
+        pub(super) fn lock(&self) -> io::Result<WriteLock> {
             let lock = range(F_WRLCK, 0);
             while let Err(error) = fcntl(&self.0, FcntlArg::F_OFD_SETLKW(&lock)) {
                 if error != Errno::EINTR {
                     return Err(error.into());
                 }
             }
-            Ok(Writing(self.0.clone()))
+            Ok(WriteLock(self.0.clone()))
         }
 
-        /// Locks the byte of a hash until this is dropped. Returns false if another process has the lock.
+        /// Locks the byte of a hash until the file is closed. Returns false if another process has the lock.
         pub(super) fn claim(&self, hash: [u8; 16]) -> io::Result<bool> {
             let (start, _) = hash.split_at(8);
             let at = start.iter().fold(0u64, |at, byte| at << 8 | u64::from(*byte));
@@ -345,10 +343,10 @@ mod by_byte {
         }
     }
 
-    impl Drop for Writing {
+    impl Drop for WriteLock {
         fn drop(&mut self) {
             // Unlocking cannot fail, because this process holds the lock.
-            let _unlocked = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&range(F_UNLCK, 0)));
+            let _ = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&range(F_UNLCK, 0)));
         }
     }
 
@@ -357,10 +355,10 @@ mod by_byte {
     }
 }
 
-/// Systems without locks of byte ranges per open file: the first process has the store to itself.
+/// For systems without byte-range locks per open file: the first process has the store to itself.
 #[cfg(not(target_os = "linux"))]
 mod whole {
-    use super::{LockFile, NumberFileError, TryLockError, Writing, for_its_owner, io, with_ending};
+    use super::{LockFile, NumberFileError, TryLockError, WriteLock, for_its_owner, io, with_ending};
     use std::path::Path;
     use std::sync::Arc;
 
@@ -375,8 +373,8 @@ mod whole {
             }
         }
 
-        pub(super) fn lock(&self) -> io::Result<Writing> {
-            Ok(Writing(self.0.clone()))
+        pub(super) fn lock(&self) -> io::Result<WriteLock> {
+            Ok(WriteLock(self.0.clone()))
         }
 
         pub(super) fn claim(&self, _: [u8; 16]) -> io::Result<bool> {
@@ -385,7 +383,7 @@ mod whole {
     }
 }
 
-/// Makes a folder and its missing parents, for this user alone, and makes their names durable.
+/// Creates a folder and its missing parents, accessible to this user only, and syncs their names.
 fn create_folder(folder: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
@@ -406,7 +404,7 @@ fn others_may_write(folder: &Metadata) -> bool {
     std::os::unix::fs::PermissionsExt::mode(&folder.permissions()) & 0o022 != 0 || is_of_another_user(folder)
 }
 
-/// Tests whether another user owns the folder: that user may write to it, and may take the store away.
+/// Tests whether another user owns the folder. Such a user could write to the folder or remove the store.
 #[cfg(target_os = "linux")]
 fn is_of_another_user(folder: &Metadata) -> bool {
     std::os::unix::fs::MetadataExt::uid(folder) != nix::unistd::geteuid().as_raw()
@@ -442,20 +440,22 @@ mod tests {
         EspKey::new(EspSuite::Aes128Gcm, &[byte; 20]).unwrap()
     }
 
-    fn mark(key: &EspKey, number: u64) -> Mark<'_> {
-        Mark { direction: SEND, key, spi: SPI, number }
+    fn mark(key: &EspKey, number: u64) -> NumberMark<'_> {
+        NumberMark { direction: SEND, key, spi: SPI, number }
     }
 
-    /// Opens the store as a process does that begins.
+    /// Opens the store as a new process does.
     fn begin(folder: &Path) -> NumberFile {
         NumberFile::in_folder(folder).unwrap()
     }
 
-    /// Writes a file as earlier versions kept it beside `keys`.
+    /// Writes a file in the format of earlier versions beside `keys`.
     fn earlier_file(keys: &Path, key: &EspKey, number: u64) {
         let path = with_ending(keys, ".numbers");
-        let mut entries = Entries::with(Zeroizing::new([9; 32]));
-        entries.write(&[mark(key, number)], &mut OnDisk::new(&path), &mut OnDisk::new(&spent_path(&path))).unwrap();
+        let mut entries = NumberEntries::with(Zeroizing::new([9; 32]));
+        entries
+            .write(&[mark(key, number)], &mut DiskFolder::new(&path), &mut DiskFolder::new(&spent_path(&path)))
+            .unwrap();
     }
 
     #[test]
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_and_files_are_for_their_owner() {
+    fn folder_and_files_are_private_to_their_owner() {
         let above = tempfile::tempdir().unwrap();
         let folder = above.path().join("made/below");
         begin(&folder).write(&[mark(&key(3), 1)]).unwrap();
@@ -510,7 +510,7 @@ mod tests {
         let text = std::fs::read_to_string(folder.join("numbers")).unwrap();
         assert!(!text.contains(&"03".repeat(8)), "no keys in it");
         if nix::unistd::geteuid().is_root() {
-            // Only root can give a folder away.
+            // Only root can change a folder's owner.
             let of_another = tempfile::tempdir().unwrap();
             std::os::unix::fs::chown(of_another.path(), Some(65_534), None).unwrap();
             let refused = NumberFile::in_folder(of_another.path()).unwrap_err();
@@ -524,13 +524,13 @@ mod tests {
     }
 
     #[test]
-    fn earlier_files_are_taken_over_for_good() {
+    fn earlier_files_are_imported_permanently() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("keys"), "").unwrap();
         std::os::unix::fs::symlink(at("keys"), at("link")).unwrap();
         earlier_file(&at("keys"), &key(1), 77);
-        // A program of an earlier version runs.
+        // A program of an earlier version is running.
         let running = File::create(at("keys.numbers.lock")).unwrap();
         running.lock().unwrap();
         let mut process = begin(&at("store"));
@@ -541,7 +541,7 @@ mod tests {
         assert!(process.accounts_for(&key(1), SPI, std::time::UNIX_EPOCH));
         assert_eq!((process.mark(SEND, &key(1), SPI), process.claim(SEND, &key(1), SPI)), (77, Ok(77)));
         drop(process);
-        // The earlier file is moved away, and nothing was sent in the meantime.
+        // The earlier file is removed, and nothing was sent in the meantime.
         std::fs::remove_file(at("keys.numbers")).unwrap();
         let mut next = begin(&at("store"));
         next.take_over(&at("keys")).unwrap();
@@ -573,7 +573,7 @@ mod tests {
         let running = File::create(at("keys.numbers.lock")).unwrap();
         running.lock().unwrap();
         let text = std::fs::read(at("keys.numbers")).unwrap();
-        // The program that runs writes.
+        // The running program writes.
         std::fs::write(at("keys.numbers"), &text[..text.len() / 2]).unwrap();
         let mut process = begin(&at("store"));
         let refused = process.take_over(&at("keys")).unwrap_err();
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn old_keys_without_an_entry_are_not_accounted_for() {
+    fn old_keys_without_an_entry_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
         let mut first = begin(folder.path());
@@ -600,7 +600,7 @@ mod tests {
 
     /// File systems give a new file the inode number of one that was removed: ext4 does so with every second file here.
     #[test]
-    fn file_that_was_replaced_twice_is_read_anew() {
+    fn file_replaced_twice_is_read_again() {
         let folder = tempfile::tempdir().unwrap();
         begin(folder.path()).write(&[mark(&key(1), 100)]).unwrap();
         let mut process = begin(folder.path());
@@ -612,20 +612,20 @@ mod tests {
             other.claim(SEND, &key(1), SPI).unwrap();
             other.write(&[mark(&key(1), number)]).unwrap();
             drop(other);
-            // A program that begins replaces the file.
+            // A starting program replaces the file.
             drop(begin(folder.path()));
         }
         assert_eq!(process.claim(SEND, &key(1), SPI), Ok(number));
     }
 
     #[test]
-    fn marks_that_cannot_be_written_are_not_taken_for_written() {
+    fn failed_marks_do_not_count_as_written() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let mut process = begin(folder.path());
         process.claim(SEND, &key(1), SPI).unwrap();
         process.write(&[mark(&key(1), 5)]).unwrap();
-        // A new line cannot be appended, nor a new file be made.
+        // Now appending fails, and so does creating a new file.
         std::fs::rename(at("numbers"), at("gone")).unwrap();
         std::fs::create_dir(at("numbers.new")).unwrap();
         assert!(process.write(&[mark(&key(1), 9)]).is_err());
@@ -638,14 +638,14 @@ mod tests {
         assert_eq!([1, 2].map(|byte| next.mark(SEND, &key(byte), SPI)), [5, 6], "all that it knew");
     }
 
-    /// After a failed write, what is in the file may not be durable, nor its name.
+    /// After a failed write, the file's content and name may not be durable.
     #[test]
     fn write_after_a_failed_one_replaces_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let mut process = begin(folder.path());
         process.write(&[mark(&key(1), 5)]).unwrap();
-        // No sync fails in a test, so the entries are told.
+        // A sync cannot be made to fail in a test, so the entries are marked directly.
         process.entries.lose_file();
         std::fs::create_dir(at("numbers.new")).unwrap();
         assert!(process.write(&[mark(&key(1), 6)]).is_err());
@@ -656,13 +656,13 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_refused_and_a_line_cut_short_is_mended() {
+    fn damage_is_refused_and_an_incomplete_line_is_repaired() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("numbers");
         let mut process = begin(folder.path());
         process.write(&[mark(&key(1), 5)]).unwrap();
         let append = |text: &str| io::Write::write_all(&mut File::options().append(true).open(&path)?, text.as_bytes());
-        // Another process was killed as it wrote.
+        // Another process was killed during a write.
         append("sent 00").unwrap();
         process.write(&[mark(&key(1), 6)]).unwrap();
         assert_eq!(begin(folder.path()).mark(SEND, &key(1), SPI), 6);
@@ -670,7 +670,7 @@ mod tests {
         assert!(process.write(&[mark(&key(1), 7)]).is_err());
         assert_eq!(process.claim(SEND, &key(2), SPI), Err(KeyingError::NotWritten));
         assert!(matches!(NumberFile::in_folder(folder.path()), Err(NumberFileError::Damaged { .. })));
-        // A store that another process began anew is not taken for this one.
+        // A store that another process started anew is not mistaken for this one.
         std::fs::remove_file(&path).unwrap();
         drop(begin(folder.path()));
         assert!(process.write(&[mark(&key(1), 7)]).is_err());

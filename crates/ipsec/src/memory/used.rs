@@ -1,10 +1,11 @@
 //! Keys that were used for sending.
 //!
-//! Kept are hashes under a key that nobody knows, not the keys themselves: they outlive their SAs. The last 65,536 or fewer are kept whole,
-//! and one key in 2^48 or so is taken for one of them; those before are [spent](super::spent). None that was used passes for a new one.
+//! The memory holds keyed hashes instead of keys, because it outlives the SAs. The last 65,536 or fewer hashes are
+//! exact: about one new key in 2^48 is taken for a used one. Older hashes are [spent](super::spent). A used key never
+//! passes for a new one.
 
 use super::lock;
-use super::spent::Spent;
+use super::spent::SpentKeyFilter;
 use crate::keying::KeyingError;
 use core::fmt;
 use core::hash::BuildHasher;
@@ -13,7 +14,7 @@ use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Keys that were used for sending. A clone is the same memory.
+/// The keys that were used for sending. Clones share the memory.
 ///
 /// ```
 /// use ipsec::{KeyingError, UsedKeys};
@@ -26,38 +27,38 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// assert_eq!(used.begin(&key(EspSuite::Aes128Gcm, 8)), Ok(()));
 /// ```
 #[derive(Clone, Default)]
-pub struct UsedKeys(Arc<Mutex<Hashes>>);
+pub struct UsedKeys(Arc<Mutex<UsedHashes>>);
 
 #[derive(Clone, Default)]
-struct Hashes {
-    /// With a key of its own from the system's generator.
+struct UsedHashes {
+    /// The hasher's random key, from the system's generator.
     hasher: RandomState,
     hashes: HashSet<u64>,
-    /// Those before.
-    spent: Option<Arc<Spent>>,
+    /// The older keys.
+    spent: Option<Arc<SpentKeyFilter>>,
 }
 
 impl UsedKeys {
-    /// So many keys are remembered, about. What is beyond is refused, for it could not be told from what was used.
-    pub const MOST: usize = 4 << 20;
-    /// So many are kept whole.
+    /// The approximate capacity. A full memory refuses all keys, because used and new keys can no longer be told apart.
+    pub const MAX_KEYS: usize = 4 << 20;
+    /// The number of exact hashes.
     const WHOLE: usize = 65_536;
 
-    /// The one memory of the process.
-    pub fn of_process() -> UsedKeys {
+    /// Returns the process's shared memory.
+    pub fn process_wide() -> UsedKeys {
         static OF_PROCESS: OnceLock<UsedKeys> = OnceLock::new();
         OF_PROCESS.get_or_init(UsedKeys::default).clone()
     }
 
-    /// Another memory, of the same keys.
+    /// Returns an independent copy.
     pub(super) fn copy(&self) -> UsedKeys {
         UsedKeys(Arc::new(Mutex::new(lock(&self.0).clone())))
     }
 
-    /// A key begins to send.
+    /// Records that a key begins to send.
     ///
     /// # Errors
-    /// If it was used before, or there is no telling.
+    /// If the key was used before, or if the memory is full.
     pub fn begin(&self, key: &EspKey) -> Result<(), KeyingError> {
         let mut used = lock(&self.0);
         let hash = used.hash(key);
@@ -65,15 +66,15 @@ impl UsedKeys {
             return Err(KeyingError::KeyReused);
         }
         if used.hashes.len() >= UsedKeys::WHOLE && !used.spend() {
-            return Err(KeyingError::TooManyKeys(UsedKeys::MOST));
+            return Err(KeyingError::TooManyKeys(UsedKeys::MAX_KEYS));
         }
         used.hashes.insert(hash);
         Ok(())
     }
 }
 
-impl Hashes {
-    /// Of all that nonces and key streams depend on.
+impl UsedHashes {
+    /// Returns the hash of all inputs of nonces and key streams: key and salt.
     fn hash(&self, key: &EspKey) -> u64 {
         self.hasher.hash_one((key.key(), key.salt()))
     }
@@ -82,14 +83,14 @@ impl Hashes {
         self.spent.as_ref().is_some_and(|spent| spent.contains(self.wide(hash)))
     }
 
-    /// Makes room for as many as are kept whole; false: there is none.
+    /// Spends all exact hashes to make room. Returns false if the filter is full.
     fn spend(&mut self) -> bool {
         if self.spent.as_ref().is_some_and(|spent| !spent.has_room()) {
             return false;
         }
         let hashes = core::mem::take(&mut self.hashes);
         let wide: Vec<u128> = hashes.into_iter().map(|hash| self.wide(hash)).collect();
-        let spent = Arc::make_mut(self.spent.get_or_insert_with(|| Arc::new(Spent::new())));
+        let spent = Arc::make_mut(self.spent.get_or_insert_with(|| Arc::new(SpentKeyFilter::new())));
         wide.into_iter().for_each(|hash| spent.insert(hash));
         true
     }
@@ -103,7 +104,7 @@ impl fmt::Debug for UsedKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let used = lock(&self.0);
         let spent = used.spent.as_ref().map_or(0, |spent| spent.keys() as usize);
-        write!(f, "UsedKeys({} of {})", used.hashes.len() + spent, UsedKeys::MOST)
+        write!(f, "UsedKeys({} of {})", used.hashes.len() + spent, UsedKeys::MAX_KEYS)
     }
 }
 
@@ -119,8 +120,9 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_used_is_refused_however_many_came_after_it() {
+    fn used_key_is_refused_after_any_number_of_others() {
         let used = UsedKeys::default();
+        // Enough keys to spend the exact hashes twice.
         let (mut refused, count) = (0, 2 * UsedKeys::WHOLE as u32 + 10);
         for number in 0..count {
             refused += u32::from(used.begin(&key(number)).is_err());
@@ -130,11 +132,12 @@ mod tests {
             assert_eq!(used.begin(&key(number)), Err(KeyingError::KeyReused), "{number}");
         }
         assert_eq!(format!("{used:?}"), format!("UsedKeys({} of 4194304)", count - refused));
-        // No end is in sight, but there is one.
+        // The memory has a capacity, however large.
+        // Filled directly, because four million insertions would take too long.
         let full = UsedKeys::default();
         {
             let mut hashes = lock(&full.0);
-            let spent = Arc::make_mut(hashes.spent.get_or_insert_with(|| Arc::new(Spent::new())));
+            let spent = Arc::make_mut(hashes.spent.get_or_insert_with(|| Arc::new(SpentKeyFilter::new())));
             while spent.has_room() {
                 spent.insert(0);
             }
@@ -146,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_differ_in_their_salt_or_their_length_differ() {
+    fn keys_differ_by_salt_and_by_length() {
         let used = UsedKeys::default();
         let salted = |salt: u8| EspKey::new(EspSuite::Aes128Gcm, &[[7; 16].as_slice(), &[salt; 4]].concat()).unwrap();
         assert_eq!((used.begin(&salted(1)), used.begin(&salted(2))), (Ok(()), Ok(())));

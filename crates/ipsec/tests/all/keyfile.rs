@@ -1,4 +1,4 @@
-//! The key file: what it takes, and how it says what it does not.
+//! Parsing of key files, and their error messages.
 
 use ipsec::{KeyFile, KeyedDevice};
 use offload_api::{
@@ -12,7 +12,8 @@ use std::time::Duration;
 const KEY: &str = "0x000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1faabbccdd";
 
 #[test]
-fn says_everything_there_is_to_say() {
+fn all_statements_are_parsed() {
+    // The text uses every kind of line: `ip xfrm` prefix, continuation, comment, quotes, and several statements.
     let text = format!(
         "# both ways\n\
          ip xfrm state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 0x1001 reqid 7 mode tunnel \\\n\
@@ -58,13 +59,14 @@ fn says_everything_there_is_to_say() {
         action: Action::Discard,
     };
     assert_eq!(file.policies().copied().collect::<Vec<_>>(), [out, block]);
+    // The other end's file has the opposite directions.
     let mirrored = file.mirrored();
     assert_eq!(mirrored.policies().next().unwrap().direction, Direction::Receive);
     assert_eq!(mirrored.sas().next().unwrap().direction, Direction::Receive);
 }
 
 #[test]
-fn headers_of_tunnels_are_as_the_file_says() {
+fn file_sets_the_headers_of_tunnels() {
     let sa = |rest: &str| {
         let text = format!(
             "state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 256 mode tunnel aead rfc4106(gcm(aes)) {KEY} 128 {rest}"
@@ -80,9 +82,10 @@ fn headers_of_tunnels_are_as_the_file_says() {
 }
 
 #[test]
-fn statements_change_what_is_there_in_their_order() {
+fn statements_apply_in_order() {
     let (device, driver) = nic_sim::nic(nic_sim::NicConfig::default());
     let mut secure = ipsec::SecureDevice::new(Box::new(driver));
+    // Only one end is local, so SAs without `dir` get their direction from their source.
     let local = ["10.0.0.1".parse().unwrap()];
     let mut apply = |text: String| {
         let file: KeyFile = text.parse().unwrap();
@@ -99,6 +102,7 @@ fn statements_change_what_is_there_in_their_order() {
     ));
     assert_eq!(first.unwrap().iter().map(|sa| sa.spi).collect::<Vec<_>>(), [256]);
     assert_eq!(
+        // A successor under the same key would repeat nonces.
         apply(rekey("00000001")).unwrap_err(),
         "line 1: this key and salt were used before: an SA needs some that no other had"
     );
@@ -135,10 +139,11 @@ fn statements_change_what_is_there_in_their_order() {
 }
 
 #[test]
-fn what_is_wrong_is_said_where_it_is() {
+fn errors_name_their_line() {
     let state = |rest: &str| format!("state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 256 {rest}");
     let change = |what: &str, rest: &str| format!("state {what} src 10.0.0.1 dst 10.0.0.2 proto esp spi 256 {rest}");
     let gcm = format!("aead rfc4106(gcm(aes)) {KEY} 128");
+    // Each text has one error, and the message names its line, its word and the expected kind of word.
     let cases = [
         ("hello".into(), "line 1: the statement ends where add, update, rekey, delete or setdefault should be"),
         ("hello add".into(), "line 1: `hello` is not state or policy"),
@@ -196,9 +201,10 @@ fn what_is_wrong_is_said_where_it_is() {
 }
 
 #[test]
-fn an_error_shows_no_key_wherever_it_was_put() {
+fn error_never_contains_a_key() {
     let digits = &KEY[2..];
     let state = |rest: String| format!("state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 256 {rest}");
+    // Keys in wrong places: too long, without prefix, split by a blank, or in place of another word.
     let texts = [
         state(format!("aead rfc4106(gcm(aes)) {KEY}0 128")),
         state(format!("aead rfc4106(gcm(aes)) {digits} 128")),
@@ -220,6 +226,7 @@ fn an_error_shows_no_key_wherever_it_was_put() {
     for text in texts {
         let error = text.parse::<KeyFile>().expect_err(&text);
         for said in [error.to_string(), format!("{error:?}")] {
+            // Eight digits of the key in a row count as shown.
             let shows = digits.as_bytes().windows(8).any(|part| said.as_bytes().windows(8).any(|other| part == other));
             assert!(!shows, "{said}");
         }
@@ -227,7 +234,7 @@ fn an_error_shows_no_key_wherever_it_was_put() {
 }
 
 #[test]
-fn an_error_is_a_line_that_no_terminal_obeys() {
+fn error_is_one_line_without_control_characters() {
     let said = |text: &str| text.parse::<KeyFile>().unwrap_err().to_string();
     assert_eq!(said("\u{1b}[2J\u{7} add"), "line 1: `\\u{1b}[2J\\u{7}` is not state or policy");
     assert_eq!(said("\u{feff}state add"), "line 1: `\\u{feff}state` is not state or policy");
@@ -241,11 +248,11 @@ fn an_error_is_a_line_that_no_terminal_obeys() {
 proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "(state|policy|add|update|rekey|delete|new-spi|src|dst|tmpl|proto esp|spi|0x[0-9a-f]{0,80}|10\\.0\\.0\\.1|dir out|'|[ \n#\\\\])*") {
-        let _either = text.parse::<KeyFile>();
+        let _ = text.parse::<KeyFile>();
     }
 
     #[test]
     fn any_characters_are_read_or_refused(text in any::<String>()) {
-        let _either = text.parse::<KeyFile>();
+        let _ = text.parse::<KeyFile>();
     }
 }

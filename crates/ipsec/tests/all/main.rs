@@ -1,4 +1,4 @@
-//! Key files, packets and streams: one program, for one is built and linked sooner than many.
+//! Tests of key files, packets and streams. One program, because one is built and linked faster than many.
 
 mod keyfile;
 mod packets;

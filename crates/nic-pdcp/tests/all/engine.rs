@@ -1,4 +1,4 @@
-//! Packets through two NICs, beside what the CPU makes of the same PDUs.
+//! Packets through two NICs, compared with the CPU's result for the same PDUs.
 
 use bytes::{Bytes, BytesMut};
 use nic_pdcp::{PdcpCounters, PdcpPackets};
@@ -17,13 +17,13 @@ use proptest::prelude::*;
 
 const TUNNEL: u32 = 0x1234_5678;
 
-struct Nic {
+struct PdcpNic {
     device: Device,
     driver: Driver,
 }
 
-impl Nic {
-    fn new(cache: usize) -> Nic {
+impl PdcpNic {
+    fn new(cache: usize) -> PdcpNic {
         let config = NicConfig {
             delays: Delays::NONE,
             line_rate: None,
@@ -32,7 +32,7 @@ impl Nic {
             ..NicConfig::default()
         };
         let (device, driver) = nic_with(config, |engines| engines.add_packet(PdcpPackets, 8));
-        Nic { device, driver }
+        PdcpNic { device, driver }
     }
 
     fn counters(&self) -> PdcpCounters {
@@ -52,7 +52,7 @@ impl Nic {
         made
     }
 
-    /// What leaves when datagrams of one size are to be protected by a context.
+    /// Returns the frames that leave when datagrams of one size are protected by a context.
     fn send(&mut self, datagrams: &[BytesMut], context: Handle, count: u64) -> Vec<Vec<u8>> {
         let payload: Vec<u8> = datagrams.concat();
         let mss = (datagrams.len() > 1).then_some(datagrams[0].len() as u16);
@@ -65,12 +65,14 @@ impl Nic {
         {
             return Vec::new();
         }
+        // NICs without delays do everything at one time.
         self.driver.flush(Instant::ZERO);
         self.device.process(Instant::ZERO);
         core::iter::from_fn(|| self.device.poll_frame(Instant::ZERO)).map(|frame| frame.data.to_vec()).collect()
     }
 
     fn receive(&mut self, frames: &[Vec<u8>]) -> Vec<RxPacket> {
+        // All frames arrive before the NIC processes any.
         frames.iter().for_each(|frame| self.device.receive_frame(Instant::ZERO, frame.clone().into()));
         self.device.process(Instant::ZERO);
         core::iter::from_fn(|| self.driver.receive(Instant::ZERO)).collect()
@@ -107,7 +109,7 @@ fn context(config: &Config, security: &Security, next: u64) -> PdcpContext {
     PdcpContext { config: config.clone(), security: security.clone(), next, drops_duplicates: false }
 }
 
-/// A PDU in clear, MAC-I's room at its end.
+/// Returns a PDU in clear, with room for the MAC-I at its end.
 fn clear(config: &Config, security: &Security, count: u32, sdu: &[u8]) -> BytesMut {
     let mut pdu = BytesMut::new();
     match config.sn {
@@ -126,9 +128,9 @@ fn config(long: bool) -> Config {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Device and CPU make the same datagrams, of one packet or of several cut from one, and each opens the other's.
+    /// Device and CPU make the same datagrams, single or segmented, and each opens the other's.
     #[test]
-    fn a_nic_protects_and_opens_as_the_cpu_does(
+    fn nic_protects_and_opens_like_the_cpu(
         algorithm in (0..=6u8).prop_map(Algorithm::from_number), integrity: bool, long: bool, sdap: bool,
         first in prop_oneof![Just(0u32), Just(4090), Just(0xfff_fff0), any::<u32>().prop_map(|count| count / 2)],
         sdus in prop::collection::vec(1usize..1400, 1..6), together in 1usize..9, cache in prop_oneof![Just(208usize), Just(4 << 20)],
@@ -136,14 +138,16 @@ proptest! {
         let mut config = config(long);
         config.clear = sdap.into();
         let security = security(algorithm, integrity);
-        let (mut near, mut far) = (Nic::new(cache), Nic::new(cache));
+        let (mut near, mut far) = (PdcpNic::new(cache), PdcpNic::new(cache));
         let sealer = near.create(Direction::Transmit, context(&config, &security, 0));
         let opener = far.create(Direction::Receive, context(&config, &security, first.into()));
+        // Each length is one transmission: the PDUs of one length can be segmented.
         let mut count = first;
         for len in sdus {
             let counts: Vec<u32> = (0..together as u32).map(|place| count + place).collect();
             let pdu = |count: u32| clear(&config, &security, count, &vec![count as u8; len]);
             let datagrams: Vec<_> = counts.iter().map(|count| gtpu(&pdu(*count))).collect();
+            // Protect: the frames hold the datagrams that the CPU makes.
             let frames = near.send(&datagrams, sealer, count.into());
             let mut by_cpu: Vec<_> = counts.iter().map(|count| (*count, pdu(*count))).collect();
             security.protect(config.clear_bytes(), &mut by_cpu);
@@ -151,18 +155,21 @@ proptest! {
             for (frame, (_, pdu)) in frames.iter().zip(&by_cpu) {
                 prop_assert_eq!(&frame[HEADERS..], &gtpu(pdu)[..]);
             }
+            // Open: LRO may have merged several datagrams into one packet.
             let mut opened = Vec::new();
             for packet in far.receive(&frames) {
                 let PacketMark::Opened { context, number, packets, .. } = packet.meta.marks.packet() else {
                     panic!("{:?}", packet.meta.marks.packet())
                 };
                 prop_assert_eq!(context, opener);
+                // The mark's number is the first COUNT of the packet.
                 let payload = &packet.frame[HEADERS..];
                 let each = payload.len() / usize::from(packets);
                 for (place, datagram) in payload.chunks(each).enumerate() {
                     opened.push((number as u32 + place as u32, datagram[Gtpu::BYTES..].to_vec()));
                 }
             }
+            // The CPU opens the same PDUs.
             security.open(config.clear_bytes(), &mut by_cpu);
             let by_cpu: Vec<_> = by_cpu.into_iter().map(|(count, pdu)| (count, pdu.to_vec())).collect();
             prop_assert_eq!(opened, by_cpu);
@@ -170,15 +177,17 @@ proptest! {
         }
     }
 
-    /// Whatever order, loss and copies make of a bearer's PDUs: the NIC takes the COUNT that the host's window takes, wherever MAC-I proves it.
+    /// For any order, loss and duplication of a bearer's PDUs, the NIC uses the host's COUNT whenever the MAC-I proves
+    /// it.
     #[test]
-    fn the_counts_of_the_nic_are_those_of_the_host(
+    fn nic_derives_the_same_counts_as_the_host(
         moves in prop::collection::vec((0usize..40, any::<bool>()), 1..120), start in prop_oneof![Just(0u32), Just(4000), Just(70_000)],
         drops: bool,
     ) {
         let (config, security) = (config(false), security(Some(Algorithm::Aes128), true));
-        let mut nic = Nic::new(4 << 20);
+        let mut nic = PdcpNic::new(4 << 20);
         nic.create(Direction::Receive, PdcpContext { drops_duplicates: drops, ..context(&config, &security, start.into()) });
+        // Each move sends one PDU up to 40 COUNTs early, once or twice.
         let mut seen = std::collections::BTreeSet::new();
         for (at, (late, twice)) in moves.iter().enumerate() {
             let count = start + (at + late) as u32;
@@ -189,6 +198,7 @@ proptest! {
             for _ in 0..=usize::from(*twice) {
                 let is_new = seen.insert(count);
                 let got = nic.receive(core::slice::from_ref(&frame));
+                // Only a context that drops duplicates withholds them.
                 if drops && !is_new {
                     prop_assert!(got.is_empty(), "COUNT {count} came twice");
                     continue;
@@ -200,25 +210,30 @@ proptest! {
     }
 }
 
-/// What cannot be protected does not leave; what cannot be opened goes up as it came.
+/// PDUs that cannot be protected do not leave. PDUs that cannot be opened are passed on unchanged.
 #[test]
-fn what_is_wrong_is_dropped_on_its_way_out_and_untouched_on_its_way_in() {
+fn invalid_pdus_are_dropped_if_sent_and_unchanged_if_received() {
     let (config, security) = (config(true), security(Some(Algorithm::Zuc128), true));
-    let mut nic = Nic::new(4 << 20);
+    let mut nic = PdcpNic::new(4 << 20);
     let sealer = nic.create(Direction::Transmit, context(&config, &security, 0));
     let opener = nic.create(Direction::Receive, context(&config, &security, 0));
     let pdu = |count| clear(&config, &security, count, b"an SDU");
 
+    // Datagrams that do not match the context or the requested COUNT.
     let mut other_message = gtpu(&pdu(7));
     other_message[1] = 254;
     let mut longer = gtpu(&pdu(7));
     longer.extend_from_slice(b"behind it");
     let short = gtpu(&pdu(7)[..6]);
     let cases = [
+        // The sequence number is not this COUNT's.
         (gtpu(&pdu(7)), 8u64),
+        // No COUNT has 33 bits.
         (gtpu(&pdu(7)), 1 << 32 | 7),
         (other_message, 7),
+        // The GTP-U length does not cover the datagram.
         (longer, 7),
+        // There is no room for the MAC-I.
         (short, 7),
         (BytesMut::from(&b"no GTP-U"[..]), 7),
     ];
@@ -233,7 +248,7 @@ fn what_is_wrong_is_dropped_on_its_way_out_and_untouched_on_its_way_in() {
     let changed = |at: usize, by: u8| {
         let mut frame = sealed.clone();
         frame[at] ^= by;
-        // No checksum says so.
+        // A zero checksum field means no checksum.
         frame[40..42].fill(0);
         frame
     };
@@ -250,25 +265,26 @@ fn what_is_wrong_is_dropped_on_its_way_out_and_untouched_on_its_way_in() {
         assert_eq!(got.frame[..], frame[..], "as it came");
         assert_eq!(got.meta.marks.packet() == PacketMark::Failed { context: opener }, failed);
     }
-    // With a checksum that is wrong it is not looked at.
+    // With a wrong checksum, the PDU is not opened.
     let mut spoilt = sealed.clone();
     spoilt[pdu_at + 5] ^= 1;
     let got = nic.receive(&[spoilt]).remove(0);
     assert_eq!(got.meta.marks.packet(), PacketMark::None);
-    // None of that moved the COUNT.
+    // None of these moved the COUNT.
     let got = nic.receive(&[sealed]).remove(0);
     assert!(matches!(got.meta.marks.packet(), PacketMark::Opened { number: 7, .. }));
     assert_eq!((nic.counters().opened, nic.counters().failed), (1, 3));
 }
 
-/// A receiver on the host gets the same SDUs, whether the NIC opened their PDUs or not.
+/// A receiver on the host gets the same SDUs, whether or not the NIC opened their PDUs.
 #[test]
-fn the_host_takes_what_the_nic_opened() {
+fn host_delivers_sdus_that_the_nic_opened() {
     let (config, security) = (config(true), security(Some(Algorithm::Snow3g), true));
-    let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
+    let (mut near, mut far) = (PdcpNic::new(4 << 20), PdcpNic::new(4 << 20));
     let sealer = near.create(Direction::Transmit, context(&config, &security, 0));
     far.create(Direction::Receive, context(&config, &security, 0));
     let mut receiver = Receiver::new(config.clone(), security.clone()).unwrap();
+    // Out of order, so that the receiver has to reorder.
     for count in [1u32, 0, 3, 2] {
         let frames = near.send(&[gtpu(&clear(&config, &security, count, &[count as u8; 50]))], sealer, count.into());
         let got = far.receive(&frames).remove(0);

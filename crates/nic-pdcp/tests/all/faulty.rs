@@ -1,4 +1,4 @@
-//! A socket that does what sockets seldom do.
+//! A socket with rare faults.
 
 use core::net::SocketAddr;
 use core::task::{Context, Poll};
@@ -9,17 +9,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// A socket whose first sends end with an error, as a firewall's rule would have it, that takes nothing until then, or gives nothing.
+/// A socket that can fail its first sends, as with a firewall rule, accept nothing for a time, or deliver nothing.
 pub(crate) struct Faulty {
     pub(crate) socket: UdpSocket,
     pub(crate) errors: usize,
     pub(crate) gate: Option<(Box<dyn Alarm>, Instant)>,
-    /// What comes is kept here as long as this is so.
+    /// While set, received datagrams are held back.
     pub(crate) keeps: Arc<AtomicBool>,
 }
 
 impl Faulty {
-    /// One without faults.
+    /// Creates a socket without faults.
     pub(crate) fn new(socket: UdpSocket) -> Faulty {
         Faulty { socket, errors: 0, gate: None, keeps: Arc::default() }
     }

@@ -1,4 +1,4 @@
-//! The engines by themselves, and nodes over them.
+//! Tests of the engines alone, and of nodes that use them.
 
 mod engine;
 mod faulty;

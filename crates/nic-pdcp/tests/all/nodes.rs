@@ -1,4 +1,4 @@
-//! Nodes on two hosts: keys that change, NICs that are reset or full, strangers, and a wire that loses and reorders.
+//! Nodes on two hosts: key changes, NICs that are reset or full, unknown peers, and a wire that loses and reorders.
 
 use bytes::Bytes;
 use core::net::SocketAddr;
@@ -6,7 +6,7 @@ use core::time::Duration;
 use nic_sim::wire::LinkConfig;
 use offload_formats::{Gtpu, GtpuMessage};
 use pdcp::SnLen;
-use pdcp::gtpu::{OpenError, Tunnel};
+use pdcp::gtpu::{BearerOpenError, Tunnel};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,20 +15,21 @@ use crate::world::*;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(schedules_wanted()))]
 
-    /// With every kind of offload, over a bad wire, with NICs that are reset and accelerators that disappear: each SDU comes at most once, in
-    /// order and unchanged.
+    /// With every kind of offload, a bad wire, NIC resets and accelerators that disappear, each SDU arrives at most
+    /// once, in order and unchanged.
     #[test]
-    fn schedules(
+    fn sdus_arrive_at_most_once_and_in_order(
         seed: u64, near in prop::sample::select(&WAYS[..]), far in prop::sample::select(&WAYS[..]), contexts in 0u32..4,
         loss in prop::sample::select(&["0", "0.01", "0.1"][..]), resets in prop::collection::vec((0u64..3000, 0usize..2), 0..4),
         losses in prop::collection::vec((0u64..3000, 0usize..2), 0..3), short: bool, count in 1u32..2000,
     ) {
-        let mut world = World::new(seed, [near, far], contexts, bad_wire(loss));
+        let mut world = PdcpTestbed::new(seed, [near, far], contexts, bad_wire(loss));
         let mut config = config();
         if short {
             config.sn = SnLen::Twelve;
         }
         let bearers = world.open(0, &config, 0);
+        // Each task loses an accelerator or resets a NIC at some time in the first 3 ms.
         for (after, end) in losses {
             let host = world.ends[end].0.clone();
             drop(world.ends[0].0.spawn("loses its accelerator", async move {
@@ -46,45 +47,48 @@ proptest! {
         let hosts = [world.ends[0].0.clone(), world.ends[1].0.clone()];
         let came = world.bed.run_within(Duration::from_secs(60), carry(hosts, bearers, 1, count));
         prop_assert!(came.windows(2).all(|two| two[0] < two[1]), "in order, each once");
+        // Most SDUs arrive; a run of fewer than 20 may lose any number.
         prop_assert!(came.len() as u32 >= count / 2 || count < 20, "{} of {count}", came.len());
     }
 }
 
-/// Returns how many schedules to run: `PDCP_SCHEDULES`, or a few.
+/// Returns the number of schedules to run: `PDCP_SCHEDULES`, or a few.
 fn schedules_wanted() -> u32 {
     std::env::var("PDCP_SCHEDULES").map_or(24, |count| count.parse().expect("PDCP_SCHEDULES is a number"))
 }
 
-/// New keys begin at COUNT 0 again: what the old ones protected is not taken for theirs, in any way.
+/// New keys restart at COUNT 0, and PDUs under the old keys are not mistaken for PDUs under the new ones.
 #[test]
-fn new_keys_do_not_meddle_with_old_ones() {
+fn new_keys_do_not_affect_old_pdus() {
     for near in WAYS {
         for far in WAYS {
-            let mut world = World::new(3, [near, far], 8, LinkConfig::default());
+            let mut world = PdcpTestbed::new(3, [near, far], 8, LinkConfig::default());
             let bearers = world.open(0, &config(), 0);
             let hosts = [world.ends[0].0.clone(), world.ends[1].0.clone()];
             let came = world.bed.run_within(Duration::from_secs(60), carry(hosts, bearers, 3, 300));
             let all: Vec<_> = (0..3).flat_map(|epoch| (0..300).map(move |number| (epoch, number))).collect();
             assert_eq!(came, all, "{near:?} to {far:?}");
+            // The first SDUs of each epoch are sent before the NIC has the context.
             let by_nic = world.counters(0).protected_by_device;
-            assert_eq!(by_nic >= 800, near == How::Nic, "{near:?}: {by_nic}");
+            assert_eq!(by_nic >= 800, near == PduPath::Nic, "{near:?}: {by_nic}");
             let opened = world.counters(1).opened_by_device;
-            assert_eq!(opened >= 800, far != How::Cpu, "{far:?}: {opened}");
+            assert_eq!(opened >= 800, far != PduPath::Cpu, "{far:?}: {opened}");
         }
     }
 }
 
 /// A NIC without the engine, or without room, leaves the work to the CPU.
 #[test]
-fn without_room_in_the_nic_the_cpu_does_it() {
+fn cpu_works_if_the_nic_has_no_room() {
     for contexts in [0, 1] {
-        let mut world = World::new(4, [How::Nic, How::Nic], contexts, LinkConfig::default());
+        let mut world = PdcpTestbed::new(4, [PduPath::Nic, PduPath::Nic], contexts, LinkConfig::default());
         let bearers: Vec<_> = (0..3).map(|number| world.open(number, &config(), 0)).collect();
         let hosts = [world.ends[0].0.clone(), world.ends[1].0.clone()];
         for bearers in bearers {
             let came = world.bed.run_within(Duration::from_secs(60), carry(hosts.clone(), bearers, 1, 100));
             assert_eq!(came.len(), 100);
         }
+        // Some offload protected or opened every SDU, without failures.
         let (sent, received) = (world.counters(0), world.counters(1));
         assert_eq!(sent.protected_by_device + sent.protected_by_software, 300);
         assert_eq!(sent.protected_by_device > 0, contexts > 0);
@@ -92,10 +96,10 @@ fn without_room_in_the_nic_the_cpu_does_it() {
     }
 }
 
-/// An echo is answered; what is nobody's, or no GTP-U, is counted and makes nothing.
+/// Echo requests are answered; datagrams of unknown tunnels and other protocols are only counted.
 #[test]
-fn strangers_are_answered_or_counted() {
-    let mut world = World::new(5, [How::Nic, How::Cpu], 8, LinkConfig::default());
+fn unknown_peers_are_answered_or_counted() {
+    let mut world = PdcpTestbed::new(5, [PduPath::Nic, PduPath::Cpu], 8, LinkConfig::default());
     let _bearers = world.open(0, &config(), 0);
     let (host, _) = &world.ends[1];
     let stranger = host.stack().bind_udp(Some(4000)).unwrap();
@@ -103,6 +107,7 @@ fn strangers_are_answered_or_counted() {
     let answer = world.bed.run(async move {
         let mut data = vec![0; 11];
         Gtpu::new(GtpuMessage::Data, 99, 3).write(&mut data);
+        // An unknown tunnel; three malformed datagrams; an echo request.
         for datagram in
             [&data[..], b"", b"\x30", b"\x30\x63\x00\x00\x00\x00\x00\x01", b"\x32\x01\x00\x04\0\0\0\0\x12\x34\0\0"]
         {
@@ -116,8 +121,8 @@ fn strangers_are_answered_or_counted() {
 }
 
 #[test]
-fn a_tunnel_is_one_bearers_and_closed_with_it() {
-    let mut world = World::new(6, [How::Nic, How::Nic], 8, LinkConfig::default());
+fn tunnel_has_one_bearer_and_closes_with_it() {
+    let mut world = PdcpTestbed::new(6, [PduPath::Nic, PduPath::Nic], 8, LinkConfig::default());
     let [near, far] = world.open(0, &config(), 0);
     let node = world.ends[0].1.clone();
     let tunnel = Tunnel { local: 1, remote: 9, peer: (world.ends[1].0.address(), PORT).into() };
@@ -125,10 +130,12 @@ fn a_tunnel_is_one_bearers_and_closed_with_it() {
         let [sent, received] = keys(0, 0, 0);
         node.open(tunnel, config(), sent, received)
     };
-    assert!(matches!(open(), Err(OpenError::InUse(1))));
+    assert!(matches!(open(), Err(BearerOpenError::InUse(1))));
     let (host, settled) = (world.ends[0].0.clone(), Duration::from_millis(5));
     world.bed.run(async { host.runtime().sleep(settled).await });
+    // One context per direction.
     assert_eq!(world.ends[0].0.device_contexts(), 2);
+    // The contexts end with their bearers.
     drop((near, far));
     let host = world.ends[0].0.clone();
     world.bed.run(async { host.runtime().sleep(settled).await });
@@ -136,13 +143,14 @@ fn a_tunnel_is_one_bearers_and_closed_with_it() {
     assert!(open().is_ok());
 }
 
-/// A tunnel's number may be given to another bearer at once, with keys of its own: COUNT 0 is not used again with the old ones.
+/// A TEID may be reused at once by another bearer with its own keys: COUNT 0 is not used again with the old keys.
 #[test]
-fn a_tunnel_that_is_opened_again_has_its_own_keys() {
+fn reopened_tunnel_uses_its_own_keys() {
     for near in WAYS {
         for far in WAYS {
-            let mut world = World::new(7, [near, far], 8, LinkConfig::default());
+            let mut world = PdcpTestbed::new(7, [near, far], 8, LinkConfig::default());
             let hosts = [world.ends[0].0.clone(), world.ends[1].0.clone()];
+            // Each epoch opens the same TEIDs with other keys.
             for epoch in 0..3 {
                 let [near, far] = world.open(0, &config(), epoch);
                 let (host, got) = (hosts[0].clone(), std::sync::Arc::new(far));
@@ -151,6 +159,7 @@ fn a_tunnel_that_is_opened_again_has_its_own_keys() {
                     for number in 0..20 {
                         near.send(sdu(epoch, number)).await.unwrap();
                     }
+                    // The far end reads after all PDUs have arrived.
                     host.runtime().sleep(Duration::from_millis(5)).await;
                     let mut came = Vec::new();
                     while came.len() < 20 {
@@ -159,6 +168,7 @@ fn a_tunnel_that_is_opened_again_has_its_own_keys() {
                     came
                 });
                 assert!(came.iter().zip(0..).all(|(got, number)| *got == sdu(epoch, number)));
+                // Both ends of the tunnel are closed before the next epoch.
                 drop(got);
             }
             let counters = world.counters(1);
@@ -167,14 +177,16 @@ fn a_tunnel_that_is_opened_again_has_its_own_keys() {
     }
 }
 
-/// What a NIC opened by old keys may be read when there are new ones: it is in clear, and is not taken for what the new ones protect.
+/// PDUs that a NIC opened under old keys may be read after a key change. They are in clear, and must not be taken for
+/// PDUs under the new keys.
 #[test]
-fn what_old_keys_opened_is_late_under_new_ones() {
+fn pdus_opened_under_old_keys_are_stale() {
     for queues in [1, 4] {
-        let mut world = World::of_queues(8, [How::Cpu, How::Nic], queues, 8, LinkConfig::default());
+        let mut world = PdcpTestbed::for_queues(8, [PduPath::Cpu, PduPath::Nic], queues, 8, LinkConfig::default());
         let [near, far] = world.open(0, &config(), 0);
         let (host, keeps) = (world.ends[0].0.clone(), world.keeps[1].clone());
         let came = world.bed.run_within(Duration::from_secs(5), async move {
+            // Each pause lets contexts and datagrams arrive.
             let pause = || host.runtime().sleep(Duration::from_millis(5));
             let send = async |epoch: u8| {
                 for number in 0..10 {
@@ -182,16 +194,19 @@ fn what_old_keys_opened_is_late_under_new_ones() {
                 }
             };
             pause().await;
+            // The far socket withholds the datagrams that the NIC has opened.
             keeps.store(true, Relaxed);
             send(0).await;
             pause().await;
+            // The far end changes its keys before it reads them.
             let [sent, received] = keys(0, 1, 1);
             far.reestablish(sent, received).unwrap();
             pause().await;
             keeps.store(false, Relaxed);
-            // Its node looks at the socket again.
+            // This makes the node poll its socket again.
             far.send(sdu(1, 0)).await.unwrap();
             pause().await;
+            // Now the near end follows.
             let [sent, received] = keys(0, 1, 0);
             near.reestablish(sent, received).unwrap();
             send(1).await;

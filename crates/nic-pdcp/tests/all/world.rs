@@ -15,7 +15,7 @@ use offload_host_stack::{Host, TcpConfig};
 use offload_testbed::Testbed;
 use offload_testbed::bed::BedHost;
 use pdcp::crypto::{Algorithm, Direction, Key};
-use pdcp::gtpu::{Bearer, GtpuCounters, Node, Protection, Tunnel};
+use pdcp::gtpu::{Bearer, GtpuCounters, Node, PduProtection, Tunnel};
 use pdcp::{BearerKind, Config, Security, SnLen};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,50 +25,56 @@ use crate::faulty::Faulty;
 pub(crate) const PORT: u16 = 2152;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum PduPath {
     Cpu,
     Nic,
     Jobs,
 }
 
-pub(crate) const WAYS: [How; 3] = [How::Cpu, How::Nic, How::Jobs];
+pub(crate) const WAYS: [PduPath; 3] = [PduPath::Cpu, PduPath::Nic, PduPath::Jobs];
 
-pub(crate) struct World {
+pub(crate) struct PdcpTestbed {
     pub(crate) bed: Testbed,
     pub(crate) ends: [(BedHost, Node); 2],
-    /// Whether an end's sockets keep what comes to themselves.
+    /// Whether an end's sockets hold back received datagrams.
     pub(crate) keeps: [Arc<AtomicBool>; 2],
 }
 
-impl World {
-    /// Two hosts, each with room for so many contexts in its NIC.
-    pub(crate) fn new(seed: u64, hows: [How; 2], contexts: u32, wire: LinkConfig) -> World {
-        World::with_accelerator(seed, hows, contexts, wire, LookasideConfig::default())
+impl PdcpTestbed {
+    /// Creates two hosts with room for `contexts` contexts in each NIC.
+    pub(crate) fn new(seed: u64, hows: [PduPath; 2], contexts: u32, wire: LinkConfig) -> PdcpTestbed {
+        PdcpTestbed::with_accelerator(seed, hows, contexts, wire, LookasideConfig::default())
     }
 
-    /// NICs of so many queues, each with room for so many contexts.
-    pub(crate) fn of_queues(seed: u64, hows: [How; 2], queues: u16, contexts: u32, wire: LinkConfig) -> World {
-        World::with(seed, hows, queues, contexts, wire, LookasideConfig::default())
+    /// Creates two hosts with multi-queue NICs, each with room for `contexts` contexts.
+    pub(crate) fn for_queues(
+        seed: u64,
+        hows: [PduPath; 2],
+        queues: u16,
+        contexts: u32,
+        wire: LinkConfig,
+    ) -> PdcpTestbed {
+        PdcpTestbed::with(seed, hows, queues, contexts, wire, LookasideConfig::default())
     }
 
     pub(crate) fn with_accelerator(
         seed: u64,
-        hows: [How; 2],
+        hows: [PduPath; 2],
         contexts: u32,
         wire: LinkConfig,
         accelerator: LookasideConfig,
-    ) -> World {
-        World::with(seed, hows, 1, contexts, wire, accelerator)
+    ) -> PdcpTestbed {
+        PdcpTestbed::with(seed, hows, 1, contexts, wire, accelerator)
     }
 
     fn with(
         seed: u64,
-        hows: [How; 2],
+        hows: [PduPath; 2],
         queues: u16,
         contexts: u32,
         wire: LinkConfig,
         accelerator: LookasideConfig,
-    ) -> World {
+    ) -> PdcpTestbed {
         let nic = NicConfig { lro_datagrams: true, context_cache_bytes: 3 * 208, queues, ..NicConfig::default() };
         let mut builder = Testbed::builder(Seed(seed));
         for name in ["near", "far"] {
@@ -81,23 +87,23 @@ impl World {
         let ends = [0, 1].map(|number| {
             let host = bed.host(number).clone();
             let protection = || match hows[number] {
-                How::Cpu => Protection::Cpu,
-                How::Nic => Protection::Device,
-                How::Jobs => Protection::Jobs(Box::new(host.accelerator().unwrap().client())),
+                PduPath::Cpu => PduProtection::Cpu,
+                PduPath::Nic => PduProtection::Device,
+                PduPath::Jobs => PduProtection::Jobs(Box::new(host.accelerator().unwrap().client())),
             };
             let socket = |shard: &Host| {
                 let socket = Faulty::new(shard.bind_udp(Some(PORT)).unwrap());
                 Faulty { keeps: keeps[number].clone(), ..socket }
             };
             let queues = host.shards().iter().map(|shard| (socket(shard), protection()));
-            let (node, drivers) = Node::of_queues(queues, host.runtime());
+            let (node, drivers) = Node::for_queues(queues, host.runtime());
             drivers.into_iter().for_each(|driver| drop(host.spawn("pdcp", driver)));
             (host, node)
         });
-        World { bed, ends, keeps }
+        PdcpTestbed { bed, ends, keeps }
     }
 
-    /// A bearer at both ends.
+    /// Opens a bearer at both ends.
     pub(crate) fn open(&self, number: u32, config: &Config, epoch: u8) -> [Bearer; 2] {
         let address = |end: usize| SocketAddr::from((self.ends[end].0.address(), PORT));
         [0, 1].map(|end| {
@@ -108,22 +114,22 @@ impl World {
         })
     }
 
-    /// A bearer of another node at the near host, and its peer.
+    /// Opens a bearer of another node at the near host, and its peer.
     pub(crate) fn pair(
         &self,
         socket: impl DatagramSocket + 'static,
-        protection: Protection,
+        protection: PduProtection,
         config: Config,
     ) -> (Bearer, Bearer) {
         let (_, near, far) = self.pair_of(socket, protection, config);
         (near, far)
     }
 
-    /// Makes the same pair, and returns that node too.
+    /// Opens the same pair, and returns that node too.
     pub(crate) fn pair_of(
         &self,
         socket: impl DatagramSocket + 'static,
-        protection: Protection,
+        protection: PduProtection,
         config: Config,
     ) -> (Node, Bearer, Bearer) {
         let host = &self.ends[0].0;
@@ -143,7 +149,7 @@ impl World {
     }
 }
 
-/// Of what an end sends, and of what it receives.
+/// Returns the keys of an end's sending and receiving direction.
 pub(crate) fn keys(bearer: u32, epoch: u8, end: usize) -> [Security; 2] {
     let algorithm = [Algorithm::Snow3g, Algorithm::Aes128, Algorithm::Zuc256][bearer as usize % 3];
     let of = |direction: Direction| {
@@ -175,31 +181,31 @@ pub(crate) fn config_with(buffer: usize) -> Config {
     config
 }
 
-/// SDUs of several lengths that say their number, and the keys in use.
+/// Returns an SDU of varying length that contains its number and the epoch of the keys.
 pub(crate) fn sdu(epoch: u8, number: u32) -> Bytes {
     let mut sdu = vec![epoch; 5 + (number as usize * 37 / 8) % 1200];
     sdu[1..5].copy_from_slice(&number.to_be_bytes());
     sdu.into()
 }
 
-/// Sends so many SDUs, and takes them until the end marker comes; says which came.
+/// Sends `count` SDUs per epoch, receives until the end marker, and returns the received SDUs.
 pub(crate) async fn carry(hosts: [BedHost; 2], bearers: [Bearer; 2], epochs: u8, count: u32) -> Vec<(u8, u32)> {
-    carry_on(Flow { bearer: 0, epochs, count, burst: 25 }, hosts, bearers).await
+    carry_on(SduFlow { bearer: 0, epochs, count, burst: 25 }, hosts, bearers).await
 }
 
-/// What is sent on one bearer.
-pub(crate) struct Flow {
+/// The traffic of one bearer.
+pub(crate) struct SduFlow {
     pub(crate) bearer: u32,
     pub(crate) epochs: u8,
-    /// SDUs by each generation of keys.
+    /// SDUs per epoch of keys.
     pub(crate) count: u32,
-    /// As many at a time: all bearers' together have room in the receiver's socket.
+    /// SDUs sent at a time. All bursts together must fit into the receiver's socket.
     pub(crate) burst: u32,
 }
 
-/// The same on one of several bearers.
-pub(crate) async fn carry_on(flow: Flow, hosts: [BedHost; 2], [near, far]: [Bearer; 2]) -> Vec<(u8, u32)> {
-    let Flow { bearer, epochs, count, burst } = flow;
+/// Carries the traffic of one of several bearers.
+pub(crate) async fn carry_on(flow: SduFlow, hosts: [BedHost; 2], [near, far]: [Bearer; 2]) -> Vec<(u8, u32)> {
+    let SduFlow { bearer, epochs, count, burst } = flow;
     let runtime = hosts[0].runtime();
     let sending = hosts[0].spawn("sends", async move {
         for epoch in 0..epochs {
@@ -213,7 +219,7 @@ pub(crate) async fn carry_on(flow: Flow, hosts: [BedHost; 2], [near, far]: [Bear
                     runtime.sleep(Duration::from_micros(100)).await;
                 }
             }
-            // Long enough for all of it, and for t-Reordering.
+            // Long enough for all PDUs to arrive and for t-Reordering.
             runtime.sleep(Duration::from_millis(20)).await;
         }
         loop {

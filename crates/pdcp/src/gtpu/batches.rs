@@ -1,6 +1,6 @@
-//! PDUs in jobs of an accelerator: each job has those of one bearer and direction that were there at once.
+//! PDUs in jobs of an accelerator. Each job has the PDUs of one bearer and direction that were available together.
 
-use super::core::{Core, GtpuCounters, State};
+use super::core::{BearerState, GtpuCounters, NodeCore};
 use crate::device::{BATCHES, BatchPdu, PdcpContext, batch, batch_done, run_batch};
 use crate::{ClearPdu, Incoming, Security};
 use ::core::task::Context;
@@ -11,36 +11,36 @@ use offload_api::{
 use offload_base::{Instant, WakeList};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A queue, the sessions there, and what is under way.
-pub(super) struct Batches {
+/// A job queue, its sessions and the jobs under way.
+pub(super) struct JobBatches {
     queue: Box<dyn JobQueue>,
-    /// By TEID, by which of its keys, and whether they open.
+    /// Sessions by TEID, epoch of the keys, and whether the session opens PDUs.
     sessions: BTreeMap<(u32, u64, bool), Handle>,
-    under_way: BTreeMap<u64, UnderWay>,
+    under_way: BTreeMap<u64, SentBatch>,
     /// Jobs that the queue had no place for.
     refused: VecDeque<CompletedJob>,
     next: u64,
 }
 
-struct UnderWay {
+struct SentBatch {
     tunnel: u32,
-    /// By which of its keys.
+    /// The epoch of the bearer's keys.
     epoch: u64,
     way: Way,
     context: PdcpContext,
     session: Option<Handle>,
 }
 
-impl Batches {
-    pub(super) fn new(queue: Box<dyn JobQueue>) -> Batches {
-        Batches { queue, sessions: BTreeMap::new(), under_way: BTreeMap::new(), refused: VecDeque::new(), next: 0 }
+impl JobBatches {
+    pub(super) fn new(queue: Box<dyn JobQueue>) -> JobBatches {
+        JobBatches { queue, sessions: BTreeMap::new(), under_way: BTreeMap::new(), refused: VecDeque::new(), next: 0 }
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.under_way.len() >= MOST || self.queue.room() == 0
+        self.under_way.len() >= MAX_JOBS || self.queue.room() == 0
     }
 
-    /// The keys of a bearer are no longer used.
+    /// Removes the sessions of keys that are no longer used.
     fn forget(&mut self, (tunnel, epoch): (u32, u64)) {
         for opens in [false, true] {
             if let Some(session) = self.sessions.remove(&(tunnel, epoch, opens)) {
@@ -49,7 +49,7 @@ impl Batches {
         }
     }
 
-    /// Whether PDUs of a bearer are under way that are to be sent.
+    /// Tests whether jobs have PDUs of a bearer that must still be sent.
     pub(super) fn is_sending(&self, tunnel: u32) -> bool {
         self.under_way.values().any(|one| one.tunnel == tunnel && one.way == Way::Apply)
     }
@@ -58,25 +58,27 @@ impl Batches {
         self.queue.next_event()
     }
 
-    /// Protects PDUs, which are sent when the job ends.
-    pub(super) fn protect(&mut self, now: Instant, state: &mut State, pdus: &[ClearPdu]) {
+    /// Protects PDUs by a job, which sends the PDUs when it ends.
+    pub(super) fn protect(&mut self, now: Instant, state: &mut BearerState, pdus: &[ClearPdu]) {
         let pdus: Vec<_> = pdus.iter().map(|pdu| (pdu.count(), pdu.to_bytes())).collect();
         self.submit(now, state, Way::Apply, pdus);
     }
 
-    /// Opens PDUs. The PDUs of a bearer go up in the order of their arrival, as they do without an accelerator, so that slow or overtaking jobs
-    /// do not move the window of COUNTs.
+    /// Opens PDUs by a job. The PDUs of a bearer reach the receiver in the order of arrival, as without an accelerator,
+    /// so that slow or overtaking jobs do not move the window of COUNTs.
     pub(super) fn open(
         &mut self,
         now: Instant,
-        state: &mut State,
+        state: &mut BearerState,
         pdus: Vec<Incoming>,
         counters: &mut GtpuCounters,
         woken: &mut WakeList,
     ) {
         let (sn, is_signalling) = (state.config.sn, state.config.kind == crate::BearerKind::Signalling);
-        // A job needs its COUNTs now. Without losses, all PDUs under way come first. A wrong guess costs a second pass by the CPU.
+        // A job needs the COUNTs now. Without losses, all PDUs under way come first. A wrong guess costs a second pass
+        // by the CPU.
         let next = state.entity.receiver().expected() + state.opening.pdus() as u64;
+        // Control PDUs are neither ciphered nor authenticated, so no job gets them.
         let (mut closed, mut others): (Vec<(u32, BytesMut)>, Vec<Incoming>) = Default::default();
         for pdu in pdus {
             match pdu {
@@ -93,6 +95,7 @@ impl Batches {
         if closed.is_empty() {
             return;
         }
+        // The PDUs still wait for earlier jobs, although the CPU opens them.
         if self.is_full() || state.opening.is_full(state.config.buffer) {
             let pdus = closed.into_iter().map(|(_, pdu)| Incoming::Pdu(pdu)).collect();
             match state.opening.push_ready(pdus, state.config.buffer) {
@@ -105,20 +108,22 @@ impl Batches {
         self.submit(now, state, Way::Undo, closed);
     }
 
-    fn submit(&mut self, now: Instant, state: &State, way: Way, pdus: Vec<(u32, BytesMut)>) {
+    fn submit(&mut self, now: Instant, state: &BearerState, way: Way, pdus: Vec<(u32, BytesMut)>) {
         let security = &state.keys[usize::from(way == Way::Undo)];
         let context = self.context(state, security);
         let session = self.session((state.tunnel.local, state.epoch), way, &context);
+        // A job without a session is still recorded, so that the CPU processes it in its turn.
         let mut job = batch(session.unwrap_or(NONE), way, &pdus);
         job.user = self.next;
         self.next += 1;
         self.under_way
-            .insert(job.user, UnderWay { tunnel: state.tunnel.local, epoch: state.epoch, way, context, session });
+            .insert(job.user, SentBatch { tunnel: state.tunnel.local, epoch: state.epoch, way, context, session });
         let user = job.user;
         let taken = if session.is_some() { self.queue.submit(now, job) } else { Err(job) };
         match taken {
             Ok(()) => self.queue.flush(now),
-            // The session took the last place, or another client did: the CPU does it, as it does what is lost. The session is all right.
+            // The session may have taken the last place in the queue, or another client did. The CPU processes the job
+            // like a lost one. The session remains valid.
             Err(job) => {
                 self.under_way.entry(user).and_modify(|of| of.session = None);
                 self.refused.push_back(job.done(JobOutcome::failed(JobStatus::NoSession)));
@@ -127,17 +132,19 @@ impl Batches {
         }
     }
 
-    fn context(&self, state: &State, security: &Security) -> PdcpContext {
+    fn context(&self, state: &BearerState, security: &Security) -> PdcpContext {
         PdcpContext { config: state.config.clone(), security: security.clone(), next: 0, drops_duplicates: false }
     }
 
-    /// The session of a bearer and direction, made when it is used first. `None`: the accelerator has no room, or not the engine.
+    /// Returns the session of a bearer and direction, created at first use. `None` if the accelerator has no room or
+    /// lacks the engine.
     fn session(&mut self, (tunnel, epoch): (u32, u64), way: Way, context: &PdcpContext) -> Option<Handle> {
         let key = (tunnel, epoch, way == Way::Undo);
         if let Some(session) = self.sessions.get(&key) {
             return Some(*session);
         }
         let contexts = self.queue.contexts();
+        // The engine keeps one context per direction, as a NIC's packet engine does.
         let direction = if way == Way::Apply { Direction::Transmit } else { Direction::Receive };
         let (engine, spec) = (contexts.engine(BATCHES)?.number, Box::new(context.clone()));
         let made = contexts.create(NewContext { engine, direction, flow: None, keys: Vec::new(), spec }).ok()?;
@@ -145,17 +152,17 @@ impl Batches {
         Some(made)
     }
 
-    /// Takes ended jobs, as long as there is room for their PDUs. Returns whether the driver is to come back at once.
+    /// Processes finished jobs while there is room for their PDUs. Returns whether the driver must poll again at once.
     pub(super) fn complete(
         &mut self,
         cx: &mut Context<'_>,
         now: Instant,
-        core: &mut Core,
+        core: &mut NodeCore,
         socket: &mut dyn DatagramSocket,
     ) -> bool {
         let mut any = false;
         core.closed.drain(..).for_each(|keys| self.forget(keys));
-        // What happens to sessions, the status of jobs says.
+        // The status of jobs shows the loss of sessions, so the events are not needed.
         while self.queue.contexts().poll_news().is_some() {}
         while core.outgoing.has_room()
             && let Some(done) = self.refused.pop_front().or_else(|| self.queue.complete(now))
@@ -167,13 +174,15 @@ impl Batches {
         any || core.outgoing.has_room() && !self.queue.arm(cx.waker())
     }
 
-    fn take(&mut self, now: Instant, done: CompletedJob, core: &mut Core, socket: &mut dyn DatagramSocket) {
-        let Some(UnderWay { tunnel, epoch, way, context, session }) = self.under_way.remove(&done.user) else { return };
+    fn take(&mut self, now: Instant, done: CompletedJob, core: &mut NodeCore, socket: &mut dyn DatagramSocket) {
+        let Some(SentBatch { tunnel, epoch, way, context, session }) = self.under_way.remove(&done.user) else {
+            return;
+        };
         let (user, source, (status, mut pdus)) = (done.user, done.source.clone(), batch_done(done));
         let is_done = status == JobStatus::Done;
         if !is_done {
             core.counters.batches_lost += 1;
-            // It is asked for anew, and given back if the device has it still.
+            // A new session is requested with the next job. The device frees the old one if it still exists.
             if let Some(session) = session {
                 let key = (tunnel, epoch, way == Way::Undo);
                 if self.sessions.get(&key) == Some(&session) {
@@ -186,6 +195,7 @@ impl Batches {
             let outcome = run_batch(&context, &mut job);
             pdus = batch_done(job.done(outcome)).1;
         }
+        // The bearer was closed or has new keys, so the PDUs belong to no SDU any more.
         if core.bearers.get(&tunnel).is_none_or(|state| state.epoch != epoch) {
             core.counters.stale += pdus.len() as u64;
             return;
@@ -206,7 +216,7 @@ impl Batches {
     }
 }
 
-/// Of jobs that the CPU does.
+/// The session handle of jobs that the CPU processes.
 const NONE: Handle = Handle { index: u32::MAX, generation: u32::MAX };
-/// Jobs under way.
-const MOST: usize = 64;
+/// Limit of jobs under way.
+const MAX_JOBS: usize = 64;

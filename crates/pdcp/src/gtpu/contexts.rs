@@ -1,7 +1,7 @@
-//! What a NIC is told of bearers: a context in each direction, asked for when the bearer is opened, and again when the NIC would not
-//! or lost it.
+//! Contexts of bearers in a NIC: one per direction, requested when the bearer is opened, and again after a refusal or
+//! loss.
 
-use super::core::{Core, State};
+use super::core::{BearerState, NodeCore};
 use crate::device::{PACKETS, PdcpContext, tunnel_key};
 use offload_api::{
     ContextBackoff, ContextNews, ContextRefusal, DatagramSocket, Direction, Handle, Key, NewContext, SocketEvent,
@@ -10,22 +10,22 @@ use std::collections::HashMap;
 
 /// The contexts of one bearer.
 pub(super) struct Contexts {
-    transmit: Place,
-    receive: Place,
-    /// Receive contexts that there were with the same keys: what they opened comes up late.
+    transmit: ContextSlot,
+    receive: ContextSlot,
+    /// Earlier receive contexts with the same keys, because packets that they opened may be read late.
     had: Vec<Handle>,
 }
 
 #[derive(Default)]
-struct Place {
+struct ContextSlot {
     wanted: bool,
     context: Option<Handle>,
     again: ContextBackoff,
 }
 
-impl Place {
-    fn new(wanted: bool) -> Place {
-        let mut place = Place { wanted, ..Place::default() };
+impl ContextSlot {
+    fn new(wanted: bool) -> ContextSlot {
+        let mut place = ContextSlot { wanted, ..ContextSlot::default() };
         place.again.begin();
         place
     }
@@ -44,40 +44,41 @@ impl Place {
 
 impl Contexts {
     pub(super) fn new(wanted: bool) -> Contexts {
-        Contexts { transmit: Place::new(wanted), receive: Place::new(wanted), had: Vec::new() }
+        Contexts { transmit: ContextSlot::new(wanted), receive: ContextSlot::new(wanted), had: Vec::new() }
     }
 
-    /// Gives up all contexts, which are to be given back.
+    /// Removes and returns all contexts, which the caller must give back.
     pub(super) fn begin_again(&mut self) -> Vec<Handle> {
         let wanted = self.transmit.wanted;
         let Contexts { transmit, receive, .. } = ::core::mem::replace(self, Contexts::new(wanted));
         transmit.context.into_iter().chain(receive.context).collect()
     }
 
-    /// What protects PDUs.
+    /// Returns the context that protects PDUs.
     pub(super) fn sealer(&self) -> Option<Handle> {
         self.transmit.context
     }
 
-    /// Whether what this context opened was opened by the keys that are in use.
+    /// Tests whether a context has the current keys.
     pub(super) fn is_ours(&self, context: Handle) -> bool {
         self.receive.context == Some(context) || self.had.contains(&context)
     }
 
-    /// Counts a received PDU. Returns whether the device is to be asked for the receive context now.
+    /// Counts a received PDU. Returns whether the receive context must be requested now.
     pub(super) fn note_received(&mut self) -> bool {
         self.receive.note_units(1)
     }
 
-    /// Counts sent PDUs. Returns whether the device is to be asked for the transmit context now.
+    /// Counts sent PDUs. Returns whether the transmit context must be requested now.
     pub(super) fn note_sent(&mut self, pdus: usize) -> bool {
         self.transmit.note_units(pdus)
     }
 
     fn lose(&mut self, is_lost: impl Fn(Handle) -> bool) {
         if let Some(context) = self.receive.context.filter(|context| is_lost(*context)) {
+            // Packets opened by the lost context may still be in the socket.
             self.had.push(context);
-            if self.had.len() > MOST_HAD {
+            if self.had.len() > MAX_FORMER {
                 self.had.remove(0);
             }
         }
@@ -89,7 +90,7 @@ impl Contexts {
     }
 }
 
-impl Core {
+impl NodeCore {
     /// Records lost contexts and packets. A bearer asks for a lost context again with one of its next PDUs.
     pub(super) fn note_event(&mut self, event: SocketEvent) {
         match event {
@@ -109,8 +110,8 @@ impl Core {
     }
 }
 
-/// Gives contexts back, and asks for those that bearers lack.
-pub(super) fn tell(core: &mut Core, socket: &mut dyn DatagramSocket) {
+/// Gives contexts back, and requests missing ones.
+pub(super) fn update_device(core: &mut NodeCore, socket: &mut dyn DatagramSocket) {
     if core.asking.is_empty() && core.given_up.is_empty() {
         return;
     }
@@ -120,7 +121,7 @@ pub(super) fn tell(core: &mut Core, socket: &mut dyn DatagramSocket) {
     for context in &given_up {
         core.owners.remove(context);
     }
-    let Core { bearers, counters, owners, .. } = core;
+    let NodeCore { bearers, counters, owners, .. } = core;
     let mut has_engine = false;
     socket.control(&mut |contexts| {
         given_up.drain(..).for_each(|context| contexts.remove(context));
@@ -132,6 +133,7 @@ pub(super) fn tell(core: &mut Core, socket: &mut dyn DatagramSocket) {
             }
         }
     });
+    // Without the engine, no bearer asks again.
     if !has_engine {
         for state in core.bearers.values_mut() {
             (state.contexts.transmit.wanted, state.contexts.receive.wanted) = (false, false);
@@ -140,15 +142,15 @@ pub(super) fn tell(core: &mut Core, socket: &mut dyn DatagramSocket) {
     }
 }
 
-/// Asks for the contexts that the bearer lacks. Returns the number of contexts that the device gave.
+/// Requests a bearer's missing contexts. Returns the number granted.
 fn ask_for(
-    state: &mut State,
+    state: &mut BearerState,
     contexts: &mut dyn offload_api::Contexts,
     engine: u8,
     owners: &mut HashMap<Handle, u32>,
 ) -> u64 {
     let mut given = 0;
-    let State { contexts: of, keys: [sent, received], config, entity, tunnel, .. } = state;
+    let BearerState { contexts: of, keys: [sent, received], config, entity, tunnel, .. } = state;
     let asks = [
         (&mut of.transmit, Direction::Transmit, sent, Vec::new()),
         (&mut of.receive, Direction::Receive, received, vec![Key::Engine(engine, tunnel_key(tunnel.local))]),
@@ -157,6 +159,7 @@ fn ask_for(
         if !place.is_due() {
             continue;
         }
+        // The device continues at the receiver's window, not at COUNT 0.
         let next = entity.receiver().expected();
         let spec = PdcpContext { config: config.clone(), security: security.clone(), next, drops_duplicates: false };
         match contexts.create(NewContext { engine, direction, flow: None, keys, spec: Box::new(spec) }) {
@@ -173,22 +176,23 @@ fn ask_for(
     given
 }
 
-/// What a context that was lost had opened is read soon after.
-const MOST_HAD: usize = 8;
+/// Limit of remembered contexts. Packets that a lost context opened are read soon after.
+const MAX_FORMER: usize = 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gtpu::Tunnel;
-    use crate::gtpu::queues::Place as QueuePlace;
+    use crate::gtpu::queues::QueuePlace;
     use crate::{BearerKind, Config, Entity, Security, SnLen};
     use cellular_crypto::Direction as Way;
     use std::sync::Arc;
 
-    /// A full device costs an idle bearer one question, and then nothing: each turn of the driver looks at bearers that have PDUs.
+    /// A full device costs an idle bearer one request and then nothing. Each turn of the driver considers only bearers
+    /// with PDUs.
     #[test]
-    fn refused_bearers_ask_with_their_own_pdus_only() {
-        let mut core = Core::new(QueuePlace::new(0, 1), true, false, Arc::default());
+    fn refused_bearer_asks_again_only_with_its_own_pdus() {
+        let mut core = NodeCore::new(QueuePlace::new(0, 1), true, false, Arc::default());
         let config = Config::data(BearerKind::Unacknowledged, SnLen::Eighteen);
         let null = || Security::new(1, Way::Uplink).expect("an identity");
         for local in 1..=100 {
@@ -196,7 +200,8 @@ mod tests {
             let tunnel = Tunnel { local, remote: local, peer: ([10, 0, 0, 1], 2152).into() };
             core.open(tunnel, config.clone(), [null(), null()], entity).expect("a free TEID");
         }
-        let ask = |core: &mut Core| {
+        // Stands for a turn of the driver with a device that refuses everything.
+        let ask = |core: &mut NodeCore| {
             let due = ::core::mem::take(&mut core.asking);
             for tunnel in &due {
                 let contexts = &mut core.bearers.get_mut(tunnel).expect("it is open").contexts;

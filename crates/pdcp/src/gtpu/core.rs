@@ -1,12 +1,12 @@
-//! The bearers of a queue, and the datagrams that come for them.
+//! The bearers of a queue, and the datagrams received for them.
 
-use super::batches::Batches;
+use super::batches::JobBatches;
 use super::contexts::Contexts;
 use super::opening::OpeningBatches;
-use super::queues::Place;
-use super::sending::Outgoing;
-use super::used_keys::UsedKeys;
-use super::{BearerError, OpenError, Tunnel, contexts};
+use super::queues::QueuePlace;
+use super::sending::OutgoingPdus;
+use super::used_keys::RecentKeys;
+use super::{BearerError, BearerOpenError, Tunnel, contexts};
 use crate::config::cost as cost_of;
 use crate::{Config, Entity, Incoming, Sdu, Security};
 use ::core::task::Waker;
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 offload_base::counters! {
-    /// What a node counts.
+    /// Counters of a node.
     ///
     /// ```
     /// use pdcp::gtpu::GtpuCounters;
@@ -28,98 +28,98 @@ offload_base::counters! {
     /// ```
     #[non_exhaustive]
     pub struct GtpuCounters {
-        /// PDUs that were handed to a NIC to be protected.
+        /// PDUs handed to a NIC for protection.
         pub protected_by_device: "PdcpProtectedDevice",
-        /// PDUs that the CPU protected.
+        /// PDUs protected by the CPU.
         pub protected_by_software: "PdcpProtectedSw",
-        /// PDUs that jobs protected.
+        /// PDUs protected by jobs.
         pub protected_by_jobs: "PdcpProtectedJobs",
-        /// PDUs that a NIC, or a job, opened, with the COUNT that the receiver finds too.
+        /// PDUs opened by a NIC or a job with the right COUNT.
         pub opened_by_device: "PdcpOpenedDevice",
-        /// PDUs that came as they were sent, and that the CPU, or a job, opened.
+        /// PDUs received as sent, and opened by the CPU or a job.
         pub opened_here: "PdcpOpenedHere",
-        /// PDUs that a device had opened with another COUNT, and the CPU did again.
+        /// PDUs opened by a device with a wrong COUNT, and again by the CPU.
         pub redone: "PdcpRedone",
-        /// PDUs dropped: MAC-I did not fit.
+        /// PDUs dropped because of an invalid MAC-I.
         pub integrity: "PdcpIntegrity",
-        /// PDUs dropped: they were there before, or came too late.
+        /// PDUs dropped as duplicates or too late.
         pub duplicates: "PdcpDuplicates",
-        /// PDUs dropped: too short, outside the window, or more wait than there is room for.
+        /// PDUs dropped as too short, outside the window, or for lack of buffer space.
         pub dropped: "PdcpDropped",
-        /// COUNTs that were given up, since what they are of did not come in time.
+        /// COUNTs given up because their PDUs did not arrive in time.
         pub given_up: "PdcpGivenUp",
-        /// SDUs dropped: their bearer has as many unread as there is room for.
+        /// SDUs dropped because unread SDUs filled their bearer's buffer.
         pub unread: "PdcpUnread",
-        /// Batches that were lost with an accelerator's engine, and that the CPU did.
+        /// The batches lost with an accelerator's engine, and processed by the CPU.
         pub batches_lost: "PdcpBatchesLost",
-        /// Datagrams that came to another queue than their bearer's, and were handed to that.
+        /// Datagrams forwarded to their bearer's queue.
         pub handed_on: "GtpuHandedOn",
-        /// Of these, those that found no room there.
+        /// Forwarded datagrams dropped for lack of room.
         pub handed_drops: "GtpuHandedDrops",
-        /// Datagrams with a TEID that no bearer has.
+        /// Datagrams with an unknown TEID.
         pub no_tunnel: "GtpuNoTunnel",
-        /// Datagrams that are no GTP-U, or of messages that are not known here.
+        /// Datagrams that are not GTP-U, or have an unknown message type.
         pub malformed: "GtpuMalformed",
-        /// Echo requests that were answered.
+        /// Echo requests answered.
         pub echoes: "GtpuEchoes",
-        /// Contexts that a NIC gave.
+        /// Contexts granted by a NIC.
         pub contexts: "PdcpContexts",
-        /// PDUs that a NIC had opened for keys that are no longer used.
+        /// PDUs opened by a NIC under keys that are no longer used.
         pub stale: "PdcpStale",
-        /// PDUs that were lost on their way into a NIC.
+        /// PDUs lost on the way into a NIC.
         pub lost_in_device: "PdcpLostDevice",
-        /// Datagrams that the socket refused.
+        /// Datagrams refused by the socket.
         pub refused: "GtpuRefused",
     }
 }
 
-pub(super) struct Core {
-    pub(super) bearers: BTreeMap<u32, State>,
-    /// Which queue of the node this is.
-    pub(super) place: Place,
-    /// Those that may have something to send.
+pub(super) struct NodeCore {
+    pub(super) bearers: BTreeMap<u32, BearerState>,
+    /// The number of this queue.
+    pub(super) place: QueuePlace,
+    /// Bearers that may have PDUs to send.
     pub(super) ready: BTreeSet<u32>,
-    /// Those with a timer that runs.
+    /// Bearers with a running timer.
     deadlines: BTreeSet<(Instant, u32)>,
-    /// Bearers for which the device is to be asked for contexts now.
+    /// Bearers that need contexts from the device now.
     pub(super) asking: BTreeSet<u32>,
     /// The bearer of each context.
     pub(super) owners: HashMap<Handle, u32>,
-    /// Of closed bearers, and of those with other keys now: the TEID, and which keys they had.
+    /// TEID and epoch of keys that are no longer used.
     pub(super) closed: Vec<(u32, u64)>,
-    /// How many keys there were so far.
+    /// The next epoch.
     epochs: u64,
-    /// Keys that the node sent under, at all of its queues.
-    used_keys: Arc<Mutex<UsedKeys>>,
-    /// An accelerator is to protect.
+    /// Keys under which the node has sent, shared by all queues.
+    used_keys: Arc<Mutex<RecentKeys>>,
+    /// Whether an accelerator protects PDUs.
     has_jobs: bool,
-    /// A NIC is to protect.
+    /// Whether a NIC protects PDUs.
     pub(super) is_device: bool,
-    /// Contexts whose bearers are gone.
+    /// Contexts of closed bearers and of old keys.
     pub(super) given_up: Vec<Handle>,
     pub(super) counters: GtpuCounters,
     pub(super) driver: Option<Waker>,
-    /// Tasks to be woken once the core is unlocked.
+    /// Tasks to wake when the core is unlocked.
     pub(super) woken: WakeList,
-    /// There is no driver any more.
+    /// Whether the driver is gone.
     pub(super) ended: bool,
-    pub(super) outgoing: Outgoing,
+    pub(super) outgoing: OutgoingPdus,
 }
 
-pub(super) struct State {
+pub(super) struct BearerState {
     pub(super) tunnel: Tunnel,
     pub(super) config: Config,
-    /// Of what is sent, and of what is received.
+    /// The keys of the sending and of the receiving direction.
     pub(super) keys: [Security; 2],
     pub(super) entity: Entity,
     pub(super) contexts: Contexts,
-    /// Names its keys: no others at this node ever have this number.
+    /// The number of the keys, unique in this queue.
     pub(super) epoch: u64,
-    /// The keys have no COUNT left.
+    /// Whether all COUNTs of the keys are used.
     pub(super) exhausted: bool,
     deadline: Option<Instant>,
     pub(super) end_marker: bool,
-    /// The peer's end marker has come.
+    /// Whether the peer's end marker has arrived.
     peer_ended: bool,
     /// PDUs that an accelerator opens.
     pub(super) opening: OpeningBatches,
@@ -131,14 +131,14 @@ pub(super) struct State {
     unread: usize,
 }
 
-impl State {
+impl BearerState {
     pub(super) fn take_sdu(&mut self) -> Option<Sdu> {
         let sdu = self.sdus.pop_front()?;
         self.unread -= cost_of(sdu.data.len());
         Some(sdu)
     }
 
-    /// The end marker has come, and nothing is under way or held up any more that was sent before it.
+    /// Tests whether the end marker has arrived and no earlier PDU is under way or held up.
     pub(super) fn has_ended(&self) -> bool {
         self.peer_ended && self.opening.is_empty() && self.entity.receiver().next_event().is_none()
     }
@@ -147,14 +147,14 @@ impl State {
         self.senders.wake(woken);
     }
 
-    /// Gives the receiver the PDUs that jobs opened, as far as no earlier ones are under way.
+    /// Passes opened PDUs to the receiver, up to the first job that is still under way.
     pub(super) fn take_opened(&mut self, now: Instant, unread: &mut u64, woken: &mut WakeList) {
         while let Some(pdus) = self.opening.pop() {
             self.receive(now, pdus, unread, woken);
         }
     }
 
-    /// Takes PDUs in, and what they make ready.
+    /// Passes PDUs to the receiver, and collects the ready SDUs.
     pub(super) fn receive(&mut self, now: Instant, pdus: Vec<Incoming>, unread: &mut u64, woken: &mut WakeList) {
         self.entity.receive(now, pdus);
         self.take_ready(unread, woken);
@@ -167,8 +167,8 @@ impl State {
                 continue;
             }
             self.unread += cost_of(sdu.data.len());
-            // The receive buffer of a short SDU is longer than the SDU, and several joined PDUs share one of 64 KiB. If the reader lags behind,
-            // a copy makes the charge true.
+            // A short SDU's receive buffer is longer than the SDU, and joined PDUs share a buffer of 64 KiB. If the
+            // reader lags behind, a copy makes the charged size true.
             let is_small = sdu.data.len() < SMALL || self.unread > LAG;
             let data = if is_small { Bytes::copy_from_slice(&sdu.data) } else { sdu.data };
             self.sdus.push_back(Sdu { data, ..sdu });
@@ -176,11 +176,11 @@ impl State {
         if !self.sdus.is_empty() || self.has_ended() {
             self.receivers.wake(woken);
         }
-        // A status report may have confirmed some.
+        // A status report may have confirmed SDUs.
         self.wake_sender(woken);
     }
 
-    /// The program is told when it sends next.
+    /// Marks the keys as exhausted, which the program learns at its next send.
     pub(super) fn note_exhausted(&mut self, woken: &mut WakeList) -> bool {
         self.exhausted = true;
         self.wake_sender(woken);
@@ -188,15 +188,20 @@ impl State {
     }
 }
 
-impl HasWakeList for Core {
+impl HasWakeList for NodeCore {
     fn wake_list(&mut self) -> &mut WakeList {
         &mut self.woken
     }
 }
 
-impl Core {
-    pub(super) fn new(place: Place, is_device: bool, has_jobs: bool, used_keys: Arc<Mutex<UsedKeys>>) -> Core {
-        Core {
+impl NodeCore {
+    pub(super) fn new(
+        place: QueuePlace,
+        is_device: bool,
+        has_jobs: bool,
+        used_keys: Arc<Mutex<RecentKeys>>,
+    ) -> NodeCore {
+        NodeCore {
             bearers: BTreeMap::new(),
             place,
             ready: BTreeSet::new(),
@@ -213,7 +218,7 @@ impl Core {
             driver: None,
             woken: WakeList::default(),
             ended: false,
-            outgoing: Outgoing::default(),
+            outgoing: OutgoingPdus::default(),
         }
     }
 
@@ -223,12 +228,13 @@ impl Core {
         config: Config,
         keys: [Security; 2],
         entity: Entity,
-    ) -> Result<(), OpenError> {
+    ) -> Result<(), BearerOpenError> {
         if self.bearers.contains_key(&tunnel.local) {
-            return Err(OpenError::InUse(tunnel.local));
+            return Err(BearerOpenError::InUse(tunnel.local));
         }
+        // Only sending keys are checked, because the peer chooses the COUNTs of received PDUs.
         self.used_keys().insert(&keys[0])?;
-        let state = State {
+        let state = BearerState {
             tunnel,
             config,
             keys,
@@ -252,18 +258,18 @@ impl Core {
         Ok(())
     }
 
-    /// A bearer, as long as there is a driver.
-    pub(super) fn get(&mut self, tunnel: u32) -> Option<&mut State> {
+    /// Returns a bearer, if the driver still exists.
+    pub(super) fn get(&mut self, tunnel: u32) -> Option<&mut BearerState> {
         if self.ended { None } else { self.bearers.get_mut(&tunnel) }
     }
 
-    /// A bearer may have something to send.
+    /// Notes that a bearer may have PDUs to send.
     pub(super) fn note_ready(&mut self, tunnel: u32) {
         self.ready.insert(tunnel);
         self.wake_driver();
     }
 
-    /// A bearer may have room for an SDU, and something to send.
+    /// Notes that a bearer may have room for an SDU, and PDUs to send.
     pub(super) fn note_confirmed(&mut self, tunnel: u32) {
         if let Some(state) = self.bearers.get_mut(&tunnel) {
             state.wake_sender(&mut self.woken);
@@ -273,12 +279,14 @@ impl Core {
 
     pub(super) fn reestablish(&mut self, tunnel: u32, sent: Security, received: Security) -> Result<(), BearerError> {
         self.get(tunnel).ok_or(BearerError::Ended)?;
+        // Checked before the entity changes, so that a refusal leaves the bearer as it was.
         self.used_keys().insert(&sent)?;
         let state = self.bearers.get_mut(&tunnel).ok_or(BearerError::Ended)?;
         state.entity.reestablish(sent.clone(), received.clone())?;
         state.keys = [sent, received];
         let old = ::core::mem::replace(&mut state.epoch, self.epochs);
         self.epochs += 1;
+        // Jobs under way have the old keys, and their epoch no longer matches.
         state.opening = OpeningBatches::default();
         state.exhausted = false;
         state.take_ready(&mut self.counters.unread, &mut self.woken);
@@ -291,13 +299,14 @@ impl Core {
         Ok(())
     }
 
-    fn used_keys(&self) -> MutexGuard<'_, UsedKeys> {
+    fn used_keys(&self) -> MutexGuard<'_, RecentKeys> {
         self.used_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn close(&mut self, tunnel: u32) {
         let Some(mut state) = self.bearers.remove(&tunnel) else { return };
         self.counters.add_bearer(&state);
+        // Without a sent PDU the keys may be used again.
         if state.entity.transmitter().is_unused() {
             self.used_keys().remove(&state.keys[0]);
         }
@@ -312,7 +321,7 @@ impl Core {
         self.wake_driver();
     }
 
-    /// An accelerator is to forget these keys.
+    /// Tells the accelerator that keys are no longer used.
     fn note_unused(&mut self, tunnel: u32, epoch: u64) {
         if self.has_jobs {
             self.closed.push((tunnel, epoch));
@@ -337,13 +346,14 @@ impl Core {
         all
     }
 
-    /// Takes datagrams in: opened by a NIC, or to be opened by jobs or here.
+    /// Processes datagrams: opened by a NIC, or to be opened by jobs or the CPU.
     pub(super) fn receive(
         &mut self,
         now: Instant,
         datagrams: impl Iterator<Item = Datagram>,
-        mut jobs: Option<&mut Batches>,
+        mut jobs: Option<&mut JobBatches>,
     ) {
+        // Grouped by bearer, so that each bearer's PDUs are opened as one batch.
         let mut by_bearer: BTreeMap<u32, Vec<Incoming>> = BTreeMap::new();
         {
             let _framing = cost::work(WorkKind::Framing);
@@ -364,7 +374,7 @@ impl Core {
         }
     }
 
-    /// Takes note of when a bearer's timers end, and that it may have to answer.
+    /// Updates a bearer's timer, and notes its PDUs to send.
     pub(super) fn schedule(&mut self, tunnel: u32) {
         let Some(state) = self.bearers.get_mut(&tunnel) else { return };
         let deadline = state.entity.next_event();
@@ -393,6 +403,7 @@ impl Core {
         };
         match header.message {
             GtpuMessage::EchoRequest => return self.answer_echo(datagram.from, header.number),
+            // The marker takes effect when the PDUs before it are delivered.
             GtpuMessage::Data | GtpuMessage::EndMarker if !self.place.has(header.tunnel) => {
                 return self.lead_astray(header.tunnel, datagram);
             }
@@ -417,6 +428,7 @@ impl Core {
             self.asking.insert(header.tunnel);
         }
         let payload = header.payload();
+        // The PDU is split off without a copy.
         let mut data = datagram.data;
         data.truncate(payload.end);
         let pdu = data.split_off(payload.start);
@@ -424,7 +436,7 @@ impl Core {
             PacketMark::Opened { context, number, .. } if state.contexts.is_ours(context) => {
                 Incoming::Opened { count: (number as u32).wrapping_add(place), pdu }
             }
-            // By keys that are no longer used: it is in clear, and was authentic then.
+            // Opened under keys that are no longer used: the PDU is in clear, and its validity is unknown now.
             PacketMark::Opened { .. } => {
                 self.counters.stale += 1;
                 return;
@@ -434,7 +446,7 @@ impl Core {
         by_bearer.entry(header.tunnel).or_default().push(incoming);
     }
 
-    /// TS 29.281 7.2.2: with the same sequence number and the restart counter, which is zero.
+    /// Answers an echo request with its sequence number and a restart counter of zero (TS 29.281 7.2.2).
     fn answer_echo(&mut self, from: ::core::net::SocketAddr, number: Option<u16>) {
         if from.port() == 0 || !self.outgoing.has_room() {
             return;
@@ -445,7 +457,7 @@ impl Core {
         self.outgoing.push(TxDatagram::new(from, Bytes::copy_from_slice(&answer)));
     }
 
-    /// Runs timers.
+    /// Runs expired timers.
     pub(super) fn expire(&mut self, now: Instant) {
         while let Some((_, tunnel)) = self.deadlines.first().filter(|(at, _)| *at <= now).copied() {
             self.deadlines.pop_first();
@@ -461,16 +473,16 @@ impl Core {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// What the NIC is to be told, as [`contexts`] says.
-    pub(super) fn tell_device(&mut self, socket: &mut dyn DatagramSocket) {
+    /// Sends the NIC the commands of [`contexts`].
+    pub(super) fn update_device(&mut self, socket: &mut dyn DatagramSocket) {
         if self.is_device {
-            contexts::tell(self, socket);
+            contexts::update_device(self, socket);
         }
     }
 }
 
 impl GtpuCounters {
-    fn add_bearer(&mut self, state: &State) {
+    fn add_bearer(&mut self, state: &BearerState) {
         let of = state.entity.receiver().counters();
         self.opened_by_device += of.offloaded;
         self.redone += of.redone;
@@ -482,9 +494,9 @@ impl GtpuCounters {
     }
 }
 
-/// Bytes below which an SDU is copied out of its receive buffer.
+/// SDUs below this size are copied out of their receive buffer.
 const SMALL: usize = 1024;
-/// Cost of unread SDUs above which each further SDU is copied out of its receive buffer.
+/// If unread SDUs cost more than this, further SDUs are copied out of their receive buffer.
 const LAG: usize = 256 << 10;
-/// The type of the information element that every echo response has (TS 29.281 8.2).
+/// The type of the information element in every echo response (TS 29.281 8.2).
 const RECOVERY: u8 = 14;

@@ -1,15 +1,18 @@
-//! Bearers whose PDUs ride in GTP-U (TS 29.281) over a UDP socket, as between the units of a base station and its gateway.
+//! Bearers with PDUs in GTP-U (TS 29.281) over a UDP socket, as between the units of a base station and its gateway.
 //!
-//! A [`Node`] has a socket at port 2152, or one for each queue of its NIC, and any number of bearers, each in a tunnel: a number (TEID) at each end.
-//! PDUs are ciphered and authenticated by the CPU, by an accelerator's jobs, or by the NIC, and look the same on the wire in each case.
+//! A [`Node`] has a socket at port 2152, or one for each queue of its NIC, and any number of bearers. Each bearer has a
+//! tunnel, identified by a number (TEID) at each end. The CPU, an accelerator's jobs or the NIC cipher and authenticate
+//! the PDUs; the wire shows the same bytes in each case.
 //!
-//! - `mod.rs`: what a program holds; `core.rs`: bearers and what comes for them; `sending.rs`: what they send; `queues.rs`: which queue has a bearer;
-//!   `contexts.rs`: what the NIC is told; `batches.rs`: jobs.
+//! - `mod.rs`: the handles for programs; `core.rs`: bearers and received datagrams; `sending.rs`: sent datagrams;
+//!   `queues.rs`: the queue of a bearer;
+//! - `contexts.rs`: contexts in the NIC; `batches.rs`: jobs.
 //!
-//! Invariants: what is to be ciphered never leaves in clear; a COUNT is used once, by CPU or device; what is kept for a bearer whose
-//! program does not read is bounded, and so is what waits to be sent.
+//! Invariants: PDUs to be ciphered never leave in clear; a COUNT is used once, by CPU or device; the buffers for unread
+//! SDUs and for waiting datagrams are bounded.
 //!
-//! Not here: error indications, which a stranger could ask for in a victim's name; supervision of paths (echo requests are answered).
+//! Not supported: error indications, because a third party could forge them in another host's name; path supervision
+//! (echo requests are answered).
 
 mod batches;
 mod contexts;
@@ -20,9 +23,9 @@ mod sending;
 mod used_keys;
 mod waiting;
 
-use self::core::Core;
-use self::queues::{Place, hand_on, queue_of};
-use self::used_keys::UsedKeys;
+use self::core::NodeCore;
+use self::queues::{QueuePlace, hand_on, queue_of};
+use self::used_keys::RecentKeys;
 use self::waiting::WaitingTask;
 use crate::{Config, ConfigError, Entity, RepeatedKeys, Sdu, Security, SendError};
 use ::core::fmt;
@@ -38,14 +41,14 @@ use std::sync::{Arc, Mutex};
 
 pub use self::core::GtpuCounters;
 
-/// GTP-U at a UDP socket, or at one for each queue of a NIC. Clones are the same node. Its bearers are run by the [`Driver`]s that come with it,
-/// which some task polls.
+/// A GTP-U node on a UDP socket, or on one for each queue of a NIC. Clones share the node. Tasks must poll its
+/// [`Driver`]s, which run the bearers.
 ///
 /// ```
 /// use offload_testbed::wire::LinkConfig;
 /// use offload_testbed::{NicConfig, Seed, TcpConfig, Testbed};
 /// use pdcp::crypto::{Algorithm, Direction, Key};
-/// use pdcp::gtpu::{Bearer, Driver, Node, Protection, Tunnel};
+/// use pdcp::gtpu::{Bearer, Driver, Node, PduProtection, Tunnel};
 /// use pdcp::{BearerKind, Config, Security, SnLen};
 ///
 /// let mut bed = Testbed::builder(Seed(1))
@@ -58,9 +61,9 @@ pub use self::core::GtpuCounters;
 /// };
 /// let open = |at: usize, directions: [Direction; 2]| -> Result<Bearer, Box<dyn std::error::Error>> {
 ///     let host = bed.host(at).clone();
-///     // These NICs have no engine for it, so the CPU does it: nic-pdcp has one.
+///     // These NICs lack the engine, so the CPU does the work: nic-pdcp provides one.
 ///     let (node, driver): (Node, Driver) =
-///         Node::new(host.stack().bind_udp(Some(2152))?, host.runtime(), Protection::Device);
+///         Node::new(host.stack().bind_udp(Some(2152))?, host.runtime(), PduProtection::Device);
 ///     drop(host.spawn("gtp-u", driver));
 ///     let peer = (bed.host(1 - at).address(), 2152).into();
 ///     let tunnel = Tunnel { local: 1 + at as u32, remote: 2 - at as u32, peer };
@@ -79,77 +82,78 @@ pub use self::core::GtpuCounters;
 /// ```
 #[derive(Clone)]
 pub struct Node {
-    /// For each queue.
-    queues: Arc<[Arc<Shared>]>,
+    /// Per queue.
+    queues: Arc<[Arc<NodeShared>]>,
 }
 
-struct Shared {
-    core: WakingMutex<Core>,
+struct NodeShared {
+    core: WakingMutex<NodeCore>,
     timers: Arc<dyn Timers>,
 }
 
-impl Shared {
-    fn lock(&self) -> WakingGuard<'_, Core> {
+impl NodeShared {
+    fn lock(&self) -> WakingGuard<'_, NodeCore> {
         self.core.lock()
     }
 }
 
-/// Who ciphers and authenticates.
+/// The component that ciphers and authenticates.
 ///
 /// ```
-/// use pdcp::gtpu::Protection;
+/// use pdcp::gtpu::PduProtection;
 ///
-/// assert_eq!(format!("{:?}", Protection::Device), "Device");
+/// assert_eq!(format!("{:?}", PduProtection::Device), "Device");
 /// ```
-pub enum Protection {
+pub enum PduProtection {
     /// The CPU.
     Cpu,
-    /// The socket's NIC, where it has the engine and room; the CPU otherwise.
+    /// The socket's NIC if it has the engine and room, otherwise the CPU.
     Device,
-    /// Jobs of an accelerator with the engine [`BATCHES`](crate::device::BATCHES); the CPU, where it has not, or loses them.
+    /// Jobs of an accelerator with the engine [`BATCHES`](crate::device::BATCHES). The CPU processes jobs that the
+    /// accelerator refuses or loses.
     Jobs(Box<dyn JobQueue>),
 }
 
-impl fmt::Debug for Protection {
+impl fmt::Debug for PduProtection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Protection::Cpu => "Cpu",
-            Protection::Device => "Device",
-            Protection::Jobs(_) => "Jobs(..)",
+            PduProtection::Cpu => "Cpu",
+            PduProtection::Device => "Device",
+            PduProtection::Jobs(_) => "Jobs(..)",
         })
     }
 }
 
-/// Where a bearer's PDUs go and come from.
+/// The endpoints of a bearer's tunnel.
 ///
 /// See [`Node`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tunnel {
-    /// The TEID that this end chose: what comes has it.
+    /// The local TEID, which received PDUs carry.
     pub local: u32,
-    /// The TEID that the peer chose.
+    /// The peer's TEID.
     pub remote: u32,
-    /// The peer.
+    /// The peer's address.
     pub peer: SocketAddr,
 }
 
-/// Why a bearer was not opened: the caller's mistake.
+/// Error of the caller: the reason why a bearer was not opened.
 ///
 /// ```
-/// use pdcp::gtpu::OpenError;
+/// use pdcp::gtpu::BearerOpenError;
 ///
-/// assert_eq!(OpenError::InUse(7).to_string(), "TEID 7 is another bearer's: choose one that is free");
+/// assert_eq!(BearerOpenError::InUse(7).to_string(), "TEID 7 is another bearer's: choose one that is free");
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum BearerOpenError {
     /// Another bearer has this TEID.
     #[error("TEID {0} is another bearer's: choose one that is free")]
     InUse(u32),
-    /// The configuration makes no sense.
+    /// The configuration is inconsistent.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The node has sent PDUs under one of these keys, with the same identity and direction, and would reuse its COUNTs.
+    /// The node has sent PDUs under one of these keys, with the same identity and direction. COUNTs would be reused.
     #[error(transparent)]
     RepeatedKeys(#[from] RepeatedKeys),
     /// The driver was dropped, or its socket failed.
@@ -167,13 +171,13 @@ pub enum OpenError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BearerError {
-    /// It is too long.
+    /// The SDU is too long.
     #[error(transparent)]
     Send(SendError),
     /// All COUNTs are used: re-establish the bearer with new keys.
     #[error("no COUNT is left: re-establish the bearer with new keys")]
     CountExhausted,
-    /// The node has sent PDUs under one of these keys, with the same identity and direction, and would reuse its COUNTs.
+    /// The node has sent PDUs under one of these keys, with the same identity and direction. COUNTs would be reused.
     #[error(transparent)]
     RepeatedKeys(#[from] RepeatedKeys),
     /// The driver was dropped, or its socket failed.
@@ -182,30 +186,31 @@ pub enum BearerError {
 }
 
 impl Node {
-    /// A node at a socket, which is bound to port 2152 if a NIC is to open what comes; and what runs it.
+    /// Creates a node on a socket, and its driver. The socket must be bound to port 2152 if a NIC opens the PDUs.
     pub fn new(
         socket: impl DatagramSocket + 'static,
         timers: Arc<dyn Timers>,
-        protection: Protection,
+        protection: PduProtection,
     ) -> (Node, Driver) {
-        let (node, mut drivers) = Node::of_queues([(socket, protection)], timers);
+        let (node, mut drivers) = Node::for_queues([(socket, protection)], timers);
         (node, drivers.remove(0))
     }
 
-    /// A node at a socket for each queue of a NIC, all bound to port 2152; and what runs it, for each queue. A bearer is at one of the queues, by its TEID at this
-    /// end: the NIC, once it has the bearer's context, brings its PDUs there. What comes to another queue is handed on.
+    /// Creates a node on one socket per queue of a NIC, all bound to port 2152, and a driver per queue. A bearer
+    /// belongs to one queue, chosen by the local TEID. Once the NIC has the bearer's context, it steers the PDUs there;
+    /// other queues forward the PDUs.
     ///
     /// ```
     /// use offload_testbed::{NicConfig, Seed, TcpConfig, Testbed};
-    /// use pdcp::gtpu::{Node, Protection};
+    /// use pdcp::gtpu::{Node, PduProtection};
     ///
     /// let nic = NicConfig { queues: 4, ..NicConfig::default() };
-    /// // The crate nic-pdcp has the engine that this NIC would need, and that its host does without.
+    /// // The crate nic-pdcp has the engine that this NIC would need; without the engine, the CPU does the work.
     /// let bed = Testbed::builder(Seed(1)).host("gateway", nic, TcpConfig::default()).build()?;
     /// let host = bed.host(0);
     /// let sockets: Vec<_> = host.shards().iter().map(|shard| shard.bind_udp(Some(2152))).collect::<Result<_, _>>()?;
-    /// let queues = sockets.into_iter().map(|socket| (socket, Protection::Device));
-    /// let (_node, drivers) = Node::of_queues(queues, host.runtime());
+    /// let queues = sockets.into_iter().map(|socket| (socket, PduProtection::Device));
+    /// let (_node, drivers) = Node::for_queues(queues, host.runtime());
     /// assert_eq!(drivers.len(), 4);
     /// drivers.into_iter().for_each(|driver| drop(host.spawn("gtp-u", driver)));
     /// # Ok::<(), std::io::Error>(())
@@ -213,23 +218,24 @@ impl Node {
     ///
     /// # Panics
     /// If there is no queue.
-    pub fn of_queues<S: DatagramSocket + 'static>(
-        queues: impl IntoIterator<Item = (S, Protection)>,
+    pub fn for_queues<S: DatagramSocket + 'static>(
+        queues: impl IntoIterator<Item = (S, PduProtection)>,
         timers: Arc<dyn Timers>,
     ) -> (Node, Vec<Driver>) {
         let queues: Vec<_> = queues.into_iter().collect();
         assert!(!queues.is_empty(), "a node has a socket");
         let parted = queues.into_iter().map(|(socket, protection)| match protection {
-            Protection::Cpu => (socket, false, None),
-            Protection::Device => (socket, true, None),
-            Protection::Jobs(queue) => (socket, false, Some(batches::Batches::new(queue))),
+            PduProtection::Cpu => (socket, false, None),
+            PduProtection::Device => (socket, true, None),
+            PduProtection::Jobs(queue) => (socket, false, Some(batches::JobBatches::new(queue))),
         });
         let parted: Vec<_> = parted.collect();
         let count = parted.len();
-        let used_keys = Arc::new(Mutex::new(UsedKeys::default()));
+        // One for all queues, because a TEID's queue may change while its keys are the same.
+        let used_keys = Arc::new(Mutex::new(RecentKeys::default()));
         let shared = parted.iter().enumerate().map(|(number, (_, is_device, jobs))| {
-            let core = Core::new(Place::new(number, count), *is_device, jobs.is_some(), used_keys.clone());
-            Arc::new(Shared { core: WakingMutex::new(core), timers: timers.clone() })
+            let core = NodeCore::new(QueuePlace::new(number, count), *is_device, jobs.is_some(), used_keys.clone());
+            Arc::new(NodeShared { core: WakingMutex::new(core), timers: timers.clone() })
         });
         let node = Node { queues: shared.collect() };
         let drivers = parted.into_iter().zip(&*node.queues).map(|((socket, _, jobs), shared)| Driver {
@@ -244,29 +250,29 @@ impl Node {
         (node, drivers)
     }
 
-    /// Opens a bearer, with the keys of what it sends and of what it receives.
+    /// Opens a bearer with the keys of both directions.
     ///
     /// # Errors
-    /// If its TEID belongs to another bearer, its configuration is inconsistent, the node has used a key of `sent` before under the same
-    /// identity and direction (of the last 65,536), or the node has ended.
+    /// If the TEID belongs to another bearer, the configuration is inconsistent, the node has used a key of `sent`
+    /// before under the same identity and direction (among the last 65,536), or the node has ended.
     pub fn open(
         &self,
         tunnel: Tunnel,
         config: Config,
         sent: Security,
         received: Security,
-    ) -> Result<Bearer, OpenError> {
+    ) -> Result<Bearer, BearerOpenError> {
         let entity = Entity::new(config.clone(), sent.clone(), received.clone())?;
         let shared = &self.queues[queue_of(tunnel.local, self.queues.len())];
         let mut core = shared.lock();
         if core.ended {
-            return Err(OpenError::Ended);
+            return Err(BearerOpenError::Ended);
         }
         core.open(tunnel, config, [sent, received], entity)?;
         Ok(Bearer { shared: shared.clone(), tunnel })
     }
 
-    /// What it counted, at all queues.
+    /// Returns the counters of all queues.
     pub fn counters(&self) -> GtpuCounters {
         let mut all = GtpuCounters::default();
         self.queues.iter().for_each(|shared| all += shared.lock().counters());
@@ -274,19 +280,19 @@ impl Node {
     }
 }
 
-/// A bearer of a [`Node`]. Dropped, it is closed, and what waits is not sent.
+/// A bearer of a [`Node`]. Dropping it closes the bearer and drops its waiting SDUs.
 ///
 /// See [`Node`] for an example.
 pub struct Bearer {
-    shared: Arc<Shared>,
+    shared: Arc<NodeShared>,
     tunnel: Tunnel,
 }
 
 impl Bearer {
-    /// Sends an SDU, once there is room for it ([`Config::buffer`]).
+    /// Sends an SDU as soon as there is room ([`Config::buffer`]).
     ///
     /// # Errors
-    /// [`BearerError`] says why not.
+    /// [`BearerError`] gives the reason.
     pub async fn send(&self, sdu: Bytes) -> Result<(), BearerError> {
         let mut waiting = WaitingTask::new(self, |state| &mut state.senders);
         poll_fn(|cx| {
@@ -305,13 +311,15 @@ impl Bearer {
                 }
                 Err(error) => Poll::Ready(Err(BearerError::Send(error))),
             };
+            // The driver also runs after a failed send, which may have been caused by a full buffer.
             core.note_ready(self.tunnel.local);
             sent
         })
         .await
     }
 
-    /// The next SDU. `None`: the peer said that it is the last ([`Bearer::end`]), or the node has ended.
+    /// Receives the next SDU. Returns `None` if the peer has announced the end ([`Bearer::end`]), or the node has
+    /// ended.
     pub async fn receive(&self) -> Option<Sdu> {
         let mut waiting = WaitingTask::new(self, |state| &mut state.receivers);
         poll_fn(|cx| {
@@ -331,8 +339,8 @@ impl Bearer {
         .await
     }
 
-    /// Tells the peer, behind all that waits, that no more comes (an end marker). It may be lost: say it again if the peer does not act
-    /// on it.
+    /// Tells the peer, after all waiting SDUs, that no more follow (an end marker). The marker may be lost: call this
+    /// again if the peer does not react.
     pub fn end(&self) {
         let mut core = self.shared.lock();
         if let Some(state) = core.get(self.tunnel.local) {
@@ -341,17 +349,18 @@ impl Bearer {
         }
     }
 
-    /// Goes on with new keys ([`Entity::reestablish`]). A NIC gets new contexts. PDUs that had their COUNT and were not sent are lost, as far as
-    /// the bearer does not send them again.
+    /// Switches to new keys ([`Entity::reestablish`]). A NIC gets new contexts. PDUs that have a COUNT and are not sent
+    /// yet are lost, unless the bearer retransmits them.
     ///
     /// # Errors
-    /// [`BearerError::RepeatedKeys`] if the node has used a key of `sent` before under the same identity and direction; the bearer then goes
-    /// on with its old keys. [`BearerError::Ended`] if the node has ended.
+    /// [`BearerError::RepeatedKeys`] if the node has used a key of `sent` before under the same identity and direction;
+    /// the bearer then keeps its old keys. [`BearerError::Ended`] if the node has ended.
     pub fn reestablish(&self, sent: Security, received: Security) -> Result<(), BearerError> {
         self.shared.lock().reestablish(self.tunnel.local, sent, received)
     }
 
-    /// RLC's word, by whatever way it came, that the peer has this SDU: of an acknowledged bearer, which keeps it until then.
+    /// Processes RLC's confirmation, however transported, that the peer has received an SDU. An acknowledged bearer
+    /// keeps SDUs until then.
     pub fn confirm(&self, count: u32) {
         let mut core = self.shared.lock();
         if let Some(state) = core.get(self.tunnel.local) {
@@ -367,16 +376,17 @@ impl Drop for Bearer {
     }
 }
 
-/// Runs a node, or a queue of it: a future that ends with its socket's error alone. Dropped, all bearers there end.
+/// The future that runs a node, or one queue of it. It ends only with its socket's error. Dropping the driver ends all
+/// bearers of the queue.
 ///
 /// See [`Node`] for an example.
 #[must_use = "nothing happens unless a task polls it"]
 pub struct Driver {
-    shared: Arc<Shared>,
-    queues: Arc<[Arc<Shared>]>,
+    shared: Arc<NodeShared>,
+    queues: Arc<[Arc<NodeShared>]>,
     socket: Box<dyn DatagramSocket>,
     alarm: Box<dyn Alarm>,
-    jobs: Option<batches::Batches>,
+    jobs: Option<batches::JobBatches>,
     batch: Vec<Datagram>,
 }
 
@@ -386,12 +396,12 @@ impl Future for Driver {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Driver { shared, queues, socket, alarm, jobs, batch } = &mut *self;
         let socket = &mut **socket;
-        for _ in 0..MOST_TURNS {
+        for _ in 0..MAX_ROUNDS {
             let mut events = Vec::new();
             while let Poll::Ready(event) = socket.poll_device_event(cx) {
                 events.push(event);
             }
-            let received = match socket.poll_receive(cx, batch, MOST_RECEIVED) {
+            let received = match socket.poll_receive(cx, batch, MAX_RECEIVED) {
                 Poll::Ready(Ok(_)) => true,
                 Poll::Ready(Err(error)) => {
                     shared.lock().end();
@@ -404,6 +414,7 @@ impl Future for Driver {
             events.into_iter().for_each(|event| core.note_event(event));
             let handed = core.place.take_handed();
             core.receive(now, batch.drain(..).chain(handed), jobs.as_mut());
+            // Other queues' locks are taken only while this queue's lock is free.
             let astray = core.place.take_astray();
             if !astray.is_empty() {
                 drop(core);
@@ -411,11 +422,11 @@ impl Future for Driver {
                 core = shared.lock();
             }
             core.expire(now);
-            // A handle that does something while the lock is free wakes this task.
+            // From here on, a handle that changes the core wakes this task.
             core.driver = Some(cx.waker().clone());
-            // Tasks are woken before the socket may wake others.
+            // Waiting tasks are woken before the socket wakes other tasks.
             core = WakingGuard::relock(core);
-            core.tell_device(socket);
+            core.update_device(socket);
             let had_room = core.outgoing.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full());
             let made = core.make(now, socket, jobs.as_mut());
             core = WakingGuard::relock(core);
@@ -426,7 +437,7 @@ impl Future for Driver {
             if received || is_handed || worked || made && sent || has_room && !had_room {
                 continue;
             }
-            // What has ended is not taken before there is room for it.
+            // Finished jobs are processed only when there is room for their PDUs.
             let of_jobs = jobs.as_ref().filter(|_| core.outgoing.has_room()).and_then(|jobs| jobs.next_event());
             let due = offload_base::time::earliest(core.next_event(), of_jobs);
             drop(core);
@@ -434,7 +445,7 @@ impl Future for Driver {
                 return Poll::Pending;
             }
         }
-        // Others have their turn.
+        // Yield, so that other tasks run.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -464,5 +475,5 @@ impl fmt::Debug for Driver {
     }
 }
 
-const MOST_RECEIVED: usize = 64;
-const MOST_TURNS: usize = 64;
+const MAX_RECEIVED: usize = 64;
+const MAX_ROUNDS: usize = 64;

@@ -1,7 +1,7 @@
-//! PDUs of a bearer that jobs open, in the order of their arrival.
+//! PDUs of a bearer that jobs open, in the order of arrival.
 //!
-//! Jobs end in any order. The receiver gets their PDUs in the order in which the network delivered them, so that its window of COUNTs moves as
-//! if the CPU had opened each PDU at once.
+//! Jobs finish in any order. The receiver gets the PDUs in the order in which the network delivered them, so that its
+//! window of COUNTs moves as if the CPU had opened each PDU at once.
 
 use crate::Incoming;
 use crate::config::cost;
@@ -18,7 +18,7 @@ pub(super) struct OpeningBatches {
 }
 
 struct OpeningBatch {
-    /// The job that opens the batch. `None` if the CPU will.
+    /// The job that opens the batch. `None` if the CPU does.
     job: Option<u64>,
     /// PDUs in the batch.
     pdus: usize,

@@ -1,30 +1,31 @@
-//! At which queue a bearer is, and what comes to another.
+//! Assignment of bearers to queues, and forwarding of datagrams between queues.
 //!
-//! A NIC brings the PDUs of a bearer that it opens to the bearer's queue. What it does not know it spreads by addresses and ports, which are the same for all bearers
-//! between two nodes, so the queue that it comes to hands it on. Invariant: no queue's lock is held while another's is.
+//! A NIC steers the PDUs that it opens to the bearer's queue. It spreads all other datagrams by addresses and ports,
+//! which are equal for all bearers between two nodes, so the receiving queue forwards them. Invariant: no queue's lock
+//! is held while another's is taken.
 
-use super::Shared;
-use super::core::Core;
+use super::NodeShared;
+use super::core::NodeCore;
 use offload_api::{Datagram, PacketMark};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The place of a queue among those of its node, and what came to the wrong one.
-pub(super) struct Place {
+/// A queue's number, and datagrams to and from other queues.
+pub(super) struct QueuePlace {
     number: usize,
     queues: usize,
-    /// What came here and is another queue's.
+    /// Datagrams received here for other queues.
     astray: Vec<(usize, Datagram)>,
-    /// What others handed to this one.
+    /// Datagrams forwarded to this queue.
     handed: VecDeque<Datagram>,
 }
 
-impl Place {
-    pub(super) fn new(number: usize, queues: usize) -> Place {
-        Place { number, queues, astray: Vec::new(), handed: VecDeque::new() }
+impl QueuePlace {
+    pub(super) fn new(number: usize, queues: usize) -> QueuePlace {
+        QueuePlace { number, queues, astray: Vec::new(), handed: VecDeque::new() }
     }
 
-    /// Whether the bearer with this TEID is here.
+    /// Tests whether the bearer with this TEID belongs to this queue.
     pub(super) fn has(&self, tunnel: u32) -> bool {
         queue_of(tunnel, self.queues) == self.number
     }
@@ -42,21 +43,21 @@ impl Place {
     }
 }
 
-impl Core {
-    /// A datagram of a bearer that another queue has.
+impl NodeCore {
+    /// Records a datagram for another queue.
     pub(super) fn lead_astray(&mut self, tunnel: u32, datagram: Datagram) {
         if matches!(datagram.meta.marks.packet(), PacketMark::Opened { .. }) {
-            // Of a node that was here before: in clear, and by keys that this one does not know.
+            // Opened for an earlier node at this port: in clear, and by keys that this node does not have.
             self.counters.stale += 1;
             return;
         }
         self.counters.handed_on += 1;
-        let Place { queues, astray, .. } = &mut self.place;
+        let QueuePlace { queues, astray, .. } = &mut self.place;
         astray.push((queue_of(tunnel, *queues), datagram));
     }
 
     fn take_over(&mut self, datagram: Datagram) {
-        if self.ended || self.place.handed.len() >= MOST_HANDED {
+        if self.ended || self.place.handed.len() >= MAX_FORWARDED {
             self.counters.handed_drops += 1;
             return;
         }
@@ -65,8 +66,8 @@ impl Core {
     }
 }
 
-/// Gives other queues what is theirs, in the order in which it came, and takes the lock of each once.
-pub(super) fn hand_on(queues: &[Arc<Shared>], mut astray: Vec<(usize, Datagram)>) {
+/// Forwards datagrams to their queues in the order of arrival, taking each queue's lock once.
+pub(super) fn hand_on(queues: &[Arc<NodeShared>], mut astray: Vec<(usize, Datagram)>) {
     astray.sort_by_key(|(queue, _)| *queue);
     let mut astray = astray.into_iter().peekable();
     while let Some((queue, first)) = astray.next() {
@@ -78,21 +79,22 @@ pub(super) fn hand_on(queues: &[Arc<Shared>], mut astray: Vec<(usize, Datagram)>
     }
 }
 
-/// The queue of the bearer with this TEID. By the golden ratio numbers that follow each other, one by one or by a step, come to each queue about as often.
+/// Returns the queue of the bearer with this TEID. Multiplication by the golden ratio spreads numbers of any constant
+/// step evenly.
 pub(super) fn queue_of(tunnel: u32, queues: usize) -> usize {
     let place = u64::from(tunnel.wrapping_mul(0x9e37_79b9));
     ((place * queues as u64) >> 32) as usize
 }
 
-/// As many as a device's receive ring takes.
-const MOST_HANDED: usize = 1024;
+/// Limit of forwarded datagrams: as many as a device's receive ring holds.
+const MAX_FORWARDED: usize = 1024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn tunnels_by_any_step_are_spread_evenly() {
+    fn teids_with_any_step_are_spread_evenly() {
         for queues in 1..=16 {
             for (first, step) in [(0, 1), (1, 1), (1, 2), (7, 3), (65_537, 1), (0, 16), (u32::MAX - 50, 1)] {
                 let mut at = vec![0usize; queues];

@@ -1,8 +1,8 @@
-//! PDUs that become datagrams, and their way to the socket.
+//! From PDUs to datagrams, and to the socket.
 
 use super::Tunnel;
-use super::batches::Batches;
-use super::core::Core;
+use super::batches::JobBatches;
+use super::core::NodeCore;
 use crate::ClearPdu;
 use ::core::num::NonZeroU16;
 use ::core::task::{Context, Poll};
@@ -14,47 +14,48 @@ use offload_formats::{Gtpu, GtpuMessage};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// What is to be sent.
+/// Datagrams that wait for the socket.
 #[derive(Default)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingPdus {
     datagrams: VecDeque<TxDatagram>,
-    /// Of each that a NIC is asked to protect: the PDUs in clear.
-    clear: VecDeque<Option<Clear>>,
-    /// The bearer from which on they have their turns.
+    /// For each datagram that a NIC must protect: its PDUs in clear.
+    clear: VecDeque<Option<ClearBurst>>,
+    /// The bearer that has the next turn.
     turn: u32,
 }
 
-/// PDUs that a NIC is asked to protect, of the bearer with this TEID.
-struct Clear {
+/// PDUs that a NIC must protect, of the bearer with this TEID.
+struct ClearBurst {
     tunnel: u32,
     pdus: Vec<ClearPdu>,
 }
 
-impl Outgoing {
+impl OutgoingPdus {
     pub(super) fn has_room(&self) -> bool {
-        self.datagrams.len() < MOST_OUTGOING
+        self.datagrams.len() < MAX_OUTGOING
     }
 
     pub(super) fn push(&mut self, datagram: TxDatagram) {
         self.push_with(datagram, None);
     }
 
-    fn push_with(&mut self, datagram: TxDatagram, clear: Option<Clear>) {
+    fn push_with(&mut self, datagram: TxDatagram, clear: Option<ClearBurst>) {
         self.datagrams.push_back(datagram);
         self.clear.push_back(clear);
     }
 
-    /// What a NIC was to protect by keys that are no longer used is not sent: by others, its COUNTs might be used twice.
+    /// Drops datagrams that a NIC would protect under old keys. Under new keys, their COUNTs might be used twice.
     pub(super) fn drop_clear(&mut self, tunnel: u32) {
         let mut kept = self.clear.iter().map(|clear| clear.as_ref().is_none_or(|clear| clear.tunnel != tunnel));
         self.datagrams.retain(|_| kept.next().unwrap_or(true));
         self.clear.retain(|clear| clear.as_ref().is_none_or(|clear| clear.tunnel != tunnel));
     }
 
-    /// PDUs in a packet, or several that it is cut into.
-    fn push_run(&mut self, to: &Tunnel, context: Option<Handle>, run: Vec<Body>) {
+    /// Queues PDUs as one datagram, or as a burst that the NIC segments.
+    fn push_run(&mut self, to: &Tunnel, context: Option<Handle>, run: Vec<PduBody>) {
         let Some(first) = run.first() else { return };
         let (bytes, number) = (first.bytes, first.clear.as_ref().map_or(0, ClearPdu::count));
+        // The NIC cuts the burst into datagrams of equal length.
         let segment = if run.len() > 1 { NonZeroU16::new((Gtpu::BYTES + bytes) as u16) } else { None };
         let mut headers = BytesMut::zeroed(run.len() * Gtpu::BYTES);
         let mut pieces = SmallVec::new();
@@ -67,20 +68,21 @@ impl Outgoing {
         }
         let ask = context.map(|context| PacketAsk { context, number: number.into(), args: 0 });
         let datagram = TxDatagram { pieces, segment, ask, ..TxDatagram::new(to.peer, Bytes::new()) };
-        self.push_with(datagram, ask.map(|_| Clear { tunnel: to.local, pdus: clear }));
+        self.push_with(datagram, ask.map(|_| ClearBurst { tunnel: to.local, pdus: clear }));
     }
 }
 
-impl Core {
-    /// Makes datagrams of PDUs, the bearers by turns, as long as there is room for them. Says whether it made some.
+impl NodeCore {
+    /// Makes datagrams from PDUs, the bearers in turn, while there is room. Returns whether any were made.
     pub(super) fn make(
         &mut self,
         now: Instant,
         socket: &mut dyn DatagramSocket,
-        mut jobs: Option<&mut Batches>,
+        mut jobs: Option<&mut JobBatches>,
     ) -> bool {
         let (mut made, mut waiting) = (false, Vec::new());
         while self.outgoing.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full()) {
+            // Round-robin: the search starts after the bearer of the last turn.
             let next = self.ready.range(self.outgoing.turn..).chain(&self.ready).next().copied();
             let Some(tunnel) = next else { break };
             self.outgoing.turn = tunnel.wrapping_add(1);
@@ -95,7 +97,7 @@ impl Core {
                 waiting.push(tunnel);
             }
         }
-        // An end marker waits for PDUs that a job has.
+        // An end marker waits for the PDUs that a job has.
         self.ready.extend(waiting);
         made
     }
@@ -105,9 +107,10 @@ impl Core {
         now: Instant,
         tunnel: u32,
         socket: &mut dyn DatagramSocket,
-        jobs: Option<&mut Batches>,
+        jobs: Option<&mut JobBatches>,
     ) -> bool {
         let Some(state) = self.bearers.get_mut(&tunnel) else { return false };
+        // A report goes first and in clear, even if a device protects the bearer.
         if let Some(report) = state.entity.take_report() {
             let datagram = datagram_of(&state.tunnel, report);
             self.outgoing.push(datagram);
@@ -116,10 +119,11 @@ impl Core {
         let sealer = state.contexts.sealer();
         let is_null = state.keys[0].is_null();
         if sealer.is_none() && (is_null || jobs.is_none()) {
-            let bodies: Result<Vec<Body>, _> = if is_null {
-                state.entity.take_clear(A_TURN).map(|pdus| pdus.into_iter().map(Body::clear).collect())
+            // Without a device, the CPU protects the batch here.
+            let bodies: Result<Vec<PduBody>, _> = if is_null {
+                state.entity.take_clear(A_TURN).map(|pdus| pdus.into_iter().map(PduBody::clear).collect())
             } else {
-                state.entity.take(A_TURN).map(|pdus| pdus.into_iter().map(Body::protected).collect())
+                state.entity.take(A_TURN).map(|pdus| pdus.into_iter().map(PduBody::protected).collect())
             };
             let Ok(bodies) = bodies else { return state.note_exhausted(&mut self.woken) };
             if bodies.is_empty() {
@@ -134,6 +138,7 @@ impl Core {
         }
         let Ok(pdus) = state.entity.take_clear(A_TURN) else { return state.note_exhausted(&mut self.woken) };
         if pdus.is_empty() {
+            // The end marker must not overtake PDUs in jobs.
             if jobs.is_some_and(|jobs| jobs.is_sending(tunnel)) {
                 return false;
             }
@@ -143,7 +148,7 @@ impl Core {
         match (sealer, jobs) {
             (Some(context), _) => {
                 self.counters.protected_by_device += pdus.len() as u64;
-                self.send(tunnel, pdus.into_iter().map(Body::clear).collect(), Some(context), socket);
+                self.send(tunnel, pdus.into_iter().map(PduBody::clear).collect(), Some(context), socket);
             }
             (None, Some(jobs)) => jobs.protect(now, state, &pdus),
             (None, None) => {}
@@ -161,15 +166,16 @@ impl Core {
         true
     }
 
-    /// Sends PDUs, those of one length in a row by one send that the NIC cuts (USO). With a context, the NIC protects them, if their COUNTs
-    /// follow each other.
-    fn send(&mut self, tunnel: u32, pdus: Vec<Body>, context: Option<Handle>, socket: &mut dyn DatagramSocket) {
+    /// Sends PDUs. Consecutive PDUs of equal length form a burst for segmentation (USO). With a context, the NIC
+    /// protects the PDUs, which then need consecutive COUNTs.
+    fn send(&mut self, tunnel: u32, pdus: Vec<PduBody>, context: Option<Handle>, socket: &mut dyn DatagramSocket) {
         let Some(to) = self.bearers.get(&tunnel).map(|state| state.tunnel) else { return };
         let limits = socket.limits(to.peer);
-        let mut run: Vec<Body> = Vec::new();
+        let mut run: Vec<PduBody> = Vec::new();
         for pdu in pdus {
-            let most = limits.segments_of((Gtpu::BYTES + pdu.bytes) as u16).clamp(1, MOST_SEGMENTS);
-            if run.last().is_some_and(|last| run.len() == most || !last.goes_on_with(&pdu)) {
+            // A burst is limited by the path and by the descriptors of a ring entry.
+            let most = limits.segments_of((Gtpu::BYTES + pdu.bytes) as u16).clamp(1, MAX_SEGMENTS);
+            if run.last().is_some_and(|last| run.len() == most || !last.can_join(&pdu)) {
                 self.outgoing.push_run(&to, context, ::core::mem::take(&mut run));
             }
             run.push(pdu);
@@ -177,18 +183,18 @@ impl Core {
         self.outgoing.push_run(&to, context, run);
     }
 
-    /// Sends what a job protected.
+    /// Sends the PDUs that a job protected.
     pub(super) fn push_protected(
         &mut self,
         tunnel: u32,
         pdus: impl Iterator<Item = Bytes>,
         socket: &mut dyn DatagramSocket,
     ) {
-        self.send(tunnel, pdus.map(Body::protected).collect(), None, socket);
+        self.send(tunnel, pdus.map(PduBody::protected).collect(), None, socket);
     }
 
-    /// Sends what the socket takes; says whether that was all of it. What it refuses is that datagram's affair: a socket that is broken says so
-    /// when it is to receive.
+    /// Sends datagrams to the socket. Returns whether all were sent. A refused datagram is dropped alone, because a
+    /// broken socket also fails on receive.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>, socket: &mut dyn DatagramSocket) -> bool {
         while !self.outgoing.datagrams.is_empty() {
             match socket.poll_send(cx, &mut self.outgoing.datagrams) {
@@ -211,17 +217,18 @@ impl Core {
         true
     }
 
-    /// The NIC will not: the CPU protects what comes first, under the same COUNTs.
+    /// Protects the first datagram's PDUs by the CPU, under the same COUNTs, because the NIC refused.
     fn protect_first(&mut self) {
         let (Some(_), Some(clear)) = (self.outgoing.datagrams.pop_front(), self.outgoing.clear.pop_front()) else {
             return;
         };
-        let Some(Clear { tunnel, pdus }) = clear else { return };
+        let Some(ClearBurst { tunnel, pdus }) = clear else { return };
         let Some(state) = self.bearers.get_mut(&tunnel) else { return };
         self.counters.protected_by_device -= pdus.len() as u64;
         self.counters.protected_by_software += pdus.len() as u64;
         let mut bytes: Vec<_> = pdus.iter().map(|pdu| (pdu.count(), pdu.to_bytes())).collect();
         state.keys[0].protect(state.config.clear_bytes(), &mut bytes);
+        // Pushed in reverse, so that the PDUs keep their order at the front.
         for (_, pdu) in bytes.into_iter().rev() {
             self.outgoing.datagrams.push_front(datagram_of(&state.tunnel, pdu.freeze()));
             self.outgoing.clear.push_front(None);
@@ -229,35 +236,35 @@ impl Core {
     }
 }
 
-/// A PDU that is to be sent: in clear, or not.
-struct Body {
+/// A PDU to be sent, protected or in clear.
+struct PduBody {
     pieces: SmallVec<[Bytes; 3]>,
     bytes: usize,
     clear: Option<ClearPdu>,
 }
 
-impl Body {
-    fn protected(pdu: Bytes) -> Body {
-        Body { bytes: pdu.len(), pieces: SmallVec::from_iter([pdu]), clear: None }
+impl PduBody {
+    fn protected(pdu: Bytes) -> PduBody {
+        PduBody { bytes: pdu.len(), pieces: SmallVec::from_iter([pdu]), clear: None }
     }
 
     /// In parts, so that the SDU is not copied.
-    fn clear(pdu: ClearPdu) -> Body {
+    fn clear(pdu: ClearPdu) -> PduBody {
         let mut pieces = SmallVec::from_iter([Bytes::copy_from_slice(pdu.header()), pdu.sdu().clone()]);
         if pdu.mac_bytes() > 0 {
             pieces.push(Bytes::from_static(&[0; 4]));
         }
-        Body { bytes: pdu.bytes(), pieces, clear: Some(pdu) }
+        PduBody { bytes: pdu.bytes(), pieces, clear: Some(pdu) }
     }
 
-    /// Whether the other may be cut from the same packet.
-    fn goes_on_with(&self, next: &Body) -> bool {
-        let count = |body: &Body| body.clear.as_ref().map(|pdu| u64::from(pdu.count()));
+    /// Tests whether the next PDU can be part of the same burst.
+    fn can_join(&self, next: &PduBody) -> bool {
+        let count = |body: &PduBody| body.clear.as_ref().map(|pdu| u64::from(pdu.count()));
         self.bytes == next.bytes && count(self).map(|count| count + 1) == count(next)
     }
 }
 
-/// A PDU in a datagram of its own, its bytes shared.
+/// Makes a datagram of one PDU, sharing its bytes.
 fn datagram_of(to: &Tunnel, pdu: Bytes) -> TxDatagram {
     let mut header = BytesMut::zeroed(Gtpu::BYTES);
     Gtpu::new(GtpuMessage::Data, to.remote, pdu.len()).write(&mut header);
@@ -265,9 +272,9 @@ fn datagram_of(to: &Tunnel, pdu: Bytes) -> TxDatagram {
     TxDatagram { pieces, ..TxDatagram::new(to.peer, Bytes::new()) }
 }
 
-/// PDUs of a bearer in a row.
+/// PDUs of a bearer per turn.
 const A_TURN: usize = 32;
-/// Datagrams that wait to be sent.
-const MOST_OUTGOING: usize = 256;
-/// A packet of so many pieces as a ring's descriptors have room for.
-const MOST_SEGMENTS: usize = 16;
+/// Limit of waiting datagrams.
+const MAX_OUTGOING: usize = 256;
+/// PDUs per burst, limited by the number of pieces in a ring's descriptors.
+const MAX_SEGMENTS: usize = 16;

@@ -1,14 +1,14 @@
 //! Keys under which a node has sent PDUs.
 //!
-//! A new bearer begins at COUNT 0, and so does a bearer with new keys. If a node did so twice under one key, identity and direction, two SDUs
-//! would get the same key stream.
+//! A new bearer and a bearer with new keys start at COUNT 0. If a node did so twice under one key, identity and
+//! direction, two SDUs would get the same key stream.
 
 use crate::{RepeatedKeys, Security};
 use std::collections::{HashSet, VecDeque};
 
 /// The last [`MAX_KEYS`] keys of a node, by their fingerprints.
 #[derive(Default)]
-pub(super) struct UsedKeys {
+pub(super) struct RecentKeys {
     known: HashSet<Fingerprint>,
     /// The fingerprints in the order of their insertion, oldest first.
     order: VecDeque<Fingerprint>,
@@ -16,7 +16,7 @@ pub(super) struct UsedKeys {
 
 type Fingerprint = [u8; 18];
 
-impl UsedKeys {
+impl RecentKeys {
     /// Adds the keys of a direction.
     ///
     /// # Errors

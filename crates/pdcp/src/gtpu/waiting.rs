@@ -1,25 +1,26 @@
 //! Tasks that wait for an event of a bearer.
 
-use super::core::State;
-use super::{Bearer, Shared};
+use super::core::BearerState;
+use super::{Bearer, NodeShared};
 use ::core::task::Waker;
 use offload_base::WaitList;
 
 /// The place of one future in a [`WaitList`]. Dropped, it leaves the list.
 pub(super) struct WaitingTask<'a> {
-    shared: &'a Shared,
+    shared: &'a NodeShared,
     tunnel: u32,
-    list: fn(&mut State) -> &mut WaitList,
+    list: fn(&mut BearerState) -> &mut WaitList,
     key: Option<u64>,
 }
 
 impl<'a> WaitingTask<'a> {
-    pub(super) fn new(bearer: &'a Bearer, list: fn(&mut State) -> &mut WaitList) -> WaitingTask<'a> {
+    pub(super) fn new(bearer: &'a Bearer, list: fn(&mut BearerState) -> &mut WaitList) -> WaitingTask<'a> {
         WaitingTask { shared: &bearer.shared, tunnel: bearer.tunnel.local, list, key: None }
     }
 
-    /// Registers the task, so that the next [`WaitList::wake`] of this list wakes it. Returns the waker of the task that polled the future before.
-    /// The caller must drop that waker without the node's lock: it may be the last one of a task that has bearers.
+    /// Registers the task, so that the next [`WakerList::wake`] wakes it. Returns the waker of the task that polled the
+    /// future before. The caller must drop that waker without the node's lock, because it may be the last one of a task
+    /// that owns bearers.
     #[must_use]
     pub(super) fn register(&mut self, list: &mut WaitList, waker: &Waker) -> Option<Waker> {
         list.register(&mut self.key, waker)

@@ -1,37 +1,37 @@
-//! The frames of a packet, as far as tells where each one ends and which bytes of a stream it carries.
+//! A parser of a packet's frames, which finds their boundaries and the stream bytes.
 //!
-//! Invariant: a frame ends where the state machine would have it end. A frame that is not known here is the last one.
+//! Invariant: each frame ends where the state machine ends it. An unknown frame ends the parsing.
 
 use core::ops::Range;
 
-/// Reads frame by frame.
+/// An iterator over the frames of a payload.
 pub(super) struct Frames<'a> {
     payload: &'a [u8],
     at: usize,
 }
 
-/// Where a frame is, and what it is.
+/// The range and kind of a frame.
 pub(super) struct Frame {
     pub(super) range: Range<usize>,
-    pub(super) kind: Kind,
+    pub(super) kind: FrameKind,
 }
 
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     Stream(StreamFrame),
-    /// A datagram (RFC 9221) that says nothing of its length: here is what it carries.
+    /// A DATAGRAM frame without a length (RFC 9221), with the range of its data.
     DatagramToTheEnd(Range<usize>),
-    /// Of those that a packet may have that probes a path (RFC 9000 9.1).
+    /// A frame allowed in probing packets (RFC 9000 9.1).
     Probing,
     Other,
 }
 
-/// RFC 9000 19.8.
+/// A STREAM frame (RFC 9000 19.8).
 #[derive(Clone, Debug)]
 pub(super) struct StreamFrame {
     pub(super) id: u64,
     pub(super) offset: u64,
     pub(super) fin: bool,
-    /// Where the bytes are in the payload.
+    /// Range of the data in the payload.
     pub(super) data: Range<usize>,
 }
 
@@ -40,10 +40,10 @@ impl StreamFrame {
         self.offset.saturating_add(self.data.len() as u64)
     }
 
-    /// Most bytes of a frame beside the data.
-    pub(super) const MOST_HEADER: usize = 1 + 8 + 8 + 8;
+    /// Maximum bytes of a frame's header.
+    pub(super) const MAX_HEADER: usize = 1 + 8 + 8 + 8;
 
-    /// Writes a frame that says how long it is.
+    /// Writes a frame with a length.
     pub(super) fn write(out: &mut bytes::BytesMut, id: u64, offset: u64, fin: bool, data: &[u8]) {
         out.extend_from_slice(&[STREAM | OFFSET | LENGTH | u8::from(fin)]);
         for value in [id, offset, data.len() as u64] {
@@ -53,8 +53,9 @@ impl StreamFrame {
     }
 }
 
-/// A variable-length integer (RFC 9000 16), in as many bytes as it needs.
+/// Writes a variable-length integer (RFC 9000 16) in its shortest form.
 pub(super) fn write_number(out: &mut bytes::BytesMut, value: u64) {
+    // The two high bits of the first byte give the length (RFC 9000 16).
     match value {
         0..0x40 => out.extend_from_slice(&[value as u8]),
         0x40..0x4000 => out.extend_from_slice(&(value as u16 | 1 << 14).to_be_bytes()),
@@ -68,38 +69,41 @@ impl<'a> Frames<'a> {
         Frames { payload, at: 0 }
     }
 
-    /// The next one; `None` at the end, or where nobody knows how to go on.
+    /// Parses the next frame. `None` at the end, or at an unknown or truncated frame.
     pub(super) fn next(&mut self) -> Option<Frame> {
         let begin = self.at;
         let kind = match self.number()? {
             PADDING => {
                 let rest = &self.payload[self.at..];
                 self.at += rest.iter().position(|byte| *byte != 0).unwrap_or(rest.len());
-                Kind::Probing
+                FrameKind::Probing
             }
-            kind @ 0x08..=0x0f => Kind::Stream(self.stream(kind as u8)?),
-            0x30 => Kind::DatagramToTheEnd(core::mem::replace(&mut self.at, self.payload.len())..self.payload.len()),
-            // NEW_CONNECTION_ID, and of a path.
+            kind @ 0x08..=0x0f => FrameKind::Stream(self.stream(kind as u8)?),
+            // The frame has no length, so it takes the rest of the packet.
+            0x30 => {
+                FrameKind::DatagramToTheEnd(core::mem::replace(&mut self.at, self.payload.len())..self.payload.len())
+            }
+            // NEW_CONNECTION_ID and PATH_NEW_CONNECTION_ID.
             kind @ (0x18 | 0x3e78) => {
                 self.numbers(if kind == 0x18 { 2 } else { 3 })?;
                 let cid = *self.payload.get(self.at)?;
                 self.skip(1 + u64::from(cid) + 16)?;
-                Kind::Probing
+                FrameKind::Probing
             }
             // PATH_CHALLENGE, PATH_RESPONSE.
             0x1a | 0x1b => {
                 self.skip(8)?;
-                Kind::Probing
+                FrameKind::Probing
             }
             other => {
                 self.rest(other)?;
-                Kind::Other
+                FrameKind::Other
             }
         };
         Some(Frame { range: begin..self.at, kind })
     }
 
-    /// Whether all of it was read.
+    /// Tests whether the whole payload was parsed.
     pub(super) fn is_done(&self) -> bool {
         self.at == self.payload.len()
     }
@@ -113,12 +117,12 @@ impl<'a> Frames<'a> {
         Some(StreamFrame { id, offset, fin: kind & FIN != 0, data: begin..self.at })
     }
 
-    /// What follows the type of other frames.
+    /// Skips the fields of other frames.
     fn rest(&mut self, kind: u64) -> Option<()> {
         match kind {
             // PING, HANDSHAKE_DONE, IMMEDIATE_ACK.
             0x01 | 0x1e | 0x1f => Some(()),
-            // ACK, and of a path; with the counts of congestion marks.
+            // ACK and PATH_ACK, with and without ECN counts.
             0x02 | 0x03 | 0x3e | 0x3f => {
                 self.numbers(if kind >= 0x3e { 3 } else { 2 })?;
                 let ranges = self.number()?;
@@ -134,7 +138,7 @@ impl<'a> Frames<'a> {
             0x04 => self.numbers(3),
             // ACK_FREQUENCY.
             0xaf => self.numbers(4),
-            // NEW_TOKEN, DATAGRAM; CRYPTO, CONNECTION_CLOSE of the application's; CONNECTION_CLOSE.
+            // NEW_TOKEN, DATAGRAM; CRYPTO, application CONNECTION_CLOSE; transport CONNECTION_CLOSE.
             0x07 | 0x31 | 0x06 | 0x1d | 0x1c => {
                 self.numbers(match kind {
                     0x07 | 0x31 => 0,
@@ -149,7 +153,7 @@ impl<'a> Frames<'a> {
     }
 
     fn numbers(&mut self, count: u64) -> Option<()> {
-        // Each takes a byte at least.
+        // Each integer takes at least one byte. The check bounds the loop below.
         if count > self.payload.len() as u64 {
             return None;
         }
@@ -183,7 +187,8 @@ mod tests {
     use super::*;
     use bytes::BytesMut;
 
-    /// One of each kind, as RFC 9000 19, RFC 9221, draft-ietf-quic-ack-frequency and draft-ietf-quic-multipath-21 have them.
+    /// One frame of each kind, by RFC 9000 19, RFC 9221, draft-ietf-quic-ack-frequency and
+    /// draft-ietf-quic-multipath-21.
     fn each() -> Vec<Vec<u8>> {
         let cid = [&[4, 1, 2, 3, 4][..], &[9; 16]].concat();
         let multipath = |low: u8| [0x80, 0, 0x3e, low];
@@ -246,30 +251,33 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_length_goes_to_the_end() {
+    fn frame_without_a_length_extends_to_the_end() {
         let mut frames = Frames::new(&[0, 0, 0, 0x0d, 4, 0x40, 7, 1, 2, 3]);
-        assert!(matches!(frames.next().unwrap(), Frame { range: Range { start: 0, end: 3 }, kind: Kind::Probing }));
-        let Some(Frame { kind: Kind::Stream(frame), .. }) = frames.next() else { panic!("no stream") };
+        assert!(matches!(
+            frames.next().unwrap(),
+            Frame { range: Range { start: 0, end: 3 }, kind: FrameKind::Probing }
+        ));
+        let Some(Frame { kind: FrameKind::Stream(frame), .. }) = frames.next() else { panic!("no stream") };
         assert_eq!((frame.id, frame.offset, frame.fin, frame.data.clone(), frame.end()), (4, 7, true, 7..10, 10));
         let mut frames = Frames::new(&[0x30, 1, 2]);
-        assert!(matches!(frames.next().unwrap().kind, Kind::DatagramToTheEnd(Range { start: 1, end: 3 })));
+        assert!(matches!(frames.next().unwrap().kind, FrameKind::DatagramToTheEnd(Range { start: 1, end: 3 })));
     }
 
     #[test]
-    fn what_is_not_known_is_the_last_one() {
+    fn unknown_frame_is_the_last_one() {
         let mut frames = Frames::new(&[1, 0x21, 1]);
         assert!(frames.next().is_some() && frames.next().is_none() && !frames.is_done());
     }
 
     #[test]
-    fn a_frame_is_read_as_it_was_written() {
+    fn written_frames_are_parsed_unchanged() {
         for (id, offset) in [(0, 0), (63, 64), (16_383, 16_384), (1 << 30, (1 << 62) - 3)] {
             let mut out = BytesMut::new();
             StreamFrame::write(&mut out, id, offset, true, &[1, 2]);
             let mut frames = Frames::new(&out);
-            let Some(Frame { kind: Kind::Stream(frame), .. }) = frames.next() else { panic!("no stream") };
+            let Some(Frame { kind: FrameKind::Stream(frame), .. }) = frames.next() else { panic!("no stream") };
             assert_eq!((frame.id, frame.offset, frame.fin, &out[frame.data]), (id, offset, true, &[1, 2][..]));
-            assert!(frames.is_done() && out.len() <= StreamFrame::MOST_HEADER + 2);
+            assert!(frames.is_done() && out.len() <= StreamFrame::MAX_HEADER + 2);
         }
     }
 }

@@ -6,7 +6,7 @@
 //!  device <-- contexts, keys, connection IDs <-- what was opened       (offload)
 //! ```
 //!
-//! Invariant: a connection that may have something to do is on the list of those (`ready`), so that no call looks at all.
+//! Invariant: a connection that may have work is on the `ready` list, so that no call scans all connections.
 
 mod connection;
 mod frames;
@@ -19,12 +19,12 @@ mod transmit;
 mod waiters;
 
 use crate::config::{ClientTls, Config, ServerTls};
-use crate::crypto::asked::{Asked, Watching};
+use crate::crypto::asked::{AckDelayState, WatchedControllerFactory};
 use crate::crypto::keyring::{DeviceOpened, Keyring};
-use crate::crypto::session::{OneClient, OneServer};
+use crate::crypto::session::{ClientHandshake, ServerHandshake};
 use crate::crypto::tokens::{ResetKey, TokenClock, TokenKey};
 use crate::error::{Closed, ConnectError};
-pub(crate) use connection::{Conn, Record, Stage};
+pub(crate) use connection::{Conn, ConnectionRecord, ConnectionStage};
 use core::net::SocketAddr;
 use core::task::Waker;
 use noq_proto::{
@@ -33,60 +33,60 @@ use noq_proto::{
 };
 use offload_api::{Datagram, Handle, QuicVerdict};
 use offload_base::{HasWakeList, Instant, RandomSource, Rng, WaitList, WakeList};
-pub(crate) use reading::{MOST_UNORDERED, Next};
+pub(crate) use reading::{MAX_UNORDERED, ReadResult};
 pub(crate) use silence::{MAX_ACK_DELAY, probe_timeout};
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(test)]
-use transmit::MOST_WAITING;
-use transmit::Outgoing;
-pub(crate) use waiters::{Awaited, WaitFor, Waiter};
+use transmit::MAX_WAITING;
+use transmit::OutgoingDatagrams;
+pub(crate) use waiters::{WaitFor, Waiter, WakeReason};
 
 /// The state of an endpoint.
-pub(crate) struct Core {
+pub(crate) struct EndpointCore {
     config: Config,
     noq: noq_proto::Endpoint,
     transport: Arc<TransportConfig>,
     server: Option<(ServerTls, noq_proto::ServerConfig)>,
     client_cids: Arc<Mutex<Rng>>,
     clock: Arc<TokenClock>,
-    /// What is zero for us, in the state machine's terms, which only ever looks at differences.
+    /// The state machine's time of `Instant::ZERO`. The state machine uses only differences of times.
     epoch: std::time::Instant,
-    /// By the state machine's own numbers.
+    /// Indexed by the state machine's connection handles.
     connections: Slab<Conn>,
     deadlines: BTreeSet<(Instant, usize)>,
     ready: VecDeque<usize>,
-    outgoing: Outgoing,
-    offload: offload::Port,
-    /// Contexts of connections that are no more.
+    outgoing: OutgoingDatagrams,
+    offload: offload::QuicPort,
+    /// Contexts of ended connections, to be given back.
     offload_leaving: Vec<Handle>,
-    /// Connections, by the receive contexts that they have or had.
+    /// Connections by their current and former contexts.
     by_context: HashMap<Handle, usize>,
-    /// Connections that came about, for those who accept them.
+    /// Established connections that the application has not accepted yet.
     pub(crate) arrived: VecDeque<usize>,
-    /// Clients that wait for the application's decision. The state machine bounds their number.
+    /// Clients that wait for the application's decision. The state machine limits their number.
     pub(crate) undecided: VecDeque<Incoming>,
-    pub(crate) waiting: Waiting,
-    /// Tasks to be woken once the core is unlocked.
+    pub(crate) waiting: EndpointTasks,
+    /// Tasks to wake when the core is unlocked.
     woken: WakeList,
-    /// Number of connections whose handshake is done.
+    /// Number of connections with a finished handshake.
     established: usize,
     pub(crate) counters: Counters,
     pub(crate) closing: bool,
-    /// The driver is gone, and nothing happens any more.
+    /// Whether the driver is gone, so that no connection makes progress.
     pub(crate) dead: bool,
-    /// Why it is gone, if its socket failed.
+    /// The reason, if the socket failed.
     pub(crate) failure: Option<Closed>,
 }
 
-/// A way to deal with a client: [`Core::accept`], [`Core::refuse`] or [`Core::retry`].
-pub(crate) type Decision = fn(&mut Core, Instant, Incoming);
+/// A decision about a client: [`EndpointCore::accept`], [`EndpointCore::refuse`] or [`EndpointCore::retry`].
+pub(crate) type ClientDecision = fn(&mut EndpointCore, Instant, Incoming);
 
-/// Who waits for an endpoint.
+/// Tasks that wait for an endpoint's events.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct EndpointTasks {
     pub(crate) driver: Option<Waker>,
     pub(crate) accept: WaitList,
     pub(crate) incoming: WaitList,
@@ -94,7 +94,7 @@ pub(crate) struct Waiting {
 }
 
 offload_base::counters! {
-    /// What an endpoint counts.
+    /// Counters of an endpoint.
     ///
     /// ```
     /// use quic_offload::Counters;
@@ -103,62 +103,63 @@ offload_base::counters! {
     /// ```
     #[non_exhaustive]
     pub struct Counters {
-        /// 1-RTT packets that were handed to a device to be sealed.
+        /// 1-RTT packets handed to a device for sealing.
         pub sealed_by_device: "QuicSealedDevice",
-        /// 1-RTT packets that software sealed.
+        /// 1-RTT packets sealed by software.
         pub sealed_by_software: "QuicSealedSw",
-        /// 1-RTT packets that a device opened.
+        /// 1-RTT packets opened by a device.
         pub opened_by_device: "QuicOpenedDevice",
-        /// 1-RTT packets that software opened.
+        /// 1-RTT packets opened by software.
         pub opened_by_software: "QuicOpenedSw",
-        /// Packets that were to be sealed by a device that would not, and that software sealed then.
+        /// Packets that a device refused to seal and software sealed instead.
         pub refused_by_device: "QuicRefusedDevice",
-        /// Packets that were lost on the way into a device.
+        /// Packets lost on the way into a device.
         pub lost_in_device: "QuicLostDevice",
-        /// Packets dropped here: the packet could not be sealed, the socket refused it, or the state machine failed over a datagram of
-        /// no connection.
+        /// Packets dropped here because the packet could not be sealed, the socket refused it, or the state machine
+        /// panicked over a datagram of no connection.
         pub dropped: "QuicDropped",
-        /// Contexts that a device gave.
+        /// Contexts granted by a device.
         pub contexts: "QuicContexts",
-        /// Contexts that a device did not give.
+        /// Contexts refused by a device.
         pub contexts_refused: "QuicContextsRefused",
-        /// Connection IDs that a device was told of.
+        /// Connection IDs installed in a device.
         pub cids: "QuicCidsDevice",
-        /// Of those, taken away again for there were too many.
+        /// Connection IDs removed from a device because of the limit.
         pub cids_evicted: "QuicCidsEvicted",
-        /// Keys that a device was given after the first.
+        /// Keys installed in a device after the first.
         pub keys: "QuicKeysDevice",
-        /// Times the device was reset.
+        /// Resets of the device.
         pub resets: "QuicDeviceResets",
-        /// Connections that ended because a key had sealed as many packets as it may, and could not be changed.
+        /// Connections that ended because a key had sealed its maximum of packets and could not be updated.
         pub keys_used_up: "QuicKeysUsedUp",
-        /// Paths given up for nothing came back from them.
+        /// Paths abandoned as silent.
         pub silent_paths: "QuicPathsSilent",
-        /// Paths opened by a client whose last one the peer gave up.
+        /// Paths opened by a client after the peer abandoned its last one.
         pub reopened_paths: "QuicPathsReopened",
-        /// Connections that ended because the state machine failed.
+        /// Connections that ended because the state machine panicked.
         pub failed: "QuicFailed",
-        /// Connections that came about.
+        /// Connections established.
         pub connections: "QuicConnections",
-        /// Clients that were asked to prove their address.
+        /// Clients asked to prove their address.
         pub retries: "QuicRetries",
-        /// Clients that were refused.
+        /// Clients refused.
         pub refused: "QuicRefused",
-        /// Connections of clients that missed the deadline of their handshake.
+        /// Client connections that missed the deadline of their handshake.
         pub handshakes_timed_out: "QuicHandshakesTimedOut",
     }
 }
 
-impl HasWakeList for Core {
+impl HasWakeList for EndpointCore {
     fn wake_list(&mut self) -> &mut WakeList {
         &mut self.woken
     }
 }
 
-impl Core {
-    pub(crate) fn new(config: Config, server: Option<ServerTls>, random: &RandomSource, port: u16) -> Core {
-        // RFC 9000 17.2: a connection ID has at most 20 bytes, and a device needs one to find the connection.
+impl EndpointCore {
+    pub(crate) fn new(config: Config, server: Option<ServerTls>, random: &RandomSource, port: u16) -> EndpointCore {
+        // RFC 9000 17.2: a connection ID has at most 20 bytes. A device needs at least one to find the connection.
         let config = Config { cid_bytes: config.cid_bytes.clamp(1, 20), ..config };
+        // Without a configured key, resets work only within this process.
         let reset_key = config.reset_key.clone().unwrap_or_else(|| ResetKey::random(random));
         let mut endpoint = EndpointConfig::new(Arc::new(reset_key.into_key()));
         let mut seed = [0; 32];
@@ -169,13 +170,13 @@ impl Core {
         endpoint
             .cid_generator(Arc::new(move || Box::new(RandomCids { random: generator.clone(), bytes })))
             .grease_quic_bit(config.grease)
-            // The state machine's own list has drafts, for which there are no keys here.
+            // The state machine's default list includes drafts, for which no keys exist here.
             .supported_versions(vec![VERSION])
             .rng_seed(Some(seed));
-        // From 1200 to 65527, as RFC 9000 18.2 has it.
-        let _kept = endpoint.max_udp_payload_size(config.udp_payload.max(1472));
+        // RFC 9000 18.2: 1200 to 65527.
+        let _ = endpoint.max_udp_payload_size(config.udp_payload.max(1472));
         let clock = Arc::new(TokenClock::default());
-        // The only look at a clock of its own. All else is this and the time that the driver tells.
+        // The only reading of a real clock. Later times are derived from this one and the driver's clock.
         let epoch = std::time::Instant::now();
         #[allow(unused_mut, reason = "without the feature qlog")]
         let mut transport = config.transport();
@@ -186,14 +187,14 @@ impl Core {
         let transport = Arc::new(transport);
         let server = server.map(|tls| {
             let keyring = Arc::new(Keyring::new(bytes, false, config.limits));
-            let crypto = Arc::new(OneServer { tls: tls.tls.clone(), initial: tls.initial, keyring });
+            let crypto = Arc::new(ServerHandshake { tls: tls.tls.clone(), initial: tls.initial, keyring });
             let mut noq = noq_proto::ServerConfig::new(crypto, Arc::new(TokenKey::new(random)));
             noq.transport_config(transport.clone()).time_source(clock.clone());
             noq.max_incoming(config.max_handshakes);
             (tls, noq)
         });
         let noq_server = server.as_ref().map(|(_, noq)| Arc::new(noq.clone()));
-        Core {
+        EndpointCore {
             noq: noq_proto::Endpoint::new(Arc::new(endpoint), noq_server, true),
             transport,
             server,
@@ -203,13 +204,13 @@ impl Core {
             connections: Slab::new(),
             deadlines: BTreeSet::new(),
             ready: VecDeque::new(),
-            outgoing: Outgoing::default(),
-            offload: offload::Port::new(port, config.cid_bytes),
+            outgoing: OutgoingDatagrams::default(),
+            offload: offload::QuicPort::new(port, config.cid_bytes),
             offload_leaving: Vec::new(),
             by_context: HashMap::new(),
             arrived: VecDeque::new(),
             undecided: VecDeque::new(),
-            waiting: Waiting::default(),
+            waiting: EndpointTasks::default(),
             woken: WakeList::default(),
             established: 0,
             counters: Counters::default(),
@@ -220,7 +221,7 @@ impl Core {
         }
     }
 
-    /// Begins a connection.
+    /// Starts a connection.
     pub(crate) fn connect(
         &mut self,
         now: Instant,
@@ -239,12 +240,13 @@ impl Core {
         }
         let keyring = self.keyring();
         let ClientTls { tls, initial } = tls;
-        let mut client = noq_proto::ClientConfig::new(Arc::new(OneClient { tls, initial, keyring: keyring.clone() }));
+        let mut client =
+            noq_proto::ClientConfig::new(Arc::new(ClientHandshake { tls, initial, keyring: keyring.clone() }));
         let random = self.client_cids.clone();
         let (transport, asked) = self.transport();
         client
             .transport_config(transport)
-            // RFC 9000 7.2: unpredictable, and 8 bytes at least.
+            // RFC 9000 7.2: unpredictable, and at least 8 bytes.
             .initial_dst_cid_provider(Arc::new(move || {
                 RandomCids { random: random.clone(), bytes: 20 }.generate_cid()
             }));
@@ -255,7 +257,7 @@ impl Core {
         Ok(self.take_in(handle, noq, keyring, asked, None))
     }
 
-    /// Takes a datagram, or several that the device joined.
+    /// Processes a datagram, or several joined by the device.
     pub(crate) fn receive(&mut self, now: Instant, datagram: Datagram) {
         self.clock.set(now);
         let opener = match QuicVerdict::from_marks(&datagram.meta.marks) {
@@ -264,7 +266,7 @@ impl Core {
             }
             QuicVerdict::NotOpened | QuicVerdict::Failed { .. } => None,
         };
-        // Joined packets mostly have one connection ID: its path is looked up once.
+        // Joined packets usually have the same connection ID, so its path is looked up once.
         let mut last = None;
         for (datagram, place) in datagram.split().zip(0..) {
             let opened = opener.and_then(|(at, first, generation)| {
@@ -275,7 +277,7 @@ impl Core {
         }
     }
 
-    /// Returns the path of a packet that a device opened, for the connection at `at`. `last` caches the latest lookup.
+    /// Returns the path of a packet that a device opened. `last` caches the latest lookup.
     fn path_of(&self, at: usize, data: &[u8], last: &mut Option<([u8; 20], u32)>) -> Option<u32> {
         let cid = data.get(1..1 + usize::from(self.config.cid_bytes))?;
         if let Some((known, path)) = last
@@ -294,11 +296,13 @@ impl Core {
         let (time, ecn) = (self.noq_time(now), noq_proto::EcnCodepoint::from_bits(ecn.bits()));
         let local = Some(to.ip()).filter(|ip| !ip.is_unspecified());
         let mut of = None;
+        // A panic of the state machine must end only the connection of this datagram.
         let done = catch_unwind(AssertUnwindSafe(|| {
             let mut answer = Vec::new();
             match self.noq.handle(time, FourTuple::new(from, local), ecn, data, &mut answer) {
                 Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                     of = Some(handle.0);
+                    // A verdict is valid only for the connection whose context opened the packet.
                     let opened = opened.filter(|(at, _)| *at == handle.0).map(|(_, opened)| opened);
                     self.hand_over(handle.0, now, event, opened);
                 }
@@ -314,10 +318,10 @@ impl Core {
         }
     }
 
-    /// Notes that the state machine panicked over a datagram of no connection.
+    /// Handles a panic of the state machine over a datagram of no connection.
     fn note_unadmitted(&mut self) {
         self.counters.dropped += 1;
-        // The state machine may have given the connection its place before it failed.
+        // The state machine may have allocated a connection before it panicked.
         if self.noq.open_connections() > self.connections.len() {
             self.forget_by_noq(self.connections.vacant_key());
         }
@@ -327,14 +331,15 @@ impl Core {
     fn hand_over(&mut self, at: usize, now: Instant, event: ConnectionEvent, opened: Option<DeviceOpened>) {
         let time = self.noq_time(now);
         let Some(conn) = self.connections.get_mut(at).filter(|conn| !conn.is_broken) else { return };
+        // The verdict is for this packet only, so it is removed even if the state machine does not decrypt the packet.
         conn.keyring.lock().verdict = opened;
         conn.noq.handle_event(event);
         conn.keyring.lock().verdict = None;
         let (is_read, shakes_hands) = (conn.is_reading(), conn.handshake_until.is_some());
-        // No event says that the peer has given connection IDs for a path.
-        conn.waiting.wake(Awaited::Path, &mut self.woken);
+        // No event reports that the peer has provided connection IDs for a path.
+        conn.waiting.wake(WakeReason::Path, &mut self.woken);
         self.note_ready(at);
-        // The next client's fate may depend on whether this connection takes a place.
+        // Whether the next client is accepted may depend on the state of this handshake.
         if is_read || shakes_hands {
             self.take_events(at, now);
         }
@@ -343,7 +348,7 @@ impl Core {
         }
     }
 
-    /// Reads what came of streams out of their order.
+    /// Reads the streams with new frames, and closes the connection if the peer caused too many gaps.
     fn read_fresh(&mut self, at: usize, time: std::time::Instant) {
         let Some(conn) = self.connections.get_mut(at) else { return };
         let Err(why) = conn.read_fresh() else { return };
@@ -353,7 +358,8 @@ impl Core {
         }
     }
 
-    /// Answers somebody who has no connection, if there is room: what strangers can make an endpoint keep is bounded.
+    /// Answers a packet without a connection, if there is room. The queue is bounded, because any host can cause
+    /// answers.
     fn answer(&mut self, transmit: &Transmit, data: Vec<u8>) {
         match self.outgoing.has_room() {
             true => self.outgoing.put_plain(transmit, data),
@@ -361,8 +367,9 @@ impl Core {
         }
     }
 
-    /// Takes a client in, has it prove its address, or refuses it; or leaves that to the application.
+    /// Accepts, validates or refuses a client, or leaves the decision to the application.
     fn admit(&mut self, now: Instant, incoming: Incoming) {
+        // The application decides about every client, also those over the limits.
         if self.config.decides && !self.closing {
             self.undecided.push_back(incoming);
             self.waiting.incoming.wake(&mut self.woken);
@@ -374,8 +381,8 @@ impl Core {
         }
     }
 
-    /// Does with a client as the application decided.
-    pub(crate) fn decide(&mut self, now: Instant, incoming: Incoming, decision: Decision) {
+    /// Applies the application's decision about a client.
+    pub(crate) fn decide(&mut self, now: Instant, incoming: Incoming, decision: ClientDecision) {
         if catch_unwind(AssertUnwindSafe(|| decision(self, now, incoming))).is_err() {
             self.note_unadmitted();
         }
@@ -386,7 +393,8 @@ impl Core {
         self.connections.len() - self.established
     }
 
-    /// Half-open connections have limits of their own, so that clients without a handshake take no place of others.
+    /// Tests whether a client must be refused. Half-open connections have a limit of their own, so that unfinished
+    /// handshakes do not block established clients.
     fn is_full(&self) -> bool {
         let Config { max_connections, max_handshakes, .. } = self.config;
         self.established >= max_connections || self.half_open() >= max_handshakes || self.closing || self.dead
@@ -400,7 +408,7 @@ impl Core {
         self.answer(&transmit, answer);
     }
 
-    /// Has a client prove its address. Accepts a client that was asked before: its packet has the token.
+    /// Asks a client to prove its address. A client that presents a token is accepted.
     pub(crate) fn retry(&mut self, now: Instant, incoming: Incoming) {
         if !incoming.may_retry() {
             return self.accept(now, incoming);
@@ -412,7 +420,7 @@ impl Core {
         }
     }
 
-    /// Begins a client's handshake, if there is room.
+    /// Starts a client's handshake, if there is room.
     pub(crate) fn accept(&mut self, now: Instant, incoming: Incoming) {
         let full = self.is_full();
         let Some((tls, noq)) = self.server.as_ref().filter(|_| !full) else {
@@ -420,7 +428,8 @@ impl Core {
         };
         let mut answer = Vec::new();
         let keyring = self.keyring();
-        let crypto = Arc::new(OneServer { tls: tls.tls.clone(), initial: tls.initial, keyring: keyring.clone() });
+        // Each connection has its own keyring, so the configuration is copied per connection.
+        let crypto = Arc::new(ServerHandshake { tls: tls.tls.clone(), initial: tls.initial, keyring: keyring.clone() });
         let mut noq = noq.clone();
         noq.crypto = crypto;
         let (transport, asked) = self.transport();
@@ -443,18 +452,18 @@ impl Core {
         handle: ConnectionHandle,
         noq: noq_proto::Connection,
         keyring: Arc<Keyring>,
-        asked: Arc<Asked>,
+        asked: Arc<AckDelayState>,
         handshake_until: Option<Instant>,
     ) -> usize {
         let conn = Conn::new(noq, keyring, asked, handshake_until, &self.config);
-        // Both count connections in the same way; the state machine's table is the older one.
+        // Both slabs are used in the same way; the state machine allocated its entry first.
         let at = self.connections.insert(conn);
         debug_assert_eq!(at, handle.0, "two slabs that are used alike give the same numbers");
         self.note_ready(at);
         at
     }
 
-    /// Lets connections whose deadlines have come do what is due.
+    /// Processes connections with expired deadlines.
     pub(crate) fn expire(&mut self, now: Instant) {
         self.clock.set(now);
         while let Some((at, place)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
@@ -468,16 +477,16 @@ impl Core {
         }
     }
 
-    /// When something is due next.
+    /// Returns the earliest deadline.
     pub(crate) fn next_event(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// Looks after what connections have to say, and takes what they send, as long as there is room for it. False: nothing
-    /// was left to do.
+    /// Processes events and packets of ready connections, while there is room. Returns false if there was no work.
     pub(crate) fn work(&mut self, now: Instant) -> bool {
         let mut any = false;
         for _ in 0..self.ready.len() {
+            // Connections that are not reached stay on the list for the next turn.
             if !self.outgoing.has_room() {
                 break;
             }
@@ -497,7 +506,7 @@ impl Core {
         any
     }
 
-    /// Notes that the state machine of a connection panicked.
+    /// Marks a connection as broken after a panic of its state machine.
     fn note_broken(&mut self, at: usize) {
         if let Some(conn) = self.connections.get_mut(at) {
             conn.is_broken = true;
@@ -505,9 +514,9 @@ impl Core {
         }
     }
 
-    /// Calls the state machine of a connection. If it panics, this connection ends, and the program goes on. Returns `None` if the state machine
-    /// panicked, now or before.
-    fn guarded<R>(&mut self, at: usize, f: impl FnOnce(&mut Core) -> R) -> Option<R> {
+    /// Calls the state machine of a connection. If it panics, only this connection ends. Returns `None` if it panicked,
+    /// now or before.
+    fn guarded<R>(&mut self, at: usize, f: impl FnOnce(&mut EndpointCore) -> R) -> Option<R> {
         if self.connections.get(at).is_some_and(|conn| conn.is_broken) {
             return None;
         }
@@ -519,13 +528,14 @@ impl Core {
         done.filter(|_| self.connections.get(at).is_none_or(|conn| !conn.is_broken))
     }
 
-    /// Whether a connection waits for its turn.
+    /// Tests whether a connection waits for its turn.
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
     fn after_work(&mut self, at: usize, now: Instant, more: bool) {
         let Some(conn) = self.connections.get_mut(at) else { return };
+        // The state machine waits three PTO after a close before a connection is drained.
         if conn.noq.is_drained() {
             return self.forget(at);
         }
@@ -543,11 +553,12 @@ impl Core {
             }
         }
         let noq = conn.noq.poll_timeout().map(|time| Instant::ZERO + time.saturating_duration_since(self.epoch));
+        // The deadlines of this crate's own timers are merged with the state machine's.
         let ours = [conn.offload.next_event(now), conn.watches.next_event(), conn.handshake_until];
         let deadline = ours.into_iter().fold(noq, offload_base::time::earliest);
-        // Below one nanosecond, the state machine's pacer asks for a deadline of now, which would repeat for ever. Due work was handled
-        // above.
-        let deadline = deadline.map(|at| if at > now { at } else { now + LEAST_WAIT });
+        // Below one nanosecond, the state machine's pacer asks for a deadline of now, which would repeat for ever. Due
+        // work was done above.
+        let deadline = deadline.map(|at| if at > now { at } else { now + MIN_WAIT });
         if conn.deadline != deadline {
             if let Some(before) = conn.deadline.take() {
                 self.deadlines.remove(&(before, at));
@@ -557,6 +568,7 @@ impl Core {
             }
             conn.deadline = deadline;
         }
+        // The flag keeps a connection from being listed twice.
         if conn.offload.is_due(now) && !core::mem::replace(&mut conn.offload.is_listed, true) {
             self.offload.due.push_back(at);
         }
@@ -565,7 +577,7 @@ impl Core {
         }
     }
 
-    /// Has the connection looked at, by the driver.
+    /// Puts a connection on the ready list.
     pub(crate) fn note_ready(&mut self, at: usize) {
         if let Some(conn) = self.connections.get_mut(at)
             && !core::mem::replace(&mut conn.is_ready, true)
@@ -574,7 +586,7 @@ impl Core {
         }
     }
 
-    /// The application changed something about a connection.
+    /// Processes a change by the application.
     pub(crate) fn touch(&mut self, at: usize) {
         self.note_ready(at);
         self.wake_driver();
@@ -584,22 +596,22 @@ impl Core {
         self.woken.add(self.waiting.driver.take());
     }
 
-    /// The connection, if it is there still.
+    /// Returns a connection, if it still exists.
     pub(crate) fn get(&mut self, at: usize, id: u64) -> Option<&mut Conn> {
         self.connections.get_mut(at).filter(|conn| conn.id == id)
     }
 
-    /// What names a connection, and tells of its end.
-    pub(crate) fn name_of(&self, at: usize) -> Option<(u64, Arc<Record>)> {
+    /// Returns a connection's number and its record.
+    pub(crate) fn name_of(&self, at: usize) -> Option<(u64, Arc<ConnectionRecord>)> {
         self.connections.get(at).map(|conn| (conn.id, conn.record.clone()))
     }
 
-    /// The state machine's name for a time.
+    /// Converts a time for the state machine.
     pub(crate) fn noq_time(&self, now: Instant) -> std::time::Instant {
         self.epoch + (now - Instant::ZERO)
     }
 
-    /// Most paths of a connection.
+    /// Returns the maximum number of paths per connection.
     pub(crate) fn most_paths(&self) -> usize {
         self.config.paths as usize
     }
@@ -608,8 +620,9 @@ impl Core {
         !self.connections.is_empty()
     }
 
-    /// Closes all connections.
+    /// Closes all connections and refuses new ones.
     pub(crate) fn close_all(&mut self, now: Instant, code: VarInt, reason: &bytes::Bytes) {
+        // Collected first, because closing changes the table.
         let all: Vec<_> = self.connections.iter().map(|(at, _)| at).collect();
         for at in all {
             self.close(at, now, code, reason.clone());
@@ -617,19 +630,20 @@ impl Core {
         self.end_admission(now);
     }
 
-    /// Refuses clients, from now on and those that wait for a decision.
+    /// Refuses all waiting and future clients.
     fn end_admission(&mut self, now: Instant) {
+        // Set first, so that no further client waits for a decision.
         self.closing = true;
         while let Some(incoming) = self.undecided.pop_front() {
-            self.decide(now, incoming, Core::refuse);
+            self.decide(now, incoming, EndpointCore::refuse);
         }
         self.waiting.accept.wake(&mut self.woken);
         self.waiting.incoming.wake(&mut self.woken);
         self.wake_driver();
     }
 
-    /// Closes the connections that no application has accepted, and takes no more: the last handle of the endpoint is gone. The driver ends
-    /// with the last connection.
+    /// Closes the connections that no application has accepted, and refuses new ones, because the endpoint's last
+    /// handle was dropped. The driver ends with the last connection.
     pub(crate) fn leave(&mut self, now: Instant) {
         if self.dead {
             return;
@@ -651,13 +665,13 @@ impl Core {
         self.touch(at);
     }
 
-    /// The socket failed: nothing happens any more, and that is told as the reason.
+    /// Ends all connections because the socket failed.
     pub(crate) fn fail(&mut self, error: &std::io::Error) {
         self.failure = Some(Closed::Socket(error.to_string()));
         self.die();
     }
 
-    /// Nothing happens any more.
+    /// Ends all connections without sending anything.
     pub(crate) fn die(&mut self) {
         self.dead = true;
         let why = self.failure.clone().unwrap_or(Closed::Endpoint);
@@ -670,9 +684,9 @@ impl Core {
         self.waiting.drained.wake(&mut self.woken);
     }
 
-    /// What is told of a connection's way of sending, and whether its peer has agreed to acknowledge as fast as it is asked to.
-    fn transport(&self) -> (Arc<TransportConfig>, Arc<Asked>) {
-        let watching = Watching::default();
+    /// Returns the transport configuration of one connection, and the state of its acknowledgement request.
+    fn transport(&self) -> (Arc<TransportConfig>, Arc<AckDelayState>) {
+        let watching = WatchedControllerFactory::default();
         let asked = watching.asked.clone();
         let mut transport = TransportConfig::clone(&self.transport);
         transport.congestion_controller_factory(Arc::new(watching));
@@ -685,16 +699,16 @@ impl Core {
     }
 }
 
-/// RFC 9000 15.
+/// QUIC version 1 (RFC 9000 15).
 const VERSION: u32 = 1;
-/// Why a path is given up: draft-ietf-quic-multipath-21 4.4, PATH_UNSTABLE_OR_POOR.
+/// The reason for abandoning a silent path: PATH_UNSTABLE_OR_POOR (draft-ietf-quic-multipath-21 4.4).
 pub(crate) const SILENT: u32 = 0x3e76;
-/// RFC 9000 20.1, told as an application's code.
+/// The transport error of RFC 9000 20.1, sent as an application's code.
 const INTERNAL_ERROR: u32 = 0x01;
-/// A timer that is due is looked at once, and then not before.
-const LEAST_WAIT: core::time::Duration = core::time::Duration::from_micros(1);
+/// Minimum delay of a deadline, so that a due timer does not repeat at once.
+const MIN_WAIT: core::time::Duration = core::time::Duration::from_micros(1);
 
-/// Connection IDs that nobody guesses.
+/// A generator of unpredictable connection IDs.
 struct RandomCids {
     random: Arc<Mutex<Rng>>,
     bytes: usize,

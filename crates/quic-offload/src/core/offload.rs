@@ -1,15 +1,15 @@
-//! What a device is told of connections: contexts, keys, connection IDs.
+//! Contexts, keys and connection IDs of connections in a device.
 //!
-//! A connection asks for a context in each direction, once it is open, and again when the device would not or lost it. Which path
-//! a connection ID is of, the state machine does not tell; an authentic packet does, the first of which software opens. So
-//! only what is authentic makes state in the device.
+//! A connection asks for a context per direction when it opens, and again after a refusal or loss. The state machine
+//! does not reveal the path of a connection ID. An authentic packet does, so software opens the first packet of each
+//! ID. Thus only authentic packets create state in the device.
 //!
-//! Invariants: a context has two keys at most, those of two generations that follow each other; the device is told of so many
-//! connection IDs at most as the configuration allows, the oldest goes first.
+//! Invariants: a context has at most two keys, of successive generations. The device has at most the configured number
+//! of connection IDs; the oldest is replaced first.
 
-use super::Core;
+use super::EndpointCore;
 use crate::config::Config;
-use crate::crypto::keyring::{Keyring, Learned};
+use crate::crypto::keyring::{Keyring, LearnedCid};
 use offload_api::quic::QuicContext;
 use offload_api::{
     ContextBackoff, ContextNews, ContextRefusal, DatagramSocket, Direction, Handle, QuicContexts, SocketEvent,
@@ -18,69 +18,70 @@ use offload_base::Instant;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// What is the same for all connections of an endpoint.
+/// The device state shared by all connections of an endpoint.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct QuicPort {
     number: u16,
     cid_bytes: u8,
-    /// The device knows that there is QUIC at the port.
+    /// Whether the device knows the QUIC port.
     is_known: bool,
-    /// Connections that have something to tell the device.
+    /// Connections with commands for the device.
     pub(super) due: VecDeque<usize>,
 }
 
-/// What a device has of a connection.
+/// The device state of a connection.
 #[derive(Debug)]
-pub(crate) struct OfConnection {
-    transmit: Place,
-    receive: Place,
-    /// Connection IDs that the device was told of, the oldest first.
+pub(crate) struct ConnectionOffload {
+    transmit: ContextSlot,
+    receive: ContextSlot,
+    /// Connection IDs in the device, the oldest first.
     told: VecDeque<(Cid, u32)>,
-    /// All that it was told of, ever, as far as that may matter still: what it opened comes up late.
+    /// Connection IDs that are or were in the device, because packets that it opened may be processed late.
     known: VecDeque<(Cid, u32)>,
-    had: Had,
-    /// Those that it is to be told of.
-    learned: VecDeque<Learned>,
-    /// Those that it is to forget.
+    had: RecentContexts,
+    /// Connection IDs to install.
+    learned: VecDeque<LearnedCid>,
+    /// Connection IDs to remove.
     stale: Vec<Cid>,
     most_cids_a_path: usize,
-    /// The highest generation under which anything was opened.
+    /// The highest generation that has opened a packet.
     generation: u64,
-    /// It is on the list of those that have something to tell the device.
+    /// Whether the connection is on the list of due connections.
     pub(super) is_listed: bool,
-    /// When the next one's key takes the place of the one before: late packets came until then.
+    /// Time at which the next key may replace the previous one, because late packets under the previous key are no
+    /// longer expected.
     refill_at: Option<Instant>,
 }
 
 type Cid = SmallVec<[u8; 20]>;
 
-/// The last contexts that a connection had: what they opened comes up late, but not so late that more than a few were lost
-/// meanwhile.
+/// The latest contexts of a connection. Packets opened by a lost context may be processed late, but only a few contexts
+/// can be lost meanwhile.
 #[derive(Debug, Default)]
-struct Had(VecDeque<Handle>);
+struct RecentContexts(VecDeque<Handle>);
 
-impl Had {
-    /// Those of the last four times that it was given any.
-    const MOST: usize = 8;
+impl RecentContexts {
+    /// Contexts of the last four creations in both directions.
+    const MAX_CONTEXTS: usize = 8;
 
-    /// Says which one is too old to matter.
+    /// Adds a context. Returns a context that is too old to matter.
     fn note(&mut self, context: Handle) -> Option<Handle> {
         self.0.push_back(context);
-        if self.0.len() > Had::MOST { self.0.pop_front() } else { None }
+        if self.0.len() > RecentContexts::MAX_CONTEXTS { self.0.pop_front() } else { None }
     }
 }
 
-/// A context, or the wait for one.
+/// A context, or the attempt to get one.
 #[derive(Debug, Default)]
-struct Place {
+struct ContextSlot {
     wanted: bool,
     context: Option<Handle>,
-    /// It works on packets; of one that receives the device says so.
+    /// The generations of the installed keys.
     keys: [Option<u64>; 2],
     again: ContextBackoff,
 }
 
-impl Place {
+impl ContextSlot {
     fn is_due(&self) -> bool {
         self.wanted && self.context.is_none() && self.again.is_due()
     }
@@ -92,21 +93,21 @@ impl Place {
     }
 }
 
-impl Port {
-    pub(super) fn new(number: u16, cid_bytes: u8) -> Port {
-        Port { number, cid_bytes, is_known: false, due: VecDeque::new() }
+impl QuicPort {
+    pub(super) fn new(number: u16, cid_bytes: u8) -> QuicPort {
+        QuicPort { number, cid_bytes, is_known: false, due: VecDeque::new() }
     }
 }
 
-impl OfConnection {
-    pub(super) fn new(config: &Config) -> OfConnection {
-        let place = |wanted| Place { wanted, ..Place::default() };
-        OfConnection {
+impl ConnectionOffload {
+    pub(super) fn new(config: &Config) -> ConnectionOffload {
+        let place = |wanted| ContextSlot { wanted, ..ContextSlot::default() };
+        ConnectionOffload {
             transmit: place(config.offload.transmit()),
             receive: place(config.offload.receive()),
             told: VecDeque::new(),
             known: VecDeque::new(),
-            had: Had::default(),
+            had: RecentContexts::default(),
             learned: VecDeque::new(),
             stale: Vec::new(),
             most_cids_a_path: config.device_cids_a_path * config.paths.max(1) as usize,
@@ -116,13 +117,13 @@ impl OfConnection {
         }
     }
 
-    /// The connection is open.
+    /// Starts asking for contexts, because the connection is open.
     pub(super) fn begin(&mut self) {
         self.transmit.again.begin();
         self.receive.again.begin();
     }
 
-    /// The path of a connection ID that a device was told of.
+    /// Returns the path of a connection ID that is or was in the device.
     pub(super) fn path_of(&self, cid: &[u8]) -> Option<u32> {
         self.known.iter().rev().find(|(known, _)| known[..] == *cid).map(|(_, path)| *path)
     }
@@ -134,6 +135,7 @@ impl OfConnection {
     fn note_told(&mut self, cid: Cid, path: u32) {
         if self.path_of(&cid).is_none() {
             self.known.push_back((cid.clone(), path));
+            // Four times the limit, because packets of replaced IDs may be processed late.
             if self.known.len() > 4 * self.most_cids_a_path {
                 self.known.pop_front();
             }
@@ -141,24 +143,24 @@ impl OfConnection {
         self.told.push_back((cid, path));
     }
 
-    /// Takes note of packets that software opened, and of the highest generation of any; and if that is a new one, until when
-    /// packets of the one before may come.
-    pub(super) fn note_opened(&mut self, learned: Vec<Learned>, generation: u64, until: impl FnOnce() -> Instant) {
+    /// Records packets opened by software and the highest generation of any packet. If the generation is new, `until`
+    /// gives the time until which packets of the previous one may arrive.
+    pub(super) fn note_opened(&mut self, learned: Vec<LearnedCid>, generation: u64, until: impl FnOnce() -> Instant) {
         for _ in &learned {
             self.receive.again.note_unit();
         }
         if self.receive.wanted {
             for learned in learned {
-                // The device opens the next ones by what the last one tells.
+                // The latest packet number helps the device to recover the next ones.
                 self.learned.retain(|known| known.cid != learned.cid);
                 self.learned.push_back(learned);
             }
         }
         if generation > self.generation {
             self.generation = generation;
-            // The peer begins the next one three PTO later at the earliest (RFC 9001 6.5): by then, its key is there. A third of
-            // that, on the slowest path and as if acknowledgements took no longer than ours, is for packets that were sent before
-            // the update.
+            // The peer starts the next generation three PTO later at the earliest (RFC 9001 6.5), and the key must be
+            // installed by then. One PTO, of the slowest path and with our own acknowledgement delay, is left for
+            // packets sent before the update.
             self.refill_at = Some(until());
         }
     }
@@ -168,13 +170,15 @@ impl OfConnection {
     }
 
     pub(super) fn forget_path(&mut self, path: u32) {
+        // The device's IDs of this path are removed; the other paths keep theirs.
         let (stale, told): (VecDeque<_>, _) = self.told.drain(..).partition(|(_, of)| *of == path);
         self.told = told;
         self.stale.extend(stale.into_iter().map(|(cid, _)| cid));
         self.learned.retain(|learned| learned.path != path);
     }
 
-    /// Returns the time at which the next key is due. `None` once the key is due: it then waits for room in the device, which has no deadline.
+    /// Returns the time at which the next key is due. `None` once the key is due: then it waits for room in the device,
+    /// which has no deadline.
     pub(super) fn next_event(&self, now: Instant) -> Option<Instant> {
         self.refill_at.filter(|at| self.receive.context.is_some() && *at > now)
     }
@@ -186,7 +190,7 @@ impl OfConnection {
             || receives && (!self.learned.is_empty() || !self.stale.is_empty() || self.wants_key(now).is_some())
     }
 
-    /// The generation whose key the receive context lacks: the latest, or the one after it, once that has a place.
+    /// Returns the generation whose key the receive context lacks: the current one, or the next once its slot is free.
     fn wants_key(&self, now: Instant) -> Option<u64> {
         let lacks = |generation: &u64| self.receive.keys[(generation & 1) as usize] != Some(*generation);
         let next = self.generation + 1;
@@ -194,26 +198,26 @@ impl OfConnection {
         [Some(self.generation), next].into_iter().flatten().find(lacks)
     }
 
-    /// Whether there is a context that seals packets.
+    /// Tests whether a context can seal packets.
     pub(super) fn may_seal(&self) -> bool {
         self.transmit.context.is_some()
     }
 
-    /// The context that seals packets of a generation; the generation's key is there.
+    /// Returns the context that can seal packets of a generation.
     pub(super) fn sealer(&self, generation: u64) -> Option<Handle> {
         let has_key = self.transmit.keys[(generation & 1) as usize] == Some(generation);
         self.transmit.context.filter(|_| has_key)
     }
 
-    /// A context that seals, and lacks the key of a generation.
+    /// Tests whether the sealing context lacks the key of a generation.
     pub(super) fn sealer_without(&self, generation: u64) -> bool {
         self.transmit.context.is_some() && self.sealer(generation).is_none()
     }
 }
 
-impl Core {
-    /// Tells the device what it is to know, by what it has room for.
-    pub(crate) fn tell_device(&mut self, now: Instant, socket: &mut dyn DatagramSocket) {
+impl EndpointCore {
+    /// Sends the due commands to the device while it has room.
+    pub(crate) fn update_device(&mut self, now: Instant, socket: &mut dyn DatagramSocket) {
         if self.offload.due.is_empty() {
             return;
         }
@@ -224,14 +228,15 @@ impl Core {
             };
             has_device = true;
             while let Some(at) = self.offload.due.front().copied() {
-                if self.tell_of(at, now, &mut contexts) == Err(ContextRefusal::Busy) {
-                    // There is no room for the other commands either. The next turn with room sends them: the device needs them for the next
-                    // packet at the earliest.
+                if self.update_connection(at, now, &mut contexts) == Err(ContextRefusal::Busy) {
+                    // The other commands have no room either. They are retried in the next turn, because the device
+                    // needs them for the next packet at the earliest.
                     break;
                 }
                 self.take_due();
             }
         });
+        // Without a device, no connection asks again.
         while !has_device && let Some(at) = self.take_due() {
             if let Some(conn) = self.connections.get_mut(at) {
                 (conn.offload.transmit.wanted, conn.offload.receive.wanted) = (false, false);
@@ -247,9 +252,15 @@ impl Core {
         Some(at)
     }
 
-    fn tell_of(&mut self, at: usize, now: Instant, contexts: &mut QuicContexts<'_>) -> Result<(), ContextRefusal> {
-        let Core { connections, offload: port, counters, by_context, .. } = self;
+    fn update_connection(
+        &mut self,
+        at: usize,
+        now: Instant,
+        contexts: &mut QuicContexts<'_>,
+    ) -> Result<(), ContextRefusal> {
+        let EndpointCore { connections, offload: port, counters, by_context, .. } = self;
         let Some(conn) = connections.get_mut(at) else { return Ok(()) };
+        // The device must know the port before it can find any connection ID there.
         if !port.is_known {
             contexts.listen(port.number, port.cid_bytes)?;
             port.is_known = true;
@@ -272,6 +283,7 @@ impl Core {
                     counters.contexts += 1;
                     tracing::debug!(parent: span, ?direction, ?context, "offload installed");
                     by_context.insert(context, at);
+                    // Old contexts are forgotten, or devices that are reset again and again would fill the table.
                     if let Some(oldest) = had.note(context) {
                         by_context.remove(&oldest);
                     }
@@ -288,6 +300,8 @@ impl Core {
             }
         }
         let Some(context) = of.receive.context else { return Ok(()) };
+        // The key comes before the connection IDs, so that the device never steers a packet to a context without its
+        // key.
         while let Some(generation) = of.wants_key(now) {
             let Some(key) = conn.keyring.lock().generation(false, generation) else { break };
             contexts.set_key(context, generation, key.key.clone())?;
@@ -301,8 +315,9 @@ impl Core {
             contexts.forget(context, port.number, cid)?;
             of.stale.pop();
         }
-        while let Some(Learned { cid, path, number }) = of.learned.front().cloned() {
+        while let Some(LearnedCid { cid, path, number }) = of.learned.front().cloned() {
             if !of.is_told(&cid) && of.told.len() >= of.most_cids_a_path {
+                // A full list replaces its oldest ID: peers change IDs, and the new ones carry the traffic.
                 let Some((oldest, _)) = of.told.front() else { break };
                 contexts.forget(context, port.number, oldest)?;
                 of.told.pop_front();
@@ -318,7 +333,7 @@ impl Core {
         Ok(())
     }
 
-    /// Gives the transmit context of a connection the key of a generation, before packets are sealed by it.
+    /// Installs the key of a generation in the transmit context, before packets under this key are sealed.
     pub(super) fn renew_sealer(&mut self, at: usize, generation: u64, socket: &mut dyn DatagramSocket) {
         let Some(conn) = self.connections.get_mut(at) else { return };
         let (Some(context), Some(key)) =
@@ -337,11 +352,12 @@ impl Core {
         }
     }
 
-    /// What the device has to tell.
+    /// Processes an event of the device.
     pub(crate) fn note_device(&mut self, event: SocketEvent) {
         match event {
             SocketEvent::Reset => {
                 self.counters.resets += 1;
+                // A reset device has forgotten the port as well.
                 self.offload.is_known = false;
                 for at in self.all() {
                     self.lose_contexts(at, |_| true);
@@ -360,13 +376,15 @@ impl Core {
     fn lose_contexts(&mut self, at: usize, is_lost: impl Fn(Handle) -> bool) {
         let Some(conn) = self.connections.get_mut(at) else { return };
         let span = &conn.span;
-        let OfConnection { transmit, receive, told, learned, .. } = &mut conn.offload;
+        let ConnectionOffload { transmit, receive, told, learned, .. } = &mut conn.offload;
         for place in [transmit, &mut *receive] {
             if place.context.is_some_and(&is_lost) && place.lose() {
                 place.again.note_lost();
                 tracing::debug!(parent: span, "offload lost");
             }
         }
+        // The device's connection IDs went with the receive context. They are learned again from packets that software
+        // opens.
         if receive.context.is_none() {
             learned.clear();
             told.clear();
@@ -374,8 +392,8 @@ impl Core {
         self.note_ready(at);
     }
 
-    /// Marks the contexts of a connection that has ended, so that they are given back.
-    pub(super) fn forget_contexts(&mut self, of: &OfConnection) {
+    /// Schedules the contexts of an ended connection to be given back.
+    pub(super) fn forget_contexts(&mut self, of: &ConnectionOffload) {
         let contexts = [of.transmit.context, of.receive.context];
         self.offload_leaving.extend(contexts.into_iter().flatten());
         for context in &of.had.0 {
@@ -383,8 +401,8 @@ impl Core {
         }
     }
 
-    /// Gives contexts back.
-    pub(crate) fn give_back(&mut self, socket: &mut dyn DatagramSocket) {
+    /// Gives contexts back to the device.
+    pub(crate) fn release_contexts(&mut self, socket: &mut dyn DatagramSocket) {
         if self.offload_leaving.is_empty() {
             return;
         }
@@ -413,14 +431,14 @@ mod tests {
     use super::*;
     use offload_api::engines;
 
-    /// A device that is reset for ever makes nobody remember all contexts that there were.
+    /// Even if a device is reset again and again, only the latest contexts are remembered.
     #[test]
-    fn of_contexts_that_were_lost_the_last_ones_are_known() {
-        let mut had = Had::default();
+    fn latest_lost_contexts_are_remembered() {
+        let mut had = RecentContexts::default();
         let handles: Vec<_> =
             Handle::indices(engines::QUIC, 100).map(|index| Handle { index, generation: 1 }).collect();
         let forgotten: Vec<_> = handles.iter().filter_map(|handle| had.note(*handle)).collect();
-        assert_eq!(forgotten, handles[..handles.len() - Had::MOST]);
-        assert!(had.0.iter().eq(&handles[handles.len() - Had::MOST..]));
+        assert_eq!(forgotten, handles[..handles.len() - RecentContexts::MAX_CONTEXTS]);
+        assert!(had.0.iter().eq(&handles[handles.len() - RecentContexts::MAX_CONTEXTS..]));
     }
 }

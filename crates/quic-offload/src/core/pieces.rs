@@ -1,81 +1,82 @@
-//! Pieces of a stream that came in any order, and leave in the stream's own.
+//! Reassembly of a stream from pieces in any order.
 //!
-//! Invariants: runs neither touch nor overlap, and none begins before `next`; of two neighbours in a run, one is large, unless
-//! together they are: so what is kept beside the bytes is bounded by the number of runs and by the number of bytes.
+//! Invariants: runs neither touch nor overlap, and no run begins before `next`. Of two neighbouring parts in a run, at
+//! least one is large, or both together are. So the overhead is bounded by the number of runs and the number of bytes.
 
 use bytes::Bytes;
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The bytes of a stream that an application has not taken yet.
+/// Received bytes of a stream that the application has not taken yet.
 #[derive(Debug, Default)]
-pub(super) struct Pieces {
-    /// The offset of what leaves next.
+pub(super) struct StreamPieces {
+    /// Offset of the next byte for the application.
     next: u64,
-    /// By the offsets that they begin at.
-    runs: BTreeMap<u64, Run>,
+    /// Runs by offset.
+    runs: BTreeMap<u64, PieceRun>,
     bytes: u64,
 }
 
 /// Bytes without a gap.
 #[derive(Debug, Default)]
-struct Run {
+struct PieceRun {
     parts: VecDeque<Bytes>,
     bytes: u64,
 }
 
-impl Pieces {
-    /// Bytes that are kept.
+impl StreamPieces {
+    /// Returns the number of buffered bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Runs without a gap.
+    /// Returns the number of runs.
     pub(super) fn runs(&self) -> usize {
         self.runs.len()
     }
 
-    /// Whether bytes are kept that others, still to come, go before.
+    /// Tests whether bytes are missing before buffered ones.
     pub(super) fn has_gaps(&self) -> bool {
         self.runs.last_key_value().is_some_and(|(at, _)| *at != self.next)
     }
 
-    /// The offset of what leaves next: all before has left.
+    /// Returns the offset of the next byte for the application.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Runs of which bytes are among these.
+    /// Returns the number of runs that overlap a range.
     pub(super) fn runs_among(&self, range: Range<u64>) -> usize {
         let first = self.runs.range(..=range.start).next_back().filter(|(at, run)| *at + run.bytes > range.start);
         usize::from(first.is_some()) + self.runs.range(range.start + 1..range.end.max(range.start + 1)).count()
     }
 
-    /// The first of these bytes that neither are here nor were.
+    /// Returns the first missing part of a range.
     pub(super) fn missing(&self, range: Range<u64>) -> Option<Range<u64>> {
         let mut from = range.start.max(self.next);
         if let Some((at, run)) = self.runs.range(..=from).next_back() {
             from = from.max(at + run.bytes);
         }
+        // The missing part ends where the next run begins.
         let to = self.runs.range(from..range.end.max(from)).next().map_or(range.end, |(at, _)| *at);
         (from < to).then_some(from..to)
     }
 
-    /// What is kept, part by part, and where each one is.
+    /// Returns the buffered parts with their offsets.
     pub(super) fn parts(&self) -> impl Iterator<Item = (u64, &Bytes)> {
         self.runs.iter().flat_map(|(at, run)| {
             run.parts.iter().scan(*at, |at, part| Some((core::mem::replace(at, *at + part.len() as u64), part)))
         })
     }
 
-    /// What is new of the bytes at an offset.
+    /// Returns the missing parts among the bytes at an offset.
     pub(super) fn new_of<'a>(&'a self, at: u64, data: &'a Bytes) -> impl Iterator<Item = (u64, Bytes)> + 'a {
         let end = at + data.len() as u64;
         let ranges = core::iter::successors(self.missing(at..end), move |last| self.missing(last.end..end));
         ranges.map(move |new| (new.start, data.slice((new.start - at) as usize..(new.end - at) as usize)))
     }
 
-    /// Keeps what is new of the bytes at an offset.
+    /// Adds the missing parts among the bytes at an offset.
     pub(super) fn insert(&mut self, at: u64, data: Bytes) {
         let end = at + data.len() as u64;
         let mut from = at;
@@ -85,10 +86,11 @@ impl Pieces {
         }
     }
 
-    /// Puts bytes where there are none.
+    /// Adds bytes to a gap, and joins them with adjacent runs.
     fn put(&mut self, at: u64, data: Bytes) {
         self.bytes += data.len() as u64;
-        let mut new = Run { bytes: data.len() as u64, parts: [owned(data)].into() };
+        let mut new = PieceRun { bytes: data.len() as u64, parts: [owned(data)].into() };
+        // The new bytes may close a gap, and so join two runs.
         let follows = self.runs.remove(&(at + new.bytes));
         match self.runs.range_mut(..at).next_back().filter(|(begin, run)| **begin + run.bytes == at) {
             Some((_, run)) => {
@@ -102,7 +104,7 @@ impl Pieces {
         }
     }
 
-    /// The next bytes, `most` at most, if they are here.
+    /// Takes the next bytes, at most `most`, if they have arrived.
     pub(super) fn take(&mut self, most: usize) -> Option<Bytes> {
         let mut entry = self.runs.first_entry().filter(|entry| *entry.key() == self.next)?;
         let run = entry.get_mut();
@@ -117,18 +119,20 @@ impl Pieces {
         self.next += bytes;
         self.bytes -= bytes;
         if rest.bytes > 0 {
+            // The rest of the run has a new first offset, which is its key.
             self.runs.insert(self.next, rest);
         }
         Some(data)
     }
 }
 
-impl Run {
-    /// Appends what follows. What is moved is the shorter of the two.
-    fn join(&mut self, mut follows: Run) {
+impl PieceRun {
+    /// Appends the following run. The shorter list of parts is moved.
+    fn join(&mut self, mut follows: PieceRun) {
         if let (Some(last), Some(first)) = (self.parts.back_mut(), follows.parts.front())
             && last.len() + first.len() <= SMALL
         {
+            // Two small parts become one, which bounds the number of parts.
             *last = [&last[..], &first[..]].concat().into();
             follows.parts.pop_front();
         }
@@ -142,12 +146,12 @@ impl Run {
     }
 }
 
-/// A small part of a packet does not keep all of the packet.
+/// Copies a small part, so that it does not keep a whole packet in memory.
 fn owned(data: Bytes) -> Bytes {
     if data.len() < SMALL { Bytes::copy_from_slice(&data) } else { data }
 }
 
-/// Bytes below which a copy costs less than what else is kept for them.
+/// Parts below this size are copied, because a copy costs less than the bookkeeping of a reference.
 const SMALL: usize = 1024;
 
 #[cfg(test)]
@@ -155,7 +159,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a stream holds at an offset.
+    /// The byte of the test stream at an offset.
     fn at(offset: u64) -> u8 {
         (offset % 251) as u8
     }
@@ -164,14 +168,14 @@ mod tests {
         (from..from + count).map(at).collect()
     }
 
-    /// A byte after the other, each there or not.
+    /// A model: the set of arrived bytes.
     #[derive(Default)]
-    struct Model {
+    struct ArrivalModel {
         next: u64,
         there: std::collections::BTreeSet<u64>,
     }
 
-    impl Model {
+    impl ArrivalModel {
         fn gaps(&self) -> bool {
             self.there.last().is_some_and(|last| last + 1 - self.next != self.there.len() as u64)
         }
@@ -182,30 +186,30 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum PieceStep {
         Insert(u64, u64),
         Take(usize),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = PieceStep> {
         prop_oneof![
-            4 => (0u64..6000, 0u64..2500).prop_map(|(at, count)| Step::Insert(at, count)),
-            4 => (0u64..6000, 0u64..8).prop_map(|(at, count)| Step::Insert(at, count)),
-            3 => (1usize..3000).prop_map(Step::Take),
+            4 => (0u64..6000, 0u64..2500).prop_map(|(at, count)| PieceStep::Insert(at, count)),
+            4 => (0u64..6000, 0u64..8).prop_map(|(at, count)| PieceStep::Insert(at, count)),
+            3 => (1usize..3000).prop_map(PieceStep::Take),
         ]
     }
 
     proptest! {
         #[test]
-        fn they_leave_as_a_plain_model_has_them(steps in prop::collection::vec(step(), 1..50)) {
-            let (mut pieces, mut model) = (Pieces::default(), Model::default());
+        fn pieces_match_a_simple_model(steps in prop::collection::vec(step(), 1..50)) {
+            let (mut pieces, mut model) = (StreamPieces::default(), ArrivalModel::default());
             for step in steps {
                 match step {
-                    Step::Insert(from, count) => {
+                    PieceStep::Insert(from, count) => {
                         pieces.insert(from, bytes(from, count));
                         model.there.extend((from..from + count).filter(|at| *at >= model.next));
                     }
-                    Step::Take(most) => {
+                    PieceStep::Take(most) => {
                         let data = pieces.take(most);
                         prop_assert_eq!(data.is_some(), model.there.contains(&model.next));
                         let data = data.unwrap_or_default();
@@ -222,17 +226,17 @@ mod tests {
         }
     }
 
-    /// A byte a packet, whatever the order: no more than two parts are kept for each kibibyte.
+    /// One byte per packet, in any order: at most two parts per kibibyte are kept.
     #[test]
-    fn tiny_ones_are_kept_together() {
+    fn tiny_pieces_are_merged() {
         let count = 64 << 10;
         for order in [0, 1, 2] {
-            let mut pieces = Pieces::default();
+            let mut pieces = StreamPieces::default();
             for step in 0..count {
                 let from = match order {
                     0 => step,
                     1 => count - 1 - step,
-                    // Each second one, and then the others.
+                    // Every second byte first, then the others.
                     _ => (2 * step) % count + 2 * step / count,
                 };
                 pieces.insert(from, bytes(from, 1));

@@ -1,28 +1,29 @@
-//! What applications read of streams whose bytes may come far out of their order.
+//! Unordered reading of streams with bytes far out of order.
 //!
-//! The state machine ends a connection of which a stream has more than 1,024 pieces, once it kept 2,048: pieces that wait for
-//! one before them, or for the application; whole packets are not joined. 2,048 of them are 2.9 MB. So where streams have
-//! windows as large as that, it is read after each datagram, unordered, and the bytes are put in order here, in [`Pieces`].
-//! Where windows are small it does all of it, as ever.
+//! The state machine closes a connection if a stream has more than 1,024 pieces after buffering 2,048: pieces that wait
+//! for an earlier one, or for the application. It does not join whole packets, so 2,048 pieces are 2.9 MB. So if stream
+//! windows are that large, this module reads each stream unordered after each datagram and reassembles it in
+//! [`StreamPieces`]. With small windows, the state machine reassembles.
 //!
-//! **Credit.** The state machine grants the peer new bytes as soon as bytes are read from it, in order or not: of the stream,
-//! and of the connection. Bytes that are kept here would come on top, without end for a peer that leaves out a byte. So the
-//! connection's window is made smaller by what is kept, and larger again when the application takes it ([`Credit`]): all
-//! streams together keep no more than `receive_window`. The bytes that are missing have their credit already, so they come
-//! whatever is kept back. The stream's own window cannot be held back: one stream may fill the connection's.
+//! **Credit.** As soon as bytes are read, in order or not, the state machine grants the peer as many new bytes, for the
+//! stream and for the connection. A peer that leaves out a byte could then send without limit. So the connection's
+//! window is reduced by the buffered bytes, and raised again when the application takes them ([`Credit`]): all streams
+//! together buffer at most `receive_window`. Missing bytes already have credit, so they can always arrive. A stream's
+//! own window cannot be reduced, so one stream may fill the connection's window.
 //!
-//! **Tiny pieces.** What is kept beside the bytes is bounded by gaps ([`Pieces`]); a peer that makes more of them than one for
-//! each 512 bytes of the connection's window loses the connection, here and in the state machine, whose own note of what
-//! came grows alike.
+//! **Tiny pieces.** The overhead of the buffer is bounded by the number of gaps ([`StreamPieces`]). If a peer causes more
+//! gaps than one per 512 bytes of the connection's window, the connection is closed, because the state machine's own
+//! record of received ranges grows as well.
 //!
-//! **Streams that nobody reads yet.** They too are read so, once many packets came: an application may begin late.
+//! **Unread streams.** If many packets of a stream arrived and the application has not started reading, the stream is
+//! read ahead too.
 //!
-//! **A limit of the state machine.** Read unordered, it would lose bytes of packets with very many short frames; [`sift`](super::sift)
-//! keeps such packets from it.
+//! **A limit of the state machine.** In unordered reading, the state machine loses bytes of packets with very many
+//! short frames; [`sift`](super::sift) keeps such packets away.
 
-use super::Core;
+use super::EndpointCore;
 use super::connection::Conn;
-use super::pieces::Pieces;
+use super::pieces::StreamPieces;
 use crate::config::Config;
 use bytes::Bytes;
 use noq_proto::{ReadError, StreamId, VarInt};
@@ -30,76 +31,77 @@ use offload_base::Instant;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The streams of a connection that are read out of their order.
+/// The streams of a connection that are read unordered.
 #[derive(Debug)]
-pub(crate) struct Reading {
-    /// Of which more than a frame came, or which the application has begun to read.
-    pub(super) streams: HashMap<StreamId, OfStream>,
-    /// Those of which frames have come since they were last read.
+pub(crate) struct UnorderedReader {
+    /// Streams with at least one frame received, or read by the application.
+    pub(super) streams: HashMap<StreamId, UnorderedStream>,
+    /// Streams with frames since the last read.
     fresh: Vec<StreamId>,
     is_unordered: bool,
-    /// Bytes and runs that are kept.
+    /// Number of buffered bytes.
     pub(super) bytes: u64,
     pub(super) runs: usize,
     credit: Credit,
     most_runs: usize,
-    /// Streams of which frames are held back, and what that takes.
+    /// Streams with held-back frames.
     pub(super) holding: Vec<StreamId>,
     pub(super) held: usize,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct OfStream {
-    pub(super) pieces: Pieces,
-    /// What came and is held back from the state machine.
-    pub(super) held: Pieces,
-    /// Frames that came since it was last read.
+pub(super) struct UnorderedStream {
+    pub(super) pieces: StreamPieces,
+    /// Bytes held back from the state machine.
+    pub(super) held: StreamPieces,
+    /// Frames since the last read.
     frames: u32,
-    /// It is read as its packets come.
+    /// Whether the stream is read as its packets arrive.
     is_begun: bool,
-    /// Where it ends, if that is known.
+    /// The final size, if known.
     pub(super) size: Option<u64>,
-    pub(super) end: Option<End>,
+    pub(super) end: Option<StreamEnd>,
 }
 
-/// What the peer may send, as the state machine has it: it makes a window smaller by granting nothing for the next bytes
-/// that are read, the debt.
+/// The peer's credit in the state machine. The module reduces a window by granting nothing for the next bytes that are
+/// read, the debt.
 ///
-/// Invariant: no byte is read but against the debt; so what the peer may send in all is the window, and what the application
-/// took.
+/// Invariant: bytes are read only against the debt, so the peer's total credit is the window plus the bytes that the
+/// application took.
 #[derive(Debug)]
 struct Credit {
     window: u64,
-    /// Bytes that the window is smaller by: those that are kept, the debt, and what may be granted.
+    /// The reduction of the window: buffered bytes, the debt, and credit not granted yet.
     smaller: u64,
     debt: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum End {
+pub(super) enum StreamEnd {
     Finished,
     Reset(u64),
     Closed,
 }
 
-/// What a stream has for an application.
+/// The result of reading a stream.
 #[derive(Debug)]
-pub(crate) enum Next {
+pub(crate) enum ReadResult {
     Data(Bytes),
     Finished,
     Reset(u64),
     Nothing,
-    /// Nothing, and nothing will be.
+    /// No data, and no further data will arrive.
     Closed,
 }
 
-impl Reading {
-    pub(super) fn new(config: &Config) -> Reading {
+impl UnorderedReader {
+    pub(super) fn new(config: &Config) -> UnorderedReader {
+        // The state machine receives datagrams of at least 1472 bytes, whatever the configuration says.
         let longest = config.udp_payload.max(1472);
-        Reading {
+        UnorderedReader {
             streams: HashMap::new(),
             fresh: Vec::new(),
-            is_unordered: config.stream_window > LARGE_WINDOW && longest <= MOST_UNORDERED,
+            is_unordered: config.stream_window > LARGE_WINDOW && longest <= MAX_UNORDERED,
             bytes: 0,
             runs: 0,
             credit: Credit { window: config.receive_window.into(), smaller: 0, debt: 0 },
@@ -109,29 +111,31 @@ impl Reading {
         }
     }
 
-    /// Whether streams are read out of their order.
+    /// Tests whether streams are read unordered.
     pub(super) fn is_unordered(&self) -> bool {
         self.is_unordered
     }
 
-    /// Whether streams have to be looked at after each datagram.
+    /// Tests whether streams must be read after each datagram.
     pub(super) fn is_busy(&self) -> bool {
         !self.streams.is_empty()
     }
 
-    /// A frame of a stream came.
+    /// Records a stream frame.
     pub(super) fn note_frame(&mut self, id: StreamId) {
         if !self.is_unordered {
             return;
         }
         let of = self.streams.entry(id).or_default();
         of.frames += 1;
-        if of.frames == if of.is_begun { 1 } else { MOST_UNREAD } {
+        // A stream without a reader is read ahead only when many frames have arrived, so that short streams cost
+        // nothing.
+        if of.frames == if of.is_begun { 1 } else { MAX_UNREAD } {
             self.fresh.push(id);
         }
     }
 
-    /// Nobody reads the stream any more.
+    /// Forgets a stream that the application no longer reads.
     fn forget(&mut self, id: StreamId) {
         if let Some(of) = self.streams.remove(&id) {
             self.bytes -= of.pieces.bytes();
@@ -140,7 +144,7 @@ impl Reading {
     }
 
     fn take_piece(&mut self, id: StreamId, most: usize) -> Option<Bytes> {
-        let Reading { streams, bytes, runs, .. } = self;
+        let UnorderedReader { streams, bytes, runs, .. } = self;
         let pieces = &mut streams.get_mut(&id)?.pieces;
         let runs_before = pieces.runs();
         let data = pieces.take(most)?;
@@ -149,21 +153,23 @@ impl Reading {
         Some(data)
     }
 
-    /// Takes from the state machine what there is of a stream. True: the peer is to be told of more room.
+    /// Reads a stream from the state machine. Returns whether the peer must be told of new credit.
     fn read_ahead(&mut self, id: StreamId, noq: &mut noq_proto::Connection) -> bool {
-        let Reading { streams, bytes, runs, credit, .. } = self;
+        let UnorderedReader { streams, bytes, runs, credit, .. } = self;
         let Some(of) = streams.get_mut(&id).filter(|of| of.end.is_none()) else { return false };
         (of.frames, of.is_begun) = (0, true);
+        // The totals of the connection change by the difference.
         let before = (of.pieces.bytes(), of.pieces.runs());
         let mut owes = false;
         while of.end.is_none() {
-            owes |= credit.settle(*bytes + of.pieces.bytes() - before.0, noq);
+            // Each read needs a debt, so it is renewed before the read.
+            owes |= credit.grant_credit(*bytes + of.pieces.bytes() - before.0, noq);
             let mut stream = noq.recv_stream(id);
             let Ok(mut chunks) = stream.read(false) else {
-                of.end = Some(End::Closed);
+                of.end = Some(StreamEnd::Closed);
                 break;
             };
-            // Without a debt the peer has sent all that it may, and all of it was read.
+            // Without a debt, the peer has used all its credit and all of it was read.
             let next = chunks.next(credit.debt.max(1) as usize);
             owes |= chunks.finalize().should_transmit();
             match next {
@@ -171,11 +177,11 @@ impl Reading {
                     credit.debt = credit.debt.saturating_sub(chunk.bytes.len() as u64);
                     of.pieces.insert(chunk.offset, chunk.bytes);
                 }
-                Ok(None) => of.end = Some(End::Finished),
+                Ok(None) => of.end = Some(StreamEnd::Finished),
                 Err(ReadError::Reset(code)) => {
-                    // RFC 9000 3.2: what came of it may be dropped.
-                    of.pieces = Pieces::default();
-                    of.end = Some(End::Reset(code.into_inner()));
+                    // RFC 9000 3.2: data received before a reset may be dropped.
+                    of.pieces = StreamPieces::default();
+                    of.end = Some(StreamEnd::Reset(code.into_inner()));
                 }
                 Err(ReadError::Blocked) => break,
             }
@@ -185,52 +191,54 @@ impl Reading {
         owes
     }
 
-    /// What an application finds that has taken all that it could: what is left is behind a gap.
-    fn rest(&self, id: StreamId, is_over: bool) -> Next {
-        let Some(of) = self.streams.get(&id) else { return Next::Nothing };
+    /// Returns the result when no bytes are available: the end, or a gap.
+    fn rest(&self, id: StreamId, is_over: bool) -> ReadResult {
+        let Some(of) = self.streams.get(&id) else { return ReadResult::Nothing };
         match of.end {
-            // The state machine may not know yet that it has all of it, and never will.
-            None if is_over && of.size == Some(of.pieces.next()) => Next::Finished,
-            None => Next::Nothing,
-            Some(End::Finished) => Next::Finished,
-            Some(End::Reset(code)) => Next::Reset(code),
-            Some(End::Closed) => Next::Closed,
+            // After the connection's end, the state machine may never learn that the stream is complete.
+            None if is_over && of.size == Some(of.pieces.next()) => ReadResult::Finished,
+            None => ReadResult::Nothing,
+            Some(StreamEnd::Finished) => ReadResult::Finished,
+            Some(StreamEnd::Reset(code)) => ReadResult::Reset(code),
+            Some(StreamEnd::Closed) => ReadResult::Closed,
         }
     }
 
-    /// Grants the peer what the application took, or gave up. True: it is to be told.
-    fn settle(&mut self, noq: &mut noq_proto::Connection) -> bool {
-        self.is_unordered && self.credit.settle(self.bytes, noq)
+    /// Grants the peer the bytes that the application took or gave up. Returns whether the peer must be told.
+    fn grant_credit(&mut self, noq: &mut noq_proto::Connection) -> bool {
+        self.is_unordered && self.credit.grant_credit(self.bytes, noq)
     }
 }
 
 impl Credit {
-    /// Has a debt for the next bytes to be read, and grants what the application took, once that is worth a frame. True: the
-    /// peer is to be told.
-    fn settle(&mut self, kept: u64, noq: &mut noq_proto::Connection) -> bool {
+    /// Renews the debt for the next reads, and grants credit once it is worth a frame. Returns whether the peer must be
+    /// told.
+    fn grant_credit(&mut self, kept: u64, noq: &mut noq_proto::Connection) -> bool {
         let step = (self.window / 16).max(1);
         let granted = self.smaller.saturating_sub(kept + self.debt);
+        // Small grants are collected, because each costs a frame.
         if granted >= 2 * step {
             self.smaller -= granted;
-            self.tell(noq);
+            self.set_window(noq);
         }
         if self.debt < step {
             let more = (step - self.debt).min(self.window - self.smaller);
             (self.smaller, self.debt) = (self.smaller + more, self.debt + more);
-            self.tell(noq);
+            self.set_window(noq);
         }
         granted >= 2 * step
     }
 
-    fn tell(&self, noq: &mut noq_proto::Connection) {
+    fn set_window(&self, noq: &mut noq_proto::Connection) {
         let window = VarInt::from_u64(self.window - self.smaller);
         noq.set_receive_window(window.unwrap_or(VarInt::MAX));
     }
 }
 
 impl Conn {
-    /// The next bytes of a stream, `most` at most. True: the peer is to be told of more room.
-    pub(crate) fn read_stream(&mut self, id: StreamId, most: usize) -> (Next, bool) {
+    /// Reads a stream for the application, at most `most` bytes. Returns also whether the peer must be told of new
+    /// credit.
+    pub(crate) fn read_stream(&mut self, id: StreamId, most: usize) -> (ReadResult, bool) {
         let mut reading = lock(&self.reading);
         if !reading.is_unordered {
             drop(reading);
@@ -239,29 +247,30 @@ impl Conn {
         reading.streams.entry(id).or_default();
         let mut owes = false;
         let next = match reading.take_piece(id, most) {
+            // { => The buffered bytes are used up or begin with a gap, so the state machine may have more.
             None => {
                 owes = reading.read_ahead(id, &mut self.noq);
                 reading.take_piece(id, most)
             }
             next => next,
         };
-        owes |= reading.settle(&mut self.noq);
-        (next.map_or_else(|| reading.rest(id, self.closed.is_some()), Next::Data), owes)
+        owes |= reading.grant_credit(&mut self.noq);
+        (next.map_or_else(|| reading.rest(id, self.closed.is_some()), ReadResult::Data), owes)
     }
 
-    fn read_ordered(&mut self, id: StreamId, most: usize) -> (Next, bool) {
+    fn read_ordered(&mut self, id: StreamId, most: usize) -> (ReadResult, bool) {
         let mut stream = self.noq.recv_stream(id);
-        let Ok(mut chunks) = stream.read(true) else { return (Next::Closed, false) };
+        let Ok(mut chunks) = stream.read(true) else { return (ReadResult::Closed, false) };
         let next = match chunks.next(most) {
-            Ok(Some(chunk)) => Next::Data(chunk.bytes),
-            Ok(None) => Next::Finished,
-            Err(ReadError::Reset(code)) => Next::Reset(code.into_inner()),
-            Err(ReadError::Blocked) => Next::Nothing,
+            Ok(Some(chunk)) => ReadResult::Data(chunk.bytes),
+            Ok(None) => ReadResult::Finished,
+            Err(ReadError::Reset(code)) => ReadResult::Reset(code.into_inner()),
+            Err(ReadError::Blocked) => ReadResult::Nothing,
         };
         (next, chunks.finalize().should_transmit())
     }
 
-    /// Reads the streams of which something has come. What is wrong, if the peer went too far.
+    /// Reads all streams with new frames. Returns an error if the peer caused too many gaps.
     pub(super) fn read_fresh(&mut self) -> Result<(), String> {
         let mut reading = lock(&self.reading);
         for id in core::mem::take(&mut reading.fresh) {
@@ -270,7 +279,7 @@ impl Conn {
         if reading.note_handed_over() {
             self.noq.ping();
         }
-        reading.settle(&mut self.noq);
+        reading.grant_credit(&mut self.noq);
         let (runs, most) = (reading.runs, reading.most_runs);
         match runs > most {
             true => Err(format!("streams have {runs} gaps, and {most} at most")),
@@ -278,23 +287,24 @@ impl Conn {
         }
     }
 
-    /// Whether streams have to be looked at after each datagram.
+    /// Tests whether streams must be read after each datagram.
     pub(super) fn is_reading(&self) -> bool {
         lock(&self.reading).is_busy()
     }
 }
 
-impl Core {
-    /// Nobody reads a stream any more, and the peer is told why, if it is to send no more of it.
+impl EndpointCore {
+    /// Ends the reading of a stream. With a code, the peer is told to stop sending.
     pub(crate) fn forget_stream(&mut self, at: usize, now: Instant, id: StreamId, code: Option<VarInt>) {
-        // What came of it was of a stream that somebody read.
+        // The events of earlier packets still count for the stream.
         self.take_events(at, now);
         let Some(conn) = self.connections.get_mut(at) else { return };
         let mut reading = lock(&conn.reading);
         reading.forget(id);
-        let mut owes = reading.settle(&mut conn.noq);
+        let mut owes = reading.grant_credit(&mut conn.noq);
         drop(reading);
         if let Some(code) = code {
+            // The peer is told to stop only if the stream is still open.
             owes |= conn.noq.recv_stream(id).stop(code).is_ok();
         }
         if owes {
@@ -303,29 +313,29 @@ impl Core {
     }
 }
 
-pub(super) fn lock(reading: &Mutex<Reading>) -> MutexGuard<'_, Reading> {
+pub(super) fn lock(reading: &Mutex<UnorderedReader>) -> MutexGuard<'_, UnorderedReader> {
     reading.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Of full packets, fewer pieces than the state machine keeps.
+/// With full packets, a window of this size has fewer pieces than the state machine keeps.
 const LARGE_WINDOW: u32 = 2 << 20;
-/// What the state machine lets be wasted before it copies.
+/// Bytes that the state machine may waste before it copies its buffers.
 pub(super) const BUFFERS_WASTED: u32 = 32 << 10;
-/// Where datagrams are larger, so that two pieces waste more than that, the state machine orders the bytes.
-pub(crate) const MOST_UNORDERED: u16 = (BUFFERS_WASTED / 2) as u16;
-/// Frames of a stream that the state machine keeps, of its 2,048.
-const MOST_UNREAD: u32 = 512;
+/// With larger datagrams, two pieces waste more than that, so the state machine reassembles.
+pub(crate) const MAX_UNORDERED: u16 = (BUFFERS_WASTED / 2) as u16;
+/// Unread frames of a stream before it is read ahead; the state machine keeps 2,048.
+const MAX_UNREAD: u32 = 512;
 
 #[cfg(test)]
 mod tests {
-    use super::super::crafted::{Crafted, ID};
+    use super::super::crafted::{CraftedPair, ID};
     use super::super::tests::NOW;
     use super::*;
 
-    /// Each second piece of 6,000, and then the others.
+    /// Every second piece of 6,000 first, then the others.
     #[test]
-    fn many_pieces_may_come_before_those_before_them() {
-        let mut crafted = Crafted::read_from(8 << 20, 16 << 20);
+    fn many_pieces_may_precede_earlier_ones() {
+        let mut crafted = CraftedPair::read_from(8 << 20, 16 << 20);
         let pieces = 6000;
         for piece in (1..pieces).step_by(2) {
             crafted.send([(1000 * piece, 1000)], piece + 1 == pieces);
@@ -338,17 +348,17 @@ mod tests {
             bytes += crafted.read();
         }
         assert_eq!(bytes, 1000 * pieces);
-        assert!(matches!(crafted.conn().read_stream(Crafted::id(), 1), (Next::Finished, _)));
+        assert!(matches!(crafted.conn().read_stream(CraftedPair::id(), 1), (ReadResult::Finished, _)));
         let reading = crafted.reading();
         assert_eq!((reading.bytes, reading.runs), (0, 0));
         assert!(reading.credit.smaller <= reading.credit.window / 16 * 3);
     }
 
-    /// The first byte never comes. What does come is no more than the connection's window.
+    /// The first byte never arrives. The peer can send at most the connection's window.
     #[test]
-    fn a_peer_that_leaves_out_a_byte_has_no_more_room_than_the_window() {
+    fn missing_byte_limits_the_peer_to_the_window() {
         let window = 1 << 20;
-        let mut crafted = Crafted::read_from(4 << 20, window);
+        let mut crafted = CraftedPair::read_from(4 << 20, window);
         let mut at = 1;
         while at < 8 << 20 && crafted.why().is_empty() {
             crafted.send([(at, 1000)], false);
@@ -360,9 +370,9 @@ mod tests {
     }
 
     #[test]
-    fn room_comes_back_when_the_application_has_taken_what_was_kept() {
+    fn reading_kept_bytes_returns_credit() {
         let window: u64 = 1 << 20;
-        let mut crafted = Crafted::read_from(4 << 20, window as u32);
+        let mut crafted = CraftedPair::read_from(4 << 20, window as u32);
         for round in 0..5 {
             let begin = round * window;
             for piece in 1..window / 1024 {
@@ -378,8 +388,8 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_of_tiny_pieces_ends_by_a_bound() {
-        let mut crafted = Crafted::read_from(4 << 20, 1 << 20);
+    fn too_many_tiny_pieces_end_the_connection() {
+        let mut crafted = CraftedPair::read_from(4 << 20, 1 << 20);
         let mut pieces = 0;
         while pieces < 10_000 && crafted.why().is_empty() {
             crafted.send((0..10).map(|more| (2 * (pieces + more) + 1, 1)), false);
@@ -389,39 +399,39 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_drops_what_was_kept_and_gives_its_room_back() {
-        let mut crafted = Crafted::read_from(4 << 20, 1 << 20);
+    fn reset_drops_kept_bytes_and_returns_credit() {
+        let mut crafted = CraftedPair::read_from(4 << 20, 1 << 20);
         for piece in 1..500 {
             crafted.send([(1000 * piece, 1000)], false);
         }
         assert!(crafted.reading().credit.smaller > 500_000);
-        // RESET_STREAM, code 9, final size 500,000.
+        // RESET_STREAM with code 9 and final size 500,000.
         let mut reset = vec![0x04, ID as u8, 9];
         reset.extend((500_000u32 | 2 << 30).to_be_bytes());
         crafted.send_payload(&reset);
-        assert!(matches!(crafted.conn().read_stream(Crafted::id(), 1), (Next::Reset(9), _)));
+        assert!(matches!(crafted.conn().read_stream(CraftedPair::id(), 1), (ReadResult::Reset(9), _)));
         let reading = crafted.reading();
         assert_eq!((reading.bytes, reading.runs), (0, 0));
         assert!(reading.credit.smaller <= reading.credit.window / 16 * 3);
     }
 
     #[test]
-    fn a_stream_that_nobody_reads_any_more_gives_its_room_back() {
-        let mut crafted = Crafted::read_from(4 << 20, 1 << 20);
+    fn stopped_stream_returns_credit() {
+        let mut crafted = CraftedPair::read_from(4 << 20, 1 << 20);
         for piece in 1..500 {
             crafted.send([(1000 * piece, 1000)], false);
         }
-        crafted.server.forget_stream(0, NOW, Crafted::id(), None);
+        crafted.server.forget_stream(0, NOW, CraftedPair::id(), None);
         let reading = crafted.reading();
         assert_eq!((reading.bytes, reading.runs), (0, 0));
         assert!(reading.credit.smaller <= reading.credit.window / 16 * 3);
     }
 
-    /// The state machine keeps 2,048 packets of a stream, which are fewer than a window may have.
+    /// The state machine keeps 2,048 packets per stream, fewer than a window may have.
     #[test]
-    fn an_application_that_reads_nothing_keeps_no_more_waiting_than_the_window() {
+    fn unread_bytes_do_not_exceed_the_window() {
         let window: u64 = 6 << 20;
-        let mut crafted = Crafted::read_from(4 << 20, window as u32);
+        let mut crafted = CraftedPair::read_from(4 << 20, window as u32);
         let mut at = 0;
         while at < 32 << 20 && crafted.why().is_empty() {
             crafted.send([(at, 1024)], false);
@@ -431,30 +441,30 @@ mod tests {
         assert_eq!(crafted.reading().bytes, window);
     }
 
-    /// It may begin to read when all of it is there.
+    /// The application may start reading when the whole stream has arrived.
     #[test]
-    fn an_application_may_begin_late_to_read() {
+    fn application_may_start_reading_late() {
         for frame in [1024, 100] {
-            let mut crafted = Crafted::new(4 << 20, 16 << 20);
+            let mut crafted = CraftedPair::new(4 << 20, 16 << 20);
             let bytes = 4096 * frame;
             for at in (0..bytes).step_by(frame as usize) {
                 crafted.send([(at, frame)], at + frame == bytes);
                 assert_eq!(crafted.why(), "", "after {at} bytes");
             }
             assert_eq!(crafted.read(), bytes);
-            assert!(matches!(crafted.conn().read_stream(Crafted::id(), 1), (Next::Finished, _)));
+            assert!(matches!(crafted.conn().read_stream(CraftedPair::id(), 1), (ReadResult::Finished, _)));
         }
     }
 
-    /// What is left of a stream that nobody read and nobody will.
+    /// A dropped stream leaves no state behind.
     #[test]
-    fn streams_that_were_dropped_are_not_remembered() {
-        let mut crafted = Crafted::new(4 << 20, 16 << 20);
+    fn dropped_streams_are_forgotten() {
+        let mut crafted = CraftedPair::new(4 << 20, 16 << 20);
         for at in 0..10 {
             crafted.send([(100 * at, 100)], false);
         }
         assert_eq!(crafted.reading().streams.len(), 1);
-        crafted.server.forget_stream(0, NOW, Crafted::id(), Some(VarInt::from_u32(7)));
+        crafted.server.forget_stream(0, NOW, CraftedPair::id(), Some(VarInt::from_u32(7)));
         for at in 10..20 {
             crafted.send([(100 * at, 100)], at == 19);
         }
@@ -464,7 +474,7 @@ mod tests {
 
     #[test]
     fn small_windows_are_left_to_the_state_machine() {
-        let mut crafted = Crafted::read_from(2 << 20, 16 << 20);
+        let mut crafted = CraftedPair::read_from(2 << 20, 16 << 20);
         crafted.send([(1000, 1000)], false);
         assert_eq!((crafted.read(), crafted.reading().bytes), (0, 0));
         crafted.send([(0, 1000)], false);

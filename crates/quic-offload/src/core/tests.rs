@@ -1,6 +1,6 @@
-//! Two endpoints without sockets: what one has to send, the other is handed.
+//! Two endpoints without sockets, with datagrams passed by hand.
 
-use super::crafted::Crafted;
+use super::crafted::CraftedPair;
 use super::*;
 use crate::endpoint::Endpoint;
 use bytes::BytesMut;
@@ -18,26 +18,26 @@ pub(super) fn config(seed: u64) -> Config {
     Config { random: Some(Seed(seed).into()), offload: crate::Offload::None, ..Config::default() }
 }
 
-fn server() -> Core {
+fn server() -> EndpointCore {
     server_of(config(2))
 }
 
-pub(super) fn server_of(config: Config) -> Core {
+pub(super) fn server_of(config: Config) -> EndpointCore {
     let tls = ServerTls::new(server_config(Randomness::Seeded(Seed(1)), None)).unwrap();
     let random = config.random.clone().unwrap();
-    Core::new(config, Some(tls), &random, 443)
+    EndpointCore::new(config, Some(tls), &random, 443)
 }
 
-pub(super) fn client() -> Core {
+pub(super) fn client() -> EndpointCore {
     client_of(config(3))
 }
 
-pub(super) fn client_of(config: Config) -> Core {
+pub(super) fn client_of(config: Config) -> EndpointCore {
     let random = config.random.clone().unwrap();
-    Core::new(config, None, &random, 5000)
+    EndpointCore::new(config, None, &random, 5000)
 }
 
-pub(super) fn connect(client: &mut Core) -> usize {
+pub(super) fn connect(client: &mut EndpointCore) -> usize {
     let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
     let name = server_name();
     client.connect(NOW, tls, address(443), &name.to_str()).unwrap()
@@ -52,12 +52,12 @@ pub(super) fn datagram(from: u16, to: u16, data: BytesMut) -> Datagram {
     Datagram { from: address(from), to: address(to), ecn: EcnCodepoint::NotCapable, data, meta, joined: None }
 }
 
-/// What an endpoint wants to send, each datagram by itself.
-pub(super) fn sent(core: &mut Core) -> Vec<BytesMut> {
+/// Returns the endpoint's datagrams, one by one.
+pub(super) fn sent(core: &mut EndpointCore) -> Vec<BytesMut> {
     sent_at(core, NOW)
 }
 
-fn sent_at(core: &mut Core, now: Instant) -> Vec<BytesMut> {
+fn sent_at(core: &mut EndpointCore, now: Instant) -> Vec<BytesMut> {
     core.expire(now);
     core.work(now);
     core.outgoing.plain.clear();
@@ -73,15 +73,15 @@ fn sent_at(core: &mut Core, now: Instant) -> Vec<BytesMut> {
     all
 }
 
-/// A socket into which nothing fits, or everything: it counts it.
+/// A socket that takes all datagrams or none, and counts them.
 #[derive(Clone, Default)]
-pub(super) struct Socket {
+pub(super) struct CountingSocket {
     open: bool,
     sent: Arc<AtomicUsize>,
     fails: bool,
 }
 
-impl DatagramSocket for Socket {
+impl DatagramSocket for CountingSocket {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(address(443))
     }
@@ -112,48 +112,48 @@ impl DatagramSocket for Socket {
 }
 
 /// A clock that stands still.
-struct Still;
+struct StoppedClock;
 
-impl Clock for Still {
+impl Clock for StoppedClock {
     fn now(&self) -> Instant {
         NOW
     }
 }
 
-impl Timers for Still {
+impl Timers for StoppedClock {
     fn alarm(&self) -> Box<dyn Alarm> {
-        Box::new(Still)
+        Box::new(StoppedClock)
     }
 }
 
-impl Alarm for Still {
+impl Alarm for StoppedClock {
     fn poll(&mut self, _: &mut Context<'_>, _: Option<Instant>) -> Poll<()> {
         Poll::Pending
     }
 }
 
-/// There was no room for what a connection has to send, and then the socket takes all that waits: the connection's turn comes
-/// at once, not with the next datagram or deadline.
+/// A connection had no room for its packets, and then the socket takes all waiting ones: the connection continues at
+/// once, not with the next datagram or deadline.
 #[test]
-fn a_connection_that_waited_for_room_is_looked_at_when_there_is_room() {
-    let socket = Socket { open: true, ..Socket::default() };
-    let (endpoint, driver) = Endpoint::new(socket.clone(), Arc::new(Still), config(3), None).unwrap();
+fn blocked_connection_continues_when_the_socket_has_room() {
+    let socket = CountingSocket { open: true, ..CountingSocket::default() };
+    let (endpoint, driver) = Endpoint::new(socket.clone(), Arc::new(StoppedClock), config(3), None).unwrap();
     let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
     let _connecting = endpoint.connect(&tls, address(443), &server_name().to_str()).unwrap();
-    for _ in 0..MOST_WAITING {
+    for _ in 0..MAX_WAITING {
         endpoint.shared.lock().outgoing.batch.push_back(TxDatagram::new(address(443), Default::default()));
     }
     let mut cx = Context::from_waker(Waker::noop());
     assert!(core::pin::pin!(driver).poll(&mut cx).is_pending());
     let sent = socket.sent.load(Ordering::Relaxed);
-    assert!(sent > MOST_WAITING, "its first datagram is not among the {sent} that were sent");
+    assert!(sent > MAX_WAITING, "its first datagram is not among the {sent} that were sent");
 }
 
-/// The connections, those that wait for some and those that want one are told why there is nothing any more.
+/// Connections and waiting tasks get the socket's error as their reason.
 #[test]
-fn a_socket_that_fails_is_told_to_all() {
-    let socket = Socket { open: true, fails: true, ..Socket::default() };
-    let (endpoint, driver) = Endpoint::new(socket, Arc::new(Still), config(3), None).unwrap();
+fn socket_error_reaches_connections_and_tasks() {
+    let socket = CountingSocket { open: true, fails: true, ..CountingSocket::default() };
+    let (endpoint, driver) = Endpoint::new(socket, Arc::new(StoppedClock), config(3), None).unwrap();
     let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
     let connect = || endpoint.connect(&tls, address(443), &server_name().to_str());
     let mut connecting = core::pin::pin!(connect().unwrap());
@@ -171,70 +171,73 @@ fn a_socket_that_fails_is_told_to_all() {
     assert_eq!(connect().err(), Some(ConnectError::Refused(failure.to_string())));
 }
 
-/// A client that closes while the news that it is connected waits: it was counted as one that shakes hands once.
+/// A client closes before the event of its established connection is processed: the connection must not count as
+/// established.
 #[test]
-fn a_connection_closed_before_its_handshake_is_heard_of_stays_closed() {
+fn connection_closed_before_its_handshake_event_stays_closed() {
     let (mut client, mut server) = (client(), server());
     let at = connect(&mut client);
     for data in sent(&mut client) {
         server.receive(NOW, datagram(5000, 443, data));
     }
     let flight = sent(&mut server);
-    // No room: what the connection has to say waits.
-    for _ in 0..MOST_WAITING {
+    // With a full queue, the connection's events wait.
+    for _ in 0..MAX_WAITING {
         client.outgoing.batch.push_back(TxDatagram::new(address(443), Default::default()));
     }
     for data in flight {
         client.receive(NOW, datagram(443, 5000, data));
     }
     client.work(NOW);
-    assert_eq!((client.established, client.connections[at].stage), (0, Stage::Handshake));
+    assert_eq!((client.established, client.connections[at].stage), (0, ConnectionStage::Handshake));
+    // The application closes the connection before it is told that the connection is open.
     client.close(at, NOW, VarInt::from_u32(0), bytes::Bytes::new());
     client.outgoing.batch.clear();
     client.work(NOW);
-    assert_eq!((client.established, client.connections[at].stage), (0, Stage::Closed));
+    assert_eq!((client.established, client.connections[at].stage), (0, ConnectionStage::Closed));
     assert_eq!(client.counters.connections, 0);
 }
 
-/// Strangers whose packets want an answer make an endpoint that cannot send keep a bounded number of answers.
+/// An endpoint that cannot send keeps only a bounded number of answers to unknown hosts.
 #[test]
-fn answers_to_strangers_do_not_pile_up_while_nothing_can_be_sent() {
+fn answers_to_unknown_hosts_are_bounded() {
     let mut server = server();
     let mut cx = Context::from_waker(Waker::noop());
     for number in 0..1000u32 {
-        // A long header of a version that nobody has: version negotiation is the answer.
+        // A long header with an unknown version, which is answered by version negotiation.
         let mut packet = BytesMut::from(&[0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8][..]);
         packet.extend_from_slice(&[7; 4]);
         packet.extend_from_slice(&number.to_be_bytes());
         packet.extend_from_slice(&[8, 9, 9, 9, 9, 9, 9, 9, 9]);
         packet.resize(1200, 0);
         server.receive(NOW, datagram(5000, 443, packet));
-        assert!(!server.poll_send(&mut cx, &mut Socket::default()) || number == 0);
+        assert!(!server.poll_send(&mut cx, &mut CountingSocket::default()) || number == 0);
     }
-    assert_eq!(server.outgoing.batch.len(), MOST_WAITING);
-    assert_eq!(server.counters.dropped, 1000 - MOST_WAITING as u64);
+    assert_eq!(server.outgoing.batch.len(), MAX_WAITING);
+    assert_eq!(server.counters.dropped, 1000 - MAX_WAITING as u64);
 }
 
-/// The state machine fails over what one client sent: that connection ends, and the other one goes on.
+/// A panic of the state machine over one client's packet ends that connection only.
 #[test]
-fn a_state_machine_that_panics_ends_its_connection_alone() {
+fn panic_over_a_packet_ends_only_its_connection() {
     let mut server = server();
     let mut clients = [3, 4].map(|seed| client_of(config(seed)));
     for (client, port) in clients.iter_mut().zip([5000, 5001]) {
-        let _at = connect(client);
+        let _ = connect(client);
         for _ in 0..3 {
             sent(client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
             sent(&mut server).into_iter().for_each(|data| client.receive(NOW, datagram(443, port, data)));
         }
-        assert_eq!(client.connections[0].stage, Stage::Open);
+        assert_eq!(client.connections[0].stage, ConnectionStage::Open);
     }
     assert_eq!(server.connections.len(), 2);
     let ended = server.connections[0].record.clone();
+    // The panic happens inside the call that guards connection 0.
     server.guarded(0, |_| panic!("as the state machine would"));
     server.work(NOW);
     assert_eq!((ended.why().as_ref(), server.counters.failed), (Some(&Closed::Failed), 1));
     assert!(server.connections.get(0).is_none() && server.connections.get(1).is_some());
-    // Its place is free for another, in both tables; and its client is told, once it sends something.
+    // The connection's index is free in both tables, and its client gets a reset when it sends.
     let mut third = client_of(config(5));
     connect(&mut third);
     sent(&mut third).into_iter().for_each(|data| server.receive(NOW, datagram(5002, 443, data)));
@@ -251,8 +254,8 @@ fn a_state_machine_that_panics_ends_its_connection_alone() {
     assert_eq!(told.why().as_ref(), Some(&Closed::Reset));
 }
 
-/// Makes a server, and clients that are connected with it, from ports 5000 on.
-fn connected<const N: usize>() -> (Core, [Core; N]) {
+/// Creates a server and connected clients, from port 5000 on.
+fn connected<const N: usize>() -> (EndpointCore, [EndpointCore; N]) {
     let mut server = server_of(Config { stream_window: 4 << 20, ..config(2) });
     let clients = core::array::from_fn(|at| {
         let (mut client, port) = (client_of(config(3 + at as u64)), 5000 + at as u16);
@@ -261,23 +264,25 @@ fn connected<const N: usize>() -> (Core, [Core; N]) {
             sent(&mut client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
             sent(&mut server).into_iter().for_each(|data| client.receive(NOW, datagram(443, port, data)));
         }
-        assert_eq!(client.connections[0].stage, Stage::Open);
+        assert_eq!(client.connections[0].stage, ConnectionStage::Open);
         client
     });
     (server, clients)
 }
 
-/// The panic is over the events of a connection, or over bytes that were read from its streams.
+/// The panic occurs while processing events, or bytes read from streams.
 #[cfg(debug_assertions)] // Sums that overflow are what panics here.
 #[test]
-fn panic_anywhere_in_a_connection_ends_it_alone() {
-    let spoil: [fn(&mut Core); 2] = [
+fn panic_in_events_or_streams_ends_only_its_connection() {
+    let spoil: [fn(&mut EndpointCore); 2] = [
         |server| {
+            // The next packet overflows the counter while events are processed.
             server.counters.opened_by_device = u64::MAX;
             server.connections[0].keyring.lock().opened[0] = 1;
         },
         |server| {
             let mut reading = reading::lock(&server.connections[0].reading);
+            // The next byte overflows the count while the stream is read.
             reading.bytes = u64::MAX;
             reading.streams.entry(noq_proto::StreamId::from(noq_proto::VarInt::from_u32(2))).or_default();
         },
@@ -293,19 +298,19 @@ fn panic_anywhere_in_a_connection_ends_it_alone() {
             conn.noq.send_stream(id).write(&[7; 100]).unwrap();
             client.note_ready(0);
             sent(&mut client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
-            let _answers = sent(&mut server);
+            let _ = sent(&mut server);
             assert_eq!((ended.why().as_ref(), server.counters.failed), (Some(&Closed::Failed), 1), "client at {port}");
             server.counters.opened_by_device = 0;
         }
         let id = server.connections[1].noq.streams().accept(noq_proto::Dir::Uni).unwrap();
-        assert!(matches!(server.connections[1].read_stream(id, 100), (Next::Data(data), _) if data.len() == 100));
+        assert!(matches!(server.connections[1].read_stream(id, 100), (ReadResult::Data(data), _) if data.len() == 100));
     }
 }
 
-/// The state machine fails over a datagram of no connection, or over the first datagram of a client: that datagram is dropped, and later
-/// datagrams find the tables unchanged.
+/// The state machine panics over a datagram of no connection, or over a client's first datagram: the datagram is
+/// dropped, and the tables stay consistent.
 #[test]
-fn panic_over_a_strangers_datagram_drops_it() {
+fn panic_over_an_unknown_datagram_drops_it() {
     #[derive(Debug)]
     struct FailsOnce(Arc<dyn rustls::server::ResolvesServerCert>, std::sync::atomic::AtomicBool);
     impl rustls::server::ResolvesServerCert for FailsOnce {
@@ -315,10 +320,11 @@ fn panic_over_a_strangers_datagram_drops_it() {
         }
     }
     let mut tls = server_config(Randomness::Seeded(Seed(1)), None);
+    // The first client's handshake panics in rustls.
     tls.cert_resolver = Arc::new(FailsOnce(tls.cert_resolver.clone(), Default::default()));
     let config = config(2);
     let random = config.random.clone().unwrap();
-    let mut server = Core::new(config, Some(ServerTls::new(tls).unwrap()), &random, 443);
+    let mut server = EndpointCore::new(config, Some(ServerTls::new(tls).unwrap()), &random, 443);
     for (seed, dropped, connections) in [(3, 1, 0), (4, 1, 1), (5, 1, 2)] {
         let (mut client, port) = (client_of(self::config(seed)), 5000 + seed as u16);
         connect(&mut client);
@@ -343,7 +349,7 @@ fn panic_over_a_strangers_datagram_drops_it() {
             Ok(())
         }
     }
-    // A stateless reset is the answer to a packet of an unknown connection.
+    // A packet of an unknown connection is answered by a stateless reset.
     let mut endpoint = EndpointConfig::new(Arc::new(Fails));
     let random = server.client_cids.clone();
     endpoint.cid_generator(Arc::new(move || Box::new(RandomCids { random: random.clone(), bytes: 8 })));
@@ -352,22 +358,22 @@ fn panic_over_a_strangers_datagram_drops_it() {
     assert_eq!(server.counters.dropped, 2);
 }
 
-/// Clients that begin handshakes and fall silent are as many as a server's programs have places.
+/// Clients that start handshakes and then stop: even as many as a program allows do not block others.
 #[test]
-fn half_open_connections_shut_out_no_client() {
-    // The limits are those of h3_server and reservoir.
+fn half_open_connections_do_not_block_clients() {
+    // The limits of h3_server and reservoir.
     let mut server = server_of(Config { max_connections: 1024, ..config(2) });
-    let hello = |client: &mut Core| {
+    let hello = |client: &mut EndpointCore| {
         connect(client);
         let first = sent(client).into_iter().next().unwrap();
-        client.outgoing = Outgoing::default();
+        client.outgoing = OutgoingDatagrams::default();
         first
     };
     let mut strangers = client_of(Config { max_connections: 2000, ..config(3) });
     for port in 10_000..11_100 {
         let first = hello(&mut strangers);
         server.receive(NOW, datagram(port, 443, first));
-        let _answers = sent(&mut server);
+        let _ = sent(&mut server);
     }
     assert_eq!((server.counters.refused, server.connections.len()), (0, 256));
     assert_eq!(server.counters.retries, 1100 - 256);
@@ -375,7 +381,7 @@ fn half_open_connections_shut_out_no_client() {
     connect(&mut client);
     let mut now = NOW;
     for _ in 0..5 {
-        // The state machine's pacer wants some time after a Retry.
+        // The state machine's pacer needs some time after a Retry.
         now += core::time::Duration::from_millis(100);
         for data in sent_at(&mut client, now) {
             server.receive(now, datagram(5000, 443, data));
@@ -384,20 +390,20 @@ fn half_open_connections_shut_out_no_client() {
             client.receive(now, datagram(443, 5000, data));
         }
     }
-    assert_eq!((client.connections[0].stage, server.established), (Stage::Open, 1));
-    // The half-open connections are gone after their deadline.
+    assert_eq!((client.connections[0].stage, server.established), (ConnectionStage::Open, 1));
+    // Half-open connections end at their deadline.
     let late = NOW + Config::default().handshake;
     server.expire(late);
     while server.work(late) {
-        server.outgoing = Outgoing::default();
+        server.outgoing = OutgoingDatagrams::default();
     }
     assert_eq!((server.counters.handshakes_timed_out, server.connections.len()), (256, 1));
     assert_eq!(server.noq.open_connections(), 1);
 }
 
-/// One client more than there are places shakes hands at a time: it is refused when its handshake is done.
+/// More clients than the limit shake hands at the same time: the last one is refused when its handshake is done.
 #[test]
-fn connection_is_refused_if_its_place_was_taken() {
+fn connection_beyond_the_limit_is_refused_after_its_handshake() {
     let mut server = server_of(Config { max_connections: 1, ..config(2) });
     let mut clients = [3, 4].map(|seed| client_of(config(seed)));
     for client in &mut clients {
@@ -407,6 +413,7 @@ fn connection_is_refused_if_its_place_was_taken() {
         for (client, port) in clients.iter_mut().zip([5000, 5001]) {
             sent(client).into_iter().for_each(|data| server.receive(NOW, datagram(port, 443, data)));
         }
+        // One queue has datagrams for both clients, so they are delivered by port.
         for out in {
             server.work(NOW);
             core::mem::take(&mut server.outgoing.batch)
@@ -428,9 +435,10 @@ fn connection_is_refused_if_its_place_was_taken() {
     assert!(matches!(&closed, [None, Some(Closed::ByPeer { code: 2, .. })]), "{closed:?}");
 }
 
-/// RFC 9000 6.1: a client of another version, of a draft or of RFC 9369, is told what there is, and nothing else.
+/// RFC 9000 6.1: clients of other versions, of a draft or of RFC 9369, get the list of supported versions and nothing
+/// else.
 #[test]
-fn clients_of_other_versions_are_told_which_there_is() {
+fn other_versions_are_answered_with_supported_ones() {
     for version in [0xff00_001du32, 0xff00_0022, 0x6b33_43cf] {
         let mut server = server();
         let mut packet = BytesMut::from(&[0xc0][..]);
@@ -440,7 +448,7 @@ fn clients_of_other_versions_are_told_which_there_is() {
         server.receive(NOW, datagram(5000, 443, packet));
         let answers = sent(&mut server);
         assert_eq!((answers.len(), server.connections.len()), (1, 0), "{version:x}");
-        // Long header, version 0, no connection ID, the client's.
+        // Long header, version 0, no connection ID, and the client's connection ID.
         assert_eq!(answers[0][1..15], [0, 0, 0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
         let versions: Vec<_> =
             answers[0][15..].chunks(4).map(|four| u32::from_be_bytes(four.try_into().unwrap())).collect();
@@ -450,10 +458,10 @@ fn clients_of_other_versions_are_told_which_there_is() {
 
 /// RFC 9000 20.1: clients without an application code, such as nghttp3's, leave with NO_ERROR. Other codes are errors.
 #[test]
-fn close_without_an_error_is_no_fault() {
+fn close_without_an_error_ends_normally() {
     for (code, expected) in [(0, Some(0)), (1, None)] {
-        let mut crafted = Crafted::new(1 << 20, 1 << 20);
-        // CONNECTION_CLOSE of the transport: code, frame type, reason.
+        let mut crafted = CraftedPair::new(1 << 20, 1 << 20);
+        // A transport CONNECTION_CLOSE: code, frame type, reason.
         crafted.send_payload(&[0x1c, code, 0, 3, b'b', b'y', b'e']);
         let closed = crafted.conn().closed.clone();
         let by_peer = match &closed {
@@ -464,9 +472,9 @@ fn close_without_an_error_is_no_fault() {
     }
 }
 
-/// A connection ends before an application accepts it, and another connection gets its place in the table.
+/// A connection ends before the application accepts it, and another connection reuses its index.
 #[test]
-fn connection_that_ended_is_not_accepted() {
+fn ended_connection_is_not_accepted() {
     let (mut server, _clients) = connected::<2>();
     assert_eq!(server.arrived, [0, 1]);
     server.discard(0, Closed::TimedOut);
@@ -477,5 +485,5 @@ fn connection_that_ended_is_not_accepted() {
         sent(&mut third).into_iter().for_each(|data| server.receive(NOW, datagram(5009, 443, data)));
         sent(&mut server).into_iter().for_each(|data| third.receive(NOW, datagram(443, 5009, data)));
     }
-    assert_eq!((server.arrived, third.connections[0].stage), (VecDeque::from([1, 0]), Stage::Open));
+    assert_eq!((server.arrived, third.connections[0].stage), (VecDeque::from([1, 0]), ConnectionStage::Open));
 }

@@ -1,10 +1,10 @@
 //! Tasks that wait for an event of an endpoint or of a connection.
 //!
-//! Invariant: an entry lives no longer than the future that waits. The event removes the entry, or the future's [`Waiter`] does
-//! when it is dropped.
+//! Invariant: an entry lives no longer than the future that waits. The event removes the entry, or the drop of the
+//! future's [`Waiter`] does.
 
-use super::Core;
-use crate::endpoint::Shared;
+use super::EndpointCore;
+use crate::endpoint::EndpointShared;
 use core::task::{Context, Poll};
 use noq_proto::Dir;
 use offload_base::WaitList;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// An event of a connection, for which a task waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Awaited {
+pub(crate) enum WakeReason {
     /// The handshake is done, or the connection ended.
     Stage,
     /// A path was opened or abandoned.
@@ -27,21 +27,21 @@ pub(crate) enum Awaited {
     DatagramRoom,
 }
 
-impl Awaited {
-    /// Number of the kinds of events.
+impl WakeReason {
+    /// Number of event kinds.
     pub(super) const COUNT: usize = 8;
 
     /// Returns the index of the event's list.
     pub(super) fn index(self) -> usize {
         match self {
-            Awaited::Stage => 0,
-            Awaited::Path => 1,
-            Awaited::Accept(Dir::Bi) => 2,
-            Awaited::Accept(Dir::Uni) => 3,
-            Awaited::Open(Dir::Bi) => 4,
-            Awaited::Open(Dir::Uni) => 5,
-            Awaited::Datagram => 6,
-            Awaited::DatagramRoom => 7,
+            WakeReason::Stage => 0,
+            WakeReason::Path => 1,
+            WakeReason::Accept(Dir::Bi) => 2,
+            WakeReason::Accept(Dir::Uni) => 3,
+            WakeReason::Open(Dir::Bi) => 4,
+            WakeReason::Open(Dir::Uni) => 5,
+            WakeReason::Datagram => 6,
+            WakeReason::DatagramRoom => 7,
         }
     }
 }
@@ -56,10 +56,10 @@ pub(crate) enum WaitFor {
     /// A connection of the endpoint is drained.
     Drained,
     /// An event of the connection at this place, with this number.
-    Connection(usize, u64, Awaited),
+    Connection(usize, u64, WakeReason),
 }
 
-impl Core {
+impl EndpointCore {
     fn wait_list(&mut self, event: WaitFor) -> Option<&mut WaitList> {
         match event {
             WaitFor::Accept => Some(&mut self.waiting.accept),
@@ -72,13 +72,13 @@ impl Core {
 
 /// A future's entry in a list of waiting tasks. Dropping the waiter removes the entry.
 pub(crate) struct Waiter {
-    shared: Arc<Shared>,
+    shared: Arc<EndpointShared>,
     event: WaitFor,
     number: Option<u64>,
 }
 
 impl Waiter {
-    pub(crate) fn new(shared: Arc<Shared>, event: WaitFor) -> Waiter {
+    pub(crate) fn new(shared: Arc<EndpointShared>, event: WaitFor) -> Waiter {
         Waiter { shared, event, number: None }
     }
 
@@ -88,7 +88,7 @@ impl Waiter {
     }
 
     /// Registers the task, so that the event wakes it.
-    pub(crate) fn wait<T>(&mut self, core: &mut Core, cx: &Context<'_>) -> Poll<T> {
+    pub(crate) fn wait<T>(&mut self, core: &mut EndpointCore, cx: &Context<'_>) -> Poll<T> {
         if let Some(list) = core.wait_list(self.event) {
             drop(list.register(&mut self.number, cx.waker()));
         }
@@ -101,7 +101,7 @@ impl Drop for Waiter {
         let Some(number) = self.number else { return };
         let mut core = self.shared.lock();
         let removed = core.wait_list(self.event).and_then(|list| list.remove(number));
-        // A waker may be the last reference to a task whose futures take the lock when they are dropped.
+        // A waker may hold the last reference to a task whose futures take the lock when dropped.
         drop(core);
         drop(removed);
     }

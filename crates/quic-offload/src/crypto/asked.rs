@@ -1,11 +1,12 @@
-//! Whether the peer has agreed to the delay that it was asked for.
+//! Tracks whether the peer has received the request for a shorter acknowledgement delay.
 //!
-//! Nobody is told by the state machine; but a path's congestion controller sees the request go, and what becomes of its packet. So this
-//! is one, around the real one (CUBIC), which it leaves as it is.
+//! The state machine does not report this. But a path's congestion controller sees the request being sent, and the fate
+//! of its packet. So this module wraps the real controller (CUBIC) and leaves its decisions unchanged.
 //!
-//! It matters twice. How long an answer may take depends on it. And until the packet is acknowledged or lost, the state machine must send
-//! datagrams one by one: of two probes that it sends at once, the second has no more room than the first one took, and it writes the
-//! request there without looking, which ends the program (noq-proto 1.4.0: `populate_packet`).
+//! The information is needed twice. The expected delay of an answer depends on it. And until the packet is acknowledged
+//! or lost, the state machine must send datagrams one by one: if it sends two probes at once, the second has no more
+//! room than the first used, and the state machine writes the request there without checking and panics (noq-proto
+//! 1.4.0: `populate_packet`).
 
 use core::any::Any;
 use core::time::Duration;
@@ -15,50 +16,50 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
-/// What became of the request of a connection, if there is one.
+/// The state of a connection's request.
 #[derive(Debug, Default)]
-pub(crate) struct Asked(AtomicU8);
+pub(crate) struct AckDelayState(AtomicU8);
 
-impl Asked {
-    /// The peer knows of it.
+impl AckDelayState {
+    /// Tests whether the peer has acknowledged the request.
     pub(crate) fn is_agreed(&self) -> bool {
         self.0.load(Ordering::Relaxed) == AGREED
     }
 
-    /// It was not sent yet, or nobody knows whether it arrived.
+    /// Tests whether the request is unsent, or sent with unknown fate.
     pub(crate) fn is_open(&self) -> bool {
         self.0.load(Ordering::Relaxed) == OPEN
     }
 }
 
-/// Makes the controllers of a connection's paths.
+/// A factory of controllers for a connection's paths.
 #[derive(Debug, Default)]
-pub(crate) struct Watching {
-    pub(crate) asked: Arc<Asked>,
+pub(crate) struct WatchedControllerFactory {
+    pub(crate) asked: Arc<AckDelayState>,
     inner: Arc<CubicConfig>,
 }
 
-impl ControllerFactory for Watching {
+impl ControllerFactory for WatchedControllerFactory {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
         let inner = self.inner.clone().build(now, mtu);
-        Box::new(Watched { inner, asked: self.asked.clone(), request: Request::None })
+        Box::new(WatchedController { inner, asked: self.asked.clone(), request: AckDelayRequest::None })
     }
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedController {
     inner: Box<dyn Controller>,
-    asked: Arc<Asked>,
-    request: Request,
+    asked: Arc<AckDelayState>,
+    request: AckDelayRequest,
 }
 
 /// The packet with the request.
 #[derive(Clone, Copy, Debug)]
-enum Request {
+enum AckDelayRequest {
     None,
-    /// It is the next.
+    /// The next packet carries the request.
     Next,
-    /// Numbers alone tell nothing: those of the handshake's packets are the same.
+    /// The packet was sent. Its number alone does not identify it, because handshake packets have the same numbers.
     Sent {
         at: Instant,
         bytes: u64,
@@ -66,37 +67,38 @@ enum Request {
     },
 }
 
-impl Watched {
-    fn settle(&mut self, number: u64, bytes: u64, at: Option<Instant>, state: u8) {
-        let Request::Sent { at: sent, bytes: of, number: wanted } = self.request else { return };
+impl WatchedController {
+    fn finish_request(&mut self, number: u64, bytes: u64, at: Option<Instant>, state: u8) {
+        let AckDelayRequest::Sent { at: sent, bytes: of, number: wanted } = self.request else { return };
+        // All known properties must match, because packet numbers repeat between packet number spaces.
         if (number, bytes) == (wanted, of) && at.is_none_or(|at| at == sent) {
-            self.request = Request::None;
+            self.request = AckDelayRequest::None;
             self.asked.0.store(state, Ordering::Relaxed);
         }
     }
 }
 
-impl Controller for Watched {
+impl Controller for WatchedController {
     fn on_ack_frequency_update(&mut self, threshold: u64, delay: Duration) {
-        self.request = Request::Next;
+        self.request = AckDelayRequest::Next;
         self.inner.on_ack_frequency_update(threshold, delay);
     }
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, number: u64) {
-        if let Request::Next = self.request {
-            self.request = Request::Sent { at: now, bytes: bytes.into(), number };
+        if let AckDelayRequest::Next = self.request {
+            self.request = AckDelayRequest::Sent { at: now, bytes: bytes.into(), number };
         }
         self.inner.on_packet_sent(now, bytes, number);
     }
 
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, number: u64, limited: bool, rtt: &RttEstimator) {
-        self.settle(number, bytes, Some(sent), AGREED);
+        self.finish_request(number, bytes, Some(sent), AGREED);
         self.inner.on_ack(now, sent, bytes, number, limited, rtt);
     }
 
     fn on_packet_lost(&mut self, bytes: u16, number: u64, now: Instant) {
-        // The state machine does not ask again.
-        self.settle(number, bytes.into(), None, LOST);
+        // The state machine does not repeat the request.
+        self.finish_request(number, bytes.into(), None, LOST);
         self.inner.on_packet_lost(bytes, number, now);
     }
 
@@ -133,7 +135,7 @@ impl Controller for Watched {
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(Watched { inner: self.inner.clone_box(), asked: self.asked.clone(), request: self.request })
+        Box::new(WatchedController { inner: self.inner.clone_box(), asked: self.asked.clone(), request: self.request })
     }
 
     fn initial_window(&self) -> u64 {

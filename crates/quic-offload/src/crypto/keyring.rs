@@ -1,11 +1,12 @@
 //! The 1-RTT keys of a connection.
 //!
-//! The state machine believes that it seals and opens packets. Sealing, it leaves a packet plain, with what it takes to seal it in the
-//! tag's room, and on a list; the endpoint has a device seal it, or software. Opening, a packet that a device opened comes with a
-//! verdict, out of band, where nobody on the wire can forge it; it is compared with path, number and key as the state machine
-//! recovered them itself.
+//! The state machine calls these keys as if they sealed and opened packets. On sending, the key leaves the packet
+//! plain, writes the sealing parameters into the space of the tag, and adds the packet to a list; the endpoint then has
+//! a device or software seal the packet. On receiving, a packet opened by a device comes with a verdict, out of band,
+//! so that no sender can forge it. The verdict is compared with the path, number and key that the state machine
+//! recovered itself.
 //!
-//! Invariant: what is on the list is plain in the datagrams that the state machine has just given, and nothing else is.
+//! Invariant: exactly the packets on the list are plain in the datagrams that the state machine has just returned.
 
 use super::number_of;
 use super::session::Secret as Bytes;
@@ -20,77 +21,77 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Looks at what is in a packet before the state machine does.
-pub(crate) trait Sift: Send + core::fmt::Debug {
-    /// Takes out of a payload what the state machine is not to have yet, and puts in what it is. False: the packet is to be dropped, as
-    /// if it had been lost.
+/// A filter that changes a packet's payload before the state machine sees it.
+pub(crate) trait PayloadFilter: Send + core::fmt::Debug {
+    /// Removes frames that the state machine must not get yet, and adds frames that it can get now. Returns false if
+    /// the packet must be dropped like a lost one.
     fn sift(&mut self, payload: &mut BytesMut) -> bool;
 }
 
-/// What state machine and endpoint share.
+/// The keys and reports shared by the state machine and the endpoint.
 #[derive(Debug)]
 pub(crate) struct Keyring {
-    /// Bytes of the connection IDs by which packets come.
+    /// Length of the local connection IDs.
     cid_bytes: usize,
-    /// Packets are neither sealed nor opened by anybody, to compare with.
+    /// Whether packets are neither sealed nor opened at all, for comparison.
     unprotected: bool,
     limits: AeadLimits,
-    inner: Mutex<Inner>,
+    inner: Mutex<KeyringState>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Inner {
-    transmit: Option<Chain>,
-    receive: Option<Chain>,
-    /// What the device said about the packet that the state machine is about to look at.
+pub(crate) struct KeyringState {
+    transmit: Option<KeyChain>,
+    receive: Option<KeyChain>,
+    /// The device's verdict on the packet that the state machine processes next.
     pub(crate) verdict: Option<DeviceOpened>,
-    /// Packets that the state machine left plain, the oldest first.
-    plain: Vec<Plain>,
-    /// What software opened since this was last looked at.
-    pub(crate) learned: Vec<Learned>,
-    /// Packets that a device opened, and that software did.
+    /// Packets left plain by the state machine, the oldest first.
+    plain: Vec<PlainPacket>,
+    /// Packets opened by software since the last look.
+    pub(crate) learned: Vec<LearnedCid>,
+    /// Numbers of packets opened by a device and by software.
     pub(crate) opened: [u64; 2],
-    /// The highest generation under which anything was opened.
+    /// The highest generation that has opened a packet.
     pub(crate) opened_generation: u64,
-    pub(crate) used_up: UsedUp,
-    /// The peer acknowledges as fast as it is asked to.
+    pub(crate) used_up: KeyUsage,
+    /// Whether the peer can be asked for shorter acknowledgement delays.
     pub(crate) acknowledges_as_asked: bool,
-    pub(crate) sift: Option<Arc<Mutex<dyn Sift>>>,
+    pub(crate) sift: Option<Arc<Mutex<dyn PayloadFilter>>>,
 }
 
-/// Whether a key has sealed as many packets as it may, in software or by a device.
+/// Whether a key has sealed its maximum of packets, in software or by a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum UsedUp {
+pub(crate) enum KeyUsage {
     #[default]
     No,
-    /// But for a few, which tell the peer.
+    /// Only a few packets are left, to tell the peer.
     Nearly,
     Yes,
 }
 
-/// A device opened the packet, under these.
+/// A device's verdict: it opened the packet with these parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceOpened {
     pub(crate) path: u32,
     pub(crate) number: u64,
-    /// The lowest bits of the key's generation.
+    /// The low bits of the key's generation.
     pub(crate) generation: u8,
 }
 
-/// A packet that was left plain.
+/// A packet left plain.
 #[derive(Clone, Debug)]
-pub(crate) struct Plain {
-    pub(crate) key: Arc<Generation>,
+pub(crate) struct PlainPacket {
+    pub(crate) key: Arc<KeyGeneration>,
     pub(crate) path: u32,
     pub(crate) number: u64,
-    /// Bytes of the packet, and of the connection ID in it.
+    /// Length of the packet, and of its connection ID.
     pub(crate) bytes: usize,
     pub(crate) cid_bytes: usize,
 }
 
-/// An authentic packet says which path its connection ID is of.
+/// The path of a connection ID, learned from an authentic packet.
 #[derive(Clone, Debug)]
-pub(crate) struct Learned {
+pub(crate) struct LearnedCid {
     pub(crate) cid: smallvec::SmallVec<[u8; 20]>,
     pub(crate) path: u32,
     pub(crate) number: u64,
@@ -98,24 +99,24 @@ pub(crate) struct Learned {
 
 /// The keys of one generation.
 #[derive(Debug)]
-pub(crate) struct Generation {
+pub(crate) struct KeyGeneration {
     pub(crate) number: u64,
     pub(crate) key: QuicKey,
     packet: PacketKey,
-    /// The header key, which all generations share.
+    /// The header key, shared by all generations.
     header_key: Arc<HeaderKey>,
-    /// Packets that were to be sealed, in software or by a device.
+    /// Packets sealed, or to be sealed, in software or by a device.
     sealed: AtomicU64,
 }
 
-/// Keys of one direction.
+/// The keys of one direction.
 #[derive(Debug)]
-struct Chain {
+struct KeyChain {
     header: QuicHeaderKey,
     /// The secret of the last generation that was made.
     secret: TrafficSecret,
-    /// The latest, the oldest first: enough for those before the ones in use, those in use and the next.
-    generations: VecDeque<Arc<Generation>>,
+    /// The latest generations, the oldest first: the previous, the current and the next one are always present.
+    generations: VecDeque<Arc<KeyGeneration>>,
 }
 
 impl Keyring {
@@ -123,91 +124,92 @@ impl Keyring {
         Keyring { cid_bytes, unprotected, limits, inner: Mutex::default() }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, KeyringState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first generation, from the secrets of client and server.
+    /// Creates the first generation from the secrets of client and server.
     pub(crate) fn begin(self: &Arc<Self>, cipher: QuicCipher, is_client: bool, secrets: &[Bytes; 2]) -> Option<Keys> {
         let [client, server] = secrets.each_ref().map(|secret| TrafficSecret::new(cipher, secret).ok());
         let (ours, theirs) = if is_client { (client?, server?) } else { (server?, client?) };
         let mut inner = self.lock();
-        let (transmit, receive) = (Chain::new(ours), Chain::new(theirs));
-        let local = Box::new(SealedElsewhere);
-        let remote = Box::new(PerhapsOpened { keyring: self.clone(), key: receive.latest().header_key.clone() });
+        let (transmit, receive) = (KeyChain::new(ours), KeyChain::new(theirs));
+        // The header key for sending does nothing, because the device or `PlainPacket::seal` also protects the header.
+        let local = Box::new(SealedHeaderKey);
+        let remote = Box::new(OpenedHeaderKey { keyring: self.clone(), key: receive.latest().header_key.clone() });
         let packet = self.pair(&transmit, &receive);
         (inner.transmit, inner.receive) = (Some(transmit), Some(receive));
         Some(Keys { header: KeyPair { local, remote }, packet })
     }
 
-    /// The next generation.
+    /// Creates the next generation.
     pub(crate) fn next(self: &Arc<Self>) -> Option<KeyPair<Box<dyn crypto::PacketKey>>> {
         let mut inner = self.lock();
-        let Inner { transmit: Some(transmit), receive: Some(receive), .. } = &mut *inner else { return None };
+        let KeyringState { transmit: Some(transmit), receive: Some(receive), .. } = &mut *inner else { return None };
         transmit.advance();
         receive.advance();
         Some(self.pair(transmit, receive))
     }
 
-    fn pair(self: &Arc<Self>, transmit: &Chain, receive: &Chain) -> KeyPair<Box<dyn crypto::PacketKey>> {
-        let key = |chain: &Chain| -> Box<dyn crypto::PacketKey> {
+    fn pair(self: &Arc<Self>, transmit: &KeyChain, receive: &KeyChain) -> KeyPair<Box<dyn crypto::PacketKey>> {
+        let key = |chain: &KeyChain| -> Box<dyn crypto::PacketKey> {
             Box::new(OneRttKey { keyring: self.clone(), generation: chain.latest().clone() })
         };
         KeyPair { local: key(transmit), remote: key(receive) }
     }
 }
 
-impl Inner {
-    /// The header key of what is sent, or received, for a device, once there is one.
+impl KeyringState {
+    /// Returns the header key of a direction, for a device. `None` before the handshake.
     pub(crate) fn header(&self, transmit: bool) -> Option<QuicHeaderKey> {
         Some(self.chain(transmit)?.header.clone())
     }
 
-    /// The keys of a generation, if they are known still, or already.
-    pub(crate) fn generation(&self, transmit: bool, number: u64) -> Option<Arc<Generation>> {
+    /// Returns the keys of a generation, if they exist.
+    pub(crate) fn generation(&self, transmit: bool, number: u64) -> Option<Arc<KeyGeneration>> {
         self.chain(transmit)?.generations.iter().find(|generation| generation.number == number).cloned()
     }
 
-    /// Takes the packets that the state machine left plain, and reserves room for as many again.
-    pub(crate) fn take_plain(&mut self) -> Vec<Plain> {
+    /// Takes the plain packets. The new list has room for as many, to avoid reallocation.
+    pub(crate) fn take_plain(&mut self) -> Vec<PlainPacket> {
         let room = Vec::with_capacity(self.plain.len());
         core::mem::replace(&mut self.plain, room)
     }
 
-    fn chain(&self, transmit: bool) -> Option<&Chain> {
+    fn chain(&self, transmit: bool) -> Option<&KeyChain> {
         if transmit { self.transmit.as_ref() } else { self.receive.as_ref() }
     }
 }
 
-impl Chain {
-    fn new(secret: TrafficSecret) -> Chain {
+impl KeyChain {
+    fn new(secret: TrafficSecret) -> KeyChain {
         let (header, header_key) = (secret.header(), Arc::new(secret.header_key()));
-        let first = Generation::of(&secret, header_key, 0);
-        Chain { header, secret, generations: [Arc::new(first)].into() }
+        let first = KeyGeneration::from_secret(&secret, header_key, 0);
+        KeyChain { header, secret, generations: [Arc::new(first)].into() }
     }
 
     fn advance(&mut self) {
         self.secret = self.secret.next();
-        let next = Generation::of(&self.secret, self.latest().header_key.clone(), self.latest().number + 1);
+        let next = KeyGeneration::from_secret(&self.secret, self.latest().header_key.clone(), self.latest().number + 1);
         self.generations.push_back(Arc::new(next));
         if self.generations.len() > KEPT {
             self.generations.pop_front();
         }
     }
 
-    fn latest(&self) -> &Arc<Generation> {
+    fn latest(&self) -> &Arc<KeyGeneration> {
         self.generations.back().expect("a chain begins with one")
     }
 }
 
-impl Generation {
-    fn of(secret: &TrafficSecret, header_key: Arc<HeaderKey>, number: u64) -> Generation {
-        Generation { number, key: secret.key(), packet: secret.packet_key(), header_key, sealed: AtomicU64::new(0) }
+impl KeyGeneration {
+    fn from_secret(secret: &TrafficSecret, header_key: Arc<HeaderKey>, number: u64) -> KeyGeneration {
+        KeyGeneration { number, key: secret.key(), packet: secret.packet_key(), header_key, sealed: AtomicU64::new(0) }
     }
 }
 
-impl Plain {
-    /// What is in the tag's room.
+impl PlainPacket {
+    /// Returns the sealing parameters, as stored in the space of the tag.
     pub(crate) fn room(&self) -> [u8; TAG] {
         let mut room = [0; TAG];
         room[..4].copy_from_slice(&(self.key.number as u32).to_be_bytes());
@@ -218,15 +220,15 @@ impl Plain {
 
     /// Seals the packet in software.
     pub(crate) fn seal(&self, packet: &mut [u8]) -> bool {
-        let Plain { key, path, number, cid_bytes, .. } = self;
+        let PlainPacket { key, path, number, cid_bytes, .. } = self;
         offload_quic::seal(&key.packet, &key.header_key, packet, 1 + cid_bytes, *path, *number).is_ok()
     }
 }
 
-/// A key of one direction and generation, as the state machine sees it.
+/// A packet key of one direction and generation, as the state machine sees it.
 struct OneRttKey {
     keyring: Arc<Keyring>,
-    generation: Arc<Generation>,
+    generation: Arc<KeyGeneration>,
 }
 
 impl crypto::PacketKey for OneRttKey {
@@ -234,8 +236,9 @@ impl crypto::PacketKey for OneRttKey {
         if self.keyring.unprotected {
             return;
         }
+        // The two low bits of the first byte give the length of the packet number.
         let number_bytes = usize::from(packet[0] & 3) + 1;
-        let plain = Plain {
+        let plain = PlainPacket {
             key: self.generation.clone(),
             path: number_of(path),
             number,
@@ -244,11 +247,12 @@ impl crypto::PacketKey for OneRttKey {
         };
         let room_at = packet.len() - TAG;
         packet[room_at..].copy_from_slice(&plain.room());
-        // The state machine goes on where it may not change keys yet.
+        // The state machine continues at the limit if it may not update keys yet. So the endpoint is told when the
+        // limit is near.
         let (sealed, limit) = (self.generation.sealed.fetch_add(1, Relaxed), self.confidentiality_limit());
         let mut inner = self.keyring.lock();
         if sealed + LAST_WORDS >= limit {
-            inner.used_up = inner.used_up.max(if sealed >= limit { UsedUp::Yes } else { UsedUp::Nearly });
+            inner.used_up = inner.used_up.max(if sealed >= limit { KeyUsage::Yes } else { KeyUsage::Nearly });
         }
         inner.plain.push(plain);
     }
@@ -258,18 +262,19 @@ impl crypto::PacketKey for OneRttKey {
         let mut inner = self.keyring.lock();
         let path = number_of(path);
         if let Some(opened) = inner.verdict.take() {
-            // Recovered by the state machine itself: they have to be those of the nonce that the device used.
+            // The state machine recovered these values itself. They must equal the parameters of the device's nonce.
             let generation = self.generation.number as u8;
             if opened != (DeviceOpened { path, number, generation }) {
                 return Err(CryptoError);
             }
             inner.opened[0] += 1;
         } else if !self.keyring.unprotected {
+            // Software opens the packet, which also reveals the path of its connection ID.
             let (body, tag) = payload.split_at_mut(tag_at);
             let tag = (&*tag).try_into().map_err(|_| CryptoError)?;
             self.generation.packet.open(path, number, header, body, &tag).map_err(|_| CryptoError)?;
             let cid = header.get(1..1 + self.keyring.cid_bytes).ok_or(CryptoError)?.into();
-            inner.learned.push(Learned { cid, path, number });
+            inner.learned.push(LearnedCid { cid, path, number });
             inner.opened[1] += 1;
         }
         inner.opened_generation = inner.opened_generation.max(self.generation.number);
@@ -292,10 +297,11 @@ impl crypto::PacketKey for OneRttKey {
     }
 }
 
-/// Header protection of what is sent: it is done with the sealing, for its sample is ciphertext.
-struct SealedElsewhere;
+/// The header protection of sent packets, which does nothing: it is applied with sealing, because its sample is
+/// ciphertext.
+struct SealedHeaderKey;
 
-impl crypto::HeaderKey for SealedElsewhere {
+impl crypto::HeaderKey for SealedHeaderKey {
     fn decrypt(&self, _: usize, _: &mut [u8]) {}
 
     fn encrypt(&self, _: usize, _: &mut [u8]) {}
@@ -305,13 +311,13 @@ impl crypto::HeaderKey for SealedElsewhere {
     }
 }
 
-/// Header protection of what is received, unless the device took it off.
-struct PerhapsOpened {
+/// The header protection of received packets, unless the device removed it.
+struct OpenedHeaderKey {
     keyring: Arc<Keyring>,
     key: Arc<HeaderKey>,
 }
 
-impl crypto::HeaderKey for PerhapsOpened {
+impl crypto::HeaderKey for OpenedHeaderKey {
     fn decrypt(&self, number_at: usize, packet: &mut [u8]) {
         if self.keyring.unprotected || self.keyring.lock().verdict.is_some() {
             return;
@@ -328,9 +334,10 @@ impl crypto::HeaderKey for PerhapsOpened {
     }
 }
 
-/// The state machine has the next generation made when it begins with one: of those before it, packets may be under way.
+/// The state machine requests the next generation when it starts using one, and packets of the previous one may still
+/// be under way.
 const KEPT: usize = 4;
-/// Packets of a key that are kept for the end of a connection: those of one turn, and those that say so.
+/// Packets per key that are reserved for the end of a connection: one turn's packets, and the close.
 const LAST_WORDS: u64 = 64;
 
 #[cfg(test)]
@@ -339,7 +346,7 @@ mod tests {
 
     const RIGHT: DeviceOpened = DeviceOpened { path: 3, number: 70_000, generation: 1 };
 
-    /// Tests whether a plain packet of path 3 with number 70,000 under the key of generation 1 is taken as opened by a device.
+    /// Tests whether a verdict on a plain packet of path 3 with number 70,000 under generation 1 is accepted.
     fn is_believed(verdict: DeviceOpened) -> bool {
         let keyring = Arc::new(Keyring::new(8, false, AeadLimits::default()));
         let secrets = [1, 2].map(|byte| Bytes::from(vec![byte; 32]));
@@ -357,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn verdict_of_a_device_is_believed_if_all_of_it_is_right() {
+    fn device_verdict_is_accepted_only_if_all_fields_match() {
         assert!(is_believed(RIGHT));
         for wrong in [
             DeviceOpened { path: 2, ..RIGHT },

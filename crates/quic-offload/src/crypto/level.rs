@@ -1,4 +1,4 @@
-//! Keys of Initial and Handshake packets, by rustls: software seals and opens those, always.
+//! Keys of Initial and Handshake packets, from rustls. Software always seals and opens these packets.
 
 use super::number_of;
 use bytes::BytesMut;
@@ -7,33 +7,33 @@ use noq_proto::{ConnectionId, PathId};
 use rustls::quic;
 
 pub(super) fn keys(keys: quic::Keys) -> Keys {
-    let header = |key| -> Box<dyn HeaderKey> { Box::new(Header(key)) };
-    let packet = |key| -> Box<dyn PacketKey> { Box::new(Packet(key)) };
+    let header = |key| -> Box<dyn HeaderKey> { Box::new(LevelHeaderKey(key)) };
+    let packet = |key| -> Box<dyn PacketKey> { Box::new(LevelPacketKey(key)) };
     Keys {
         header: KeyPair { local: header(keys.local.header), remote: header(keys.remote.header) },
         packet: KeyPair { local: packet(keys.local.packet), remote: packet(keys.remote.packet) },
     }
 }
 
-/// RFC 9001 5.2: keys that everybody knows.
+/// Returns the Initial keys, which depend only on the connection ID (RFC 9001 5.2).
 pub(super) fn initial(suite: &quic::Suite, version: quic::Version, cid: ConnectionId, side: rustls::Side) -> Keys {
     keys(suite.keys(&cid, side, version))
 }
 
-struct Header(Box<dyn quic::HeaderProtectionKey>);
+struct LevelHeaderKey(Box<dyn quic::HeaderProtectionKey>);
 
-impl HeaderKey for Header {
-    // The state machine has seen to it that a sample is there (RFC 9001 5.4.2).
+impl HeaderKey for LevelHeaderKey {
+    // The state machine ensures that the packet contains a sample (RFC 9001 5.4.2).
     fn decrypt(&self, number_at: usize, packet: &mut [u8]) {
         let (header, sample) = packet.split_at_mut(number_at + 4);
         let (first, rest) = header.split_at_mut(1);
-        let _done = self.0.decrypt_in_place(&sample[..self.0.sample_len()], &mut first[0], &mut rest[number_at - 1..]);
+        let _ = self.0.decrypt_in_place(&sample[..self.0.sample_len()], &mut first[0], &mut rest[number_at - 1..]);
     }
 
     fn encrypt(&self, number_at: usize, packet: &mut [u8]) {
         let (header, sample) = packet.split_at_mut(number_at + 4);
         let (first, rest) = header.split_at_mut(1);
-        let _done = self.0.encrypt_in_place(&sample[..self.0.sample_len()], &mut first[0], &mut rest[number_at - 1..]);
+        let _ = self.0.encrypt_in_place(&sample[..self.0.sample_len()], &mut first[0], &mut rest[number_at - 1..]);
     }
 
     fn sample_size(&self) -> usize {
@@ -41,9 +41,9 @@ impl HeaderKey for Header {
     }
 }
 
-struct Packet(Box<dyn quic::PacketKey>);
+struct LevelPacketKey(Box<dyn quic::PacketKey>);
 
-impl PacketKey for Packet {
+impl PacketKey for LevelPacketKey {
     fn encrypt(&self, path: PathId, number: u64, packet: &mut [u8], header_len: usize) {
         let (header, rest) = packet.split_at_mut(header_len);
         let (payload, room) = rest.split_at_mut(rest.len() - self.0.tag_len());

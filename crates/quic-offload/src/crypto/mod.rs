@@ -1,11 +1,9 @@
-//! What the QUIC state machine asks of cryptography, met by rustls for handshakes and by `offload-quic`, or a NIC, for what
-//! comes after.
+//! Cryptography for the QUIC state machine: handshakes by rustls, and 1-RTT packets by `offload-quic` or a NIC.
 //!
 //! - `session`: the TLS handshake of a connection;
-//! - `keyring`: the 1-RTT keys of a connection, shared by the state machine, which thinks that it seals and opens packets, and the
-//!   endpoint, which has it done;
-//! - `acknowledgements`, `asked`: how soon a peer acknowledges, and whether it has agreed to;
-//! - `level`: keys of handshakes, by rustls; `tokens`: address validation, stateless resets.
+//! - `keyring`: the 1-RTT keys of a connection, shared by the state machine and the endpoint;
+//! - `acknowledgements`, `asked`: the delay of a peer's acknowledgements;
+//! - `level`: handshake keys; `tokens`: address validation and stateless resets.
 
 pub(crate) mod acknowledgements;
 pub(crate) mod asked;
@@ -17,7 +15,7 @@ pub(crate) mod tokens;
 use noq_proto::PathId;
 use noq_proto::coding::Encodable;
 
-/// The number of a path. The state machine keeps it to itself but for its form on the wire, a variable-length integer
+/// Returns a path's number. The state machine exposes the number only in its wire format, a variable-length integer
 /// (RFC 9000 16).
 pub(crate) fn number_of(path: PathId) -> u32 {
     let mut bytes = [0; 8];
@@ -31,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_have_the_numbers_of_their_frames() {
+    fn path_ids_convert_to_their_numbers() {
         assert_eq!((number_of(PathId::ZERO), number_of(PathId::MAX)), (0, u32::MAX));
         let mut path = PathId::ZERO;
         for number in 0..20_000 {

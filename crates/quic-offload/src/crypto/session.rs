@@ -17,7 +17,7 @@ use std::any::Any;
 use std::io::Cursor;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a TLS configuration lacks to be QUIC's.
+/// Error: the TLS configuration lacks the cipher suite of QUIC's first packets.
 ///
 /// ```
 /// use quic_offload::{ClientTls, NoInitialSuite};
@@ -42,36 +42,36 @@ pub struct NoInitialSuite;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandshakeData {
-    /// The application protocol (ALPN). `None` if the ends agreed on none.
+    /// The application protocol (ALPN). `None` if the ends agreed on no protocol.
     pub alpn: Option<Vec<u8>>,
-    /// The server name that the client asked for (SNI). `None` at the client, and if the client asked for none.
+    /// The server name that the client sent (SNI). `None` at the client, and if the client sent no name.
     pub server_name: Option<String>,
-    /// The peer's certificates, its own first. Empty if the peer showed none.
+    /// The peer's certificate chain, its own certificate first. Empty if the peer sent no certificate.
     pub certificates: Vec<CertificateDer<'static>>,
 }
 
-/// The suite of Initial packets (RFC 9001 5.2).
+/// Returns the cipher suite of Initial packets (RFC 9001 5.2).
 pub(crate) fn initial_suite(provider: &rustls::crypto::CryptoProvider) -> Result<Suite, NoInitialSuite> {
     let suites = provider.cipher_suites.iter();
     let mut quic = suites.filter(|suite| suite.suite() == CipherSuite::TLS13_AES_128_GCM_SHA256);
     quic.find_map(|suite| suite.tls13()?.quic_suite()).ok_or(NoInitialSuite)
 }
 
-/// Starts one client's handshake.
-pub(crate) struct OneClient {
+/// The TLS configuration of one client connection.
+pub(crate) struct ClientHandshake {
     pub(crate) tls: rustls::ClientConfig,
     pub(crate) initial: Suite,
     pub(crate) keyring: Arc<Keyring>,
 }
 
-/// Starts one server's handshake; and knows the keys of those that are still to be accepted.
-pub(crate) struct OneServer {
+/// The TLS configuration of one server connection, or of connections that are not accepted yet.
+pub(crate) struct ServerHandshake {
     pub(crate) tls: rustls::ServerConfig,
     pub(crate) initial: Suite,
     pub(crate) keyring: Arc<Keyring>,
 }
 
-impl ClientConfig for OneClient {
+impl ClientConfig for ClientHandshake {
     fn start_session(
         &self,
         version: u32,
@@ -81,7 +81,8 @@ impl ClientConfig for OneClient {
         let version = known(version)?;
         let invalid = || ConnectError::InvalidServerName(server_name.into());
         let name = rustls::pki_types::ServerName::try_from(server_name).map_err(|_| invalid())?.to_owned();
-        let secrets = Arc::new(Secrets::new(self.tls.key_log.clone()));
+        // Each connection has its own key log, so that secrets cannot be mixed up.
+        let secrets = Arc::new(SecretLog::new(self.tls.key_log.clone()));
         let mut tls = self.tls.clone();
         tls.key_log = secrets.clone();
         let inner = rustls::quic::ClientConnection::new(Arc::new(tls), version, name, written(parameters));
@@ -90,7 +91,7 @@ impl ClientConfig for OneClient {
     }
 }
 
-impl ServerConfig for OneServer {
+impl ServerConfig for ServerHandshake {
     fn initial_keys(&self, version: u32, cid: ConnectionId) -> Result<Keys, UnsupportedVersion> {
         Ok(level::initial(&self.initial, known(version)?, cid, rustls::Side::Server))
     }
@@ -104,9 +105,9 @@ impl ServerConfig for OneServer {
     }
 
     fn start_session(&self, version: u32, parameters: &TransportParameters) -> Box<dyn Session> {
-        // Of others there are no initial keys, and no session.
+        // Other versions never get here, because they have no Initial keys.
         let version = known(version).unwrap_or(Version::V1);
-        let secrets = Arc::new(Secrets::new(self.tls.key_log.clone()));
+        let secrets = Arc::new(SecretLog::new(self.tls.key_log.clone()));
         let mut tls = self.tls.clone();
         tls.key_log = secrets.clone();
         let inner = rustls::quic::ServerConnection::new(Arc::new(tls), version, written(parameters));
@@ -120,7 +121,7 @@ struct TlsSession {
     inner: Connection,
     version: Version,
     initial: Suite,
-    secrets: Arc<Secrets>,
+    secrets: Arc<SecretLog>,
     keyring: Arc<Keyring>,
     told_data: bool,
 }
@@ -130,13 +131,13 @@ impl TlsSession {
         inner: Connection,
         version: Version,
         initial: Suite,
-        secrets: Arc<Secrets>,
+        secrets: Arc<SecretLog>,
         keyring: Arc<Keyring>,
     ) -> TlsSession {
         TlsSession { inner, version, initial, secrets, keyring, told_data: false }
     }
 
-    /// The cipher that the handshake agreed on, if packets can be protected by it.
+    /// Returns the negotiated cipher, if `offload-quic` supports it.
     fn cipher(&self) -> Option<QuicCipher> {
         Some(match self.inner.negotiated_cipher_suite()?.suite() {
             CipherSuite::TLS13_AES_128_GCM_SHA256 => QuicCipher::Aes128Gcm,
@@ -166,12 +167,12 @@ impl Session for TlsSession {
         }))
     }
 
-    /// The handshake data have the certificates.
+    /// The certificates are part of the handshake data.
     fn peer_identity(&self) -> Option<Box<dyn Any>> {
         None
     }
 
-    /// There is no 0-RTT.
+    /// 0-RTT is not supported.
     fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
         None
     }
@@ -186,13 +187,14 @@ impl Session for TlsSession {
 
     fn read_handshake(&mut self, bytes: &[u8]) -> Result<bool, TransportError> {
         self.inner.read_hs(bytes).map_err(|error| {
-            // RFC 9001 4.8.
+            // RFC 9001 4.8: a TLS alert becomes a QUIC error code.
             let code = match self.inner.alert() {
                 Some(alert) => TransportErrorCode::crypto(alert.into()),
                 None => TransportErrorCode::PROTOCOL_VIOLATION,
             };
             TransportError::new(code, error.to_string())
         })?;
+        // The state machine must be told once when the application protocol is known.
         let known = self.inner.alpn_protocol().is_some() || !self.inner.is_handshaking();
         Ok(known && !core::mem::replace(&mut self.told_data, known))
     }
@@ -203,7 +205,7 @@ impl Session for TlsSession {
             Connection::Server(_) => Side::Server,
         };
         let Some(bytes) = self.inner.quic_transport_parameters() else { return Ok(None) };
-        let (bytes, is_asked) = acknowledgements::asked(bytes);
+        let (bytes, is_asked) = acknowledgements::check_min_ack_delay(bytes);
         self.keyring.lock().acknowledges_as_asked = is_asked;
         Ok(Some(TransportParameters::read(side, &mut Cursor::new(bytes))?))
     }
@@ -214,8 +216,9 @@ impl Session for TlsSession {
             KeyChange::OneRtt { keys, .. } => {
                 let is_client = matches!(self.inner, Connection::Client(_));
                 let secrets = self.secrets.take();
+                // The packets are sealed with these keys instead of rustls's, so that a device can share them.
                 let ours = self.cipher().and_then(|cipher| self.keyring.begin(cipher, is_client, &secrets?));
-                // Another cipher's packets rustls seals and opens, and no device.
+                // With any other cipher, rustls seals and opens the packets and no device can.
                 Some(ours.unwrap_or_else(|| level::keys(keys)))
             }
         }
@@ -243,30 +246,30 @@ impl Session for TlsSession {
     }
 }
 
-/// Listens to the key log for the first traffic secrets; rustls gives them to nobody else.
+/// A key log that captures the first traffic secrets, which rustls exposes nowhere else.
 #[derive(Debug)]
-struct Secrets {
+struct SecretLog {
     kept: Mutex<[Option<Secret>; 2]>,
-    /// Who else wants to know.
+    /// The application's own key log.
     log: Arc<dyn KeyLog>,
 }
 
 /// A secret of one direction.
 pub(crate) type Secret = zeroize::Zeroizing<Vec<u8>>;
 
-impl Secrets {
-    fn new(log: Arc<dyn KeyLog>) -> Secrets {
-        Secrets { kept: Mutex::default(), log }
+impl SecretLog {
+    fn new(log: Arc<dyn KeyLog>) -> SecretLog {
+        SecretLog { kept: Mutex::default(), log }
     }
 
-    /// The client's and the server's, once.
+    /// Takes the client's and the server's secret, once.
     fn take(&self) -> Option<[Secret; 2]> {
         let [client, server] = core::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
         Some([client?, server?])
     }
 }
 
-impl KeyLog for Secrets {
+impl KeyLog for SecretLog {
     fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
         if self.log.will_log(label) {
             self.log.log(label, client_random, secret);
@@ -291,7 +294,7 @@ fn written(parameters: &TransportParameters) -> Vec<u8> {
     bytes
 }
 
-/// RFC 9001 5.8.
+/// Returns the key and nonce of Retry integrity tags (RFC 9001 5.8).
 fn retry_key() -> (aead::LessSafeKey, aead::Nonce) {
     let key = 0xbe0c_690b_9f66_575a_1d76_6b54_e368_c84e_u128.to_be_bytes();
     let nonce = [0x46, 0x15, 0x99, 0xd3, 0x5d, 0x63, 0x2b, 0xf2, 0x23, 0x98, 0x25, 0xbb];

@@ -1,4 +1,4 @@
-//! What an endpoint signs and encrypts for itself: tokens of address validation (RFC 9000 8.1), stateless resets (10.3).
+//! Secrets that an endpoint uses for itself: address validation tokens (RFC 9000 8.1) and stateless resets (10.3).
 
 use noq_proto::TimeSource;
 use noq_proto::crypto::{CryptoError, HandshakeTokenKey};
@@ -7,7 +7,7 @@ use ring::{aead, hkdf, hmac};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Seals tokens, each under a key of its own.
+/// The key of tokens. Each token is sealed under a key derived from its nonce.
 pub(crate) struct TokenKey(hkdf::Prk);
 
 impl TokenKey {
@@ -35,25 +35,25 @@ impl HandshakeTokenKey for TokenKey {
     }
 }
 
-/// The key of stateless resets (RFC 9000 10.3.2). A server that is begun anew with the same one is understood by the clients of the one
-/// before it: they learn at their next packet that it does not know their connections.
+/// The key of stateless resets (RFC 9000 10.3.2). If a restarted server has the same key, the clients of its
+/// predecessor learn with their next packet that their connections are gone.
 ///
-/// Servers that run at the same time need keys that differ, even with the same certificate: who sends a packet of one's connection to
-/// another would learn from the answer how to end that connection.
+/// Servers that run at the same time need different keys, even with the same certificate. Otherwise an attacker could
+/// send a packet of one server's connection to another server and use the reset in the answer to end the connection.
 ///
 /// ```
 /// use quic_offload::{Config, ResetKey};
 ///
 /// let (private_key, address) = ([7; 32], "192.0.2.1:443");
 /// let config = Config::default().with(|c| c.reset_key = Some(ResetKey::derive(&private_key, address.as_bytes())));
-/// # let _shown_without_the_key = format!("{config:?}");
+/// # let _ = format!("{config:?}");
 /// ```
 #[derive(Clone)]
 pub struct ResetKey(hmac::Key);
 
 impl ResetKey {
-    /// Out of a secret that outlives the server, such as its private key, and of what tells the server apart from others that have the
-    /// secret, such as its address: by HKDF-SHA256 (RFC 5869).
+    /// Derives the key by HKDF-SHA256 (RFC 5869) from a secret that outlives the server, such as its private key, and a
+    /// value that distinguishes the server from others with the same secret, such as its address.
     pub fn derive(secret: &[u8], server: &[u8]) -> ResetKey {
         let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"quic-offload stateless resets");
         let info = [server];
@@ -76,7 +76,7 @@ impl core::fmt::Debug for ResetKey {
     }
 }
 
-/// What time it is where tokens have lifetimes: a day long ago, and on from there with the endpoint's clock.
+/// The clock of token lifetimes: a fixed day in the past plus the endpoint's clock.
 #[derive(Debug, Default)]
 pub(crate) struct TokenClock(AtomicU64);
 
@@ -98,7 +98,7 @@ fn secret(random: &RandomSource, name: &str) -> [u8; 32] {
     secret
 }
 
-/// A key is used once.
+/// The nonce is constant, because each key is used once.
 const ONCE: fn() -> aead::Nonce = || aead::Nonce::assume_unique_for_key([0; 12]);
 
 #[cfg(test)]
@@ -107,7 +107,7 @@ mod tests {
     use offload_base::Seed;
 
     #[test]
-    fn a_token_opens_under_its_nonce_and_key_alone() {
+    fn token_opens_only_with_its_nonce_and_key() {
         let key = TokenKey::new(&RandomSource::from(Seed(1)));
         let mut token = b"10.0.0.1".to_vec();
         key.seal(5, &mut token).unwrap();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_key_is_that_of_its_secret_and_its_server_alone() {
+    fn reset_key_depends_on_secret_and_server() {
         let sign = |secret: &[u8], server: &[u8]| {
             let key = ResetKey::derive(secret, server).into_key();
             hmac::sign(&key, b"a connection ID").as_ref().to_vec()

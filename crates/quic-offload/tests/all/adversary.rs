@@ -1,10 +1,11 @@
-//! Everything at once, by chance: a wire that loses, overtakes, doubles and spoils; devices that are reset, small or absent; keys that
-//! change; strangers' packets, and real ones that strangers send again, with other phase bits, fixed bits and numbers; clients whose port
-//! changes; paths that each end gives up; devices that disappear at any step; servers that forget all they knew; reads that are cancelled. Whatever happens, streams are equal, nothing plain is on the wire, and contexts are given back.
+//! Randomized schedules of everything at once: a wire that loses, reorders, duplicates and corrupts packets; devices
+//! that are reset, small or absent; key updates; forged packets and altered copies of real ones; clients with changing
+//! ports; paths abandoned by either end; devices that disappear; servers that lose their state; cancelled reads. In
+//! every schedule the streams arrive intact, no plain text is on the wire, and contexts are given back.
 //!
-//! `QUIC_SCHEDULES` says how many are tried; 16 without it.
+//! `QUIC_SCHEDULES` sets the number of schedules; the default is 16.
 
-use crate::rig::{self, PORT, Plan, World, nic, without_quic};
+use crate::rig::{self, PORT, QuicTestbed, TransferPlan, nic, without_quic};
 use bytes::Bytes;
 use core::time::Duration;
 use nic_sim::{NicConfig, QuicEngineConfig};
@@ -16,9 +17,9 @@ use quic_offload::{Closed, Config, Endpoint, Offload, StreamError};
 use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Debug)]
-struct Schedule {
+struct FaultSchedule {
     seed: u64,
-    /// In percent.
+    /// In percent, like the following three.
     loss: u8,
     reorder: u8,
     duplicate: u8,
@@ -29,22 +30,23 @@ struct Schedule {
     forged: u16,
     update_every: Option<u32>,
     six: bool,
-    /// There are two paths, and the client, or the server, or both give up one, each another.
+    /// Whether a second path is opened. The client and the server may each abandon one of the two.
     second: bool,
     gives_up: [bool; 2],
-    /// Times that the client's port changes, and how often, in microseconds.
+    /// Number of changes of the client's port, and the interval in microseconds.
     moves: (u8, u16),
-    /// The device of the client, or of the server, disappears with this call of the socket.
+    /// The socket call with which the client's or the server's device disappears.
     disappears: [Option<u16>; 2],
-    /// The server forgets all that it knew, so many microseconds after it began.
+    /// Time in microseconds after which the server loses its state.
     forgets: Option<u16>,
     bytes: [u32; 2],
 }
 
-fn schedules() -> impl Strategy<Value = Schedule> {
+fn schedules() -> impl Strategy<Value = FaultSchedule> {
     let wire = (0u8..6, 0u8..6, 0u8..4, 0u8..4);
     let ends = (any::<[u8; 2]>(), any::<[u8; 2]>(), 0u8..12, 0u16..300);
     let rest = (prop::option::of(20_000u32..200_000), any::<[bool; 4]>(), [1u32..400_000, 0u32..200_000]);
+    // Most schedules keep their devices, so that the other faults are tested on devices too.
     let disappears = || prop::option::weighted(0.25, 0u16..4000);
     let more = ((0u8..6, 30u16..2000), prop::option::weighted(0.125, 0u16..3000), [disappears(), disappears()]);
     (any::<u64>(), wire, ends, rest, more).prop_map(
@@ -55,7 +57,7 @@ fn schedules() -> impl Strategy<Value = Schedule> {
             (update_every, [six, second, gives_up_near, gives_up_far], bytes),
             (moves, forgets, disappears),
         )| {
-            Schedule {
+            FaultSchedule {
                 seed,
                 loss,
                 reorder,
@@ -69,7 +71,7 @@ fn schedules() -> impl Strategy<Value = Schedule> {
                 six,
                 second,
                 gives_up: [gives_up_near, gives_up_far],
-                // Half of the clients stay where they are.
+                // Half of the clients keep their port.
                 moves: (moves.0.saturating_sub(3), moves.1),
                 disappears,
                 forgets,
@@ -90,10 +92,12 @@ fn nic_of(kind: u8) -> NicConfig {
     }
 }
 
-/// Whether there was no path left, as may be where ends give up different ones, and what they tell each other is lost.
-fn run(schedule: &Schedule) -> bool {
+/// Runs a schedule. Returns whether no path was left, which can happen if the ends abandon different paths and their
+/// messages are lost.
+fn run(schedule: &FaultSchedule) -> bool {
     let share = |percent: u8| Share::new(f64::from(percent) / 100.0).unwrap();
-    // A server whose challenge to a new address is lost sends no other (noq-proto 1.4.0), and has the connection starve: see docs/quic.md.
+    // If a server's challenge to a new address is lost, noq-proto 1.4.0 sends no other one, and the connection starves:
+    // see docs/quic.md.
     let lossless = if schedule.moves.0 > 0 { 0 } else { 1 };
     let reorder = Reorder { share: share(schedule.reorder), hold: Duration::from_micros(30) };
     let impairments = Impairments {
@@ -104,11 +108,12 @@ fn run(schedule: &Schedule) -> bool {
         ..Impairments::default()
     };
     let link = LinkConfig { delay: Duration::from_micros(5), impairments, ..LinkConfig::default() };
-    let mut world = World::new(schedule.seed, schedule.nics.map(nic_of), link);
+    let mut world = QuicTestbed::new(schedule.seed, schedule.nics.map(nic_of), link);
     let offload = |kind: u8| [Offload::Both, Offload::Transmit, Offload::Receive, Offload::None][usize::from(kind % 4)];
     let [near, far] = schedule.offloads.map(offload);
     let paths = if schedule.second { 3 } else { 1 };
-    // A client that does not know that its port changed, or that a stranger's copy of its packet came first, sends nothing, unless it is to.
+    // A client sends nothing by itself after its port changed, or after a copy of its packet arrived first from another
+    // address. Keep-alives make it send.
     let keep_alive = (schedule.moves.0 > 0 || schedule.forged > 0).then_some(Duration::from_millis(100));
     let configs = [
         world
@@ -136,23 +141,30 @@ fn run(schedule: &Schedule) -> bool {
             let mut packet = vec![0; 21 + random.below(1400) as usize];
             random.fill(&mut packet);
             packet[0] &= if random.chance(0.8) { 0x7f } else { 0xff };
-            // Or one that somebody saw on the wire, with another phase, number or fixed bit, or as it is.
+            // Or a captured packet, unchanged or with another key phase, number or fixed bit.
             if let Some(real) = real.as_ref().filter(|_| random.chance(0.5)) {
                 packet = Vec::clone(real);
                 packet[0] ^= [0, 4, 0x44, 0x40, 3][random.below(5) as usize];
             }
-            let _lost = socket.send_to(Bytes::from(packet), to).await;
+            let _ = socket.send_to(Bytes::from(packet), to).await;
             host.runtime().sleep(Duration::from_micros(3)).await;
         }
     });
-    let Schedule { six, second, gives_up, moves, mut disappears, .. } = *schedule;
+    let FaultSchedule { six, second, gives_up, moves, mut disappears, .. } = *schedule;
     if lossless == 0 {
-        // A device that disappears loses the packets that it has not sent yet.
+        // A device that disappears loses its unsent packets.
         disappears = [None; 2];
     }
     let every = schedule.update_every.map(|bytes| bytes as usize);
-    let plan =
-        Plan { six, bytes: schedule.bytes.map(|bytes| bytes as usize), every, second, gives_up, moves, disappears };
+    let plan = TransferPlan {
+        six,
+        bytes: schedule.bytes.map(|bytes| bytes as usize),
+        every,
+        second,
+        gives_up,
+        moves,
+        disappears,
+    };
     let (done, lost) = match schedule.forgets {
         None => {
             let done = world.transfer_by(configs, plan);
@@ -166,9 +178,8 @@ fn run(schedule: &Schedule) -> bool {
     lost
 }
 
-/// The server forgets all that it knew, and another one, with the same keys, takes its place: the client is told, or hears nothing, and
-/// connects again.
-fn forget(world: &mut World, configs: [Config; 2], six: bool, after: u16) -> String {
+/// Replaces the server by one with the same keys and no state. The client is reset or times out, and connects again.
+fn forget(world: &mut QuicTestbed, configs: [Config; 2], six: bool, after: u16) -> String {
     let [near, far] = configs.map(|config| config.with(|c| c.idle = Duration::from_secs(2)));
     let (client, driver) = world.client(near);
     let (server, stop) = rig::stoppable(&world.far, PORT, far.clone(), world.server_tls());
@@ -184,6 +195,7 @@ fn forget(world: &mut World, configs: [Config; 2], six: bool, after: u16) -> Str
         assert_eq!(host.device_contexts(), 0, "a driver that is dropped gives its contexts back");
         let (server, driver) = rig::start(&host, PORT, far, Some(again));
         *endpoint.lock().unwrap() = Some(server.clone());
+        // Only the second server confirms streams, so the client must come back after the reset.
         let served = serve(&server, Some(SERVED)).await;
         driver.await.unwrap();
         served
@@ -219,7 +231,7 @@ fn forget(world: &mut World, configs: [Config; 2], six: bool, after: u16) -> Str
     });
     let (ends, served) = world.bed.run(async move {
         let (ends, served) = (asking.await, serving.await);
-        // Contexts are given back.
+        // The device needs some time to give contexts back.
         waiting.runtime().sleep(Duration::from_micros(100)).await;
         (ends, served)
     });
@@ -228,7 +240,8 @@ fn forget(world: &mut World, configs: [Config; 2], six: bool, after: u16) -> Str
     format!("{ends:?}")
 }
 
-/// Reads a stream of each connection, one after the other, and closes it if there is a code for that. How many were read to their end.
+/// Serves connections one by one: reads a stream and closes the connection with `close`, if given. Returns the number
+/// of complete streams.
 async fn serve(server: &Endpoint, close: Option<u64>) -> u64 {
     let mut served = 0;
     while let Some(connection) = server.accept().await {
@@ -247,7 +260,7 @@ async fn serve(server: &Endpoint, close: Option<u64>) -> u64 {
     served
 }
 
-/// The code with which a server says that it has everything.
+/// The code with which a server confirms a complete stream.
 const SERVED: u64 = 9;
 
 /// The last packet with a short header that went to the server.
@@ -262,7 +275,7 @@ fn last_to_server(wire: &FrameRecorder, payload_at: usize) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn whatever_happens_streams_are_equal_and_nothing_plain_leaves() {
+fn streams_survive_any_schedule_and_never_leave_in_clear() {
     let cases = std::env::var("QUIC_SCHEDULES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(16);
     let lost = core::cell::Cell::new(0);
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases, ..ProptestConfig::default() });
@@ -275,10 +288,11 @@ fn whatever_happens_streams_are_equal_and_nothing_plain_leaves() {
     assert!(lost.get() <= cases / 10_000, "{} of {cases} connections had no path left", lost.get());
 }
 
-/// Found among others: the second of two probes had no room for what the state machine writes without looking.
+/// A schedule that failed: the second of two probes had no room for the request that the state machine writes without
+/// checking.
 #[test]
-fn probes_that_ask_for_acknowledgements_are_sent_one_by_one() {
-    assert!(!run(&Schedule {
+fn probes_with_ack_requests_are_sent_singly() {
+    assert!(!run(&FaultSchedule {
         seed: 16047324336330710090,
         loss: 4,
         reorder: 2,
@@ -299,13 +313,15 @@ fn probes_that_ask_for_acknowledgements_are_sent_one_by_one() {
     }));
 }
 
-/// Found among others: a client that moved while its second path was validated, and gave up the first, was never answered again.
+/// A schedule that failed: a client moved while its second path was being validated and then abandoned the first path;
+/// it was never answered again.
 #[test]
-fn a_client_that_moves_when_its_second_path_is_there_goes_on_over_it_alone() {
+fn migrating_client_continues_on_its_second_path() {
+    // Two schedules with the same fault.
     for (seed, [reorder, duplicate], nic, forged, bytes) in
         [(13978326830654105697, [3, 3], 34, 24, 8888), (11285453956409508927, [1, 0], 100, 20, 7011)]
     {
-        assert!(!run(&Schedule {
+        assert!(!run(&FaultSchedule {
             seed,
             loss: 0,
             reorder,

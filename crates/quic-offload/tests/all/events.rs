@@ -1,16 +1,16 @@
-//! Events of `tracing`.
+//! Trace events of the crate `tracing`.
 
-use crate::rig::{World, connect, nic};
+use crate::rig::{QuicTestbed, connect, nic};
 use core::time::Duration;
 use nic_sim::{NicConfig, QuicEngineConfig};
 use offload_api::EventLog;
 use offload_wire::LinkConfig;
 
 #[test]
-fn life_of_a_connection_is_traced() {
+fn connection_events_are_traced() {
     let ((), lines) = EventLog::collect(|| {
-        // One context is too few for the client: one of its directions is refused.
-        let mut world = World::new(
+        // The client's device has one context, so one direction is refused.
+        let mut world = QuicTestbed::new(
             7,
             [NicConfig { engines: QuicEngineConfig { contexts: 1 }.into(), ..nic() }, nic()],
             LinkConfig::default(),

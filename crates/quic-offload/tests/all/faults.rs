@@ -1,6 +1,6 @@
-//! Loss, reordering, corruption, resets; keys that change meanwhile.
+//! Loss, reordering, corruption and device resets, with key updates meanwhile.
 
-use crate::rig::{self, Plan, World, nic};
+use crate::rig::{self, QuicTestbed, TransferPlan, nic};
 use bytes::Bytes;
 use core::future::{Future, poll_fn};
 use core::ops::Range;
@@ -26,9 +26,9 @@ fn share(percent: f64) -> Share {
     Share::new(percent / 100.0).unwrap()
 }
 
-/// Nothing has to be found again: what is lost or late is no other packet's business.
+/// The device needs no resynchronization: a lost or late packet does not affect others.
 #[test]
-fn every_packet_that_arrives_is_opened_by_the_device_whatever_was_lost() {
+fn device_opens_every_packet_after_losses() {
     for (name, impairments) in [
         ("loss", Impairments { loss: share(5.0), ..Impairments::default() }),
         (
@@ -39,27 +39,27 @@ fn every_packet_that_arrives_is_opened_by_the_device_whatever_was_lost() {
             },
         ),
     ] {
-        let mut world = World::new(3, [nic(), nic()], impaired(impairments));
+        let mut world = QuicTestbed::new(3, [nic(), nic()], impaired(impairments));
         let configs = [world.config("near"), world.config("far")];
         let done = world.transfer(configs, false, 4 * MEGABYTE, MEGABYTE);
         for end in [done.client, done.server] {
             assert!(end.opened_by_device > 500, "{name}: {end:?}");
-            // Before a connection ID or a key is known there.
+            // Software opens packets until the device has the connection ID and the key.
             assert!(end.opened_by_software < 30, "{name}: {end:?}");
         }
         assert_eq!(missed(&world), [0, 0], "{name}");
     }
 }
 
-/// Pieces of a few bytes, each in a packet of its own, of which each second one is lost: what is sent again has very many of them in a
-/// packet, while what comes after them was read long ago.
+/// A stream in pieces of a few bytes, one per packet, with every second packet lost. The retransmission has very many
+/// pieces in a packet, after later bytes were read.
 #[test]
-fn what_was_lost_in_small_pieces_arrives_in_large_windows() {
+fn small_lost_pieces_arrive_in_large_windows() {
     for offload in [Offload::Both, Offload::None] {
         let link = LinkConfig { delay: Duration::from_millis(5), ..LinkConfig::default() };
-        let mut world = World::new(23, [nic(), nic()], link);
+        let mut world = QuicTestbed::new(23, [nic(), nic()], link);
         let at = Instant::from_nanos(500_000_000);
-        // And what the server says of it, so that the client hears of all of it at once.
+        // The server's acknowledgements are lost as well, so that the client retransmits everything at once.
         let mut every = [2, 1].into_iter();
         let span = at..at + Duration::from_millis(18);
         world.bed.cable(0).impair(|| Every { nth: every.next().unwrap(), ..Every::new(span.clone()) });
@@ -79,18 +79,19 @@ fn what_was_lost_in_small_pieces_arrives_in_large_windows() {
         });
         let near = world.near.spawn("client", async move {
             let connection = rig::connect(&client, &tls, to).await.unwrap();
-            // The congestion window grows.
+            // A first transfer opens the congestion window.
             let mut stream = connection.open_uni().await.unwrap();
             stream.send(rig::body(0, MEGABYTE)).await.unwrap();
             stream.finish().unwrap();
             stream.acknowledged().await.unwrap();
             host.runtime().sleep(at - host.now()).await;
             let mut stream = connection.open_uni().await.unwrap();
+            // The pieces are two bytes long and leave in separate packets.
             for at in (0..800).step_by(2) {
                 stream.send(rig::body(at, 2)).await.unwrap();
                 host.runtime().sleep(Duration::from_micros(5)).await;
             }
-            // Which arrives, and is acknowledged, and that arrives too.
+            // The rest arrives and is acknowledged, and so are the acknowledgements.
             host.runtime().sleep(Duration::from_millis(15)).await;
             stream.send(rig::body(800, 20_000)).await.unwrap();
             stream.finish().unwrap();
@@ -109,7 +110,7 @@ offload_base::counters! {
     }
 }
 
-/// Loses every so many frames one, for a while.
+/// Loses every `nth` frame for a time.
 #[derive(Debug)]
 struct Every {
     span: Range<Instant>,
@@ -138,20 +139,20 @@ impl Impairment for Every {
     }
 }
 
-/// Packets that the device had a context for and could not open: a tag was wrong, or there was no key.
-fn missed(world: &World) -> [u64; 2] {
+/// Returns the packets that the devices had a context for and could not open, because of a wrong tag or a missing key.
+fn missed(world: &QuicTestbed) -> [u64; 2] {
     ["quic_rx_auth_fail", "quic_rx_no_key"].map(|name| world.counters().value(name))
 }
 
-/// Packets of before a key update, which arrive long after it by the round-trip time: their key is there still. No more than 83
-/// packets overtake one, for of a number of one byte nobody can tell which it is after 128 (RFC 9000 A.3).
+/// Packets from before a key update arrive after the update: their key is still installed. At most 83 packets overtake
+/// one, because a packet number of one byte is ambiguous after 128 (RFC 9000 A.3).
 #[test]
-fn late_packets_of_the_key_before_are_opened_by_the_device() {
+fn device_opens_late_packets_of_the_previous_key() {
     let reorder = Some(Reorder { share: share(5.0), hold: Duration::from_millis(1) });
     for seed in 0..16 {
         let link = impaired(Impairments { reorder, ..Impairments::default() });
         let link = LinkConfig { rate: Some(1_000_000_000), ..link };
-        let mut world = World::new(seed, [nic(), nic()], link);
+        let mut world = QuicTestbed::new(seed, [nic(), nic()], link);
         let configs = [world.config("near"), world.config("far")];
         let done = world.transfer(configs, false, 2 * MEGABYTE, MEGABYTE);
         assert!(done.updates > 0 && done.server.opened_by_device > 1000, "{seed}: {done:?}");
@@ -160,22 +161,23 @@ fn late_packets_of_the_key_before_are_opened_by_the_device() {
 }
 
 #[test]
-fn what_was_corrupted_is_lost_and_nothing_else() {
+fn only_corrupted_packets_are_lost() {
     let impairments = Impairments { corrupt: share(2.0), ..Impairments::default() };
-    let mut world = World::new(4, [nic(), nic()], impaired(impairments));
+    let mut world = QuicTestbed::new(4, [nic(), nic()], impaired(impairments));
     let configs = [world.config("near"), world.config("far")];
     let done = world.transfer(configs, false, 2 * MEGABYTE, MEGABYTE / 2);
     assert!(done.server.opened_by_device > 1000, "{done:?}");
 }
 
-/// Devices are reset all the time, and the stream goes on: in software, and back.
+/// Devices are reset repeatedly. The stream continues in software and returns to the device.
 #[test]
-fn a_device_that_is_reset_gets_everything_anew() {
-    let mut world = World::new(5, [nic(), nic()], impaired(Impairments::default()));
+fn reset_device_gets_all_contexts_again() {
+    let mut world = QuicTestbed::new(5, [nic(), nic()], impaired(Impairments::default()));
     let (near, far) = (world.near.clone(), world.far.clone());
     let resets = world.near.spawn("resets", async move {
         for _ in 0..20 {
             near.runtime().sleep(Duration::from_micros(300)).await;
+            // The devices are reset alternately, at intervals shorter than the transfer.
             near.reset_device();
             near.runtime().sleep(Duration::from_micros(170)).await;
             far.reset_device();
@@ -191,14 +193,15 @@ fn a_device_that_is_reset_gets_everything_anew() {
     }
 }
 
-/// The device disappears at each of the first steps, at either end: the stream goes on in software.
+/// The device disappears at each of the first steps, at either end: the stream continues in software.
 #[test]
-fn stream_survives_a_device_that_disappears() {
+fn stream_survives_the_loss_of_its_device() {
     for step in (0..140).step_by(7) {
         for disappears in [[Some(step), None], [None, Some(step)]] {
-            let mut world = World::new(24, [nic(), nic()], impaired(Impairments::default()));
+            let mut world = QuicTestbed::new(24, [nic(), nic()], impaired(Impairments::default()));
             let configs = [world.config("near"), world.config("far")];
-            let plan = Plan { bytes: [300_000, 300_000], every: Some(100_000), disappears, ..Plan::default() };
+            let plan =
+                TransferPlan { bytes: [300_000, 300_000], every: Some(100_000), disappears, ..TransferPlan::default() };
             let done = world.transfer_by(configs, plan);
             let [gone, other] =
                 if disappears[0].is_some() { [done.client, done.server] } else { [done.server, done.client] };
@@ -208,26 +211,28 @@ fn stream_survives_a_device_that_disappears() {
     }
 }
 
-/// With room for one context in the NIC's memory, each packet of the other direction sends it to the host's.
+/// The NIC's memory has room for one context, so alternating directions evict each other's context to host memory.
 #[test]
 fn contexts_may_lie_in_host_memory() {
     let nic = NicConfig { context_cache_bytes: 208, ..nic() };
-    let mut world = World::new(6, [nic.clone(), nic], impaired(Impairments::default()));
+    let mut world = QuicTestbed::new(6, [nic.clone(), nic], impaired(Impairments::default()));
     let configs = [world.config("near"), world.config("far")];
     let done = world.transfer(configs, false, MEGABYTE, MEGABYTE);
     assert!(done.server.opened_by_software < 20 && done.client.opened_by_software < 20, "{done:?}");
     assert!(world.counters().value("ctx_evicted") > 100);
 }
 
-/// Keys change as often as the state machine lets them; the next one lies in the device beforehand.
+/// Keys are updated as often as the state machine allows. The next key is installed in the device beforehand.
 #[test]
 fn keys_change_while_packets_are_lost() {
     for loss in [0.0, 1.0] {
         let impairments = Impairments { loss: share(loss), ..Impairments::default() };
-        let mut world = World::new(7, [nic(), nic()], impaired(impairments));
+        let mut world = QuicTestbed::new(7, [nic(), nic()], impaired(impairments));
         let configs: [Config; 2] = [world.config("near"), world.config("far")];
-        let done =
-            world.transfer_by(configs, Plan { bytes: [3_000_000, 1000], every: Some(200_000), ..Plan::default() });
+        let done = world.transfer_by(
+            configs,
+            TransferPlan { bytes: [3_000_000, 1000], every: Some(200_000), ..TransferPlan::default() },
+        );
         assert!(done.updates >= 10, "{} updates", done.updates);
         for end in [done.client, done.server] {
             let software = end.opened_by_software;
@@ -237,17 +242,17 @@ fn keys_change_while_packets_are_lost() {
     }
 }
 
-/// Forty connections whose keys change at once, and a control ring of eight places: surplus commands wait for their turn, and neither
-/// driver polls in a loop meanwhile.
+/// Forty connections update their keys at once, with a control ring of eight entries: surplus commands wait, and
+/// neither driver polls in a loop.
 #[test]
-fn keys_change_though_the_control_ring_is_short() {
+fn keys_change_with_a_short_control_ring() {
     let nic = || NicConfig { control_ring: 8, ..nic() };
-    let mut world = World::new(1, [nic(), nic()], LinkConfig::default());
+    let mut world = QuicTestbed::new(1, [nic(), nic()], LinkConfig::default());
     let tls = world.server_tls();
     let (client, polls_near) = counted(&world.near, 5000, world.config("client"), None);
     let (server, polls_far) = counted(&world.far, rig::PORT, world.config("server"), Some(tls));
     let (tls, to, accepting) = (world.client_tls(), world.to(false), server.clone());
-    let _serving = world.far.spawn("server", async move {
+    let _server_task = world.far.spawn("server", async move {
         let mut all = Vec::new();
         while let Some(connection) = accepting.accept().await {
             all.push(connection);
@@ -262,6 +267,7 @@ fn keys_change_though_the_control_ring_is_short() {
             all.push((connection, stream));
         }
         for round in 0..60 {
+            // All connections update at the same moment, twice.
             if round == 20 || round == 40 {
                 all.iter().for_each(|(connection, _)| connection.update_keys());
             }
@@ -278,16 +284,16 @@ fn keys_change_though_the_control_ring_is_short() {
     assert!(polls.iter().all(|polls| *polls < MAX_POLLS / 2), "{polls:?}");
 }
 
-/// Polls beyond any that a driver needs.
+/// More polls than a driver ever needs.
 const MAX_POLLS: usize = 40_000;
 
-/// Makes an endpoint, and checks how often its driver is polled.
+/// Creates an endpoint and counts the polls of its driver.
 fn counted(host: &BedHost, port: u16, config: Config, tls: Option<ServerTls>) -> (Endpoint, Arc<AtomicUsize>) {
     let socket = host.stack().bind_udp(Some(port)).unwrap();
     let (endpoint, mut driver) = Endpoint::new(socket, host.runtime(), config, tls).unwrap();
     let polls = Arc::new(AtomicUsize::new(0));
     let counting = polls.clone();
-    let _running = host.spawn(
+    let _driver_task = host.spawn(
         "driver",
         poll_fn(move |cx| {
             let polls = counting.fetch_add(1, Ordering::Relaxed);
@@ -298,11 +304,11 @@ fn counted(host: &BedHost, port: u16, config: Config, tls: Option<ServerTls>) ->
     (endpoint, polls)
 }
 
-/// RFC 9000 17.2: at most 20 bytes. Other lengths count as the nearest valid one, at the endpoint and at its device.
+/// RFC 9000 17.2: at most 20 bytes. Other lengths count as the nearest valid one, at the endpoint and in its device.
 #[test]
 fn connection_ids_of_any_configured_length_work() {
     for cid_bytes in [20, 0, 1, 21, 22, 24, 255] {
-        let mut world = World::new(1, [nic(), nic()], LinkConfig::default());
+        let mut world = QuicTestbed::new(1, [nic(), nic()], LinkConfig::default());
         let config = |name: &str| world.config(name).with(|c| c.cid_bytes = cid_bytes);
         let done = world.transfer([config("near"), config("far")], false, MEGABYTE, MEGABYTE);
         for end in [done.client, done.server] {

@@ -1,6 +1,7 @@
-//! Results of handshakes: server name, application protocol, certificates, exported keys; and clients that the application decides about.
+//! Results of handshakes: server name, application protocol, certificates, exported keys; and decisions of the
+//! application about clients.
 
-use crate::rig::{self, World, connect, nic};
+use crate::rig::{self, QuicTestbed, connect, nic};
 use bytes::Bytes;
 use core::time::Duration;
 use offload_testbed::identity::{self, Randomness};
@@ -11,13 +12,14 @@ use quic_offload::rustls::{self, RootCertStore};
 use quic_offload::{ClientTls, Closed, Config, Offload, ServerTls};
 use std::sync::Arc;
 
-/// Makes a client's certificate and its key.
+/// Creates a client's certificate and key.
 fn client_identity() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
     let signed = rcgen::generate_simple_self_signed(["client.test".into()]).unwrap();
     (signed.cert.der().clone(), PrivateKeyDer::Pkcs8(signed.signing_key.serialize_der().into()))
 }
 
-/// Returns configurations of a server that wants a certificate that `trusted` signed, and of a client that shows `shown`.
+/// Returns configurations of a server that requires a certificate signed by `trusted`, and of a client that presents
+/// `shown`.
 fn tls(
     trusted: &CertificateDer<'static>,
     shown: Option<(CertificateDer<'static>, PrivateKeyDer<'static>)>,
@@ -48,8 +50,9 @@ fn tls(
 fn both_ends_see_the_results_of_the_handshake() {
     for offload in [Offload::Both, Offload::None] {
         let (certificate, key) = client_identity();
+        // The client presents a certificate that the server trusts.
         let (server_tls, client_tls) = tls(&certificate, Some((certificate.clone(), key)));
-        let mut world = World::new(3, [nic(), nic()], LinkConfig::default());
+        let mut world = QuicTestbed::new(3, [nic(), nic()], LinkConfig::default());
         let config = |name| world.config(name).with(|c| c.offload = offload);
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = rig::start(&world.far, rig::PORT, config("far"), Some(server_tls));
@@ -87,12 +90,12 @@ fn client_without_a_trusted_certificate_is_refused() {
     for offload in [Offload::Both, Offload::None] {
         for shows_another in [true, false] {
             let (server_tls, client_tls) = tls(&client_identity().0, shows_another.then(client_identity));
-            let mut world = World::new(4, [nic(), nic()], LinkConfig::default());
+            let mut world = QuicTestbed::new(4, [nic(), nic()], LinkConfig::default());
             let config = |name| world.config(name).with(|c| c.offload = offload);
             let (client, _driver) = world.client(config("near"));
             let (server, _server_driver) = rig::start(&world.far, rig::PORT, config("far"), Some(server_tls));
             let to = world.to(false);
-            // TLS 1.3: the client's handshake is done before the server has looked at the certificate.
+            // In TLS 1.3 the client's handshake ends before the server has checked the certificate.
             let near = world.near.spawn("client", async move {
                 match connect(&client, &client_tls, to).await {
                     Ok(connection) => connection.closed().await,
@@ -106,14 +109,14 @@ fn client_without_a_trusted_certificate_is_refused() {
     }
 }
 
-/// A server whose application decides.
-fn deciding(world: &World) -> Config {
+/// Returns a server's configuration that leaves decisions to the application.
+fn deciding(world: &QuicTestbed) -> Config {
     world.config("far").with(|c| c.decides = true)
 }
 
 #[test]
 fn application_decides_about_clients() {
-    let mut world = World::new(5, [nic(), nic()], LinkConfig::default());
+    let mut world = QuicTestbed::new(5, [nic(), nic()], LinkConfig::default());
     let (client, _driver) = world.client(world.config("near"));
     let (server, _server_driver) = world.server(deciding(&world));
     let (tls, to, from) = (world.client_tls(), world.to(false), world.near.address());
@@ -148,7 +151,7 @@ fn application_decides_about_clients() {
 
 #[test]
 fn undecided_clients_are_refused_when_the_endpoint_closes() {
-    let mut world = World::new(6, [nic(), nic()], LinkConfig::default());
+    let mut world = QuicTestbed::new(6, [nic(), nic()], LinkConfig::default());
     let (client, _driver) = world.client(world.config("near"));
     let (server, server_driver) = world.server(deciding(&world));
     let (tls, to, host) = (world.client_tls(), world.to(false), world.far.clone());

@@ -1,6 +1,7 @@
-//! Beginnings and ends: limits, address validation, datagrams, resets, stopped streams, dropped halves, cancelled futures.
+//! The lifecycle of connections and streams: limits, address validation, datagrams, resets, stopped streams, dropped
+//! halves, cancelled futures.
 
-use crate::rig::{self, World, nic, without_quic};
+use crate::rig::{self, QuicTestbed, nic, without_quic};
 use bytes::Bytes;
 use core::time::Duration;
 use offload_base::Seed;
@@ -9,12 +10,12 @@ use offload_wire::LinkConfig;
 use quic_offload::{ClientTls, Closed, ConnectError, ServerTls, StreamError, TokioEndpoint};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-fn world() -> World {
-    World::new(2, [nic(), without_quic()], LinkConfig::default())
+fn world() -> QuicTestbed {
+    QuicTestbed::new(2, [nic(), without_quic()], LinkConfig::default())
 }
 
 #[test]
-fn clients_prove_their_address_where_many_shake_hands() {
+fn clients_prove_their_address_under_load() {
     let mut world = world();
     let far = world.config("far").with(|c| c.retry_above = 0);
     let done = world.transfer([world.config("near"), far], false, 10_000, 10_000);
@@ -35,14 +36,14 @@ fn connections_beyond_the_limit_are_refused() {
     });
     let (first, second, third) = world.bed.run(near);
     assert!(first);
-    // It is drained a while later.
+    // Draining takes some time, so the first connection still counts.
     assert!(matches!(second, Err(Closed::PeerFound(_))), "{second:?}");
     assert_eq!(third, Err(ConnectError::TooMany(2)));
     assert_eq!(server.counters().refused, 1);
 }
 
 #[test]
-fn datagrams_arrive_by_themselves() {
+fn datagrams_arrive_without_streams() {
     let mut world = world();
     let (client, _driver) = world.client(world.config("near"));
     let (server, _server_driver) = world.server(world.config("far"));
@@ -60,6 +61,7 @@ fn datagrams_arrive_by_themselves() {
             connection.send_datagram(Bytes::from(vec![at; 1000])).await.unwrap();
             assert_eq!(connection.receive_datagram().await.unwrap(), vec![at; 1000]);
         }
+        // Longer than any packet on this path.
         let too_long = connection.send_datagram(Bytes::from(vec![0; 3000])).await;
         assert!(matches!(too_long, Err(quic_offload::DatagramError::TooLong)));
         connection.close(0, "");
@@ -70,13 +72,13 @@ fn datagrams_arrive_by_themselves() {
     });
 }
 
-/// Writes as much as there is room for.
+/// Writes until the stream has no room.
 fn fill(stream: &mut quic_offload::SendStream) {
     let mut cx = core::task::Context::from_waker(core::task::Waker::noop());
     while stream.poll_write_some(&mut cx, &[7; 1 << 16]).is_ready() {}
 }
 
-/// Each half ends in its own way, and the connection goes on.
+/// Each half of a stream ends in its own way, and the connection stays open.
 #[test]
 fn streams_are_reset_stopped_and_dropped() {
     let mut world = world();
@@ -92,7 +94,7 @@ fn streams_are_reset_stopped_and_dropped() {
         let mut stopped = connection.accept_uni().await.unwrap();
         stopped.read_exact(&mut byte).await.unwrap();
         stopped.stop(42);
-        // Nobody reads this one: it is no obstacle to the next.
+        // This stream is never read, which does not block the others.
         let unread = connection.accept_uni().await.unwrap();
         let mut dropped = connection.accept_uni().await.unwrap();
         dropped.read_exact(&mut byte).await.unwrap();
@@ -109,14 +111,14 @@ fn streams_are_reset_stopped_and_dropped() {
         let connection = rig::connect(&client, &tls, to).await.unwrap();
         let mut reset = connection.open_uni().await.unwrap();
         reset.write_all(b"x").await.unwrap();
-        // It has gone out by then.
+        // By now the byte has been sent.
         host.runtime().sleep(Duration::from_millis(1)).await;
         reset.reset(41);
         let mut stopped = connection.open_uni().await.unwrap();
         stopped.write_all(b"x").await.unwrap();
         assert_eq!(stopped.acknowledged().await, Err(StreamError::Stopped(42)));
         let mut unread = connection.open_uni().await.unwrap();
-        // As much as its window takes, and more: whoever waits for room is cancelled.
+        // The stream's window is filled, and the writes that wait for room are cancelled.
         fill(&mut unread);
         host.runtime().sleep(Duration::from_millis(5)).await;
         fill(&mut unread);
@@ -140,9 +142,10 @@ fn streams_are_reset_stopped_and_dropped() {
     });
 }
 
-/// RFC 9000 10.3: an endpoint that lost all it knew says so, and is understood, though the device opens packets.
+/// RFC 9000 10.3: an endpoint without state sends resets, which the client understands although its device opens
+/// packets.
 #[test]
-fn an_endpoint_that_lost_its_state_resets_connections() {
+fn endpoint_without_state_resets_connections() {
     let mut world = world();
     let (client, _driver) = world.client(world.config("near"));
     let (server, driver) = rig::stoppable(&world.far, rig::PORT, world.config("far"), world.server_tls());
@@ -152,6 +155,7 @@ fn an_endpoint_that_lost_its_state_resets_connections() {
         let connection = rig::connect(&client, &tls, to).await.unwrap();
         let mut stream = connection.open_uni().await.unwrap();
         stream.send(rig::body(0, 100_000)).await.unwrap();
+        // The second part is sent to the server's successor.
         near.runtime().sleep(Duration::from_millis(10)).await;
         stream.send(rig::body(0, 100_000)).await.unwrap();
         let closed = connection.closed().await;
@@ -161,7 +165,7 @@ fn an_endpoint_that_lost_its_state_resets_connections() {
     let restarting = world.far.spawn("server", async move {
         let connection = server.accept().await.unwrap();
         far.runtime().sleep(Duration::from_millis(5)).await;
-        // Gone from one moment to the next; another one has the same keys and knows nothing.
+        // The server stops abruptly. Its successor has the same keys and no state.
         driver.stop();
         let (again, _driver) = rig::start(&far, rig::PORT, config, Some(tls));
         drop(connection);
@@ -173,9 +177,9 @@ fn an_endpoint_that_lost_its_state_resets_connections() {
     assert!(counters.sealed_by_device > 0);
 }
 
-/// Futures that are dropped half way leave nothing behind.
+/// Dropped futures leave no state behind.
 #[test]
-fn a_connection_that_nobody_waits_for_is_given_up() {
+fn dropped_connections_leave_no_state() {
     let mut world = world();
     let (client, driver) = world.client(world.config("near"));
     let (server, server_driver) = world.server(world.config("far"));
@@ -212,7 +216,7 @@ fn an_idle_connection_ends() {
 }
 
 #[test]
-fn a_name_that_the_certificate_lacks_is_found_out() {
+fn wrong_certificate_name_is_refused() {
     let mut world = world();
     let (client, _driver) = world.client(world.config("near"));
     let (_server, _server_driver) = world.server(world.config("far"));
@@ -222,7 +226,7 @@ fn a_name_that_the_certificate_lacks_is_found_out() {
     assert!(matches!(failed, Err(Closed::Protocol(_))), "{failed:?}");
 }
 
-/// The last handle is, in turn, the endpoint, a connection, a stream.
+/// The last handle is the endpoint, a connection or a stream.
 #[test]
 fn driver_ends_with_the_last_handle() {
     for last in ["endpoint", "connection", "stream"] {
@@ -243,6 +247,7 @@ fn driver_ends_with_the_last_handle() {
                 ("connection", Box::new(connection)),
                 ("stream", Box::new(stream)),
             ];
+            // The chosen handle is dropped last.
             handles.sort_by_key(|(name, _)| *name == last);
             let mut times = Vec::new();
             for (name, handle) in handles {
@@ -257,7 +262,7 @@ fn driver_ends_with_the_last_handle() {
             let ends = (near.await, far.await);
             driver.await.unwrap();
             server_driver.await.unwrap();
-            // The device takes a while to give contexts back.
+            // The device needs some time to give contexts back.
             settled.runtime().sleep(Duration::from_micros(100)).await;
             ends
         });
@@ -279,6 +284,7 @@ fn unaccepted_connections_end_with_their_endpoint() {
             if handshake_is_done {
                 host.runtime().sleep(Duration::from_millis(100)).await;
             }
+            // The server's application never accepts the connection.
             drop(server);
             let closed = connection.closed().await;
             server_driver.await.unwrap();
@@ -286,7 +292,7 @@ fn unaccepted_connections_end_with_their_endpoint() {
         });
         match closed {
             Closed::ByPeer { code: 0, .. } => assert!(handshake_is_done),
-            // RFC 9000 10.2.3: a close during the handshake does not show the application's code.
+            // RFC 9000 10.2.3: a close during the handshake does not reveal the application's code.
             Closed::PeerFound(_) => assert!(!handshake_is_done),
             other => panic!("{other:?}"),
         }
@@ -303,6 +309,7 @@ fn rest_of_a_stream_is_read_up_to_a_limit() {
         let connection = server.accept().await.unwrap();
         for code in [None, Some(9)] {
             let mut stream = connection.accept_uni().await.unwrap();
+            // The second limit is one byte too short.
             let limit = if code.is_some() { 99_999 } else { 100_000 };
             let read = stream.read_to_end(limit).await;
             match code {
@@ -326,7 +333,7 @@ fn rest_of_a_stream_is_read_up_to_a_limit() {
             }
             stops.push(stream.stopped().await);
         }
-        // Nobody tells when the peer acknowledges a reset.
+        // The acknowledgement of a reset is not reported.
         let mut stream = connection.open_uni().await.unwrap();
         stream.send(rig::body(0, 10)).await.unwrap();
         stream.reset(3);
@@ -396,7 +403,7 @@ fn error_code_that_quic_cannot_carry_panics() {
     client.close(1 << 62, "");
 }
 
-/// The last handle of an endpoint is dropped: its task ends, and the port is free.
+/// When an endpoint's last handle is dropped, its task ends and frees the port.
 #[tokio::test]
 async fn tokio_endpoint_frees_its_port_with_the_last_handle() {
     let tls = ServerTls::new(server_config(Randomness::Seeded(Seed(1)), None)).unwrap();
@@ -412,14 +419,14 @@ async fn tokio_endpoint_frees_its_port_with_the_last_handle() {
     drop(server);
     assert!(std::net::UdpSocket::bind(address).is_err(), "another handle is left");
     drop(also);
-    // The driver's task is woken, and runs next.
+    // Lets the driver's task run.
     tokio::task::yield_now().await;
     std::net::UdpSocket::bind(address).unwrap();
 }
 
-/// The same over the kernel's sockets.
+/// A transfer over the kernel's sockets.
 #[tokio::test]
-async fn over_the_kernels_sockets() {
+async fn transfer_runs_over_kernel_sockets() {
     let tls = ServerTls::new(server_config(Randomness::Seeded(Seed(1)), None)).unwrap();
     let server = TokioEndpoint::server("127.0.0.1:0".parse().unwrap(), tls).unwrap();
     let to = server.local_addr();

@@ -1,6 +1,6 @@
-//! Keys are used no more often than they may be (RFC 9001 6.6), in software or by a device.
+//! Usage limits of keys (RFC 9001 6.6), in software and in a device.
 
-use crate::rig::{self, Plan, World, nic};
+use crate::rig::{self, QuicTestbed, TransferPlan, nic};
 use bytes::Bytes;
 use core::time::Duration;
 use offload_wire::LinkConfig;
@@ -9,25 +9,26 @@ use quic_offload::{AeadLimits, Closed, Offload};
 const WAYS: [Offload; 2] = [Offload::Both, Offload::None];
 
 #[test]
-fn keys_change_before_they_are_used_up() {
+fn keys_change_before_their_limit() {
     for offload in WAYS {
-        // Slow enough for the state machine, which changes keys every three probe timeouts at most.
+        // Slow enough for the state machine, which updates keys at most every three probe timeouts.
         let link = LinkConfig { rate: Some(50_000_000), ..LinkConfig::default() };
-        let mut world = World::new(11, [nic(), nic()], link);
+        let mut world = QuicTestbed::new(11, [nic(), nic()], link);
         let limits = AeadLimits { sealed: 12_000, ..AeadLimits::default() };
         let config = |name| world.config(name).with(|c| (c.offload, c.limits) = (offload, limits));
         let configs = [config("near"), config("far")];
-        let done = world.transfer_without_looking(configs, Plan { bytes: [10_000_000, 1000], ..Plan::default() });
+        let done = world
+            .transfer_without_looking(configs, TransferPlan { bytes: [10_000_000, 1000], ..TransferPlan::default() });
         assert!(done.updates >= 3, "{} updates by {offload:?}", done.updates);
         assert_eq!((done.client.keys_used_up, done.server.keys_used_up), (0, 0));
     }
 }
 
-/// Where keys cannot change so fast, the connection ends, and nothing is sealed by a key that is used up.
+/// If keys cannot be updated fast enough, the connection ends before a key exceeds its limit.
 #[test]
-fn a_connection_ends_when_its_key_is_used_up() {
+fn connection_ends_at_the_limit_of_its_key() {
     for offload in WAYS {
-        let mut world = World::new(12, [nic(), nic()], LinkConfig::default());
+        let mut world = QuicTestbed::new(12, [nic(), nic()], LinkConfig::default());
         let limits = AeadLimits { sealed: 10_500, ..AeadLimits::default() };
         let (client, _driver) = world.client(world.config("near").with(|c| (c.offload, c.limits) = (offload, limits)));
         let (server, _server_driver) = world.server(world.config("far"));
@@ -50,18 +51,18 @@ fn a_connection_ends_when_its_key_is_used_up() {
         assert!(matches!(far, Closed::ByPeer { code: 0x0f, .. }), "{far:?}");
         let counters = client.counters();
         let sealed = counters.sealed_by_device + counters.sealed_by_software;
-        // The first generation is given up after 1,000 packets at most.
+        // The first generation is replaced after 1,000 packets at most.
         assert!((10_000..11_600).contains(&sealed), "{counters:?}");
         assert_eq!(counters.keys_used_up, 1);
     }
 }
 
-/// A forger who knows connection IDs makes a connection end when he has tried as often as he may: whether the device tried
-/// first, or nobody did.
+/// Forged packets with valid connection IDs end the connection at the limit. Each forgery counts once, whether or not a
+/// device tried it first.
 #[test]
 fn forged_packets_are_counted_once_and_end_the_connection() {
     for offload in WAYS {
-        let mut world = World::new(13, [nic(), nic()], LinkConfig::default());
+        let mut world = QuicTestbed::new(13, [nic(), nic()], LinkConfig::default());
         let (client, _driver) = world.client(world.config("near").with(|c| c.offload = offload));
         let limits = AeadLimits { forged: 50, ..AeadLimits::default() };
         let (server, _server_driver) =
@@ -72,7 +73,7 @@ fn forged_packets_are_counted_once_and_end_the_connection() {
             let connection = server.accept().await.unwrap();
             let mut stream = connection.accept_uni().await.unwrap();
             assert_eq!(rig::read_all(&mut stream).await, 100_000);
-            let _told = sent.send(());
+            let _ = sent.send(());
             connection.closed().await
         });
         let (host, wire) = (world.near.clone(), world.wire.clone());
@@ -82,7 +83,7 @@ fn forged_packets_are_counted_once_and_end_the_connection() {
             stream.send(rig::body(0, 100_000)).await.unwrap();
             stream.finish().unwrap();
             heard.await.unwrap();
-            // The last packet to the server, and everything of it wrong that may be.
+            // All altered copies of the last packet to the server.
             let seen = wire.seen();
             let to_server =
                 |frame: &[u8]| frame.len() > 1000 && frame[36..38] == rig::PORT.to_be_bytes() && frame[42] < 0x80;
@@ -107,7 +108,7 @@ fn forged_packets_are_counted_once_and_end_the_connection() {
         });
         let (near, far) = world.bed.run(async move { (near.await, far.await) });
         assert!(matches!(&far, Closed::Protocol(why) if why.contains("integrity")), "{offload:?}: {far:?}");
-        // RFC 9001 6.6: the connection is of no use any more; the state machine says nothing more on it.
+        // RFC 9001 6.6: the connection is unusable, and the state machine sends nothing more.
         assert!(matches!(near, Closed::PeerFound(_) | Closed::TimedOut), "{near:?}");
         let tried = world.counters().value("quic_rx_auth_fail");
         assert_eq!(tried > 0, offload == Offload::Both, "the device tried {tried}");

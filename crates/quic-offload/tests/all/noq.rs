@@ -1,4 +1,4 @@
-//! noq as it is: another user of the state machine that is ours, with several paths.
+//! Interoperability with plain noq, whose state machine this crate uses as well: several paths.
 
 #[path = "peer.rs"]
 mod peer;

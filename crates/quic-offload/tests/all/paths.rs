@@ -1,6 +1,6 @@
 //! Several paths of one connection (draft-ietf-quic-multipath-21).
 
-use crate::rig::{self, World, nic};
+use crate::rig::{self, QuicTestbed, nic};
 use bytes::Bytes;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -10,13 +10,13 @@ use offload_wire::impairment::WireCut;
 use offload_wire::{LinkConfig, Overflow};
 use quic_offload::{Closed, Connection, Offload, PathError};
 
-/// IPv4 and IPv6 are two ways between the hosts.
+/// IPv4 and IPv6 are two paths between the hosts.
 #[test]
-fn two_paths_carry_one_stream_and_one_may_go() {
+fn stream_survives_the_loss_of_one_of_two_paths() {
     let link = LinkConfig { delay: Duration::from_micros(5), ..LinkConfig::default() };
     for queues in [1, 4] {
         let nic = NicConfig { queues, ..nic() };
-        let mut world = World::new(8, [nic.clone(), nic], link.clone());
+        let mut world = QuicTestbed::new(8, [nic.clone(), nic], link.clone());
         let config = |name| world.config(name).with(|c| c.paths = 3);
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = world.server(config("far"));
@@ -47,6 +47,7 @@ fn two_paths_carry_one_stream_and_one_may_go() {
             send().await;
             let sent = [0, 1].map(|path| connection.path_statistics(path).unwrap().sent);
             assert_eq!(connection.statistics().paths, 2);
+            // The second stream has only the other path.
             connection.close_path(0).unwrap();
             send().await;
             assert_eq!(connection.statistics().paths, 1);
@@ -61,18 +62,19 @@ fn two_paths_carry_one_stream_and_one_may_go() {
         });
         assert!(sent.iter().all(|sent| *sent > 100), "both are used: {sent:?}");
         let (client, server) = (client.counters(), server.counters());
+        // Software opens only the first packets of each path's connection IDs.
         assert!(server.opened_by_device > 10_000 && server.opened_by_software < 40, "{server:?}");
         assert!(client.sealed_by_device > 10_000 && client.sealed_by_software < 40, "{client:?}");
         assert!(!world.wire.contains(rig::MARKER));
     }
 }
 
-/// The first wire is cut half-way; until then both ends leave the backup alone, though a client alone has declared it.
+/// The first wire is cut half-way. Until then both ends avoid the backup, although only the client declared it.
 #[test]
 fn backup_path_carries_nothing_until_the_other_fails() {
     for offload in [Offload::Both, Offload::None] {
         let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
-        let mut world = World::wired(15, [nic(), nic()], vec![link; 2]);
+        let mut world = QuicTestbed::wired(15, [nic(), nic()], vec![link; 2]);
         let config = |name| world.config(name).with(|c| (c.paths, c.offload) = (2, offload));
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = world.server(config("far"));
@@ -97,6 +99,7 @@ fn backup_path_carries_nothing_until_the_other_fails() {
             let backup = connection.open_path(second, Some(from)).await.unwrap();
             connection.set_backup(backup, true).unwrap();
             assert!(matches!(connection.set_backup(9, true), Err(PathError::Refused(_))));
+            // Path validation and MTU discovery are over before the counts start.
             host.runtime().sleep(Duration::from_millis(100)).await;
             let mut sent = vec![sent_on(&connection)];
             let (mut send, mut receive) = connection.open_bi().await.unwrap();
@@ -122,15 +125,16 @@ fn backup_path_carries_nothing_until_the_other_fails() {
         drop(far);
         let [before, half, after] = sent.try_into().unwrap();
         let on_backup = |sent: [Option<u64>; 2]| sent[1].unwrap();
+        // A few probes and keep-alives use the backup too.
         assert!(on_backup(half) - on_backup(before) < 10, "{offload:?}: {before:?} {half:?}");
         assert!(on_backup(after) - on_backup(half) > 700, "{offload:?}: {half:?} {after:?}");
         assert!(received > 2 << 20);
     }
 }
 
-/// A path for each wire; one is cut, and the stream goes on over the others.
+/// One path per wire. One wire is cut, and the stream continues on the others.
 #[test]
-fn a_cut_wire_is_survived() {
+fn stream_survives_a_cut_wire() {
     for offload in [Offload::Both, Offload::None] {
         let link = LinkConfig {
             rate: Some(1_000_000_000),
@@ -138,7 +142,7 @@ fn a_cut_wire_is_survived() {
             overflow: Overflow::Drop,
             ..LinkConfig::default()
         };
-        let mut world = World::wired(10, [nic(), nic()], vec![link; 3]);
+        let mut world = QuicTestbed::wired(10, [nic(), nic()], vec![link; 3]);
         let config = |name| world.config(name).with(|c| (c.paths, c.offload) = (3, offload));
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = world.server(config("far"));
@@ -183,21 +187,21 @@ fn a_cut_wire_is_survived() {
         assert_eq!(bytes, 48 << 20);
         assert!(sent.iter().all(|sent| *sent > 5000), "the others are used: {sent:?}");
         assert_eq!(client.counters().silent_paths, 1);
-        // Seen to be silent after three probe timeouts and a bit, of this end's and its peer's, who acknowledge within 5 ms; the state
-        // machine sends again what was under way when it discards the path, three later.
+        // A path is found silent after about three probe timeouts of both ends, with acknowledgements within 5 ms. The
+        // state machine retransmits when it discards the path, three probe timeouts later.
         assert!(longest < 3 * PROBE_TIMEOUT, "{offload:?}: nothing for {longest:?}");
     }
 }
 
-/// Its wire is cut from the beginning, and the connection is kept alive: the path never comes about, and another one does. So it is where
-/// who opens it waits no longer.
+/// The path's wire is cut from the beginning, and keep-alives are on: the path never opens, and another one does. The
+/// result is the same if the application stops waiting earlier.
 #[test]
-fn a_path_that_never_answers_ends() {
+fn path_without_answers_ends() {
     for (offload, waits) in
         [(Offload::Both, true), (Offload::None, true), (Offload::Both, false), (Offload::None, false)]
     {
         let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
-        let mut world = World::wired(12, [nic(), nic()], vec![link; 3]);
+        let mut world = QuicTestbed::wired(12, [nic(), nic()], vec![link; 3]);
         world.bed.cable(1).impair(|| WireCut::new(Instant::ZERO..Instant::MAX));
         let keep_alive = Some(Duration::from_millis(100));
         let config = |name| world.config(name).with(|c| (c.paths, c.keep_alive, c.offload) = (2, keep_alive, offload));
@@ -212,13 +216,14 @@ fn a_path_that_never_answers_ends() {
         let near = world.near.spawn("client", async move {
             let connection = rig::connect(&client, &tls, first).await.unwrap();
             let began = host.now();
+            // Either the path times out, or the application gives up after a second.
             let asked = Duration::from_secs(if waits { 60 } else { 1 });
             let opened = tokio::select! {
                 opened = connection.open_path((cut.1, rig::PORT).into(), Some(cut.0)) => Some(opened),
                 () = host.runtime().sleep(asked) => None,
             };
             let took = host.now() - began;
-            // There is room for it.
+            // The failed path does not count against the limit.
             let other = connection.open_path((other.1, rig::PORT).into(), Some(other.0)).await;
             connection.close(7, "");
             (opened, took, other)
@@ -230,9 +235,9 @@ fn a_path_that_never_answers_ends() {
     }
 }
 
-/// Paths that take packets of one stream in turn: more of them wait for one before than the state machine keeps.
+/// Two paths that carry one stream alternately: more pieces wait for earlier ones than the state machine keeps.
 #[test]
-fn one_stream_fills_like_and_unlike_paths() {
+fn one_stream_uses_equal_and_unequal_paths() {
     for delays in [[5, 5], [5, 20]] {
         let links = delays.map(|delay| LinkConfig {
             rate: Some(1_000_000_000),
@@ -241,7 +246,8 @@ fn one_stream_fills_like_and_unlike_paths() {
             queue_limit: 2_500_000,
             ..LinkConfig::default()
         });
-        let mut world = World::wired(11, [nic(), nic()], links);
+        let mut world = QuicTestbed::wired(11, [nic(), nic()], links);
+        // The windows exceed the product of bandwidth and delay of both paths together.
         let config =
             |name| world.config(name).with(|c| (c.paths, c.stream_window, c.receive_window) = (2, 40 << 20, 40 << 20));
         let (client, _driver) = world.client(config("near").with(|c| c.send_window = 40 << 20));
@@ -274,12 +280,12 @@ fn one_stream_fills_like_and_unlike_paths() {
     }
 }
 
-/// RFC 9002 6.2.1: a round trip of 2 ms, four times its variation, 25 ms for the peer's delay.
+/// RFC 9002 6.2.1: a round trip of 2 ms, four times its variation, and 25 ms for the peer's delay.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(2 + 1 + 25);
 
 #[test]
-fn a_peer_without_multipath_says_so() {
-    let mut world = World::new(9, [nic(), nic()], LinkConfig::default());
+fn peer_without_multipath_is_reported() {
+    let mut world = QuicTestbed::new(9, [nic(), nic()], LinkConfig::default());
     let (client, _driver) = world.client(world.config("near").with(|c| c.paths = 3));
     let (server, _server_driver) = world.server(world.config("far"));
     let (tls, to) = (world.client_tls(), world.to(false));
@@ -292,13 +298,13 @@ fn a_peer_without_multipath_says_so() {
     drop(server);
 }
 
-/// Each end gives up another path at the same time, and there is none left: the client opens one more, and the streams go on. So do
-/// they where a connection may have no more than those two.
+/// Each end abandons another path at the same time, so no path is left. The client opens one more, and the streams
+/// continue, even if a connection may have only two paths.
 #[test]
-fn ends_that_give_up_different_paths_go_on_over_another() {
+fn ends_that_abandon_different_paths_use_a_new_one() {
     for paths in [2, 3] {
         let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
-        let mut world = World::new(13, [nic(), nic()], link);
+        let mut world = QuicTestbed::new(13, [nic(), nic()], link);
         let config = |name| world.config(name).with(|c| c.paths = paths);
         let (client, _driver) = world.client(config("near"));
         let (server, _server_driver) = world.server(config("far"));
@@ -324,6 +330,7 @@ fn ends_that_give_up_different_paths_go_on_over_another() {
             stream.finish().unwrap();
             stream.acknowledged().await.unwrap();
             host.runtime().sleep(at - host.now()).await;
+            // The server closes path 1 at the same moment.
             connection.close_path(0).unwrap();
             let mut stream = connection.open_uni().await.unwrap();
             stream.send(rig::body(0, 1 << 20)).await.unwrap();
@@ -341,11 +348,11 @@ fn ends_that_give_up_different_paths_go_on_over_another() {
     }
 }
 
-/// A client that has no path to go on over says so; its peer hears nothing any more.
+/// A client without any path reports this. Its peer hears nothing more and times out.
 #[test]
-fn a_connection_without_a_path_ends() {
+fn connection_without_a_path_ends() {
     let link = LinkConfig { delay: Duration::from_millis(1), ..LinkConfig::default() };
-    let mut world = World::new(14, [nic(), nic()], link);
+    let mut world = QuicTestbed::new(14, [nic(), nic()], link);
     let config = |name| world.config(name).with(|c| c.paths = 2);
     let (client, _driver) = world.client(config("near"));
     let (server, _server_driver) = world.server(config("far"));

@@ -1,5 +1,5 @@
-//! The other end is somebody else's state machine as it is, with its own TLS and its own packet protection: noq's or quinn's, which
-//! are called alike. This file is compiled with each; what differs is in the module above it.
+//! Interoperability with another state machine, noq's or quinn's, with its own TLS and packet protection. Their
+//! interfaces are alike, so this file is compiled with each; the differences are in the parent module.
 
 use super::proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use super::proto::{
@@ -7,7 +7,7 @@ use super::proto::{
     StreamId,
 };
 use super::{endpoint, handle, open_path, poll_transmit, transport};
-use crate::rig::{self, World, nic};
+use crate::rig::{self, QuicTestbed, nic};
 use bytes::{Bytes, BytesMut};
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -21,17 +21,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// An endpoint at a socket of a host; it sends and receives streams one way.
+/// An endpoint on a host's socket, which sends and receives unidirectional streams.
 struct Peer {
     host: BedHost,
     socket: UdpSocket,
     endpoint: Endpoint,
     connection: Option<(ConnectionHandle, Connection)>,
     epoch: Instant,
-    /// What is still to be sent, and on what.
+    /// The stream being sent, the bytes written and its length.
     sending: Option<(StreamId, u64, u64)>,
     to_send: u64,
-    /// What came, by stream.
+    /// Bytes received per stream.
     received: HashMap<StreamId, u64>,
     finished: u64,
     key_updates: bool,
@@ -40,7 +40,7 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(host: &BedHost, port: u16, server: bool, world: &World) -> Peer {
+    fn new(host: &BedHost, port: u16, server: bool, world: &QuicTestbed) -> Peer {
         let config = Arc::new(EndpointConfig::new(Arc::new(ring_key())));
         let tls = identity::server_config(Randomness::Seeded(world.seed.derive("peer")), None);
         let server = server.then(|| {
@@ -68,7 +68,7 @@ impl Peer {
         self.epoch + (self.host.now() - offload_base::Instant::ZERO)
     }
 
-    fn connect(&mut self, world: &World, to: SocketAddr) {
+    fn connect(&mut self, world: &QuicTestbed, to: SocketAddr) {
         let tls = identity::client_config(Randomness::Seeded(world.seed.derive("peer")), None);
         let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
         config.transport_config(transport());
@@ -76,7 +76,7 @@ impl Peer {
         self.connection = Some(self.endpoint.connect(self.now(), config, to, name.to_str().as_ref()).unwrap());
     }
 
-    /// Until the connection is closed.
+    /// Runs until the connection is closed.
     async fn run(mut self) -> Peer {
         loop {
             self.work().await;
@@ -85,7 +85,7 @@ impl Peer {
             }
             let due = self.connection.as_mut().and_then(|(_, connection)| connection.poll_timeout());
             let wait = due.map_or(Duration::from_secs(60), |at| at.saturating_duration_since(self.now()));
-            // A pacer that asks for less than a nanosecond asks for ever.
+            // A pacer that asks for less than a nanosecond would repeat for ever.
             let sleep = self.host.runtime().sleep(wait.max(Duration::from_micros(1)));
             let got = tokio::select! {
                 biased;
@@ -148,17 +148,19 @@ impl Peer {
                 let piece = rig::body(*at, (*end - *at).min(1 << 16) as usize);
                 let Ok(written) = connection.send_stream(*id).write(&piece) else { break };
                 *at += written as u64;
+                // A key update is requested after every write; the state machine ignores requests that are too early.
                 if self.key_updates {
                     connection.force_key_update();
                 }
             }
             if *at == *end {
-                let _again = connection.send_stream(*id).finish();
+                let _ = connection.send_stream(*id).finish();
             }
         }
         while let Some(id) = connection.streams().accept(Dir::Uni) {
             self.received.insert(id, 0);
         }
+        // Finished streams are removed, so that each is counted once.
         self.received.retain(|id, at| {
             let mut stream = connection.recv_stream(*id);
             let Ok(mut chunks) = stream.read(true) else { return false };
@@ -172,14 +174,14 @@ impl Peer {
                     Err(_) => break false,
                 }
             };
-            let _flow = chunks.finalize();
+            let _ = chunks.finalize();
             self.finished += if over { *at } else { 0 };
             !over
         });
         let mut data = Vec::new();
         while let Some(transmit) = poll_transmit(connection, now, &mut data) {
             for datagram in data[..transmit.size].chunks(transmit.segment_size.unwrap_or(transmit.size)) {
-                let _lost = self.socket.send_to(Bytes::copy_from_slice(datagram), transmit.destination).await;
+                let _ = self.socket.send_to(Bytes::copy_from_slice(datagram), transmit.destination).await;
             }
             data.clear();
         }
@@ -199,12 +201,12 @@ fn lossy() -> LinkConfig {
     LinkConfig { delay: Duration::from_micros(10), impairments, ..LinkConfig::default() }
 }
 
-/// Our client, with the device doing each part or none, and their server: a stream each way.
+/// Our client, with all combinations of device and software, and their server: a stream in each direction.
 #[test]
-fn their_server_understands_what_devices_seal() {
+fn peer_server_opens_packets_sealed_by_devices() {
     for link in [LinkConfig::default(), lossy()] {
         for offload in [Offload::Both, Offload::Transmit, Offload::Receive, Offload::None] {
-            let mut world = World::new(11, [nic(), nic()], link.clone());
+            let mut world = QuicTestbed::new(11, [nic(), nic()], link.clone());
             let mut theirs = Peer::new(&world.far, rig::PORT, true, &world);
             (theirs.to_send, theirs.key_updates) = (BYTES, true);
             let serving = world.far.spawn("peer", theirs.run());
@@ -220,6 +222,7 @@ fn their_server_understands_what_devices_seal() {
                 let mut theirs = connection.accept_uni().await.unwrap();
                 let mut ours = connection.open_uni().await.unwrap();
                 for at in (0..BYTES).step_by(1 << 18) {
+                    // Both ends request updates, so their updates may cross.
                     connection.update_keys();
                     ours.send(rig::body(at, 1 << 18)).await.unwrap();
                 }
@@ -245,15 +248,16 @@ fn their_server_understands_what_devices_seal() {
     }
 }
 
-/// The other way round: their client opens the paths, and changes the keys.
+/// Their client opens the paths and updates the keys.
 #[test]
-fn their_client_is_served_by_devices() {
+fn devices_serve_a_peer_client() {
     for link in [LinkConfig::default(), lossy()] {
         for offload in [Offload::Both, Offload::None] {
-            let mut world = World::new(12, [nic(), nic()], link.clone());
+            let mut world = QuicTestbed::new(12, [nic(), nic()], link.clone());
             let mut theirs = Peer::new(&world.near, 5000, false, &world);
             theirs.connect(&world, world.to(false));
             (theirs.to_send, theirs.key_updates) = (BYTES, true);
+            // Their client opens the second path, because only clients may.
             theirs.second = super::HAS_PATHS.then(|| (world.to(true), world.near.ipv6_address().into()));
             let (server, _driver) = world.server(world.config("far").with(|c| (c.offload, c.paths) = (offload, 3)));
             let counted = server.clone();

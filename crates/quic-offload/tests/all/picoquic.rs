@@ -1,8 +1,9 @@
-//! The other end is picoquic, in a process of its own that is fed datagrams and the virtual time: another make of multipath.
+//! Interoperability with picoquic, another implementation of multipath. It runs as a process that gets datagrams and
+//! the virtual time.
 //!
 //! `tests/linux/picoquic.sh` fetches it and runs these tests, which are ignored otherwise.
 
-use crate::rig::{self, World, nic};
+use crate::rig::{self, QuicTestbed, nic};
 use bytes::{Bytes, BytesMut};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -15,13 +16,14 @@ use quic_offload::{ClientTls, Connection, Offload, ServerTls};
 use std::io::{BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Their client opens a second path, changes the keys twice and its connection ID once, and gives the first path up.
+/// Their client opens a second path, updates the keys twice and its connection ID once, and abandons the first path.
 #[test]
 #[ignore = "needs picoquic: tests/linux/picoquic.sh"]
-fn a_client_of_picoquic_is_served_by_devices() {
+fn devices_serve_a_picoquic_client() {
     for (link, offload) in all() {
-        let mut world = World::new(21, [nic(), nic()], link.clone());
+        let mut world = QuicTestbed::new(21, [nic(), nic()], link.clone());
         let (near, far) = (addresses(&world.near, 5000), addresses(&world.far, rig::PORT));
+        // The numbers are transferred bytes.
         let actions = "path@100000,rotate@200000,renew@400000,rotate@600000,abandon@800000";
         let size = SIZE.to_string();
         let args = ["client", &far[0], &near[0], &far[1], &near[1], &file("ca.pem"), &size, &size, actions];
@@ -55,12 +57,12 @@ fn a_client_of_picoquic_is_served_by_devices() {
     }
 }
 
-/// Our client does: with the device doing each part or none.
+/// Our client does so, with all combinations of device and software.
 #[test]
 #[ignore = "needs picoquic: tests/linux/picoquic.sh"]
-fn a_server_of_picoquic_understands_what_devices_seal() {
+fn picoquic_server_opens_packets_sealed_by_devices() {
     for (link, offload) in all() {
-        let mut world = World::new(22, [nic(), nic()], link.clone());
+        let mut world = QuicTestbed::new(22, [nic(), nic()], link.clone());
         let (size, actions) = (SIZE.to_string(), "rotate@300000,renew@600000");
         let args = ["server", &file("server.pem"), &file("server.key"), &size, &size, actions];
         let serving = world.far.spawn("picoquic", Picoquic::start(&world.far, rig::PORT, &args).run());
@@ -78,6 +80,7 @@ fn a_server_of_picoquic_understands_what_devices_seal() {
             let half = SIZE as usize / 2;
             send.send(rig::body(0, half)).await.unwrap();
             connection.update_keys();
+            // Key update and abandoned path fall into the middle of the transfer.
             connection.close_path(0).unwrap();
             send.send(rig::body(half as u64, half)).await.unwrap();
             send.finish().unwrap();
@@ -106,7 +109,7 @@ fn all() -> impl Iterator<Item = (LinkConfig, Offload)> {
     links.into_iter().flat_map(|link| [Offload::Both, Offload::None].map(|offload| (link.clone(), offload)))
 }
 
-/// Waits until a connection has so many paths.
+/// Waits until a connection has this number of paths.
 async fn left_with(host: &BedHost, connection: &Connection, paths: usize) {
     for _ in 0..1000 {
         if connection.statistics().paths == paths {
@@ -117,18 +120,18 @@ async fn left_with(host: &BedHost, connection: &Connection, paths: usize) {
     panic!("there are {} paths", connection.statistics().paths);
 }
 
-/// The process, and the socket of a host that it has instead of its own.
+/// The process, and the host's socket that replaces the process's own.
 struct Picoquic {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     host: BedHost,
     socket: UdpSocket,
-    /// How it stands, as it says.
+    /// The process's last report.
     standing: String,
 }
 
-type Sent = (SocketAddr, Bytes);
+type SentData = (SocketAddr, Bytes);
 
 impl Picoquic {
     fn start(host: &BedHost, port: u16, args: &[&str]) -> Picoquic {
@@ -142,22 +145,22 @@ impl Picoquic {
         Picoquic { child, input, output, host: host.clone(), socket, standing: String::new() }
     }
 
-    /// Until the connection is closed.
+    /// Runs until the connection is closed.
     async fn run(mut self) -> Picoquic {
         let mut came = None;
         loop {
             let (wake, sent) = self.step(came.take());
             for (to, data) in sent {
-                // It tries how long datagrams may be, and a socket of its own would not let them be cut.
+                // It probes the path MTU, and with a socket of its own such datagrams would not be fragmented.
                 if data.len() <= if to.is_ipv6() { 1452 } else { 1472 } {
-                    let _lost = self.socket.send_to(data, to).await;
+                    let _ = self.socket.send_to(data, to).await;
                 }
             }
             if !self.standing.contains(r#""closed": null"#) {
                 return self;
             }
             let now = self.host.now();
-            // Its clock counts microseconds: what is due in less is due now for ever.
+            // Its clock counts microseconds, so a shorter wait would be due for ever.
             let wait = Duration::from_nanos(wake.saturating_sub(now.as_nanos()).clamp(1000, 60_000_000_000));
             let sleep = self.host.runtime().sleep(wait);
             came = tokio::select! {
@@ -168,8 +171,8 @@ impl Picoquic {
         }
     }
 
-    /// Gives it a datagram and the time, for what it wants to send and when it wants to be asked again.
-    fn step(&mut self, came: Option<(BytesMut, SocketAddr)>) -> (u64, Vec<Sent>) {
+    /// Passes a datagram and the time to the process. Returns the time of its next call and the datagrams to send.
+    fn step(&mut self, came: Option<(BytesMut, SocketAddr)>) -> (u64, Vec<SentData>) {
         let mut said = self.host.now().as_nanos().to_be_bytes().to_vec();
         said.extend(u32::from(came.is_some()).to_be_bytes());
         if let Some((data, from)) = came {
@@ -186,10 +189,12 @@ impl Picoquic {
         }
         self.input.write_all(&said).unwrap();
         self.input.flush().unwrap();
+        // The process answers each request with the time of its next call, its datagrams and a report.
         let (wake, count) = (u64::from_be_bytes(self.read()), u32::from_be_bytes(self.read()));
         let mut sent = Vec::new();
         for _ in 0..count {
-            let _from: [u8; 18] = self.read();
+            // The host's socket sends from its own address.
+            let _: [u8; 18] = self.read();
             let (to, port) = (Ipv6Addr::from(self.read::<16>()), u16::from_be_bytes(self.read()));
             let data = self.text();
             sent.push(((to.to_canonical(), port).into(), data.into()));
@@ -210,7 +215,7 @@ impl Picoquic {
         bytes
     }
 
-    /// It has everything, and nothing went wrong there.
+    /// Checks that the process received everything without errors.
     fn found(&self, more: &[&str]) {
         let whole = [r#""fault": null"#, r#""finished": true"#, r#""failed": []"#, &format!(r#""received": {SIZE}"#)];
         for part in whole.iter().chain(more) {
@@ -221,8 +226,8 @@ impl Picoquic {
 
 impl Drop for Picoquic {
     fn drop(&mut self) {
-        let _gone = self.child.kill();
-        let _gone = self.child.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -233,7 +238,7 @@ fn mapped(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// A host's addresses, as the process is told.
+/// Returns a host's addresses in the process's syntax.
 fn addresses(host: &BedHost, port: u16) -> [String; 2] {
     [format!("{}@{port}", host.address()), format!("{}@{port}", host.ipv6_address())]
 }
@@ -243,5 +248,5 @@ fn file(name: &str) -> String {
 }
 
 const ALPN: &[u8] = b"nic-offload";
-/// What goes each way.
+/// Bytes in each direction.
 const SIZE: u64 = 1 << 20;

@@ -1,15 +1,15 @@
-//! Events of connections, as others read them.
+//! Event logs of connections, as other programs read them.
 
-use crate::rig::{World, nic};
+use crate::rig::{QuicTestbed, nic};
 use offload_wire::LinkConfig;
 use quic_offload::Qlog;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-type Files = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
+type QlogFiles = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
-struct OneFile(String, Files);
+struct OneFile(String, QlogFiles);
 
 impl Write for OneFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -23,8 +23,8 @@ impl Write for OneFile {
 }
 
 fn run() -> BTreeMap<String, Vec<u8>> {
-    let mut world = World::new(21, [nic(), nic()], LinkConfig::default());
-    let files = Files::default();
+    let mut world = QuicTestbed::new(21, [nic(), nic()], LinkConfig::default());
+    let files = QlogFiles::default();
     let to = files.clone();
     let qlog = Qlog::new(move |of| Some(Box::new(OneFile(of.file_name(), to.clone()))));
     let config = |name| world.config(name).with(|c| c.qlog = Some(qlog.clone()));
@@ -35,7 +35,7 @@ fn run() -> BTreeMap<String, Vec<u8>> {
     core::mem::take(&mut *files.lock().unwrap())
 }
 
-/// Both ends tell of packets that a device sealed and opened, and the same run tells the same.
+/// Both ends log packets that a device sealed and opened, and equal runs write equal logs.
 #[test]
 fn events_of_both_ends_are_written() {
     let files = run();

@@ -1,4 +1,4 @@
-//! quinn as it is: one path.
+//! Interoperability with plain quinn: one path.
 
 #[path = "peer.rs"]
 mod peer;

@@ -1,6 +1,6 @@
-//! A client and a server: with devices at both ends, at one, at none.
+//! Transfers between a client and a server with devices at both ends, at one end or at neither.
 
-use crate::rig::{Plan, World, nic, without_quic};
+use crate::rig::{QuicTestbed, TransferPlan, nic, without_quic};
 use core::time::Duration;
 use nic_sim::{NicConfig, QuicEngineConfig};
 use offload_wire::LinkConfig;
@@ -8,12 +8,12 @@ use quic_offload::Offload;
 
 const MEGABYTE: usize = 1 << 20;
 
-fn world(nics: [NicConfig; 2]) -> World {
-    World::new(1, nics, LinkConfig::default())
+fn world(nics: [NicConfig; 2]) -> QuicTestbed {
+    QuicTestbed::new(1, nics, LinkConfig::default())
 }
 
 #[test]
-fn a_stream_goes_both_ways_in_software() {
+fn software_carries_streams_in_both_directions() {
     for six in [false, true] {
         let mut world = world([without_quic(), without_quic()]);
         let configs = [world.config("near"), world.config("far")];
@@ -24,9 +24,9 @@ fn a_stream_goes_both_ways_in_software() {
     }
 }
 
-/// What each end asks of its device, and what the other end makes of it.
+/// All combinations of offload at both ends.
 #[test]
-fn devices_seal_and_open_what_they_are_asked_to() {
+fn devices_seal_and_open_as_configured() {
     let all = [Offload::Both, Offload::Transmit, Offload::Receive, Offload::None];
     for (near, far) in all.into_iter().flat_map(|near| all.map(|far| (near, far))) {
         let mut world = world([nic(), nic()]);
@@ -38,7 +38,7 @@ fn devices_seal_and_open_what_they_are_asked_to() {
             let opens = matches!(offload, Offload::Both | Offload::Receive);
             assert_eq!(end.sealed_by_device > 300, seals, "{near:?} {far:?} {end:?}");
             assert_eq!(end.opened_by_device > 300, opens, "{near:?} {far:?} {end:?}");
-            // The first packets, before the contexts are there; one for each connection ID and key at most.
+            // The first packets are sealed before the contexts exist: at most one per connection ID and key.
             assert!(!seals || end.sealed_by_software < 20, "{near:?} {far:?} {end:?}");
             assert!(!opens || end.opened_by_software < 20, "{near:?} {far:?} {end:?}");
             assert_eq!(end.dropped + end.lost_in_device + end.refused_by_device, 0);
@@ -49,9 +49,9 @@ fn devices_seal_and_open_what_they_are_asked_to() {
     }
 }
 
-/// Same seed, same bytes on the wire.
+/// Equal seeds put equal bytes on the wire.
 #[test]
-fn a_run_is_repeated_to_the_byte() {
+fn equal_seeds_send_equal_bytes() {
     let run = || {
         let mut world = world([nic(), nic()]);
         let configs = [world.config("near"), world.config("far")];
@@ -74,20 +74,22 @@ fn several_queues_and_no_segmentation_change_nothing() {
     }
 }
 
-/// The same but for what protects packets; nothing is hidden then, which shows that the other tests look in the right place.
+/// Without protection the plain text is visible, which shows that the other tests look in the right place.
 #[test]
-fn without_protection_bytes_are_there_for_all_to_see() {
+fn unprotected_bytes_are_visible() {
     let mut world = world([nic(), nic()]);
     let config = |name| world.config(name).with(|c| c.offload = Offload::Unprotected);
     let configs = [config("near"), config("far")];
-    let done = world.transfer_without_looking(configs, Plan { bytes: [MEGABYTE, 1000], ..Plan::default() });
+    let done =
+        world.transfer_without_looking(configs, TransferPlan { bytes: [MEGABYTE, 1000], ..TransferPlan::default() });
     assert!(world.wire.contains(crate::rig::MARKER));
     assert_eq!(done.client.sealed_by_device + done.client.sealed_by_software + done.server.opened_by_device, 0);
 }
 
-/// A context of one connection has no room while others have: it is sealed in software, and comes back.
+/// A connection without room for its context is sealed in software, and gets a context when others leave.
 #[test]
-fn a_full_device_is_asked_again() {
+fn full_device_is_asked_again() {
+    // Two contexts are enough for both directions of the first connection.
     let mut world = world([NicConfig { engines: QuicEngineConfig { contexts: 2 }.into(), ..nic() }, nic()]);
     let (client, _driver) = world.client(world.config("near"));
     let (server, _server_driver) = world.server(world.config("far"));
@@ -118,8 +120,9 @@ fn a_full_device_is_asked_again() {
         assert_eq!(by_first.sealed_by_device, by_second.sealed_by_device, "there is no room for the second");
         assert!(by_second.contexts_refused > 0);
         drop(first);
+        // The wait before a full device is asked again grows with each refusal.
         near.runtime().sleep(Duration::from_millis(2000)).await;
-        let _asked = send(&second).await;
+        let _ = send(&second).await;
         let came_back = send(&second).await;
         drop(second);
         (by_second, came_back)

@@ -1,6 +1,6 @@
-//! Tasks that wait: the event wakes them all, and a dropped future leaves no entry behind.
+//! Waiting tasks: an event wakes them all, and a dropped future leaves no entry behind.
 
-use crate::rig::{World, connect, nic};
+use crate::rig::{QuicTestbed, connect, nic};
 use bytes::Bytes;
 use core::future::Future;
 use core::pin::{Pin, pin};
@@ -10,18 +10,18 @@ use offload_wire::LinkConfig;
 use quic_offload::Closed;
 use std::sync::{Arc, Weak};
 
-/// A task that is never run; the library keeps the task alive as long as it keeps the task's waker.
-struct Task;
+/// A task that never runs. The library keeps it alive as long as the library keeps the task's waker.
+struct CountedTask;
 
-impl std::task::Wake for Task {
+impl std::task::Wake for CountedTask {
     fn wake(self: Arc<Self>) {}
 }
 
-/// Polls and drops `count` futures, each in a task of its own. Returns the number of tasks that are still alive.
+/// Polls and drops `count` futures, each in its own task. Returns the number of tasks that are still alive.
 fn tasks_kept<'a, T>(count: usize, mut future: impl FnMut() -> Pin<Box<dyn Future<Output = T> + 'a>>) -> usize {
-    let tasks: Vec<Weak<Task>> = (0..count)
+    let tasks: Vec<Weak<CountedTask>> = (0..count)
         .map(|_| {
-            let task = Arc::new(Task);
+            let task = Arc::new(CountedTask);
             let known = Arc::downgrade(&task);
             let waker = Waker::from(task);
             assert!(future().as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -32,8 +32,8 @@ fn tasks_kept<'a, T>(count: usize, mut future: impl FnMut() -> Pin<Box<dyn Futur
 }
 
 #[test]
-fn futures_that_are_dropped_leave_no_tasks_behind() {
-    let mut world = World::new(1, [nic(), nic()], LinkConfig::default());
+fn dropped_futures_leave_no_tasks() {
+    let mut world = QuicTestbed::new(1, [nic(), nic()], LinkConfig::default());
     let config = |name| world.config(name).with(|c| (c.streams, c.paths) = (1, 3));
     let (near, far) = (config("near"), config("far"));
     let (client, _near_driver) = world.client(near);
@@ -41,7 +41,7 @@ fn futures_that_are_dropped_leave_no_tasks_behind() {
     let (tls, to, six) = (world.client_tls(), world.to(false), world.to(true));
     let (from, host) = (world.near.ipv6_address().into(), world.near.clone());
     let accepting = server.clone();
-    let _serving = world.far.spawn("server", async move {
+    let _server_task = world.far.spawn("server", async move {
         let connection = accepting.accept().await;
         core::future::pending::<()>().await;
         drop(connection);
@@ -53,7 +53,7 @@ fn futures_that_are_dropped_leave_no_tasks_behind() {
         one_way.send(Bytes::from_static(b"x")).await.unwrap();
         one_way.finish().unwrap();
         host.runtime().sleep(Duration::from_millis(10)).await;
-        // More datagrams than the connection keeps fill the send buffer.
+        // More datagrams than the send buffer holds.
         let mut full = false;
         while !full {
             let sent = connection.send_datagram(Bytes::from(vec![0; 1000]));
@@ -84,10 +84,10 @@ fn futures_that_are_dropped_leave_no_tasks_behind() {
     }
 }
 
-/// Some tasks of a shared connection give up: each of the others is woken.
+/// Some tasks of a shared connection give up; each of the others is woken.
 #[test]
-fn each_task_that_waits_is_woken() {
-    let mut world = World::new(2, [nic(), nic()], LinkConfig::default());
+fn every_waiting_task_is_woken() {
+    let mut world = QuicTestbed::new(2, [nic(), nic()], LinkConfig::default());
     let (client, _near_driver) = world.client(world.config("near"));
     let (server, _far_driver) = world.server(world.config("far"));
     let (tls, to) = (world.client_tls(), world.to(false));
@@ -99,7 +99,7 @@ fn each_task_that_waits_is_woken() {
                 let connection = connection.clone();
                 host.spawn("reader", async move {
                     if number % 2 == 0 {
-                        // Another future of this task waited before, and was dropped.
+                        // An earlier future of this task waited and was dropped.
                         let mut given_up = pin!(connection.accept_uni());
                         core::future::poll_fn(|cx| Poll::Ready(given_up.as_mut().poll(cx).is_pending())).await;
                     }
@@ -124,6 +124,7 @@ fn each_task_that_waits_is_woken() {
             stream.send(Bytes::from_static(b"x")).await.unwrap();
             stream.finish().unwrap();
         }
+        // All streams have arrived, and the tasks wait for the end of the connection.
         near.runtime().sleep(Duration::from_millis(10)).await;
         connection.close(5, "");
         serving.await

@@ -13,13 +13,13 @@ use http_body_util::BodyExt;
 use hyper::header::{CONNECTION, HOST, TRANSFER_ENCODING};
 use hyper::{Request, Response, Uri};
 use quic_offload::Connection;
-use quic_offload::http3::Streams;
+use quic_offload::http3::H3Connection;
 use std::io;
 
 /// A reusable connection.
 #[derive(Clone)]
 pub(super) struct Http3 {
-    requests: SendRequest<Streams, Bytes>,
+    requests: SendRequest<H3Connection, Bytes>,
     connection: Connection,
     /// The watch of all its streams.
     watch: ProgressDeadline,
@@ -97,7 +97,7 @@ impl Remote {
             let connection = self.dial.quic(&self.host, self.port).await?;
             let mut builder = h3::client::builder();
             builder.send_grease(false).max_field_section_size(MAX_HEAD_BYTES);
-            let built = builder.build(Streams(connection.clone())).await.map_err(io::Error::other)?;
+            let built = builder.build(H3Connection(connection.clone())).await.map_err(io::Error::other)?;
             Ok((connection, built))
         };
         let connected = self.shell.within(STALL, connected).await.and_then(|connected| connected);

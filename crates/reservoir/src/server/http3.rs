@@ -17,7 +17,7 @@ use http_rules::http3::BodyLength;
 use hyper::body::Body as _;
 use hyper::{Method, Request, Response, StatusCode};
 use offload_base::slots::ConnectionSlot;
-use quic_offload::http3::{Both, Streams};
+use quic_offload::http3::{H3BidiStream, H3Connection};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -40,7 +40,7 @@ impl Server {
         let peer = remote.to_string();
         let mut builder = h3::server::builder();
         builder.send_grease(false).max_field_section_size(MAX_HEAD_BYTES);
-        let Ok(mut http) = builder.build::<_, Bytes>(Streams(connection)).await else { return };
+        let Ok(mut http) = builder.build::<_, Bytes>(H3Connection(connection)).await else { return };
         let (under_way, turns) = (watch::Sender::new(0_usize), Arc::new(Semaphore::new(AT_A_TIME)));
         // A request that its client has reset still occupies memory here, but no longer counts in QUIC's stream limit.
         let read = Arc::new(Semaphore::new(AT_A_TIME + MAX_WAITING));
@@ -101,7 +101,7 @@ impl Server {
     async fn answer_http3(
         &self,
         request: Request<()>,
-        stream: RequestStream<Both<Bytes>, Bytes>,
+        stream: RequestStream<H3BidiStream<Bytes>, Bytes>,
         peer: &str,
         slot: Arc<ConnectionSlot>,
     ) {
@@ -191,8 +191,8 @@ async fn accept(http: &mut Connection, read: &Arc<Semaphore>) -> AcceptResult {
     Ok(http.accept().await?.map(|resolver| (resolver, room)))
 }
 
-type Connection = h3::server::Connection<Streams, Bytes>;
-type AcceptResult = Result<Option<(RequestResolver<Streams, Bytes>, OwnedSemaphorePermit)>, ConnectionError>;
+type Connection = h3::server::Connection<H3Connection, Bytes>;
+type AcceptResult = Result<Option<(RequestResolver<H3Connection, Bytes>, OwnedSemaphorePermit)>, ConnectionError>;
 
 /// Maximum number of requests of a connection answered at a time.
 const AT_A_TIME: usize = 32;

@@ -14,12 +14,12 @@ use http_rules::http3::{BodyLength, MalformedRequest, check_trailers};
 use hyper::body::{Body as HttpBody, Frame};
 use offload_base::{Alarm, Instant};
 use offload_testbed::Runtime;
-use quic_offload::http3::Receiving;
+use quic_offload::http3::H3ReceiveStream;
 use std::sync::Arc;
 
 /// A request's body.
 pub(super) struct RequestBody {
-    stream: RequestStream<Receiving, Bytes>,
+    stream: RequestStream<H3ReceiveStream, Bytes>,
     alarm: Box<dyn Alarm>,
     runtime: Arc<dyn Runtime>,
     span: Duration,
@@ -39,7 +39,7 @@ enum Stage {
 
 impl RequestBody {
     pub(super) fn new(
-        stream: RequestStream<Receiving, Bytes>,
+        stream: RequestStream<H3ReceiveStream, Bytes>,
         runtime: Arc<dyn Runtime>,
         span: Duration,
         length: BodyLength,

@@ -22,7 +22,7 @@ use offload_base::slots::ConnectionSlot;
 use offload_base::text::with_causes;
 use offload_console::say;
 use offload_testbed::{BedHost, JoinHandle};
-use quic_offload::http3::{ALPN, Streams};
+use quic_offload::http3::{ALPN, H3Connection};
 use quic_offload::{Closed, Config, Connection, Endpoint, Offload, ServerTls};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -153,7 +153,7 @@ impl Server {
     ) -> Result<(), Failure> {
         let mut builder = h3::server::builder();
         builder.send_grease(false).max_field_section_size(MOST_OF_A_HEADER);
-        let mut http = builder.build::<_, Bytes>(Streams(connection.clone())).await?;
+        let mut http = builder.build::<_, Bytes>(H3Connection(connection.clone())).await?;
         let (under_way, closed) = (watch::Sender::new(0_usize), self.closed());
         let answers = Arc::new(Answers { slot: slot.clone(), count: Mutex::new(0) });
         tokio::pin!(closed);
@@ -201,7 +201,7 @@ impl Server {
     async fn answer(
         &self,
         host: &BedHost,
-        resolver: RequestResolver<Streams, Bytes>,
+        resolver: RequestResolver<H3Connection, Bytes>,
         connection: &Connection,
         answers: &Answers,
     ) -> Result<(), Failure> {

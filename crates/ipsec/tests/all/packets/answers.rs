@@ -1,7 +1,7 @@
-//! ICMP shows what it answers. What came protected does not leave in clear that way.
+//! ICMP messages quote the packet that they answer. A quote of a protected packet must not leave unprotected.
 
 use super::KINDS;
-use super::rig::{End, NOW, address, datagram, sa};
+use super::rig::{NOW, SecureEnd, address, datagram, sa};
 use bytes::Bytes;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -16,21 +16,21 @@ use offload_host_stack::{Config, Ipv6Config, Stack};
 
 const SECRET: &[u8] = b"attack at dawn, and tell nobody about it";
 
-/// What makes a host answer with ICMP.
+/// Reasons for an ICMP answer.
 #[derive(Clone, Copy, Debug)]
 enum Cause {
     Echo,
     Port,
     Protocol,
-    /// Not all fragments come.
+    /// A fragment is missing.
     Incomplete,
 }
 
-/// What the answers find on their way out.
+/// The protection that applies to the answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Out {
+enum ReplyProtection {
     Plain,
-    /// Authenticated, for all to read.
+    /// Authenticated but not encrypted.
     Authentic,
     Secret,
 }
@@ -44,7 +44,7 @@ fn stack() -> Stack {
     Stack::new(config)
 }
 
-/// A packet of host 1's that has `protocol`, and `text` behind its IP header.
+/// Returns a packet of host 1 with `protocol`, and `text` after its IP header.
 fn packet(ipv6: bool, protocol: u8, text: Vec<u8>) -> TxPacket {
     let mut packet = datagram(ipv6, 9, &vec![0; text.len() - 8], u16::MAX).remove(0);
     packet.header[if ipv6 { 20 } else { 23 }] = protocol;
@@ -75,9 +75,9 @@ fn cause(cause: Cause, ipv6: bool) -> Vec<TxPacket> {
     }
 }
 
-/// What host 2 answers to what comes by an SA, where what it sends finds `out`.
-fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: Out) -> (Vec<Frame>, u64) {
-    let (mut from, mut to) = (End::new(1), End::new(2));
+/// Returns host 2's answers to packets that arrive by an SA, if its own packets get `out`.
+fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: ReplyProtection) -> (Vec<Frame>, u64) {
+    let (mut from, mut to) = (SecureEnd::new(1), SecureEnd::new(2));
     let template = |from: u8| match mode {
         EspMode::Transport => Template::transport(1),
         EspMode::Tunnel => Template::tunnel(address(ipv6, from), address(ipv6, 3 - from), 1),
@@ -91,12 +91,13 @@ fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: Out) ->
                 sa(direction, if direction == Direction::Receive { kind } else { OffloadKind::None }, mode, ipv6),
             )
             .unwrap();
-        end.settle();
+        end.drain();
     }
+    // The reply's protection is independent of the request's.
     let suite = match out {
-        Out::Plain => None,
-        Out::Authentic => Some(EspSuite::Aes128Gmac),
-        Out::Secret => Some(EspSuite::Aes128Gcm),
+        ReplyProtection::Plain => None,
+        ReplyProtection::Authentic => Some(EspSuite::Aes128Gmac),
+        ReplyProtection::Secret => Some(EspSuite::Aes128Gcm),
     };
     let action = suite.map_or(Action::Bypass, |_| Action::Protect(template(2)));
     to.keying()
@@ -111,9 +112,10 @@ fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: Out) ->
         };
         to.keying().add_sa(NOW, params).unwrap();
     }
-    to.settle();
+    to.drain();
     let mut stack = stack();
     let mut frames: Vec<Frame> = cause(of, ipv6).into_iter().flat_map(|packet| from.send(packet)).collect();
+    // With only the first fragment, reassembly times out, which is one of the causes.
     frames.truncate(1);
     for frame in frames {
         assert!(!shows(&frame), "protected on its way there");
@@ -121,6 +123,7 @@ fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: Out) ->
     }
     to.device.process(NOW);
     let mut frames = Vec::new();
+    // The second poll is after the reassembly timeout.
     for now in [NOW, NOW + Duration::from_secs(61)] {
         frames.extend(poll(&mut to, &mut stack, now));
     }
@@ -136,7 +139,7 @@ fn answers(of: Cause, ipv6: bool, mode: EspMode, kind: OffloadKind, out: Out) ->
     (frames, to.counted("ipsec_tx_icmp_unprotected"))
 }
 
-fn poll(end: &mut End, stack: &mut Stack, now: Instant) -> Vec<Frame> {
+fn poll(end: &mut SecureEnd, stack: &mut Stack, now: Instant) -> Vec<Frame> {
     while stack.poll(now, &mut end.secure) {}
     end.frames()
 }
@@ -146,7 +149,7 @@ fn shows(frame: &Frame) -> bool {
 }
 
 #[test]
-fn what_came_protected_is_shown_to_nobody_else() {
+fn protected_packet_is_not_quoted_in_clear() {
     let causes = [
         (Cause::Echo, &[false, true][..]),
         (Cause::Port, &[false, true]),
@@ -155,16 +158,17 @@ fn what_came_protected_is_shown_to_nobody_else() {
     ];
     for (cause, families) in causes {
         for (ipv6, mode) in families.iter().flat_map(|ipv6| super::MODES.map(|mode| (*ipv6, mode))) {
-            // Transport mode is for whole packets: no fragment comes by it.
+            // Transport mode carries whole packets only, so no fragment arrives by it.
             if matches!((cause, mode), (Cause::Incomplete, EspMode::Transport)) {
                 continue;
             }
             for kind in KINDS {
-                for out in [Out::Plain, Out::Authentic, Out::Secret] {
+                for out in [ReplyProtection::Plain, ReplyProtection::Authentic, ReplyProtection::Secret] {
                     let what = format!("{cause:?}, IPv6: {ipv6}, {mode:?}, {kind:?}, {out:?}");
                     let (frames, kept) = answers(cause, ipv6, mode, kind, out);
                     assert!(!frames.iter().any(shows), "{what}");
-                    let leaves = u64::from(out == Out::Secret);
+                    // Only a reply that is encrypted again may quote an encrypted packet.
+                    let leaves = u64::from(out == ReplyProtection::Secret);
                     assert_eq!((frames.len() as u64, kept), (leaves, 1 - leaves), "{what}");
                 }
             }
@@ -173,9 +177,9 @@ fn what_came_protected_is_shown_to_nobody_else() {
 }
 
 #[test]
-fn what_came_in_clear_is_answered_in_clear() {
+fn packet_in_clear_is_answered_in_clear() {
     for ipv6 in [false, true] {
-        let mut to = End::new(2);
+        let mut to = SecureEnd::new(2);
         for direction in [Direction::Transmit, Direction::Receive] {
             to.keying().set_default(direction, true);
         }
@@ -190,9 +194,9 @@ fn what_came_in_clear_is_answered_in_clear() {
 }
 
 #[test]
-fn no_packet_is_put_together_of_plain_and_protected_fragments() {
+fn plain_and_protected_fragments_are_not_joined() {
     for ipv6 in [false, true] {
-        let (mut stack, mut device) = (stack(), End::new(2));
+        let (mut stack, mut device) = (stack(), SecureEnd::new(2));
         stack.bind_udp(Some(9)).unwrap();
         let pieces = datagram(ipv6, 9, &[SECRET, &[0; 1400]].concat(), 1300);
         let mut receive = |piece: usize, protection| {

@@ -1,7 +1,6 @@
-//! A wire that loses, doubles, delays and forges, as a seed says; what comes through it, and what keys that change make
-//! of it.
+//! A seeded wire that loses, duplicates, delays and forges frames: delivery through it, and rekeying over it.
 
-use super::rig::{End, NOW, payload, sa, tcp};
+use super::rig::{NOW, SecureEnd, payload, sa, tcp};
 use super::{KINDS, MODES};
 use ipsec::{SaEvent, SaId};
 use nic_sim::frame::Frame;
@@ -13,20 +12,20 @@ use offload_esp::EspAt;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Frames on their way, by when they arrive.
-struct Wire {
+/// Frames under way, by arrival time.
+struct BadWire {
     fate: Rng,
     under_way: BTreeMap<(u64, u64), Frame>,
     now: u64,
     taken: u64,
 }
 
-impl Wire {
-    fn new(seed: Seed) -> Wire {
-        Wire { fate: seed.stream("wire"), under_way: BTreeMap::new(), now: 0, taken: 0 }
+impl BadWire {
+    fn new(seed: Seed) -> BadWire {
+        BadWire { fate: seed.stream("wire"), under_way: BTreeMap::new(), now: 0, taken: 0 }
     }
 
-    /// Whether a frame will arrive.
+    /// Adds a frame. Returns whether the frame will arrive.
     fn take(&mut self, frame: Frame) -> bool {
         if self.fate.chance(0.03) {
             return false;
@@ -34,6 +33,7 @@ impl Wire {
         if self.fate.chance(0.05) {
             let mut forged = frame.data.to_vec();
             let at = EspAt::find(&forged).expect("nothing but ESP is sent");
+            // Only bytes that the ICV covers, so that every forgery must be detected.
             let byte = at.esp + self.fate.below((at.end - at.esp) as u64) as usize;
             forged[byte] ^= 1 << self.fate.below(8);
             self.send(Frame::from(forged));
@@ -51,7 +51,7 @@ impl Wire {
         self.under_way.insert((self.now + late, self.taken), frame);
     }
 
-    /// What arrives next.
+    /// Returns the frames of the next step.
     fn step(&mut self) -> Vec<Frame> {
         self.now += 1;
         let later = self.under_way.split_off(&(self.now, 0));
@@ -63,31 +63,31 @@ impl Wire {
     }
 }
 
-/// Two ends and the wire between them. Each packet has a number for its payload.
-struct Course {
-    from: End,
-    to: End,
-    wire: Wire,
+/// Two ends and the wire between them. The payload of each packet is its number.
+struct WireRun {
+    from: SecureEnd,
+    to: SecureEnd,
+    wire: BadWire,
     load: Rng,
     ipv6: bool,
     sent: u64,
-    /// Those that were not lost, and those that were delivered.
+    /// Numbers of packets that the wire did not lose, and numbers of delivered packets.
     expected: BTreeSet<u64>,
     delivered: Vec<u64>,
-    /// As frames, to be sent again.
+    /// All frames, to be replayed.
     all: Vec<Frame>,
 }
 
-impl Course {
-    fn new(seed: Seed, [sender, receiver]: [SaParams; 2]) -> Course {
-        let (mut from, mut to) = (End::new(1), End::new(2));
+impl WireRun {
+    fn new(seed: Seed, [sender, receiver]: [SaParams; 2]) -> WireRun {
+        let (mut from, mut to) = (SecureEnd::new(1), SecureEnd::new(2));
         let ipv6 = sender.source.is_ipv6();
         from.key(&[sender]);
         to.key(&[receiver]);
-        Course {
+        WireRun {
             from,
             to,
-            wire: Wire::new(seed),
+            wire: BadWire::new(seed),
             load: seed.stream("load"),
             ipv6,
             sent: 0,
@@ -97,10 +97,11 @@ impl Course {
         }
     }
 
-    /// A burst is sent, and what is due arrives.
+    /// Sends a burst and delivers the due frames.
     fn step(&mut self) {
         let numbers = self.sent..self.sent + 1 + self.load.below(BURST);
         let text: Vec<u8> = numbers.clone().flat_map(u64::to_be_bytes).collect();
+        // One payload of eight bytes per segment, so that segmentation numbers the packets.
         let frames = self.from.send(tcp(self.ipv6, &text, Some(8)));
         assert_eq!(frames.len() as u64, numbers.end - numbers.start);
         for (frame, number) in frames.into_iter().zip(numbers.clone()) {
@@ -122,7 +123,8 @@ impl Course {
         }
     }
 
-    /// Nothing more is sent; each packet that was not lost was delivered once, and nothing is when all come again.
+    /// Stops sending. Each packet that was not lost must have been delivered once, and a replay of all frames delivers
+    /// no packet.
     fn end(&mut self) {
         while !self.wire.under_way.is_empty() {
             self.arrive();
@@ -135,7 +137,7 @@ impl Course {
     }
 }
 
-/// Who changes the keys: the receiver's first, then the sender's, and at the end both forget those of before.
+/// A keying daemon: adds the receiver's SA first, then the sender's, and finally deletes both old SAs.
 struct Keyer {
     current: [SaId; 2],
     before: Option<[Option<SaId>; 2]>,
@@ -143,8 +145,8 @@ struct Keyer {
 }
 
 impl Keyer {
-    fn new(course: &Course) -> Keyer {
-        let only = |end: &End| end.secure.sad().ids().next().expect("an SA");
+    fn new(course: &WireRun) -> Keyer {
+        let only = |end: &SecureEnd| end.secure.sad().ids().next().expect("an SA");
         Keyer { current: [only(&course.from), only(&course.to)], before: None, rounds: 0 }
     }
 
@@ -152,21 +154,21 @@ impl Keyer {
         0x1001 + 0x1000 * round
     }
 
-    fn advance(&mut self, course: &mut Course) {
+    fn advance(&mut self, course: &mut WireRun) {
         let next = self.rounds + 1;
         let key = EspKey::new(EspSuite::Aes128Gcm, &[next as u8; 20]).expect("as long as its suite wants");
         let spi = self.spi(next);
         match self.before {
             None => {
                 let added = course.to.keying().rekey_sa(NOW, self.current[1], spi, key).expect("a new SPI");
-                course.to.settle();
+                course.to.drain();
                 self.before = Some([None, Some(core::mem::replace(&mut self.current[1], added.sa))]);
             }
             Some([None, old]) => {
                 let added = course.from.keying().rekey_sa(NOW, self.current[0], spi, key).expect("a new SPI");
                 self.before = Some([Some(core::mem::replace(&mut self.current[0], added.sa)), old]);
             }
-            // What is on its way yet would be lost.
+            // Deleting the SA now would lose packets under way.
             Some(_) if course.wire.carries(self.spi(self.rounds)) => {}
             Some([Some(sender), Some(receiver)]) => {
                 course.from.keying().delete_sa(sender).expect("it was there");
@@ -179,11 +181,11 @@ impl Keyer {
     }
 }
 
-fn reset(end: &mut End) {
+fn reset(end: &mut SecureEnd) {
     end.device.reset(NOW);
     for _ in 0..4 {
         end.device.process(NOW);
-        let _reset = end.secure.poll_event();
+        let _ = end.secure.poll_event();
     }
 }
 
@@ -206,21 +208,21 @@ proptest! {
         edge in prop::sample::select(vec![1u64 << 31, 1 << 32, 5 << 32, u64::MAX - 2000]),
         before in 0u64..400,
     ) {
-        let mut course = Course::new(Seed(seed), ends([sender, receiver], mode, ipv6, edge - before));
+        let mut course = WireRun::new(Seed(seed), ends([sender, receiver], mode, ipv6, edge - before));
         while course.sent < before + 600 {
             course.step();
         }
         course.end();
         for (end, way) in [(&mut course.from, sender), (&mut course.to, receiver)] {
             let crossed = end.events().into_iter().filter(|event| matches!(event, SaEvent::Crossed { .. })).count();
-            // Devices tell of it; the last edge is no crossing.
+            // Only devices report crossings, and the last number is not a crossing.
             let expected = before > 0 && edge % (1 << 31) == 0 && way == OffloadKind::Packet;
             prop_assert_eq!(crossed, usize::from(expected));
         }
     }
 
     #[test]
-    fn a_change_of_keys_loses_nothing_on_any_wire(
+    fn rekeying_loses_nothing_on_any_wire(
         seed: u64,
         sender in prop::sample::select(KINDS.to_vec()),
         receiver in prop::sample::select(KINDS.to_vec()),
@@ -228,8 +230,9 @@ proptest! {
         ipv6: bool,
         resets: bool,
     ) {
-        let mut course = Course::new(Seed(seed), ends([sender, receiver], mode, ipv6, 0));
+        let mut course = WireRun::new(Seed(seed), ends([sender, receiver], mode, ipv6, 0));
         let (mut keyer, mut moment) = (Keyer::new(&course), Seed(seed).stream("moments"));
+        // Changes and resets happen at random moments between bursts.
         while keyer.rounds < 4 {
             course.step();
             if moment.chance(0.3) {
@@ -240,12 +243,13 @@ proptest! {
             }
         }
         course.end();
+        // None of these drops may be explained by a lost SA.
         for name in ["XfrmOutNoStates", "XfrmOutStateInvalid", "XfrmOutStateExpired", "XfrmInStateModeError"] {
             prop_assert_eq!(course.from.counted(name) + course.to.counted(name), 0, "{}", name);
         }
     }
 }
 
-/// A frame is at most so many bursts late: fewer packets than the replay window has.
+/// Maximum delay of a frame in bursts, so that fewer packets overtake it than the replay window has.
 const LATEST: u64 = 12;
 const BURST: u64 = 12;

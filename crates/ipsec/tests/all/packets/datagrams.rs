@@ -1,6 +1,7 @@
-//! Datagrams of all sizes arrive whole, however they are protected: what is too large for an SA is cut, by the host or the NIC.
+//! Datagrams of all sizes arrive whole, under every kind of protection: the host or the NIC fragments them if
+//! necessary.
 
-use super::rig::{End, NOW, address, sa};
+use super::rig::{NOW, SecureEnd, address, sa};
 use super::{KINDS, MODES};
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
@@ -13,14 +14,14 @@ use offload_api::{
 use offload_base::Seed;
 use offload_host_stack::{Config, Ipv6Config, Stack};
 
-/// A host of this number with a stack.
-struct Host {
-    end: End,
+/// A host with a stack.
+struct DatagramHost {
+    end: SecureEnd,
     stack: Stack,
 }
 
-impl Host {
-    fn new(number: u8, end: End) -> Host {
+impl DatagramHost {
+    fn new(number: u8, end: SecureEnd) -> DatagramHost {
         let mac = |number| [2, 0, 0, 0, 0, number];
         let (own, other) = ([10, 0, 0, number], 3 - number);
         let IpAddr::V6(six) = address(true, number) else { unreachable!("IPv6 was asked for") };
@@ -28,7 +29,7 @@ impl Host {
             .with_ipv6(Ipv6Config::new(six))
             .with_neighbour(address(false, other), mac(other))
             .with_neighbour(address(true, other), mac(other));
-        Host { end, stack: Stack::new(config) }
+        DatagramHost { end, stack: Stack::new(config) }
     }
 
     fn poll(&mut self) -> Vec<Frame> {
@@ -51,9 +52,9 @@ impl Host {
     }
 }
 
-/// How the two speak: families of what is inside and outside, mode, and who works on it.
+/// The kind of connection between the hosts: inner and outer family, mode, and kind of offload.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct DatagramPath {
     mode: EspMode,
     inner_ipv6: bool,
     outer_ipv6: bool,
@@ -61,8 +62,8 @@ struct Way {
     dont_fragment: DontFragment,
 }
 
-impl Way {
-    fn all() -> impl Iterator<Item = Way> {
+impl DatagramPath {
+    fn all() -> impl Iterator<Item = DatagramPath> {
         let modes = MODES.into_iter().flat_map(|mode| [false, true].map(|inner_ipv6| (mode, inner_ipv6)));
         let outer = |(mode, inner_ipv6): (EspMode, bool)| {
             let outers: &[bool] = if mode == EspMode::Tunnel { &[false, true] } else { &[inner_ipv6] };
@@ -71,7 +72,7 @@ impl Way {
         modes.flat_map(outer).flat_map(|(mode, inner_ipv6, outer_ipv6)| {
             let bits = [DontFragment::Copy, DontFragment::Set, DontFragment::Clear];
             KINDS.into_iter().flat_map(move |kind| {
-                bits.map(|dont_fragment| Way { mode, inner_ipv6, outer_ipv6, kind, dont_fragment })
+                bits.map(|dont_fragment| DatagramPath { mode, inner_ipv6, outer_ipv6, kind, dont_fragment })
             })
         })
     }
@@ -84,15 +85,15 @@ impl Way {
         }
     }
 
-    /// Two hosts that protect `protocol` of the inner family; all else passes.
-    fn hosts(&self, protocol: u8) -> [Host; 2] {
+    /// Returns two hosts that protect `protocol` of the inner family and bypass all other packets.
+    fn hosts(&self, protocol: u8) -> [DatagramHost; 2] {
         self.hosts_that_protect(Selector { protocol: Some(protocol), ..Selector::ANY })
     }
 
-    /// The same with all that `sent` is about, and its answers.
-    fn hosts_that_protect(&self, sent: Selector) -> [Host; 2] {
+    /// Returns two hosts that protect the packets matched by `sent`, and the replies.
+    fn hosts_that_protect(&self, sent: Selector) -> [DatagramHost; 2] {
         [1, 2].map(|number| {
-            let mut end = End::with(number, NicConfig::default());
+            let mut end = SecureEnd::with(number, NicConfig::default());
             for (direction, from) in [(Direction::Transmit, number), (Direction::Receive, 3 - number)] {
                 let selector = if from == 1 { sent } else { sent.reversed() };
                 let action = Action::Protect(self.template(from));
@@ -110,13 +111,13 @@ impl Way {
                 assert_eq!(end.keying().add_sa(NOW, params).unwrap().refused, None);
                 end.keying().set_default(direction, true);
             }
-            end.settle();
-            Host::new(number, end)
+            end.drain();
+            DatagramHost::new(number, end)
         })
     }
 }
 
-/// Around every edge there is, and some beyond.
+/// Returns sizes around every limit, and some beyond.
 fn sizes() -> impl Iterator<Item = usize> {
     [0, 1, 8, 600, 1199, 1200, 1201]
         .into_iter()
@@ -130,7 +131,7 @@ fn only_esp(frames: &[Frame]) -> bool {
 
 #[test]
 fn datagrams_of_all_sizes_arrive() {
-    for way in Way::all() {
+    for way in DatagramPath::all() {
         let [mut from, mut to] = way.hosts(17);
         from.stack.bind_udp(Some(5000)).unwrap();
         to.stack.bind_udp(Some(53)).unwrap();
@@ -149,10 +150,10 @@ fn datagrams_of_all_sizes_arrive() {
     }
 }
 
-/// What is cut shows no ports, and is still what the policy is about.
+/// Fragments show no ports, and the policy still applies to them.
 #[test]
-fn datagrams_of_all_sizes_arrive_where_policies_name_ports() {
-    for way in Way::all() {
+fn datagrams_of_all_sizes_arrive_with_port_policies() {
+    for way in DatagramPath::all() {
         let dns = Selector { protocol: Some(17), destination_port: Some(53), ..Selector::ANY };
         let [mut from, mut to] = way.hosts_that_protect(dns);
         from.stack.bind_udp(Some(5000)).unwrap();
@@ -170,7 +171,7 @@ fn datagrams_of_all_sizes_arrive_where_policies_name_ports() {
     }
 }
 
-/// An echo request of host 1's with this much to be echoed, whole or cut for an MTU of 1500.
+/// Returns an echo request of host 1 with `bytes` of data, fragmented for an MTU of 1500 if necessary.
 fn echo_request(ipv6: bool, bytes: usize) -> Vec<TxPacket> {
     let protocol = if ipv6 { 58 } else { 1 };
     let mut packet = super::rig::datagram(ipv6, 53, &vec![b'S'; bytes], u16::MAX).remove(0);
@@ -195,7 +196,7 @@ fn echo_request(ipv6: bool, bytes: usize) -> Vec<TxPacket> {
 
 #[test]
 fn echoes_of_all_sizes_are_answered() {
-    for way in Way::all() {
+    for way in DatagramPath::all() {
         let [mut from, mut to] = way.hosts(if way.inner_ipv6 { 58 } else { 1 });
         for bytes in sizes().filter(|bytes| *bytes >= 24) {
             let requests = echo_request(way.inner_ipv6, bytes);
@@ -213,13 +214,13 @@ fn echoes_of_all_sizes_are_answered() {
 }
 
 #[test]
-fn datagrams_arrive_after_a_router_took_less() {
-    for way in Way::all().filter(|way| way.inner_ipv6) {
+fn datagrams_arrive_after_the_path_mtu_shrinks() {
+    for way in DatagramPath::all().filter(|way| way.inner_ipv6) {
         let [mut from, mut to] = way.hosts(17);
         from.stack.bind_udp(Some(5000)).unwrap();
         to.stack.bind_udp(Some(53)).unwrap();
         let there = SocketAddr::new(address(true, 2), 53);
-        let send = |from: &mut Host, bytes: usize| {
+        let send = |from: &mut DatagramHost, bytes: usize| {
             from.stack.send_datagram(NOW, 5000, there, vec![b'S'; bytes].into(), &from.end.secure).unwrap();
             from.poll()
         };
@@ -236,8 +237,8 @@ fn datagrams_arrive_after_a_router_took_less() {
 }
 
 #[test]
-fn no_two_packets_that_are_cut_for_a_tunnel_are_taken_for_one() {
-    let way = Way {
+fn tunnel_fragments_of_two_packets_are_not_joined() {
+    let way = DatagramPath {
         mode: EspMode::Tunnel,
         inner_ipv6: true,
         outer_ipv6: true,
@@ -249,7 +250,7 @@ fn no_two_packets_that_are_cut_for_a_tunnel_are_taken_for_one() {
     let datagram = |byte: u8| super::rig::datagram(true, 53, &[byte; 1440], 1500).remove(0);
     let frames: Vec<Vec<Frame>> = [1, 2].map(|byte| from.end.send(datagram(byte))).into();
     assert_eq!(frames[0].len(), 2);
-    // All of one, between the halves of the other.
+    // All fragments of one packet arrive between the halves of the other.
     let order = [&frames[0][..1], &frames[1][..], &frames[0][1..]].concat();
     to.receive(order);
     let mut arrived: Vec<Vec<u8>> =
@@ -258,11 +259,12 @@ fn no_two_packets_that_are_cut_for_a_tunnel_are_taken_for_one() {
     assert_eq!(arrived, [vec![1; 1440], vec![2; 1440]]);
 }
 
-/// Behind ESP, fragments are told apart by addresses, protocol and identification: the SA's name is in the first one only.
+/// After ESP, fragments are identified by addresses, protocol and identification, because only the first fragment has
+/// the SPI.
 #[test]
-fn no_two_packets_of_different_sas_that_are_cut_behind_esp_are_taken_for_one() {
+fn esp_fragments_of_two_sas_are_not_joined() {
     for ipv6 in [false, true] {
-        let mut ends = [End::new(1), End::new(2)];
+        let mut ends = [SecureEnd::new(1), SecureEnd::new(2)];
         for (port, name) in [(53, 1), (54, 2)] {
             let selector = Selector { protocol: Some(17), destination_port: Some(port), ..Selector::ANY };
             for (end, direction) in ends.iter_mut().zip([Direction::Transmit, Direction::Receive]) {
@@ -279,7 +281,7 @@ fn no_two_packets_of_different_sas_that_are_cut_behind_esp_are_taken_for_one() {
             packets.into_iter().flat_map(|packet| from.send(packet)).collect::<Vec<_>>()
         });
         assert_eq!(frames.each_ref().map(Vec::len), [2, 2]);
-        // All of one, between the halves of the other.
+        // All fragments of one packet arrive between the halves of the other.
         let order = [&frames[0][..1], &frames[1][..], &frames[0][1..]].concat();
         assert_eq!(to.receive(order).len(), 2, "IPv6: {ipv6}");
     }

@@ -1,4 +1,4 @@
-//! Events tell which SAs come and go, and contain no key.
+//! Trace events name the SAs that are added and deleted, and contain no keys.
 
 use ipsec::{KeyFile, KeyedDevice, SecureDevice};
 use nic_sim::{NicConfig, nic};
@@ -6,7 +6,7 @@ use offload_api::{Direction, EventLog};
 use offload_base::Instant;
 
 #[test]
-fn events_tell_of_sas_and_of_no_key() {
+fn events_report_sas_without_keys() {
     let ((), lines) = EventLog::collect(|| {
         let key = "a5".repeat(20);
         let file: KeyFile = format!(

@@ -1,6 +1,7 @@
-//! ESP that comes before its SA: a peer sends by a successor that the keying of this host has not brought yet.
+//! ESP packets that arrive before their SA, because the peer uses a successor that this host's keying daemon has not
+//! added yet.
 
-use super::rig::{End, NOW, pair, payload, sa, tcp};
+use super::rig::{NOW, SecureEnd, pair, payload, sa, tcp};
 use super::{KINDS, MODES};
 use core::time::Duration;
 use nic_sim::frame::Frame;
@@ -12,8 +13,8 @@ fn successor(direction: Direction, offload: OffloadKind, mode: EspMode) -> SaPar
     SaParams { spi: 0x1002, key, ..sa(direction, offload, mode, false) }
 }
 
-/// A receiver that lacks the successor by which these packets came, each of which is about so long.
-fn before(offload: OffloadKind, mode: EspMode, packets: usize, bytes: usize) -> (End, End, Vec<Frame>) {
+/// Returns a sender, a receiver that lacks the successor SA, and packets sent by that SA.
+fn before(offload: OffloadKind, mode: EspMode, packets: usize, bytes: usize) -> (SecureEnd, SecureEnd, Vec<Frame>) {
     let [mut from, to] = pair(OffloadKind::None, offload, mode);
     from.key(&[successor(Direction::Transmit, OffloadKind::None, mode)]);
     let frames = (0..packets).flat_map(|number| from.send(tcp(false, &vec![number as u8; bytes], None))).collect();
@@ -24,13 +25,13 @@ fn after(milliseconds: u64) -> Instant {
     NOW + Duration::from_millis(milliseconds)
 }
 
-/// What each packet is full of.
+/// Returns the payload byte that identifies each packet.
 fn numbers(arrived: &[Vec<u8>]) -> Vec<u8> {
     arrived.iter().map(|frame| payload(frame)[0]).collect()
 }
 
 #[test]
-fn what_comes_before_its_sa_is_opened_when_that_comes() {
+fn packet_that_precedes_its_sa_is_opened_later() {
     for mode in MODES {
         for kind in KINDS {
             let (mut from, mut to, frames) = before(kind, mode, 3, 100);
@@ -39,7 +40,7 @@ fn what_comes_before_its_sa_is_opened_when_that_comes() {
             to.key(&[successor(Direction::Receive, kind, mode)]);
             assert_eq!(numbers(&to.receive([])), [0, 1, 2], "{mode:?}, {kind:?}");
             assert_eq!(to.counted("ipsec_rx_held_opened"), 3);
-            // They were new once, whoever opens them; what follows is.
+            // Kept packets are marked as received when opened, so copies are replays. Later packets are new.
             assert!(to.receive(frames).is_empty(), "{mode:?}, {kind:?}");
             let next = from.send(tcp(false, &[9; 100], None));
             assert_eq!(numbers(&to.receive(next)), [9], "{mode:?}, {kind:?}");
@@ -51,7 +52,7 @@ fn what_comes_before_its_sa_is_opened_when_that_comes() {
 }
 
 #[test]
-fn nobody_waits_for_long() {
+fn kept_packets_expire_soon() {
     let (_, mut to, frames) = before(OffloadKind::None, EspMode::Transport, 2, 100);
     to.receive(frames);
     let end = to.secure.next_event().expect("their time ends");
@@ -65,7 +66,7 @@ fn nobody_waits_for_long() {
 }
 
 #[test]
-fn those_that_wait_have_bounds() {
+fn kept_packets_are_bounded() {
     let (_, mut to, frames) = before(OffloadKind::None, EspMode::Transport, 1030, 100);
     frames.chunks(100).for_each(|some| drop(to.receive(some.to_vec())));
     assert_eq!((to.counted("ipsec_rx_held"), to.counted("XfrmInNoStates")), (1030, 6));
@@ -80,7 +81,7 @@ fn those_that_wait_have_bounds() {
 }
 
 #[test]
-fn strangers_packets_are_dropped_and_forged_ones_do_not_stand_in_the_way() {
+fn only_packets_of_known_senders_wait_and_forgeries_fail() {
     let (_, mut to, frames) = before(OffloadKind::None, EspMode::Transport, 1, 100);
     let changed = |at: usize, to: u8| {
         let mut bytes = frames[0].data.to_vec();

@@ -1,6 +1,6 @@
-//! What the wire may bring: nothing forged is delivered, and nothing forged keeps the true packet out.
+//! Hostile packets: a forged packet is never delivered, and never keeps the genuine packet out.
 
-use super::rig::{End, address, pair, payload, sa, tcp};
+use super::rig::{SecureEnd, address, pair, payload, sa, tcp};
 use super::{KINDS, MODES};
 use bytes::BytesMut;
 use nic_sim::frame::Frame;
@@ -8,35 +8,35 @@ use offload_api::{Direction, EspMode, OffloadKind, SaParams, UdpEncapsulation};
 use offload_formats::InternetSum;
 use proptest::prelude::*;
 
-/// What happens to a frame on its way.
+/// A change of a frame on the wire.
 #[derive(Clone, Debug)]
-enum Change {
+enum FrameDamage {
     Flip(prop::sample::Index, u8),
     Cut(prop::sample::Index),
     Append(Vec<u8>),
     Replace(prop::sample::Index, Vec<u8>),
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = FrameDamage> {
     let bytes = || prop::collection::vec(any::<u8>(), 1..40);
     prop_oneof![
-        (any::<prop::sample::Index>(), 0u8..8).prop_map(|(at, bit)| Change::Flip(at, bit)),
-        any::<prop::sample::Index>().prop_map(Change::Cut),
-        bytes().prop_map(Change::Append),
-        (any::<prop::sample::Index>(), bytes()).prop_map(|(at, bytes)| Change::Replace(at, bytes)),
+        (any::<prop::sample::Index>(), 0u8..8).prop_map(|(at, bit)| FrameDamage::Flip(at, bit)),
+        any::<prop::sample::Index>().prop_map(FrameDamage::Cut),
+        bytes().prop_map(FrameDamage::Append),
+        (any::<prop::sample::Index>(), bytes()).prop_map(|(at, bytes)| FrameDamage::Replace(at, bytes)),
     ]
 }
 
-impl Change {
+impl FrameDamage {
     fn make(&self, frame: &mut Vec<u8>) {
         match self {
-            Change::Flip(at, bit) => {
+            FrameDamage::Flip(at, bit) => {
                 let at = at.index(frame.len());
                 frame[at] ^= 1 << bit;
             }
-            Change::Cut(at) => frame.truncate(at.index(frame.len()) + 1),
-            Change::Append(bytes) => frame.extend_from_slice(bytes),
-            Change::Replace(at, bytes) => {
+            FrameDamage::Cut(at) => frame.truncate(at.index(frame.len()) + 1),
+            FrameDamage::Append(bytes) => frame.extend_from_slice(bytes),
+            FrameDamage::Replace(at, bytes) => {
                 let at = at.index(frame.len());
                 for (old, new) in frame[at..].iter_mut().zip(bytes) {
                     *old = *new;
@@ -47,11 +47,11 @@ impl Change {
 }
 
 #[test]
-fn a_header_that_was_damaged_is_not_mended() {
+fn damaged_header_is_not_repaired() {
     for (kind, mode) in KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode))) {
         let [mut from, mut to] = pair(OffloadKind::None, kind, mode);
         let true_one = from.send(tcp(false, b"hello", None)).remove(0);
-        // Congestion that no router met; a time to live; an identification.
+        // Changes of the ECN bits, the time to live and the identification.
         for (at, bits) in [(15, 3), (22, 0x20), (19, 1)] {
             let mut damaged = true_one.data.to_vec();
             damaged[at] ^= bits;
@@ -63,7 +63,7 @@ fn a_header_that_was_damaged_is_not_mended() {
 }
 
 #[test]
-fn nobody_else_sends_from_an_address_of_ours() {
+fn received_packet_with_an_own_source_is_dropped() {
     for kind in KINDS {
         let [mut from, mut to] = pair(kind, OffloadKind::None, EspMode::Transport);
         from.keying().set_default(offload_api::Direction::Receive, true);
@@ -78,7 +78,7 @@ fn nobody_else_sends_from_an_address_of_ours() {
 
 proptest! {
     #[test]
-    fn nothing_forged_is_delivered(
+    fn no_forgery_is_delivered(
         changes in prop::collection::vec(prop::collection::vec(change(), 1..4), 1..12),
         receiver in prop::sample::select(KINDS.to_vec()),
         data in prop::collection::vec(any::<u8>(), 0..600),
@@ -90,12 +90,12 @@ proptest! {
             let mut frame = true_one.data.to_vec();
             changes.iter().for_each(|change| change.make(&mut frame));
             for arrived in to.receive([Frame::from(frame.clone())]) {
-                // Nothing protects ARP. A frame that was made one says nothing to IP.
+                // ARP is not protected. A frame changed into ARP carries no IP data.
                 if arrived[12..14] == ARP {
                     prop_assert_eq!(&arrived[..], &frame[..]);
                     continue;
                 }
-                // What ESP does not protect may have been changed: the outer header, and the padding of the frame.
+                // ESP does not protect the outer header and the padding of the frame.
                 prop_assert_eq!(payload(&arrived), &data[..]);
                 delivered += 1;
             }
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_no_packet(
+    fn garbage_is_dropped(
         frames in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..200), 0u8..6), 1..20),
         receiver in prop::sample::select(KINDS.to_vec()),
     ) {
@@ -119,7 +119,7 @@ proptest! {
                 frame.extend_from_slice(&[0, 1, if kind == 4 { 0x20 } else { 0 }, 0, 64, if kind == 4 { 50 } else { protocol }]);
                 frame.extend_from_slice(&[0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
                 offload_formats::checksum::fill_ipv4_header(&mut frame[14..]);
-                // Often the SPI that there is.
+                // Often a valid SPI.
                 if bytes.len() > 4 && bytes[0] > 100 {
                     bytes[..4].copy_from_slice(&0x1001u32.to_be_bytes());
                 }
@@ -135,7 +135,7 @@ proptest! {
     }
 }
 
-/// A neighbour advertisement of host 1's to host 2, plain.
+/// Returns a neighbour advertisement from host 1 to host 2, without ESP.
 fn advertisement() -> Vec<u8> {
     let mut message = vec![136, 0, 0, 0, 0x60, 0, 0, 0];
     let own = tcp(true, b"", None).header[22..38].to_vec();
@@ -151,10 +151,10 @@ fn advertisement() -> Vec<u8> {
 }
 
 #[test]
-fn who_fills_a_tunnel_is_nobodys_neighbour() {
+fn tunnelled_neighbour_discovery_is_dropped() {
     for kind in KINDS {
         for mode in MODES {
-            let mut to = End::new(2);
+            let mut to = SecureEnd::new(2);
             to.key(&[sa(Direction::Receive, kind, mode, true)]);
             let sender = sa(Direction::Transmit, OffloadKind::None, mode, true);
             let mut wrapped = BytesMut::new();
@@ -162,7 +162,7 @@ fn who_fills_a_tunnel_is_nobodys_neighbour() {
             let outer = offload_esp::OuterHeaders::for_packet(&sender, &plain[14..]).unwrap();
             outer.wrap(&offload_esp::EspCipher::new(&sender), &plain, 1, &mut wrapped);
             let came = to.receive([Frame::new(wrapped.freeze())]).len();
-            // In transport mode, the hop limit is what the wire left of it.
+            // In transport mode, the hop limit is the one from the wire, which proves that the sender is a neighbour.
             let believed = usize::from(mode == EspMode::Transport);
             assert_eq!((came, to.counted("ipsec_rx_nd_tunnel")), (believed, 1 - believed as u64), "{kind:?}, {mode:?}");
             assert_eq!(to.receive([Frame::new(plain.into())]).len(), 1, "from the wire it comes as ever");
@@ -171,13 +171,13 @@ fn who_fills_a_tunnel_is_nobodys_neighbour() {
 }
 
 #[test]
-fn esp_in_udp_ends_where_its_datagram_does() {
+fn esp_in_udp_ends_with_its_datagram() {
     let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
     for ((kind, mode), ipv6) in
         KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode))).flat_map(|way| [(way, false), (way, true)])
     {
         let what = format!("{kind:?}, {mode:?}, IPv6: {ipv6}");
-        let (mut from, mut to) = (End::new(1), End::new(2));
+        let (mut from, mut to) = (SecureEnd::new(1), SecureEnd::new(2));
         let params = |direction, kind| SaParams { encapsulation, ..sa(direction, kind, mode, ipv6) };
         from.key(&[params(Direction::Transmit, OffloadKind::None)]);
         to.key(&[params(Direction::Receive, super::taken(kind, encapsulation))]);
@@ -185,7 +185,8 @@ fn esp_in_udp_ends_where_its_datagram_does() {
         for _ in 0..4 {
             sent.push(from.send(tcp(ipv6, b"to the end", None)).remove(0).data.to_vec());
         }
-        // What a datagram leaves of its packet is not ESP's; and none has more than there is, or less than its header.
+        // Bytes of the packet after the datagram do not belong to ESP. A UDP length beyond the packet, or below the UDP
+        // header, is invalid.
         let told = |frame: &[u8]| u16::from_be_bytes([frame[udp + 4], frame[udp + 5]]);
         let mut longer = sent[0].clone();
         longer.extend_from_slice(&[0xee; 8]);

@@ -1,8 +1,9 @@
-//! LRO of what the device opened: the stack sees fewer packets and the same stream, and nothing that ESP knows is lost.
+//! LRO of packets that the device opened: the stack sees fewer packets and the same stream, and replay windows and
+//! lifetimes count every packet.
 
 use super::MODES;
 use super::paths::fragments;
-use super::rig::{End, NOW, datagram, pair, payload, sa, tcp};
+use super::rig::{NOW, SecureEnd, datagram, pair, payload, sa, tcp};
 use bytes::Bytes;
 use ipsec::SaUse;
 use nic_sim::NicConfig;
@@ -18,7 +19,7 @@ use proptest::prelude::*;
 const OFFLOADED: [OffloadKind; 2] = [OffloadKind::Crypto, OffloadKind::Packet];
 const MSS: u16 = 1000;
 
-fn receive(end: &mut End, frames: impl IntoIterator<Item = Frame>) -> Vec<RxPacket> {
+fn receive(end: &mut SecureEnd, frames: impl IntoIterator<Item = Frame>) -> Vec<RxPacket> {
     for frame in frames {
         end.device.receive_frame(NOW, frame);
     }
@@ -30,14 +31,14 @@ fn stream(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| ((at * 7) >> 3) as u8).collect()
 }
 
-fn used(end: &mut End) -> Vec<SaUse> {
+fn used(end: &mut SecureEnd) -> Vec<SaUse> {
     let ids: Vec<_> = end.secure.sad().ids().collect();
     ids.into_iter().filter_map(|id| end.keying().sa_use(id)).collect()
 }
 
-/// Ends for one SA from the first to the second.
-fn ends(receiver: OffloadKind, mode: EspMode, ipv6: bool) -> [End; 2] {
-    let mut ends = [End::new(1), End::new(2)];
+/// Returns ends with an SA from the first to the second.
+fn ends(receiver: OffloadKind, mode: EspMode, ipv6: bool) -> [SecureEnd; 2] {
+    let mut ends = [SecureEnd::new(1), SecureEnd::new(2)];
     ends[0].key(&[sa(Direction::Transmit, OffloadKind::None, mode, ipv6)]);
     ends[1].key(&[sa(Direction::Receive, receiver, mode, ipv6)]);
     ends
@@ -48,7 +49,7 @@ fn counter_of(receiver: OffloadKind) -> &'static str {
 }
 
 #[test]
-fn what_the_device_opened_is_joined() {
+fn packets_opened_by_the_device_are_joined() {
     for receiver in OFFLOADED {
         for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
             let [mut from, mut to] = ends(receiver, mode, ipv6);
@@ -56,6 +57,7 @@ fn what_the_device_opened_is_joined() {
             let data = stream(20_300);
             let frames = from.send(tcp(ipv6, &data, Some(MSS)));
             let packets = receive(&mut to, frames.clone());
+            // 21 packets make one: every packet continues the stream of the one before.
             let [packet] = &packets[..] else { panic!("{} packets, {receiver:?} {mode:?}", packets.len()) };
             assert_eq!(payload(&packet.frame), data);
             assert_eq!((packet.joined.map(u16::from), packet.meta.checksums), (Some(MSS), Checksums::Good));
@@ -67,7 +69,7 @@ fn what_the_device_opened_is_joined() {
             assert_eq!(usize::from(length), packet.frame.len() - if ipv6 { 54 } else { 14 });
             assert_eq!(packet.frame[if ipv6 { 67 } else { 47 }], 0x18, "PSH of the last");
             assert_eq!(to.counted(counter_of(receiver)), 21);
-            // Every number is used up, and every byte counted.
+            // Every number is used, and every byte is counted.
             assert_eq!(receive(&mut software, frames.clone()).len(), 21);
             assert_eq!(used(&mut to), used(&mut software), "{receiver:?} {mode:?}");
             assert!(receive(&mut to, frames).is_empty());
@@ -75,16 +77,16 @@ fn what_the_device_opened_is_joined() {
     }
 }
 
-/// Congestion that a router met, or a path of another length, is in the outer header of one packet.
+/// A router's congestion mark, or a different hop limit, changes the outer header of a single packet.
 #[test]
-fn what_a_router_changed_keeps_packets_apart() {
+fn changed_outer_headers_keep_packets_separate() {
     for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
-        // The ECN bits, the lifetime; of IPv4 the sum over the header, too.
+        // The ECN bits and the hop limit; for IPv4 also the header checksum.
         for (at, bits) in if ipv6 { [(15, 0x10), (21, 1)] } else { [(15, 1), (22, 1)] } {
             let [mut from, mut to] = ends(OffloadKind::Crypto, mode, ipv6);
             let data = stream(10 * usize::from(MSS));
             let mut packet = tcp(ipv6, &data, Some(MSS));
-            // Its sender knows what the mark means.
+            // ECT, so that the mark has a meaning.
             packet.header[15] |= if ipv6 { 0x20 } else { 2 };
             let mut frames = from.send(packet);
             let mut changed = frames[4].data.to_vec();
@@ -102,13 +104,13 @@ fn what_a_router_changed_keeps_packets_apart() {
     }
 }
 
-/// What is around a packet counts, to the byte: behind 20 bytes of IPv4 there are 16 of ESP, 20 of TCP, and at the end 20.
+/// Exact limits with all headers: after 20 bytes of IPv4 come 16 of ESP and 20 of TCP, and 20 at the end.
 #[test]
-fn a_packet_is_as_long_as_it_may_be_with_what_is_around_it() {
+fn joined_packet_is_limited_by_length_with_headers() {
     for (most, expected) in [(4076, [4000, 1000]), (4075, [3000, 2000])] {
-        let mut from = End::new(1);
+        let mut from = SecureEnd::new(1);
         from.key(&[sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false)]);
-        let mut to = End::with(2, NicConfig { lro_max_bytes: most, ..NicConfig::default() });
+        let mut to = SecureEnd::with(2, NicConfig { lro_max_bytes: most, ..NicConfig::default() });
         to.key(&[sa(Direction::Receive, OffloadKind::Crypto, EspMode::Transport, false)]);
         let frames = from.send(tcp(false, &stream(5000), Some(MSS)));
         assert_eq!(frames[0].data.len(), 14 + 76 + 1000);
@@ -118,16 +120,16 @@ fn a_packet_is_as_long_as_it_may_be_with_what_is_around_it() {
     }
 }
 
-/// Datagrams, too, by a NIC that joins those: lifetimes count the headers of each.
+/// NICs may also join datagrams: lifetimes then count every header.
 #[test]
-fn datagrams_that_the_device_opened_are_joined() {
+fn datagrams_opened_by_the_device_are_joined() {
     for receiver in OFFLOADED {
         for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
             let config = NicConfig { lro_datagrams: true, ..NicConfig::default() };
-            let mut from = End::new(1);
+            let mut from = SecureEnd::new(1);
             from.key(&[sa(Direction::Transmit, OffloadKind::None, mode, ipv6)]);
             let [mut to, mut software] = [receiver, OffloadKind::None].map(|offload| {
-                let mut end = End::with(2, config.clone());
+                let mut end = SecureEnd::with(2, config.clone());
                 end.key(&[sa(Direction::Receive, offload, mode, ipv6)]);
                 end
             });
@@ -136,6 +138,7 @@ fn datagrams_that_the_device_opened_are_joined() {
                 .flat_map(|packet| from.send(packet))
                 .collect();
             let packets = receive(&mut to, frames.clone());
+            // Five equal datagrams make one.
             let [packet] = &packets[..] else { panic!("{} packets, {receiver:?} {mode:?}", packets.len()) };
             assert_eq!(packet.joined.map(u16::from), Some(900));
             let udp = &packet.frame[if ipv6 { 54 } else { 34 }..];
@@ -147,13 +150,14 @@ fn datagrams_that_the_device_opened_are_joined() {
     }
 }
 
-/// ESP in UDP looks like datagrams of one sender and one size to a NIC that joins those, and is one packet each.
+/// To a NIC that joins datagrams, ESP in UDP looks like equal datagrams of one sender, but each is a packet of its own.
 #[test]
-fn esp_in_udp_that_software_opens_is_not_joined() {
+fn esp_in_udp_for_software_is_not_joined() {
     for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
         let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
         let params = |direction| SaParams { encapsulation, ..sa(direction, OffloadKind::None, mode, ipv6) };
-        let (mut from, mut to) = (End::new(1), End::with(2, NicConfig { lro_datagrams: true, ..NicConfig::default() }));
+        let (mut from, mut to) =
+            (SecureEnd::new(1), SecureEnd::with(2, NicConfig { lro_datagrams: true, ..NicConfig::default() }));
         from.key(&[params(Direction::Transmit)]);
         to.key(&[params(Direction::Receive)]);
         let data = stream(20 * usize::from(MSS));
@@ -164,15 +168,15 @@ fn esp_in_udp_that_software_opens_is_not_joined() {
     }
 }
 
-/// NICs that cut and join more than IP headers tell the length of: what is not protected passes whole.
+/// Some NICs segment and join more than the IP length field can express. Bypassed packets pass in full.
 #[test]
-fn what_is_not_protected_may_be_longer_than_its_header_tells() {
+fn bypassed_packet_may_exceed_its_length_field() {
     for ipv6 in [false, true] {
         let [mut from, mut to] = [1, 2].map(large);
         for (end, direction) in [(&mut from, Direction::Transmit), (&mut to, Direction::Receive)] {
             let policy = Policy { direction, selector: Selector::ANY, priority: 0, action: Action::Bypass };
             end.keying().add_policy(policy).unwrap();
-            end.settle();
+            end.drain();
         }
         let data = stream(200_000);
         let frames = from.send(tcp(ipv6, &data, Some(MSS)));
@@ -180,7 +184,7 @@ fn what_is_not_protected_may_be_longer_than_its_header_tells() {
         let packets = receive(&mut to, frames.clone());
         let [packet] = &packets[..] else { panic!("{} packets", packets.len()) };
         assert!(payload(&packet.frame) == data && packet.joined.map(u16::from) == Some(MSS));
-        // One that came so from the wire tells nobody its length: in IPv4 it is none, in IPv6 one with nothing in it.
+        // A packet that arrived with length 0 has no known length: invalid in IPv4, empty in IPv6.
         let alone = changed(&frames[0], |frame| frame[if ipv6 { 18 } else { 16 }..][..2].fill(0));
         let seen = receive(&mut to, [alone]);
         assert_eq!((seen.len(), to.counted("XfrmInHdrError")), if ipv6 { (1, 0) } else { (0, 1) });
@@ -188,9 +192,9 @@ fn what_is_not_protected_may_be_longer_than_its_header_tells() {
     }
 }
 
-/// ESP counts the bytes of what it protects: there, packets are as long as their headers tell.
+/// ESP counts protected bytes, so the headers of joined protected packets have their true length.
 #[test]
-fn what_is_protected_is_as_long_as_its_header_tells() {
+fn protected_packet_has_its_true_length() {
     let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
     for offload in [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet] {
         for mode in MODES {
@@ -198,6 +202,7 @@ fn what_is_protected_is_as_long_as_its_header_tells() {
             assert_eq!(from.secure.path(&flow).tso_max_bytes, 256 << 10);
             from.key(&[sa(Direction::Transmit, offload, mode, false)]);
             to.key(&[sa(Direction::Receive, offload, mode, false)]);
+            // ESP limits the segments to the 16-bit length, although the device could segment more.
             let most = from.secure.path(&flow).tso_max_bytes as usize;
             assert!((60_000..=64 << 10).contains(&most), "{offload:?}");
             let data = stream(120_000);
@@ -208,6 +213,7 @@ fn what_is_protected_is_as_long_as_its_header_tells() {
                     packet.ask.seq += at as u32;
                     let seq = packet.ask.seq.0.to_be_bytes();
                     packet.header[38..42].copy_from_slice(&seq);
+                    // ACK only: PSH would end joining after the first packet.
                     packet.header[47] = 0x10;
                     from.send(packet)
                 })
@@ -219,12 +225,12 @@ fn what_is_protected_is_as_long_as_its_header_tells() {
     }
 }
 
-fn large(number: u8) -> End {
-    End::with(number, NicConfig { tso_max_bytes: 256 << 10, lro_max_bytes: 256 << 10, ..NicConfig::default() })
+fn large(number: u8) -> SecureEnd {
+    SecureEnd::with(number, NicConfig { tso_max_bytes: 256 << 10, lro_max_bytes: 256 << 10, ..NicConfig::default() })
 }
 
 #[test]
-fn more_than_an_ip_packet_is_several() {
+fn oversized_joined_packet_is_split() {
     for receiver in OFFLOADED {
         let [mut from, mut to] = pair(OffloadKind::None, receiver, EspMode::Tunnel);
         let mut frames = Vec::new();
@@ -244,22 +250,23 @@ fn more_than_an_ip_packet_is_several() {
     }
 }
 
-/// What becomes of one frame of a stream splits it there, and harms nothing else.
+/// A change of one frame splits the joined packet there and has no other effect.
 #[test]
-fn whatever_differs_keeps_packets_apart() {
-    type Change = fn(&mut Vec<Frame>, usize);
-    let flip: Change = |frames, at| frames[at] = changed(&frames[at], |frame| frame[60] ^= 1);
-    let lose: Change = |frames, at| drop(frames.remove(at));
-    let double: Change = |frames, at| frames.insert(at, frames[at].clone());
-    let swap: Change = |frames, at| frames.swap(at, at + 1);
-    // A packet that is not protected claims to be of the stream.
-    let insert: Change = |frames, at| frames.insert(at, plain(at));
-    let hops: Change = |frames, at| {
+fn any_difference_keeps_packets_separate() {
+    type FrameEdit = fn(&mut Vec<Frame>, usize);
+    let flip: FrameEdit = |frames, at| frames[at] = changed(&frames[at], |frame| frame[60] ^= 1);
+    let lose: FrameEdit = |frames, at| drop(frames.remove(at));
+    let double: FrameEdit = |frames, at| frames.insert(at, frames[at].clone());
+    let swap: FrameEdit = |frames, at| frames.swap(at, at + 1);
+    // An unprotected packet that pretends to be part of the stream.
+    let insert: FrameEdit = |frames, at| frames.insert(at, plain(at));
+    let hops: FrameEdit = |frames, at| {
         frames[at] = changed(&frames[at], |frame| {
             frame[22] -= 1;
             offload_formats::checksum::fill_ipv4_header(&mut frame[14..]);
         });
     };
+    // Per change: the packets lost, and the number of joined packets that result.
     for (what, change, lost, apart) in [
         ("flipped", flip, 1, 2),
         ("lost", lose, 1, 2),
@@ -276,16 +283,17 @@ fn whatever_differs_keeps_packets_apart() {
             let packets = receive(&mut to, frames);
             let bytes: usize = packets.iter().map(|packet| payload(&packet.frame).len()).sum();
             assert_eq!(bytes, data.len() - lost * usize::from(MSS), "{what}, {receiver:?}");
-            // Of what is doubled, packet offload hands the host nothing.
+            // With packet offload, the device drops duplicates itself.
             let apart = if what == "doubled" && receiver == OffloadKind::Packet { 1 } else { apart };
             assert_eq!(packets.len(), apart, "{what}, {receiver:?}");
         }
     }
 }
 
-/// The headers around a tunnel's packets are gone by the time packet offload joins them, and there in crypto offload.
+/// With packet offload, a tunnel's outer headers are removed before joining. With crypto offload they are still
+/// present.
 #[test]
-fn in_crypto_offload_outer_headers_count() {
+fn outer_headers_separate_packets_with_crypto_offload() {
     for (receiver, packets) in [(OffloadKind::Crypto, 3), (OffloadKind::Packet, 1)] {
         let [mut from, mut to] = pair(OffloadKind::None, receiver, EspMode::Tunnel);
         let mut frames = from.send(tcp(false, &stream(10_000), Some(MSS)));
@@ -298,19 +306,20 @@ fn in_crypto_offload_outer_headers_count() {
 }
 
 #[test]
-fn packets_of_two_sas_are_never_one() {
+fn packets_of_two_sas_are_not_joined() {
     for receiver in OFFLOADED {
         for mode in MODES {
             let [mut from, mut to] = pair(OffloadKind::None, receiver, mode);
             let data = stream(10_000);
             let mut frames = from.send(tcp(false, &data, Some(MSS)));
+            // The predecessor sends the first half, the successor the rest.
             frames.truncate(5);
-            // The same stream goes on under new keys, whose numbers happen to go on as well.
+            // The same stream continues under a successor whose numbers happen to continue too.
             let successor = |direction, offload| {
                 let params = sa(direction, offload, mode, false);
                 SaParams { spi: 0x1002, last_number: 5, ..params }
             };
-            let mut heir = End::new(1);
+            let mut heir = SecureEnd::new(1);
             heir.key(&[successor(Direction::Transmit, OffloadKind::None)]);
             to.key(&[successor(Direction::Receive, receiver)]);
             frames.extend(heir.send(part(&data, 5)));
@@ -322,29 +331,32 @@ fn packets_of_two_sas_are_never_one() {
     }
 }
 
-/// Two paths again: a number that came as fragments, which the host opened, is in a packet of several as well.
+/// A number that the host already opened from fragments may also be part of a joined packet.
 #[test]
-fn what_came_by_the_other_path_is_delivered_once() {
+fn joined_packet_is_delivered_once_across_both_paths() {
     for receiver in OFFLOADED {
         let [mut from, mut to] = pair(OffloadKind::None, receiver, EspMode::Tunnel);
         let frames = from.send(tcp(false, &stream(5000), Some(MSS)));
         assert_eq!(receive(&mut to, fragments(&frames[2])).len(), 1);
         assert!(receive(&mut to, frames).is_empty(), "which of them is the one is not to be told");
+        // All five joined packets are dropped, because the replay among them cannot be separated.
         assert_eq!(to.counted("XfrmInStateSeqError"), 5);
         assert_eq!(used(&mut to)[0].packets, 1);
     }
 }
 
-/// What waits to be joined is not overtaken within its SA: the host's window, of 32 here, would move past it.
+/// A packet that waits for joining is not overtaken within its SA: otherwise the host's window of 32 would move past
+/// it.
 #[test]
 fn numbers_stay_in_order() {
     for receiver in OFFLOADED {
         for in_fragments in [false, true] {
-            let [mut from, mut to] = [End::new(1), End::new(2)];
+            let [mut from, mut to] = [SecureEnd::new(1), SecureEnd::new(2)];
             let sa = |direction, kind| SaParams { replay_window: 32, ..sa(direction, kind, EspMode::Tunnel, false) };
             from.key(&[sa(Direction::Transmit, OffloadKind::None)]);
             to.key(&[sa(Direction::Receive, receiver)]);
             let mut stream_of_one = tcp(false, &stream(40_000), Some(MSS));
+            // ACK only, so that the device still waits for more segments when the other flow's packet arrives.
             stream_of_one.header[47] = 0x10;
             let mut frames = from.send(stream_of_one);
             let mut of_another_flow = tcp(false, &stream(900), None);
@@ -358,10 +370,10 @@ fn numbers_stay_in_order() {
 }
 
 proptest! {
-    /// Lost, doubled, swapped, spoilt, under two SAs that take turns: cut again, what the stack is handed is what it is
-    /// handed without a device, and so is what was counted.
+    /// The wire loses, duplicates, swaps and corrupts frames of two alternating SAs. After splitting, the stack's
+    /// packets and the counters equal the results without a device.
     #[test]
-    fn the_stack_is_handed_the_same_stream(
+    fn joining_delivers_the_same_stream(
         receiver in prop::sample::select(OFFLOADED.to_vec()),
         mode in prop::sample::select(MODES.to_vec()),
         ipv6: bool,
@@ -373,7 +385,7 @@ proptest! {
             [SaParams { spi: 0x1002, ..first.clone() }, first]
         };
         let mut senders = sas(Direction::Transmit, OffloadKind::None).map(|sa| {
-            let mut end = End::new(1);
+            let mut end = SecureEnd::new(1);
             end.key(&[sa]);
             end
         });
@@ -400,8 +412,9 @@ proptest! {
                 }
             }
         }
+        // The same frames reach a receiver with offload and one without.
         let outcomes = [receiver, OffloadKind::None].map(|kind| {
-            let mut to = End::new(2);
+            let mut to = SecureEnd::new(2);
             to.key(&sas(Direction::Receive, kind));
             let packets = receive(&mut to, frames.clone());
             let segments: Vec<_> = packets.iter().flat_map(|packet| cut(packet, ipv6)).collect();
@@ -412,7 +425,7 @@ proptest! {
     }
 }
 
-/// The segments that a packet was joined of: sequence number, flags and payload of each.
+/// Splits a joined packet into sequence number, flags and payload of each segment.
 fn cut(packet: &RxPacket, ipv6: bool) -> Vec<(u32, u8, Vec<u8>)> {
     let tcp = if ipv6 { 54 } else { 34 };
     let seq = u32::from_be_bytes(packet.frame[tcp + 4..tcp + 8].try_into().unwrap());
@@ -429,7 +442,7 @@ fn changed(frame: &Frame, change: impl FnOnce(&mut Vec<u8>)) -> Frame {
     Frame::new(Bytes::from(bytes))
 }
 
-/// What is left of `data` behind its first `segments` segments.
+/// Returns the packet with the part of `data` after its first `segments` segments.
 fn part(data: &[u8], segments: u16) -> TxPacket {
     let before = usize::from(segments * MSS);
     let mut packet = tcp(false, &data[before..], Some(MSS));
@@ -439,9 +452,9 @@ fn part(data: &[u8], segments: u16) -> TxPacket {
     packet
 }
 
-/// The `at`th segment of the stream as somebody would send it who has no key.
+/// Returns segment `at` of the stream as an attacker without the key would forge it.
 fn plain(at: usize) -> Frame {
-    let mut end = End::new(1);
+    let mut end = SecureEnd::new(1);
     end.keying().set_default(Direction::Transmit, true);
     end.send(part(&stream(10_000)[..(at + 1) * usize::from(MSS)], at as u16)).remove(0)
 }

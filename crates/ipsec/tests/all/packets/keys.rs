@@ -1,10 +1,10 @@
-//! No key and salt send under one number twice, and none is received twice, by whatever door they come: added, deleted and
-//! added again, as successors, in another layer, in a process that begins anew.
+//! No key and salt sends or accepts a number twice: not after deletion and re-addition, as a successor, in another
+//! layer, or in a later process.
 
 use super::KINDS;
-use super::rig::{End, NOW, address, frame, sa, tcp};
+use super::rig::{NOW, SecureEnd, address, frame, sa, tcp};
 use core::time::Duration;
-use ipsec::{KeyMemory, KeyedDevice, KeyingError, Mark, NumberFile, NumberStore, SaEvent, SaId, SecureDevice};
+use ipsec::{KeyMemory, KeyedDevice, KeyingError, NumberFile, NumberMark, NumberStore, SaEvent, SaId, SecureDevice};
 use nic_sim::eswitch::EswitchCommand;
 use nic_sim::frame::Frame;
 use nic_sim::switch::SwitchMode;
@@ -20,21 +20,21 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// What is there when the next process begins.
+/// The store that survives a process.
 #[derive(Clone, Debug, Default)]
-struct Disk(Arc<Mutex<Content>>);
+struct SharedDisk(Arc<Mutex<DiskContent>>);
 
 #[derive(Clone, Debug, Default)]
-struct Content {
+struct DiskContent {
     marks: BTreeMap<(bool, Vec<u8>, u32), u64>,
     written: usize,
     broken: bool,
-    /// What is written is there, and nobody knows: the folder could not be made durable.
+    /// Writes succeed but report an error, as if the folder could not be synced.
     unsure: bool,
 }
 
-impl Disk {
-    fn content(&self) -> std::sync::MutexGuard<'_, Content> {
+impl SharedDisk {
+    fn content(&self) -> std::sync::MutexGuard<'_, DiskContent> {
         self.0.lock().unwrap()
     }
 
@@ -48,12 +48,12 @@ fn entry(direction: Direction, key: &EspKey, spi: u32) -> (bool, Vec<u8>, u32) {
     (sent, [key.key(), key.salt()].concat(), if sent { 0 } else { spi })
 }
 
-impl NumberStore for Disk {
+impl NumberStore for SharedDisk {
     fn mark(&self, direction: Direction, key: &EspKey, spi: u32) -> u64 {
         self.content().marks.get(&entry(direction, key, spi)).copied().unwrap_or(0)
     }
 
-    fn write(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
+    fn write(&mut self, marks: &[NumberMark<'_>]) -> io::Result<()> {
         let mut content = self.content();
         if content.broken {
             return Err(io::Error::other("no space"));
@@ -69,13 +69,13 @@ impl NumberStore for Disk {
     }
 }
 
-/// A process that begins: a host of this number, and what there is of the last one.
-fn begin(number: u8, disk: &Disk) -> End {
-    End::remembering(number, NicConfig::default(), KeyMemory::new().with_store(disk.clone()))
+/// Starts a process: a host with this number and the last process's store.
+fn begin(number: u8, disk: &SharedDisk) -> SecureEnd {
+    SecureEnd::remembering(number, NicConfig::default(), KeyMemory::new().with_store(disk.clone()))
 }
 
-/// It is killed: what it would have written at its end is not there.
-fn kill(end: End, disk: &Disk) {
+/// Kills a process, so that its final writes are missing.
+fn kill(end: SecureEnd, disk: &SharedDisk) {
     let before = disk.content().clone();
     drop(end);
     *disk.content() = before;
@@ -89,18 +89,19 @@ fn number_of(frame: &Frame) -> u64 {
     u64::from_be_bytes(frame.data[42..50].try_into().unwrap())
 }
 
-fn send_one(end: &mut End) -> Frame {
+fn send_one(end: &mut SecureEnd) -> Frame {
     end.send(tcp(false, b"one", None)).remove(0)
 }
 
 #[test]
-fn a_key_that_was_used_sends_by_no_second_sa() {
-    let mut end = End::new(1);
+fn used_key_is_refused_for_a_second_sa() {
+    let mut end = SecureEnd::new(1);
     end.key(&[transmitting(OffloadKind::None)]);
     let first = end.secure.sad().ids().next().unwrap();
     let again = SaParams { spi: 0x2001, reqid: 2, ..transmitting(OffloadKind::None) };
     let gmac = SaParams { key: EspKey::new(EspSuite::Aes128Gmac, &[7; 20]).unwrap(), ..again.clone() };
     let refused = Err(KeyingError::KeyReused);
+    // Another SPI, suite or first number does not make the nonces different.
     for params in [&again, &gmac, &SaParams { last_number: 1 << 40, ..again.clone() }] {
         assert_eq!(end.keying().add_sa(NOW, params.clone()), refused, "at the same time");
     }
@@ -122,7 +123,7 @@ fn a_key_that_was_used_sends_by_no_second_sa() {
 
 /// The other end counts from one as well.
 #[test]
-fn no_key_is_for_both_directions() {
+fn key_for_both_directions_is_refused() {
     let answers = |spi| SaParams {
         spi,
         source: address(false, 2),
@@ -130,39 +131,40 @@ fn no_key_is_for_both_directions() {
         ..sa(Direction::Receive, OffloadKind::None, EspMode::Transport, false)
     };
     let refused = Err(KeyingError::KeyOfOtherDirection);
-    let mut end = End::new(1);
+    let mut end = SecureEnd::new(1);
     end.key(&[transmitting(OffloadKind::None)]);
     assert_eq!(end.keying().add_sa(NOW, answers(0x1002)), refused);
     let other = SaParams { key: key(9), ..answers(0x1002) };
     let other = end.keying().add_sa(NOW, other).unwrap().sa;
     assert_eq!(end.keying().rekey_sa(NOW, other, 0x1003, answers(0).key), refused, "nor as a successor's");
-    let mut end = End::new(1);
+    let mut end = SecureEnd::new(1);
     end.key(&[answers(0x1002)]);
     assert_eq!(end.keying().add_sa(NOW, transmitting(OffloadKind::None)), refused);
-    // It was not used by what was refused.
+    // A refused SA does not use its key.
     let into = end.secure.sad().ids().next().unwrap();
     end.keying().delete_sa(into).unwrap();
     assert!(end.keying().add_sa(NOW, transmitting(OffloadKind::None)).is_ok());
 }
 
 #[test]
-fn a_key_that_one_layer_used_no_other_of_the_memory_uses() {
+fn layers_with_one_memory_share_used_keys() {
     let memory = KeyMemory::new();
-    let mut ends = [1, 2].map(|number| End::remembering(number, NicConfig::default(), memory.clone()));
+    let mut ends = [1, 2].map(|number| SecureEnd::remembering(number, NicConfig::default(), memory.clone()));
     ends[0].key(&[transmitting(OffloadKind::None)]);
     assert_eq!(ends[1].keying().add_sa(NOW, transmitting(OffloadKind::None)), Err(KeyingError::KeyReused));
 }
 
 #[test]
-fn a_process_goes_on_behind_what_the_last_one_may_have_sent() {
+fn next_process_skips_numbers_possibly_sent() {
     const STEP: u64 = 1 << 20;
     for kind in KINDS {
-        let disk = Disk::default();
+        let disk = SharedDisk::default();
         let mut end = begin(1, &disk);
         end.key(&[transmitting(kind)]);
         assert_eq!(disk.written(), 0, "nothing is sent yet");
         assert_eq!((number_of(&send_one(&mut end)), number_of(&send_one(&mut end))), (1, 2));
         assert_eq!(disk.written(), 1, "{kind:?}");
+        // After the kill, the store has only the mark, which is ahead of the sent numbers.
         kill(end, &disk);
         let mut end = begin(1, &disk);
         end.key(&[transmitting(kind)]);
@@ -173,7 +175,7 @@ fn a_process_goes_on_behind_what_the_last_one_may_have_sent() {
         assert_eq!(number_of(&send_one(&mut end)), STEP + 2);
         drop(end);
         let mut end = begin(1, &disk);
-        // What the file says counts if it is further on.
+        // A higher number in the key file takes precedence.
         end.key(&[SaParams { last_number: 5, ..transmitting(kind) }]);
         assert_eq!(number_of(&send_one(&mut end)), STEP + 3, "it ended in order");
         drop(end);
@@ -183,18 +185,18 @@ fn a_process_goes_on_behind_what_the_last_one_may_have_sent() {
     }
 }
 
-/// Processes that share a folder, as the programs of one user do.
+/// Processes share a folder, as the programs of one user do.
 #[test]
 #[cfg(target_os = "linux")]
-fn numbers_go_on_in_every_process_that_has_the_key() {
+fn numbers_continue_in_every_process_with_the_key() {
     let folder = tempfile::tempdir().unwrap();
     let begin = || {
         let memory = KeyMemory::new().with_store(NumberFile::in_folder(folder.path()).unwrap());
-        End::remembering(1, NicConfig::default(), memory)
+        SecureEnd::remembering(1, NicConfig::default(), memory)
     };
     for kind in KINDS {
         let mut used = HashSet::new();
-        // Each kind has another key; nonces do not depend on SPIs.
+        // Each kind of offload has another key. Nonces do not depend on SPIs.
         let params = |spi| SaParams { spi, key: key(kind as usize), ..transmitting(kind) };
         for spi in [0x1001, 0x1001, 0x2001] {
             let (mut end, mut second) = (begin(), begin());
@@ -208,15 +210,15 @@ fn numbers_go_on_in_every_process_that_has_the_key() {
 }
 
 #[test]
-fn a_number_that_cannot_be_written_down_is_not_sent() {
+fn number_without_a_written_mark_is_not_sent() {
     for kind in KINDS {
-        let disk = Disk::default();
+        let disk = SharedDisk::default();
         disk.content().broken = true;
         let mut end = begin(1, &disk);
         end.key(&[transmitting(kind)]);
         let mut try_at = |milliseconds| {
             let now = NOW + Duration::from_millis(milliseconds);
-            let _dropped = end.secure.transmit(now, tcp(false, b"one", None), &NoRecords);
+            let _ = end.secure.transmit(now, tcp(false, b"one", None), &NoRecords);
             end.frames().len()
         };
         assert_eq!(try_at(0), 0);
@@ -226,28 +228,28 @@ fn a_number_that_cannot_be_written_down_is_not_sent() {
     }
 }
 
-/// Whether keys would be refused is tried before a host begins, and may not come to pass.
+/// A trial tests whether keys would be refused before a host starts, and the host may never start.
 #[test]
-fn a_trial_writes_nothing_down() {
+fn trial_writes_no_marks() {
     for direction in [Direction::Transmit, Direction::Receive] {
-        let disk = Disk::default();
+        let disk = SharedDisk::default();
         let memory = KeyMemory::new().with_store(disk.clone());
         let params = sa(direction, OffloadKind::None, EspMode::Transport, false);
-        let mut end = End::remembering(1, NicConfig::default(), memory.trial());
+        let mut end = SecureEnd::remembering(1, NicConfig::default(), memory.trial());
         end.key(&[SaParams { last_number: 9 << 20, ..params.clone() }]);
         drop(end);
         assert_eq!(disk.written(), 0);
-        let mut end = End::remembering(1, NicConfig::default(), memory);
+        let mut end = SecureEnd::remembering(1, NicConfig::default(), memory);
         assert!(end.keying().add_sa(NOW, params).is_ok(), "nor is the key used");
         assert_eq!(end.secure.sad().ids().next().map(|id| end.secure.sad().find(id).unwrap().number()), Some(0));
     }
 }
 
-/// Of a write that failed, it may all be there.
+/// A failed write may still have succeeded in full.
 #[test]
-fn numbers_that_may_have_been_written_as_they_were_are_not_gone_beyond() {
+fn failed_write_of_exact_numbers_counts_as_written() {
     for kind in KINDS {
-        let disk = Disk::default();
+        let disk = SharedDisk::default();
         let mut end = begin(1, &disk);
         end.key(&[transmitting(kind)]);
         let mut used = HashSet::from([number_of(&send_one(&mut end))]);
@@ -262,13 +264,13 @@ fn numbers_that_may_have_been_written_as_they_were_are_not_gone_beyond() {
     }
 }
 
-/// Senders that share a key are told apart by their SAs: what one has sent says nothing of the other.
+/// Senders that share a key are separated by SPI: the numbers of one do not affect the other.
 #[test]
-fn sas_that_receive_under_one_key_are_each_held_to_their_own_numbers() {
-    let disk = Disk::default();
+fn receiving_sas_with_one_key_have_separate_numbers() {
+    let disk = SharedDisk::default();
     let receiving = |spi| SaParams { spi, ..sa(Direction::Receive, OffloadKind::None, EspMode::Transport, false) };
     let mut from = [0x1001, 0x1002].map(|spi| {
-        let mut end = End::new(1);
+        let mut end = SecureEnd::new(1);
         end.key(&[SaParams { spi, ..transmitting(OffloadKind::None) }]);
         end
     });
@@ -286,22 +288,23 @@ fn sas_that_receive_under_one_key_are_each_held_to_their_own_numbers() {
         let mut to = begin(2, &disk);
         to.key(&[receiving(0x1001), receiving(0x1002)]);
         assert_eq!(to.receive(many).len(), 0, "captured");
+        // After a crash, the few numbers up to the mark are lost; after an orderly end no number is.
         let heard: usize = (0..60).map(|_| to.receive([send_one(&mut from[1])]).len()).sum();
         assert!(heard >= 20, "{heard} of the other's");
         kill(to, &disk);
     }
 }
 
-/// Two peers that share a key and an SPI: the one that stays does not take back what was written down of the one that went.
+/// Two peers share a key and an SPI. The remaining SA does not lower the mark of the deleted one.
 #[test]
-fn what_one_that_went_received_stays_written_down_though_another_has_its_key_and_spi() {
-    let disk = Disk::default();
+fn deleted_sa_keeps_its_mark_beside_an_equal_sa() {
+    let disk = SharedDisk::default();
     let of = |direction, from| {
         let tunnel = sa(direction, OffloadKind::None, EspMode::Tunnel, false);
         SaParams { source: address(false, from), ..tunnel }
     };
     let mut senders = [1, 3].map(|from| {
-        let mut end = End::new(from);
+        let mut end = SecureEnd::new(from);
         end.key(&[of(Direction::Transmit, from)]);
         end
     });
@@ -311,6 +314,7 @@ fn what_one_that_went_received_stays_written_down_though_another_has_its_key_and
     assert_eq!(to.receive(captured.iter().cloned()).len(), 9);
     to.receive([send_one(&mut senders[1])]);
     let first = to.keying().find_sa(Direction::Receive, 0x1001, address(false, 1), address(false, 2)).unwrap();
+    // The other SA's mark is the same entry, and its own numbers are lower.
     to.keying().delete_sa(first).unwrap();
     drop(to);
     let mut to = begin(2, &disk);
@@ -320,9 +324,9 @@ fn what_one_that_went_received_stays_written_down_though_another_has_its_key_and
 }
 
 #[test]
-fn what_was_captured_is_not_accepted_by_the_next_process() {
+fn next_process_refuses_captured_packets() {
     for kind in KINDS {
-        let (mut from, disk) = (End::new(1), Disk::default());
+        let (mut from, disk) = (SecureEnd::new(1), SharedDisk::default());
         from.key(&[transmitting(OffloadKind::None)]);
         let captured: Vec<Frame> = (0..20).map(|_| send_one(&mut from)).collect();
         let params = sa(Direction::Receive, kind, EspMode::Transport, false);
@@ -334,7 +338,7 @@ fn what_was_captured_is_not_accepted_by_the_next_process() {
         let mut to = begin(2, &disk);
         to.key(std::slice::from_ref(&params));
         assert_eq!(to.receive(captured[..9].iter().cloned()).len(), 0, "{kind:?}");
-        // Some that come are given up with those that came: not many, where not many come.
+        // New packets up to the mark are lost with the replays. At a low packet rate, these are few.
         let more: usize = (20..60).map(|_| to.receive([send_one(&mut from)]).len()).sum();
         assert!(more >= 30, "{more}");
         let later = send_one(&mut from);
@@ -346,11 +350,12 @@ fn what_was_captured_is_not_accepted_by_the_next_process() {
 }
 
 #[test]
-fn a_sender_that_begins_anew_is_heard_by_a_receiver_that_was_killed() {
-    let disks = [Disk::default(), Disk::default()];
+fn killed_receiver_accepts_a_restarted_sender() {
+    let disks = [SharedDisk::default(), SharedDisk::default()];
     let mut ends = [begin(1, &disks[0]), begin(2, &disks[1])];
     let params =
         [transmitting(OffloadKind::None), sa(Direction::Receive, OffloadKind::None, EspMode::Transport, false)];
+    // Both ends are killed in each round, so each continues from its mark.
     for round in 0..5 {
         ends[0].key(&params[..1]);
         ends[1].key(&params[1..]);
@@ -366,32 +371,32 @@ fn a_sender_that_begins_anew_is_heard_by_a_receiver_that_was_killed() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum KeyStep {
     Add(usize),
     Rekey(prop::sample::Index, usize),
     Delete(prop::sample::Index),
     Send(usize),
-    /// One that was on the wire before.
+    /// A frame captured earlier.
     Replay(prop::sample::Index),
     Reset,
-    /// Of the sender or of the receiver; killed.
+    /// Restart of the sender or the receiver; killed or ended.
     Begin(bool, bool),
     Break(bool),
     Time(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = KeyStep> {
     use prop::sample::Index;
     prop_oneof![
-        4 => (0..KEYS).prop_map(Step::Add),
-        2 => (any::<Index>(), 0..KEYS).prop_map(|(which, key)| Step::Rekey(which, key)),
-        2 => any::<Index>().prop_map(Step::Delete),
-        6 => (1usize..4000).prop_map(Step::Send),
-        3 => any::<Index>().prop_map(Step::Replay),
-        1 => Just(Step::Reset),
-        2 => any::<(bool, bool)>().prop_map(|(sender, killed)| Step::Begin(sender, killed)),
-        1 => any::<bool>().prop_map(Step::Break),
-        2 => (0u64..3000).prop_map(Step::Time),
+        4 => (0..KEYS).prop_map(KeyStep::Add),
+        2 => (any::<Index>(), 0..KEYS).prop_map(|(which, key)| KeyStep::Rekey(which, key)),
+        2 => any::<Index>().prop_map(KeyStep::Delete),
+        6 => (1usize..4000).prop_map(KeyStep::Send),
+        3 => any::<Index>().prop_map(KeyStep::Replay),
+        1 => Just(KeyStep::Reset),
+        2 => any::<(bool, bool)>().prop_map(|(sender, killed)| KeyStep::Begin(sender, killed)),
+        1 => any::<bool>().prop_map(KeyStep::Break),
+        2 => (0u64..3000).prop_map(KeyStep::Time),
     ]
 }
 
@@ -405,14 +410,14 @@ fn protecting(direction: Direction) -> Policy {
     Policy { direction, selector: Selector::ANY, priority: 0, action: Action::Protect(Template::transport(1)) }
 }
 
-/// Frames that leave, all of them.
-fn frames(end: &mut End) -> Vec<Frame> {
+/// Returns all frames that leave.
+fn frames(end: &mut SecureEnd) -> Vec<Frame> {
     let mut frames = Vec::new();
     for _ in 0..20 {
         end.secure.flush(NOW);
         end.device.process(NOW);
         frames.extend(core::iter::from_fn(|| end.device.poll_frame(NOW)));
-        let _reset = end.secure.poll_event();
+        let _ = end.secure.poll_event();
     }
     frames
 }
@@ -421,11 +426,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn no_number_is_sent_or_received_twice_under_a_key(
+    fn no_number_is_used_twice_under_a_key(
         steps in prop::collection::vec(step(), 1..80),
         kinds in prop::sample::select(KINDS.into_iter().flat_map(|from| KINDS.map(|to| [from, to])).collect::<Vec<_>>()),
     ) {
-        let disks = [Disk::default(), Disk::default()];
+        let disks = [SharedDisk::default(), SharedDisk::default()];
         let open = |which: usize| {
             let mut end = begin(which as u8 + 1, &disks[which]);
             end.keying().add_policy(protecting([Direction::Transmit, Direction::Receive][which])).unwrap();
@@ -433,13 +438,13 @@ proptest! {
         };
         let mut ends = [open(0), open(1)];
         let (mut spi, mut sas, mut now) = (0x1000, Vec::<SaId>::new(), NOW);
-        // What each SPI's key is; what was on the wire, by key and number; and what came out at the other end.
+        // The key of each SPI; the numbers on the wire by key; and the packets delivered at the other end.
         let (mut keys, mut used, mut came) = (HashMap::new(), HashSet::new(), HashSet::new());
         let (mut wire, mut word) = (Vec::<Frame>::new(), 0u32);
         for step in steps {
             let mut arriving = Vec::new();
             match step {
-                Step::Add(which) => {
+                KeyStep::Add(which) => {
                     spi += 1;
                     let params = SaParams { spi, key: key(which), ..transmitting(kinds[0]) };
                     if let Ok(added) = ends[0].keying().add_sa(now, params) {
@@ -447,29 +452,29 @@ proptest! {
                         keys.insert(spi, which);
                     }
                 }
-                Step::Rekey(old, which) => {
+                KeyStep::Rekey(old, which) => {
                     spi += 1;
                     if !sas.is_empty() && let Ok(added) = ends[0].keying().rekey_sa(now, *old.get(&sas), spi, key(which)) {
                         sas.push(added.sa);
                         keys.insert(spi, which);
                     }
                 }
-                Step::Delete(which) => {
+                KeyStep::Delete(which) => {
                     if !sas.is_empty() {
                         let gone = sas.remove(which.index(sas.len()));
                         ends[0].keying().delete_sa(gone).unwrap();
                     }
                 }
-                Step::Send(bytes) => {
+                KeyStep::Send(bytes) => {
                     word += 1;
                     let data = [&word.to_be_bytes()[..], &vec![7; bytes]].concat();
-                    let _or_refused = ends[0].secure.transmit(now, tcp(false, &data, None), &NoRecords);
+                    let _ = ends[0].secure.transmit(now, tcp(false, &data, None), &NoRecords);
                 }
-                Step::Replay(which) => arriving.extend((!wire.is_empty()).then(|| which.get(&wire).clone())),
-                Step::Reset => ends.iter_mut().for_each(|end| end.device.reset(NOW)),
-                Step::Begin(sender, killed) => {
+                KeyStep::Replay(which) => arriving.extend((!wire.is_empty()).then(|| which.get(&wire).clone())),
+                KeyStep::Reset => ends.iter_mut().for_each(|end| end.device.reset(NOW)),
+                KeyStep::Begin(sender, killed) => {
                     let which = usize::from(!sender);
-                    // What was posted leaves first; it is on the wire whatever becomes of the process.
+                    // Posted packets leave first; they are on the wire even if the process is killed.
                     let before = disks[which].content().clone();
                     if sender {
                         arriving.extend(frames(&mut ends[0]));
@@ -478,13 +483,13 @@ proptest! {
                     let (fresh, broken) = (open(which), before.broken);
                     drop(core::mem::replace(&mut ends[which], fresh));
                     if killed {
-                        *disks[which].content() = Content { broken, ..before };
+                        *disks[which].content() = DiskContent { broken, ..before };
                     }
-                    // It read what was there before: read again what is there by now.
+                    // The new process read the store before; it reads the current state now.
                     ends[which] = open(which);
                 }
-                Step::Break(broken) => disks.iter().for_each(|disk| disk.content().broken = broken),
-                Step::Time(milliseconds) => now += Duration::from_millis(milliseconds),
+                KeyStep::Break(broken) => disks.iter().for_each(|disk| disk.content().broken = broken),
+                KeyStep::Time(milliseconds) => now += Duration::from_millis(milliseconds),
             }
             for frame in frames(&mut ends[0]) {
                 arriving.push(frame);
@@ -494,10 +499,12 @@ proptest! {
                 let replayed = wire.iter().any(|before| before.data == frame.data);
                 let which = keys[&at.spi];
                 let number = u64::from_be_bytes(frame.data[at.esp + 8..at.esp + 16].try_into().unwrap());
+                // A number may appear on the wire again only as a copy of the captured frame.
                 prop_assert!(replayed || used.insert((which, number)), "key {which} sent {number} twice");
                 wire.push(frame.clone());
+                // The receiver learns each SA when its first frame arrives, as from a perfect keying daemon.
                 let params = sa(Direction::Receive, kinds[1], EspMode::Transport, false);
-                let _there_already = ends[1].keying().add_sa(now, SaParams { spi: at.spi, key: key(which), ..params });
+                let _ = ends[1].keying().add_sa(now, SaParams { spi: at.spi, key: key(which), ..params });
                 frames(&mut ends[1]);
                 for plain in ends[1].receive([frame]) {
                     let word: [u8; 4] = plain[54..58].try_into().unwrap();
@@ -509,8 +516,8 @@ proptest! {
 }
 
 #[test]
-fn an_sa_that_is_lent_is_the_devices_alone_and_its_key_is_of_no_use_to_the_next_process() {
-    let disk = Disk::default();
+fn lent_sa_belongs_to_the_device_and_its_key_is_used_up() {
+    let disk = SharedDisk::default();
     let mut end = begin(1, &disk);
     let whole = sa(Direction::Transmit, OffloadKind::Packet, EspMode::Transport, false);
     let others = [
@@ -528,10 +535,10 @@ fn an_sa_that_is_lent_is_the_devices_alone_and_its_key_is_of_no_use_to_the_next_
     assert_eq!(lent.len(), 1, "neither another's, nor one that the device has not");
     assert_eq!(end.keying().lend_sas(Direction::Transmit, 1).as_ref(), Ok(&lent), "it is lent once");
     assert_eq!(end.keying().lend_sas(Direction::Receive, 1), Ok(Vec::new()));
-    // The host's own packets leave by the other one, though that is older.
+    // The host's own packets use the other SA, although that one is older.
     let frames = end.send(tcp(false, b"hello", None));
     assert_eq!(frames[0].data[34..38], 0x1003u32.to_be_bytes());
-    // A device that was reset knows no numbers, and neither does the host.
+    // After a reset, neither the device nor the host knows the lent SA's numbers.
     end.device.reset(NOW);
     end.device.process(NOW);
     while end.secure.poll_event().is_some() {}
@@ -544,10 +551,10 @@ fn an_sa_that_is_lent_is_the_devices_alone_and_its_key_is_of_no_use_to_the_next_
     assert_eq!(next.keying().lend_sas(Direction::Transmit, 1), Err(KeyingError::UsedUp));
     let told = core::iter::from_fn(|| next.keying().poll_sa_event());
     assert!(told.eq([SaEvent::SoftLimit { sa, limit: Limit::Packets }]), "it needs a successor");
-    // Which one gets, whatever became of its predecessor.
+    // A successor is accepted, whatever happened to the predecessor.
     next.key(&[SaParams { spi: 0x1004, key: EspKey::new(EspSuite::Aes128Gcm, &[10; 20]).unwrap(), ..whole }]);
     assert_eq!(next.keying().lend_sas(Direction::Transmit, 1).map(|lent| lent.len()), Ok(1));
-    // What cannot be written down is not lent.
+    // An SA is not lent if its mark cannot be written.
     next.key(&others[..1]);
     disk.content().broken = true;
     assert_eq!(next.keying().lend_sas(Direction::Transmit, 2), Err(KeyingError::NotWritten));
@@ -556,14 +563,14 @@ fn an_sa_that_is_lent_is_the_devices_alone_and_its_key_is_of_no_use_to_the_next_
 }
 
 #[test]
-fn a_receiving_sa_that_is_lent_opens_nothing_for_this_host() {
-    let (mut sender, mut end) = (End::new(1), begin(2, &Disk::default()));
+fn lent_receiving_sa_opens_no_packet_of_this_host() {
+    let (mut sender, mut end) = (SecureEnd::new(1), begin(2, &SharedDisk::default()));
     let params = |direction, offload| sa(direction, offload, EspMode::Transport, false);
     sender.key(&[params(Direction::Transmit, OffloadKind::None)]);
     end.key(&[params(Direction::Receive, OffloadKind::Packet)]);
     assert_eq!(end.keying().lend_sas(Direction::Receive, 1).map(|lent| lent.len()), Ok(1));
     let frame = sender.send(tcp(false, b"hello", None)).remove(0);
-    // The device does not know it any more, and which numbers came nobody else does.
+    // The device lost the SA, and only the device knew the received numbers.
     end.device.reset(NOW);
     end.device.process(NOW);
     while end.secure.poll_event().is_some() {}
@@ -571,9 +578,10 @@ fn a_receiving_sa_that_is_lent_opens_nothing_for_this_host() {
     assert_eq!(end.counted("XfrmInStateExpired"), 2);
 }
 
-/// What a NIC's switch sends finds them by the device's own policies: of two, the newer one, and after that is gone, the other.
+/// Packets from a NIC's switch find lent SAs by the device's own policies: the newer of two SAs, and after its deletion
+/// the other.
 #[test]
-fn policies_lead_what_a_switch_sends_to_sas_that_are_lent() {
+fn switch_packets_find_lent_sas_by_policy() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     let (mut device, mut host, mut eswitch) = switched_nic(config, SwitchConfig::default());
     eswitch.command(EswitchCommand::Mode(SwitchMode::Switchdev)).unwrap();
@@ -588,11 +596,12 @@ fn policies_lead_what_a_switch_sends_to_sas_that_are_lent() {
     keying.add_sa(NOW, first).unwrap();
     let packet = frame(&tcp(false, b"of a machine", None));
     let mut spi = |secure: &mut SecureDevice| {
-        // What the host asked for comes first.
+        // The host's own requests are processed first.
         for _ in 0..4 {
             secure.flush(NOW);
             device.process(NOW);
         }
+        // The packet enters at the switch and never passes the IPsec layer.
         assert!(eswitch.send(Vport::Uplink, packet.data.clone()));
         device.process(NOW);
         let sent: Vec<Frame> = core::iter::from_fn(|| device.poll_frame(NOW)).collect();

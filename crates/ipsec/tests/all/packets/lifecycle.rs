@@ -1,6 +1,6 @@
-//! What becomes of SAs: limits that are reached, devices that are reset under them, and who hears of it.
+//! The lifecycle of SAs: limits, device resets, and the events that report them.
 
-use super::rig::{End, NOW, sa, tcp};
+use super::rig::{NOW, SecureEnd, sa, tcp};
 use bytes::Bytes;
 use ipsec::{KeyingError, SaEvent, SaId};
 use nic_sim::frame::Frame;
@@ -26,22 +26,22 @@ fn packets(soft: Option<u64>, hard: u64) -> Lifetime {
     Lifetime { soft: limits(soft), hard: limits(Some(hard)) }
 }
 
-fn only_sa(end: &End) -> SaId {
+fn only_sa(end: &SecureEnd) -> SaId {
     end.secure.sad().ids().next().unwrap()
 }
 
-/// The device works and is heard until there is nothing left to do.
-fn run(end: &mut End) {
+/// Runs the device and polls the layer until both are idle.
+fn run(end: &mut SecureEnd) {
     for _ in 0..100 {
         end.secure.flush(NOW);
         end.device.process(NOW);
         assert!(end.device.poll_frame(NOW).is_none(), "nothing was to be sent");
-        let _reset = end.secure.poll_event();
+        let _ = end.secure.poll_event();
     }
 }
 
-/// Adds SAs until the device's ring is full, and one waits.
-fn fill_ring(end: &mut End) -> Vec<SaId> {
+/// Adds SAs until the device's ring is full and one SA waits.
+fn fill_ring(end: &mut SecureEnd) -> Vec<SaId> {
     let mut added: Vec<SaId> = Vec::new();
     while added.last().is_none_or(|last| end.secure.offloaded(*last) == OffloadKind::Packet) {
         assert!(added.len() < 10_000, "no ring is so long");
@@ -54,23 +54,23 @@ fn fill_ring(end: &mut End) -> Vec<SaId> {
 }
 
 #[test]
-fn an_sa_added_after_a_reset_is_not_lost_with_those_before() {
+fn sa_added_after_a_reset_is_not_lost() {
     for (kind, counter) in
         [(OffloadKind::Crypto, "ipsec_crypto_rx_pkts"), (OffloadKind::Packet, "ipsec_packet_rx_pkts")]
     {
-        let mut to = End::new(2);
+        let mut to = SecureEnd::new(2);
         to.key(&[receiving(kind)]);
         let old = only_sa(&to);
         to.device.reset(NOW);
         to.device.process(NOW);
-        // Keying hears of it before the stack does.
+        // The keying daemon gets the event before the stack polls.
         assert_eq!(to.events(), [SaEvent::OffloadLost { sa: old }]);
         let new = to.keying().add_sa(NOW, SaParams { spi: 0x2001, ..receiving(kind) }).unwrap();
         assert_eq!(to.secure.poll_event(), Some(DeviceEvent::Reset));
-        to.settle();
+        to.drain();
         assert_eq!(to.events(), []);
         assert_eq!((to.secure.offloaded(old), to.secure.offloaded(new.sa)), (OffloadKind::None, kind));
-        let mut from = End::new(1);
+        let mut from = SecureEnd::new(1);
         from.key(&[SaParams { spi: 0x2001, ..transmitting(OffloadKind::None) }]);
         let frames = from.send(tcp(false, b"hello", None));
         assert_eq!((to.receive(frames).len(), to.counted(counter)), (1, 1), "{kind:?}");
@@ -78,21 +78,23 @@ fn an_sa_added_after_a_reset_is_not_lost_with_those_before() {
 }
 
 #[test]
-fn what_waits_for_the_device_is_not_forgotten_by_a_reset() {
-    let mut end = End::new(2);
+fn reset_keeps_sas_that_wait_for_the_device() {
+    let mut end = SecureEnd::new(2);
     let added = fill_ring(&mut end);
     let (waiting, in_device) = added.split_last().unwrap();
     end.device.reset(NOW);
     run(&mut end);
     assert_eq!(end.secure.offloaded(*waiting), OffloadKind::Packet);
+    // Every offloaded SA is reported, although there are more than the limit of acquires.
     let lost: Vec<SaEvent> = in_device.iter().map(|sa| SaEvent::OffloadLost { sa: *sa }).collect();
     assert_eq!(end.events(), lost, "each of them is told of, however many they are");
 }
 
 #[test]
-fn an_sa_that_comes_to_the_device_late_takes_late_packets_and_no_replays() {
-    let (mut from, mut to) = (End::new(1), End::new(2));
+fn late_offload_accepts_late_packets_and_no_replays() {
+    let (mut from, mut to) = (SecureEnd::new(1), SecureEnd::new(2));
     from.key(&[transmitting(OffloadKind::None)]);
+    // With a full ring, the SA stays in software at first.
     fill_ring(&mut to);
     let action = Action::Protect(Template::transport(1));
     to.keying()
@@ -111,9 +113,9 @@ fn an_sa_that_comes_to_the_device_late_takes_late_packets_and_no_replays() {
 
 #[test]
 fn packets_past_the_device_count_against_a_lifetime() {
-    // Of so many packets, one comes in fragments.
+    // One packet out of `one_of` comes in fragments.
     for one_of in [1, 2, 3, 100] {
-        let (mut from, mut to) = (End::new(1), End::new(2));
+        let (mut from, mut to) = (SecureEnd::new(1), SecureEnd::new(2));
         from.key(&[SaParams { mode: EspMode::Tunnel, ..transmitting(OffloadKind::None) }]);
         let lifetime = packets(Some(3), 6);
         to.key(&[SaParams { mode: EspMode::Tunnel, lifetime, ..receiving(OffloadKind::Packet) }]);
@@ -124,7 +126,8 @@ fn packets_past_the_device_count_against_a_lifetime() {
                 frames = in_fragments(&frames[0]);
             }
             delivered += to.receive(frames).len();
-            to.settle();
+            // Limits take effect when the device's event has reached the layer.
+            to.drain();
         }
         let sa = only_sa(&to);
         let limit = Limit::Packets;
@@ -138,9 +141,10 @@ fn packets_past_the_device_count_against_a_lifetime() {
 }
 
 #[test]
-fn a_lifetime_goes_on_where_it_was_when_the_device_is_lost() {
+fn lifetime_continues_when_the_device_is_lost() {
     for direction in [Direction::Transmit, Direction::Receive] {
-        let (mut ends, counting) = ([End::new(1), End::new(2)], usize::from(direction == Direction::Receive));
+        let (mut ends, counting) =
+            ([SecureEnd::new(1), SecureEnd::new(2)], usize::from(direction == Direction::Receive));
         let lifetime = packets(Some(3), 6);
         let whole = |own: SaParams| {
             if own.direction == direction { SaParams { lifetime, offload: OffloadKind::Packet, ..own } } else { own }
@@ -149,11 +153,12 @@ fn a_lifetime_goes_on_where_it_was_when_the_device_is_lost() {
         ends[1].key(&[whole(receiving(OffloadKind::None))]);
         let (mut delivered, mut told) = (0, Vec::new());
         for number in 0..10 {
+            // After the soft limit and before the hard one.
             if number == 4 {
                 ends[counting].device.reset(NOW);
                 run(&mut ends[counting]);
             }
-            let _refused_at_the_end = ends[0].secure.transmit(NOW, tcp(false, b"x", None), &NoRecords);
+            let _ = ends[0].secure.transmit(NOW, tcp(false, b"x", None), &NoRecords);
             let frames = ends[0].frames();
             delivered += ends[1].receive(frames).len();
             told.extend(ends[counting].events().into_iter().filter(|event| !matches!(event, SaEvent::Acquire { .. })));
@@ -166,9 +171,9 @@ fn a_lifetime_goes_on_where_it_was_when_the_device_is_lost() {
 }
 
 #[test]
-fn a_burst_for_which_too_few_packets_are_left_ends_the_sa_and_that_is_told() {
+fn burst_beyond_the_lifetime_ends_the_sa_with_an_event() {
     for kind in ALL {
-        let mut end = End::new(1);
+        let mut end = SecureEnd::new(1);
         end.key(&[SaParams { lifetime: packets(None, 10), ..transmitting(kind) }]);
         let burst = || tcp(false, &[1; 12_000], Some(1000));
         assert_ne!(end.secure.transmit(NOW, burst(), &NoRecords), TransmitResult::Posted);
@@ -176,17 +181,17 @@ fn a_burst_for_which_too_few_packets_are_left_ends_the_sa_and_that_is_told() {
         assert_eq!(end.events(), [SaEvent::HardLimit { sa, limit: Limit::Packets }], "{kind:?}");
         let key = EspKey::new(EspSuite::Aes128Gcm, &[8; 20]).unwrap();
         end.keying().add_sa(NOW, SaParams { spi: 0x2001, key, ..transmitting(kind) }).unwrap();
-        end.settle();
+        end.drain();
         assert_eq!(end.send(burst()).len(), 12, "a successor takes over, {kind:?}");
         assert_eq!(end.counted("XfrmOutStateExpired"), 1);
     }
 }
 
-/// The device joins what it opened: more comes at once than is left.
+/// The device joins opened packets, so one joined packet may exceed the rest of the lifetime.
 #[test]
-fn joined_packets_for_which_too_few_are_left_end_the_sa_and_that_is_told() {
+fn joined_packet_beyond_the_lifetime_ends_the_sa() {
     for kind in [OffloadKind::None, OffloadKind::Crypto] {
-        let (mut from, mut to) = (End::new(1), End::new(2));
+        let (mut from, mut to) = (SecureEnd::new(1), SecureEnd::new(2));
         from.key(&[transmitting(OffloadKind::None)]);
         to.key(&[SaParams { lifetime: packets(None, 5), ..receiving(kind) }]);
         let sa = only_sa(&to);
@@ -201,8 +206,8 @@ fn joined_packets_for_which_too_few_are_left_end_the_sa_and_that_is_told() {
 }
 
 #[test]
-fn packets_without_an_sa_take_no_room_from_limits() {
-    let mut end = End::new(1);
+fn acquire_events_leave_room_for_limit_events() {
+    let mut end = SecureEnd::new(1);
     end.key(&[SaParams { lifetime: packets(Some(1), 2), ..transmitting(OffloadKind::None) }]);
     let mut wanted = |host: u16| {
         let mut packet = tcp(false, b"x", None);
@@ -210,6 +215,7 @@ fn packets_without_an_sa_take_no_room_from_limits() {
         assert_ne!(end.secure.transmit(NOW, packet, &NoRecords), TransmitResult::Posted);
     };
     (0..5).for_each(|_| wanted(1000));
+    // More destinations than the event queue holds acquires.
     (1000..3000).for_each(&mut wanted);
     end.send(tcp(false, b"x", None));
     end.send(tcp(false, b"x", None));
@@ -225,15 +231,15 @@ fn packets_without_an_sa_take_no_room_from_limits() {
 }
 
 #[test]
-fn a_living_sa_gets_another_lifetime_and_a_dead_one_none() {
+fn only_a_living_sa_accepts_a_new_lifetime() {
     for kind in ALL {
-        let mut end = End::new(1);
+        let mut end = SecureEnd::new(1);
         end.key(&[SaParams { lifetime: packets(None, 5), ..transmitting(kind) }]);
         let sa = only_sa(&end);
-        let sent = |end: &mut End| end.send(tcp(false, b"x", None)).len();
+        let sent = |end: &mut SecureEnd| end.send(tcp(false, b"x", None)).len();
         assert_eq!((0..3).map(|_| sent(&mut end)).sum::<usize>(), 3);
         end.keying().update_sa(NOW, sa, packets(Some(2), 4)).unwrap();
-        end.settle();
+        end.drain();
         assert_eq!((0..4).map(|_| sent(&mut end)).sum::<usize>(), 4, "counted from the update on, {kind:?}");
         let limit = Limit::Packets;
         assert_eq!(end.events(), [SaEvent::SoftLimit { sa, limit }, SaEvent::HardLimit { sa, limit }]);
@@ -246,11 +252,12 @@ fn a_living_sa_gets_another_lifetime_and_a_dead_one_none() {
 }
 
 #[test]
-fn no_successor_uses_nonces_of_an_sa_that_is_there() {
+fn rekeying_with_used_nonces_is_refused() {
     let key = |suite, byte| EspKey::new(suite, &[byte; 20]).unwrap();
+    // GCM and GMAC with one key use the same nonces, in either order.
     for suites in [[EspSuite::Aes128Gcm, EspSuite::Aes128Gmac], [EspSuite::Aes128Gmac, EspSuite::Aes128Gcm]] {
         for direction in [Direction::Transmit, Direction::Receive] {
-            let mut end = End::new(1);
+            let mut end = SecureEnd::new(1);
             end.key(&[SaParams {
                 key: key(suites[0], 7),
                 ..sa(direction, OffloadKind::None, EspMode::Transport, false)
@@ -263,7 +270,7 @@ fn no_successor_uses_nonces_of_an_sa_that_is_there() {
             assert_eq!(rekey(a, 0x2001, suites[1], 7), reused, "the other suite has the same nonces");
             let b = rekey(a, 0x2001, suites[0], 8).unwrap();
             assert_eq!(rekey(a, 0x2001, suites[0], 8), Err(KeyingError::Exists), "said again");
-            // Whoever receives chooses no nonces.
+            // A receiver does not choose nonces.
             let sends = direction == Direction::Transmit;
             assert_eq!(rekey(a, 0x2002, suites[1], 8) == reused, sends, "two successors");
             assert_eq!(rekey(b, 0x2003, suites[0], 7) == reused, sends, "and back");
@@ -275,9 +282,9 @@ fn no_successor_uses_nonces_of_an_sa_that_is_there() {
 }
 
 #[test]
-fn a_policy_that_is_deleted_protects_and_lets_pass_no_more() {
+fn deleted_policy_has_no_effect() {
     for kind in ALL {
-        let mut end = End::new(1);
+        let mut end = SecureEnd::new(1);
         end.key(&[transmitting(kind)]);
         assert_eq!(end.send(tcp(false, b"x", None)).len(), 1);
         let mut delete = |priority| end.keying().delete_policy(Direction::Transmit, &Selector::ANY, priority);
@@ -293,8 +300,8 @@ fn a_policy_that_is_deleted_protects_and_lets_pass_no_more() {
 }
 
 #[test]
-fn esp_in_udp_that_would_not_be_known_is_refused() {
-    let mut end = End::new(2);
+fn esp_in_udp_with_invalid_ports_is_refused() {
+    let mut end = SecureEnd::new(2);
     let mut add = |params: SaParams, source_port, destination_port| {
         let encapsulation = Some(UdpEncapsulation { source_port, destination_port });
         end.keying().add_sa(NOW, SaParams { encapsulation, ..params }).map(drop)
@@ -307,7 +314,7 @@ fn esp_in_udp_that_would_not_be_known_is_refused() {
     assert_eq!(add(out, 4500, 31_000), Ok(()), "and here, where it is to go");
 }
 
-/// A frame as a path of 700 bytes delivers it.
+/// Returns a frame as fragments for a path of 700 bytes.
 fn in_fragments(frame: &Frame) -> Vec<Frame> {
     let header = frame.data[..34].into();
     let fragments = [frame.data.slice(34..)].into_iter().collect();

@@ -1,4 +1,4 @@
-//! Packet by packet: what each way of working on ESP puts on the wire, and what it makes of what comes from there.
+//! Packet tests: the bytes that each kind of offload sends, and the handling of each received packet.
 
 mod answers;
 mod bad_wire;
@@ -28,16 +28,16 @@ use offload_api::{
 };
 use offload_base::Seq;
 use proptest::prelude::*;
-use rig::{End, NOW, pair, payload, sa, tcp};
+use rig::{NOW, SecureEnd, pair, payload, sa, tcp};
 
 const KINDS: [OffloadKind; 3] = [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet];
 const MODES: [EspMode; 2] = [EspMode::Transport, EspMode::Tunnel];
 
 proptest! {
-    /// The explicit IV is the 64-bit sequence number, so nothing on the wire tells who did the work.
+    /// The explicit IV is the 64-bit sequence number, so the wire does not show which component encrypted.
     #[test]
-    fn all_ways_put_the_same_bytes_on_the_wire(
-        // The largest segment that IPv6 in a tunnel in UDP over IPv6 has room for: 1358.
+    fn all_offloads_put_the_same_bytes_on_the_wire(
+        // 1358 is the largest segment that fits IPv6 in a tunnel in UDP over IPv6.
         payloads in prop::collection::vec((0usize..6000, 200u16..=1358), 1..5),
         mode in prop::sample::select(MODES.to_vec()),
         ipv6: bool,
@@ -50,7 +50,7 @@ proptest! {
         let mut wires = Vec::new();
         let encapsulation = udp.then_some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
         for kind in KINDS {
-            let mut end = End::new(1);
+            let mut end = SecureEnd::new(1);
             let kind = taken(kind, encapsulation);
             let key = EspKey::new(suite, &vec![7; suite.key_len() + 4]).unwrap();
             let params = sa(Direction::Transmit, kind, mode, ipv6);
@@ -69,13 +69,13 @@ proptest! {
     }
 }
 
-/// What becomes of a kind of offload: in UDP, devices have packet offload only.
+/// Returns the kind of offload that a device accepts: ESP in UDP only with packet offload.
 fn taken(kind: OffloadKind, encapsulation: Option<UdpEncapsulation>) -> OffloadKind {
     if encapsulation.is_some() && kind == OffloadKind::Crypto { OffloadKind::None } else { kind }
 }
 
 #[test]
-fn every_sender_is_heard_by_every_receiver() {
+fn every_receiver_opens_packets_of_every_sender() {
     let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
     let gmac = EspKey::new(EspSuite::Aes128Gmac, &[7; 20]).unwrap();
     let gcm = sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false).key;
@@ -84,11 +84,12 @@ fn every_sender_is_heard_by_every_receiver() {
     for (mode, encapsulation, key) in ways {
         for (sender, receiver) in KINDS.into_iter().flat_map(|sender| KINDS.map(|receiver| (sender, receiver))) {
             let what = format!("{sender:?} to {receiver:?}, {mode:?}, {encapsulation:?}, {:?}", key.suite());
-            let mut ends = [End::new(1), End::new(2)];
+            let mut ends = [SecureEnd::new(1), SecureEnd::new(2)];
             let [sender, receiver] = [sender, receiver].map(|kind| taken(kind, encapsulation));
             for (end, direction, kind) in [(0, Direction::Transmit, sender), (1, Direction::Receive, receiver)] {
                 ends[end].key(&[SaParams { encapsulation, key: key.clone(), ..sa(direction, kind, mode, false) }]);
             }
+            // Long enough for several segments.
             let data: Vec<u8> = (0..5000u32).map(|at| at as u8).collect();
             let sent = ends[0].send(tcp(false, &data, Some(1300)));
             let arrived = ends[1].receive(sent);
@@ -102,18 +103,18 @@ fn every_sender_is_heard_by_every_receiver() {
     }
 }
 
-/// Whatever is late, doubled or lost: a window of the device's takes what one of the host's takes.
+/// For late, duplicated and lost packets, the device's wide window decides as the host's window does.
 #[test]
-fn a_wide_window_of_the_device_is_the_hosts() {
+fn wide_window_of_the_device_equals_the_hosts() {
     let mut order = offload_base::Seed(5).stream("late packets");
     for window in [32, 256, 512, 4096] {
         let params =
             |direction, kind| SaParams { replay_window: window, ..sa(direction, kind, EspMode::Transport, false) };
-        let mut from = End::new(1);
+        let mut from = SecureEnd::new(1);
         from.key(&[params(Direction::Transmit, OffloadKind::None)]);
         let frames: Vec<_> = (0..6000).flat_map(|_| from.send(tcp(false, b"one of many", None))).collect();
         let takes = |kind, shown: &[usize]| {
-            let mut to = End::new(2);
+            let mut to = SecureEnd::new(2);
             to.key(&[params(Direction::Receive, kind)]);
             let arrived = shown.iter().map(|at| to.receive([frames[*at].clone()]).len()).collect::<Vec<_>>();
             assert_eq!(to.counted("ipsec_sw_rx_pkts") > 0, kind == OffloadKind::None);
@@ -124,16 +125,16 @@ fn a_wide_window_of_the_device_is_the_hosts() {
             let back = (order.next_u64() % (2 * u64::from(window))) as usize;
             shown.push((4 * step).saturating_sub(back));
         }
-        // What the device has not seen in its window, the host has, and the other way round: neither takes anything twice.
+        // The two windows see the same packets, so their decisions are equal.
         assert_eq!(takes(OffloadKind::Packet, &shown), takes(OffloadKind::None, &shown), "{window}");
     }
 }
 
 #[test]
-fn a_packet_that_the_device_refuses_uses_up_no_number() {
+fn packet_refused_by_the_device_uses_no_number() {
     let [mut from, mut to] = pair(OffloadKind::Crypto, OffloadKind::None, EspMode::Transport);
     let mut frames = from.send(tcp(false, b"first", None));
-    // No device holds ESP packets back to a rate.
+    // No device paces ESP packets, so this request is refused.
     let mut refused = tcp(false, b"second", None);
     refused.ask.rate = core::num::NonZeroU64::new(1_000_000);
     frames.extend(from.send(refused));
@@ -146,7 +147,7 @@ fn a_packet_that_the_device_refuses_uses_up_no_number() {
 }
 
 #[test]
-fn a_reset_leaves_no_number_to_be_used_again() {
+fn reset_repeats_no_number() {
     for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
         let [mut from, mut to] = pair(kind, OffloadKind::None, EspMode::Tunnel);
         let mut frames = from.send(tcp(false, &[1; 4000], Some(1300)));
@@ -155,6 +156,7 @@ fn a_reset_leaves_no_number_to_be_used_again() {
         assert_eq!(from.secure.poll_event(), Some(offload_api::DeviceEvent::Reset));
         assert!(matches!(from.events()[..], [SaEvent::OffloadLost { .. }]));
         frames.extend(from.send(tcp(false, &[2; 4000], Some(1300))));
+        // The host continues after the highest number that the device can have used.
         let numbers: Vec<u8> = frames.iter().map(|frame| frame.data[41]).collect();
         assert_eq!(numbers, (1..=numbers.len() as u8).collect::<Vec<_>>(), "{kind:?}");
         assert_eq!(to.receive(frames).len(), 8);
@@ -163,12 +165,12 @@ fn a_reset_leaves_no_number_to_be_used_again() {
 }
 
 #[test]
-fn lifetimes_are_counted_by_the_device() {
+fn device_counts_lifetimes() {
     use offload_api::{Lifetime, Limit, Limits};
     let limits = |packets| Limits { packets: Some(packets), ..Limits::default() };
     let lifetime = Lifetime { soft: limits(3), hard: limits(6) };
     for direction in [Direction::Transmit, Direction::Receive] {
-        let mut ends = [End::new(1), End::new(2)];
+        let mut ends = [SecureEnd::new(1), SecureEnd::new(2)];
         let whole = |own| if own == direction { OffloadKind::Packet } else { OffloadKind::None };
         let params = |own| {
             let params = sa(own, whole(own), EspMode::Transport, false);
@@ -176,13 +178,14 @@ fn lifetimes_are_counted_by_the_device() {
         };
         ends[0].key(&[params(Direction::Transmit)]);
         ends[1].key(&[params(Direction::Receive)]);
+        // Only this end has a lifetime, and its device counts.
         let counting = usize::from(direction == Direction::Receive);
         let (mut arrived, mut told) = (0, Vec::new());
         for _ in 0..10 {
-            let _refused_at_the_end = ends[0].secure.transmit(NOW, tcp(false, b"x", None), &offload_api::NoRecords);
+            let _ = ends[0].secure.transmit(NOW, tcp(false, b"x", None), &offload_api::NoRecords);
             let frames = ends[0].frames();
             arrived += ends[1].receive(frames).len();
-            ends[counting].settle();
+            ends[counting].drain();
             told.extend(ends[counting].events());
         }
         assert_eq!(arrived, 6, "{direction:?}");
@@ -206,14 +209,15 @@ fn tls_of_a_protected_flow_stays_in_software() {
 }
 
 #[test]
-fn tls_that_passes_leaves_the_device_when_it_is_given_up() {
-    let mut end = End::new(1);
+fn bypassed_tls_context_can_be_removed() {
+    let mut end = SecureEnd::new(1);
     end.keying().set_default(Direction::Receive, true);
     end.keying().set_default(Direction::Transmit, true);
     let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[1; 16], [2; 12]).unwrap();
     let handle = end.secure.tls().unwrap().add(&flow, Direction::Receive, Seq(7), 0, &key).unwrap();
-    let contexts = |end: &mut End| {
+    // The device removes a context only after the driver has processed its events.
+    let contexts = |end: &mut SecureEnd| {
         for _ in 0..4 {
             end.device.process(NOW);
             assert!(end.device.poll_frame(NOW).is_none());
@@ -227,9 +231,9 @@ fn tls_that_passes_leaves_the_device_when_it_is_given_up() {
 }
 
 #[test]
-fn what_stops_to_be_keyed_stops() {
+fn traffic_stops_when_its_sa_is_deleted() {
     for kind in KINDS {
-        let mut from = End::new(1);
+        let mut from = SecureEnd::new(1);
         from.key(&[sa(Direction::Transmit, kind, EspMode::Transport, false)]);
         assert_eq!(from.send(tcp(false, b"protected", None)).len(), 1);
         let id = from.secure.sad().ids().next().unwrap();

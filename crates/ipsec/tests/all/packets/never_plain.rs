@@ -1,7 +1,7 @@
-//! Whatever becomes of SAs, policies and the device: what is to be protected leaves as ESP, or not at all, and never under a
-//! nonce that was used before.
+//! Whatever happens to SAs, policies and the device: packets to be protected leave as ESP or not at all, and never with
+//! a used nonce.
 
-use super::rig::{End, NOW, datagram, sa, tcp};
+use super::rig::{NOW, SecureEnd, datagram, sa, tcp};
 use super::{KINDS, MODES};
 use core::time::Duration;
 use ipsec::{KeyingError, SaId};
@@ -16,38 +16,38 @@ use proptest::prelude::*;
 use std::collections::HashSet;
 
 #[derive(Clone, Debug)]
-enum Step {
-    /// Bytes, and of how many each packet is.
+enum PolicyStep {
+    /// A stream's length, and the payload per packet.
     Stream(usize, u16),
-    /// A datagram of so many bytes, in fragments of a path.
+    /// A datagram's length, and the MTU of the fragments.
     Datagram(usize, u16),
     Add(OffloadKind, Option<u64>),
     Rekey(prop::sample::Index),
     Update(prop::sample::Index, u64),
     Delete(prop::sample::Index),
-    /// A policy that names ports, and one that does not.
+    /// A policy, with or without ports.
     AddPolicy(bool),
     DeletePolicy(bool),
     Reset,
-    /// The device does nothing meanwhile.
+    /// Whether the device is suspended.
     Stall(bool),
     Time(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = PolicyStep> {
     let kind = prop::sample::select(KINDS.to_vec());
     prop_oneof![
-        4 => (0usize..4000, 100u16..1400).prop_map(|(bytes, mss)| Step::Stream(bytes, mss)),
-        3 => (0usize..4000, prop::sample::select(vec![600u16, 1400, 1500])).prop_map(|(bytes, mtu)| Step::Datagram(bytes, mtu)),
-        2 => (kind, prop::option::of(1u64..8)).prop_map(|(kind, hard)| Step::Add(kind, hard)),
-        1 => any::<prop::sample::Index>().prop_map(Step::Rekey),
-        1 => (any::<prop::sample::Index>(), 1u64..5).prop_map(|(which, hard)| Step::Update(which, hard)),
-        2 => any::<prop::sample::Index>().prop_map(Step::Delete),
-        1 => any::<bool>().prop_map(Step::AddPolicy),
-        1 => any::<bool>().prop_map(Step::DeletePolicy),
-        1 => Just(Step::Reset),
-        1 => any::<bool>().prop_map(Step::Stall),
-        1 => (0u64..100).prop_map(Step::Time),
+        4 => (0usize..4000, 100u16..1400).prop_map(|(bytes, mss)| PolicyStep::Stream(bytes, mss)),
+        3 => (0usize..4000, prop::sample::select(vec![600u16, 1400, 1500])).prop_map(|(bytes, mtu)| PolicyStep::Datagram(bytes, mtu)),
+        2 => (kind, prop::option::of(1u64..8)).prop_map(|(kind, hard)| PolicyStep::Add(kind, hard)),
+        1 => any::<prop::sample::Index>().prop_map(PolicyStep::Rekey),
+        1 => (any::<prop::sample::Index>(), 1u64..5).prop_map(|(which, hard)| PolicyStep::Update(which, hard)),
+        2 => any::<prop::sample::Index>().prop_map(PolicyStep::Delete),
+        1 => any::<bool>().prop_map(PolicyStep::AddPolicy),
+        1 => any::<bool>().prop_map(PolicyStep::DeletePolicy),
+        1 => Just(PolicyStep::Reset),
+        1 => any::<bool>().prop_map(PolicyStep::Stall),
+        1 => (0u64..100).prop_map(PolicyStep::Time),
     ]
 }
 
@@ -56,19 +56,19 @@ fn hard(packets: u64) -> Lifetime {
     Lifetime { hard: limits, ..Lifetime::default() }
 }
 
-/// The key of one SPI.
+/// Returns the key of an SPI.
 fn key(spi: u32) -> EspKey {
     EspKey::new(EspSuite::Aes128Gcm, &[spi as u8; 20]).unwrap()
 }
 
-/// Frames that leave, all of them.
-fn frames(end: &mut End) -> Vec<nic_sim::frame::Frame> {
+/// Returns all frames that leave.
+fn frames(end: &mut SecureEnd) -> Vec<nic_sim::frame::Frame> {
     let mut frames = Vec::new();
     for _ in 0..20 {
         end.secure.flush(NOW);
         end.device.process(NOW);
         frames.extend(core::iter::from_fn(|| end.device.poll_frame(NOW)));
-        let _reset = end.secure.poll_event();
+        let _ = end.secure.poll_event();
     }
     frames
 }
@@ -77,13 +77,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn nothing_leaves_plain(
+    fn no_packet_leaves_in_clear(
         steps in prop::collection::vec(step(), 1..60),
         mode in prop::sample::select(MODES.to_vec()),
         ipv6: bool,
         first in prop::sample::select(vec![0u64, 0xffff_fff0]),
     ) {
-        let mut end = End::new(1);
+        let mut end = SecureEnd::new(1);
         let template = match mode {
             EspMode::Transport => Template::transport(1),
             EspMode::Tunnel => Template::tunnel(super::rig::address(ipv6, 1), super::rig::address(ipv6, 2), 1),
@@ -99,22 +99,22 @@ proptest! {
         for step in steps {
             let of = |which: prop::sample::Index, sas: &[SaId]| (!sas.is_empty()).then(|| *which.get(sas));
             match step {
-                Step::Stream(bytes, mss) => {
-                    let _or_refused = end.secure.transmit(NOW, tcp(ipv6, &vec![b'S'; bytes], Some(mss)), &NoRecords);
+                PolicyStep::Stream(bytes, mss) => {
+                    let _ = end.secure.transmit(NOW, tcp(ipv6, &vec![b'S'; bytes], Some(mss)), &NoRecords);
                 }
-                Step::Datagram(bytes, mtu) => {
+                PolicyStep::Datagram(bytes, mtu) => {
                     for piece in datagram(ipv6, 53, &vec![b'S'; bytes], mtu) {
-                        let _or_refused = end.secure.transmit(NOW, piece, &NoRecords);
+                        let _ = end.secure.transmit(NOW, piece, &NoRecords);
                     }
                 }
-                Step::Add(kind, limit) => {
+                PolicyStep::Add(kind, limit) => {
                     spi += 1;
                     let lifetime = limit.map(hard).unwrap_or_default();
-                    // Without extended numbers, those near the end are soon used up.
+                    // SAs without extended numbers start near their last number, so that some run out.
                     let params = SaParams { spi, key: key(spi), lifetime, last_number: first, esn: first == 0, ..sa(Direction::Transmit, kind, mode, ipv6) };
                     sas.push(end.keying().add_sa(NOW, params).unwrap().sa);
                 }
-                Step::Rekey(which) => {
+                PolicyStep::Rekey(which) => {
                     if let Some(old) = of(which, &sas) {
                         spi += 1;
                         let used = end.secure.sad().find(sas[0]).unwrap().params.key.clone();
@@ -122,27 +122,27 @@ proptest! {
                         sas.push(end.keying().rekey_sa(NOW, old, spi, key(spi)).unwrap().sa);
                     }
                 }
-                Step::Update(which, limit) => {
+                PolicyStep::Update(which, limit) => {
                     if let Some(which) = of(which, &sas) {
-                        let _used_up = end.keying().update_sa(NOW, which, hard(limit));
+                        let _ = end.keying().update_sa(NOW, which, hard(limit));
                     }
                 }
-                Step::Delete(which) => {
+                PolicyStep::Delete(which) => {
                     if let Some(gone) = of(which, &sas) {
                         sas.retain(|sa| *sa != gone);
                         end.keying().delete_sa(gone).unwrap();
                     }
                 }
-                Step::AddPolicy(ported) => {
-                    let _there_already = end.keying().add_policy(policy(ported));
+                PolicyStep::AddPolicy(ported) => {
+                    let _ = end.keying().add_policy(policy(ported));
                 }
-                Step::DeletePolicy(ported) => {
+                PolicyStep::DeletePolicy(ported) => {
                     let selector = policy(ported).selector;
-                    let _there_is_none = end.keying().delete_policy(Direction::Transmit, &selector, 0);
+                    let _ = end.keying().delete_policy(Direction::Transmit, &selector, 0);
                 }
-                Step::Reset => end.device.reset(NOW),
-                Step::Stall(now) => stalled = now,
-                Step::Time(more) => {
+                PolicyStep::Reset => end.device.reset(NOW),
+                PolicyStep::Stall(now) => stalled = now,
+                PolicyStep::Time(more) => {
                     seconds += more;
                     end.secure.handle_timeout(NOW + Duration::from_secs(seconds));
                 }
@@ -154,7 +154,7 @@ proptest! {
                 let view = ip_packet(&frame.data).and_then(offload_formats::IpView::parse).expect("an IP packet");
                 let is_esp = EspAt::find(&frame.data).is_some() || (view.fragment && view.protocol == offload_formats::protocol::ESP);
                 prop_assert!(is_esp && !frame.data.windows(6).any(|window| window == b"SSSSSS"));
-                // Each SPI has a key of its own, and the IV is the number.
+                // Each SPI has its own key, and the IV is the number.
                 if let Some(at) = EspAt::find(&frame.data) {
                     let iv: [u8; 8] = frame.data[at.esp + 8..at.esp + 16].try_into().unwrap();
                     prop_assert!(nonces.insert((at.spi, iv)), "the nonce {:?} was used before", (at.spi, iv));

@@ -1,6 +1,6 @@
-//! What no policy protects passes the layer as it is.
+//! Packets that no policy protects pass the layer unchanged.
 
-use super::rig::{End, NOW, sa, tcp};
+use super::rig::{NOW, SecureEnd, sa, tcp};
 use ipsec::{KeyedDevice, SecureDevice};
 use offload_api::mock::{MockDevice, drive};
 use offload_api::{
@@ -8,9 +8,10 @@ use offload_api::{
 };
 use std::collections::BTreeSet;
 
-/// What a context is to encrypt is behind the headers; what is in them leaves as it is.
+/// A context encrypts the payload after the headers. Payload must not be moved into the headers, which leave
+/// unencrypted.
 #[test]
-fn nothing_that_a_context_is_to_encrypt_comes_to_be_a_header() {
+fn payload_of_a_context_is_not_moved_into_headers() {
     for ipv6 in [false, true] {
         let device = MockDevice::default();
         let mut secure = SecureDevice::new(Box::new(device.clone()));
@@ -25,10 +26,12 @@ fn nothing_that_a_context_is_to_encrypt_comes_to_be_a_header() {
     }
 }
 
-/// Another engine's work, for which this layer has no context: whatever the policy, it leaves neither as it is nor in ESP.
+/// The packet asks for another engine's work, for which this layer has no context. Whatever the policy says, the packet
+/// leaves neither plain nor in ESP.
 #[test]
-fn what_another_engine_is_asked_for_does_not_leave_without_it() {
+fn packet_for_another_engine_does_not_leave_unprocessed() {
     for ipv6 in [false, true] {
+        // A handle in the range of an engine other than ESP.
         let context = Handle { index: Handle::indices(engines::STANDARD, 1).start, generation: 0 };
         let plain = tcp(ipv6, b"to be sealed by an engine of another", None);
         let ask = TxAsk { packet: Some(PacketAsk { context, number: 1, args: 0 }), ..plain.ask };
@@ -40,7 +43,7 @@ fn what_another_engine_is_asked_for_does_not_leave_without_it() {
         assert_eq!(passing.counters().out_asks, 1);
         for offload in super::KINDS {
             for mode in super::MODES {
-                let mut end = End::new(1);
+                let mut end = SecureEnd::new(1);
                 end.key(&[sa(Direction::Transmit, offload, mode, ipv6)]);
                 assert_eq!(
                     end.secure.transmit(NOW, asking(), &NoRecords),
@@ -56,10 +59,10 @@ fn what_another_engine_is_asked_for_does_not_leave_without_it() {
     }
 }
 
-/// Where all passes, the device is there with every face but that for SAs, which is this layer's; where nothing does, it
-/// makes no context.
+/// If all packets bypass IPsec, all interfaces of the device are available except the one for SAs, which this layer
+/// uses itself. If all packets are protected, no context can be created.
 #[test]
-fn every_face_of_the_device_is_there_for_what_passes() {
+fn bypassed_packets_have_all_device_interfaces() {
     let calls = |wrap: &dyn Fn(MockDevice) -> Option<Box<dyn NetDevice>>| -> BTreeSet<String> {
         let mut device = MockDevice::default();
         match wrap(device.clone()) {
@@ -74,7 +77,7 @@ fn every_face_of_the_device_is_there_for_what_passes() {
             calls(&|device| {
                 let mut layer: Box<dyn NetDevice> = match several {
                     false => Box::new(SecureDevice::new(Box::new(device))),
-                    true => SecureDevice::of_queues(vec![Box::new(device), Box::<MockDevice>::default()]).remove(0),
+                    true => SecureDevice::for_queues(vec![Box::new(device), Box::<MockDevice>::default()]).remove(0),
                 };
                 for direction in [Direction::Transmit, Direction::Receive] {
                     layer.keying().unwrap().set_default(direction, bypass);
@@ -83,10 +86,10 @@ fn every_face_of_the_device_is_there_for_what_passes() {
             })
         };
         let missing: Vec<String> = plain.difference(&wrapped(true)).cloned().collect();
-        // Of several queues, the layer itself says which and how many.
+        // A multi-queue layer answers questions about queues itself.
         let own =
             |call: &String| call.contains("_sa(") || call.contains("policy(") || several && call.starts_with("queue");
-        // An empty packet, which a device would send, this layer knows to be no packet.
+        // This layer rejects an empty packet, which a device would send.
         let unexpected: Vec<_> = missing.iter().filter(|call| !own(call) && !call.starts_with("transmit(0")).collect();
         assert!(unexpected.is_empty(), "several queues: {several}, not passed on: {unexpected:?}");
         assert!(!wrapped(false).iter().any(|call| call.starts_with("create(")), "nothing passes");

@@ -1,13 +1,13 @@
-//! Routers that say that a packet was too big.
+//! "Too big" messages from routers.
 
-use super::rig::{End, NOW, address, sa, tcp};
+use super::rig::{NOW, SecureEnd, address, sa, tcp};
 use super::{KINDS, MODES};
 use core::time::Duration;
 use nic_sim::frame::Frame;
 use offload_api::{Direction, EspMode, FlowKey, NetDevice, OffloadKind, SaParams, TransmitResult};
 use offload_formats::InternetSum;
 
-/// "Fragmentation needed", or "packet too big" about `frame`, from a router in between.
+/// Builds "fragmentation needed" or "packet too big" about `frame`, from a router on the path.
 pub(crate) fn too_big(frame: &[u8], mtu: u16) -> Frame {
     let mut told = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9];
     if frame[12] == 8 {
@@ -40,21 +40,21 @@ fn message(kind: [u8; 2], mtu: u16, quoted: &[u8], mut sum: InternetSum) -> Vec<
     message
 }
 
-fn mtu(end: &End, ipv6: bool) -> u16 {
+fn mtu(end: &SecureEnd, ipv6: bool) -> u16 {
     let of = |number, port| (address(ipv6, number), port).into();
     end.secure.path(&FlowKey::tcp(of(1, 5000), of(2, 80))).mtu
 }
 
-/// An SA from the first to the second, worked on by the first's device in this way.
-fn ends(sender: OffloadKind, mode: EspMode, ipv6: bool) -> [End; 2] {
-    let mut ends = [End::new(1), End::new(2)];
+/// Returns ends with an SA from the first to the second, with the first device's offload of this kind.
+fn ends(sender: OffloadKind, mode: EspMode, ipv6: bool) -> [SecureEnd; 2] {
+    let mut ends = [SecureEnd::new(1), SecureEnd::new(2)];
     ends[0].key(&[sa(Direction::Transmit, sender, mode, ipv6)]);
     ends[1].key(&[sa(Direction::Receive, OffloadKind::None, mode, ipv6)]);
     ends
 }
 
 #[test]
-fn a_smaller_path_reaches_the_stack() {
+fn smaller_path_mtu_reaches_the_stack() {
     let ways = KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode)));
     for ((kind, mode), ipv6) in ways.flat_map(|way| [(way, false), (way, true)]) {
         let what = format!("{kind:?} {mode:?}, IPv6: {ipv6}");
@@ -73,13 +73,13 @@ fn a_smaller_path_reaches_the_stack() {
 }
 
 #[test]
-fn what_a_router_said_is_forgotten_after_ten_minutes() {
+fn reported_path_mtu_expires_after_ten_minutes() {
     for (kind, ipv6) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let [mut from, _] = ends(kind, EspMode::Tunnel, ipv6);
         let (before, frame) = (mtu(&from, ipv6), from.send(tcp(ipv6, &[1; 1000], None)).remove(0));
         assert_eq!(from.secure.next_event(), None);
         from.receive([too_big(&frame.data, 1300)]);
-        let epoch = |end: &End| {
+        let epoch = |end: &SecureEnd| {
             end.secure.path(&FlowKey::tcp((address(ipv6, 1), 5000).into(), (address(ipv6, 2), 80).into())).epoch
         };
         let (small, then) = (mtu(&from, ipv6), epoch(&from));
@@ -94,8 +94,8 @@ fn what_a_router_said_is_forgotten_after_ten_minutes() {
 }
 
 #[test]
-fn what_quotes_no_packet_of_ours_says_nothing() {
-    // Bytes of the SPI, of the number, of the destination in a quoted packet, and of the checksum about it.
+fn report_about_a_foreign_packet_is_ignored() {
+    // Offsets of SPI, number and destination in the quoted packet, and of the checksum of the message.
     for (ipv6, [spi, number, destination, checksum], least) in
         [(false, [35, 40, 33, 36], 552), (true, [55, 60, 53, 56], 1280)]
     {
@@ -118,10 +118,10 @@ fn what_quotes_no_packet_of_ours_says_nothing() {
 }
 
 #[test]
-fn what_quotes_an_old_packet_says_nothing() {
+fn report_about_an_old_packet_is_ignored() {
     const LATELY: u32 = 1 << 16;
     for ipv6 in [false, true] {
-        let mut from = End::new(1);
+        let mut from = SecureEnd::new(1);
         let before = 10 * u64::from(LATELY);
         let params = sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, ipv6);
         from.key(&[SaParams { last_number: before, ..params }]);

@@ -1,6 +1,6 @@
-//! Two paths for packets of one SA: whole ones through the device, fragments through software.
+//! The two receive paths of an SA: whole packets through the device, fragments through software.
 
-use super::rig::{End, NOW, pair, payload, sa, tcp};
+use super::rig::{NOW, SecureEnd, pair, payload, sa, tcp};
 use bytes::Bytes;
 use core::time::Duration;
 use ipsec::KeyingError;
@@ -10,7 +10,7 @@ use offload_api::{
     Direction, EspMode, NetDevice, NoRecords, OffloadKind, SaParams, TransmitResult, TxAsk, TxPacket, UdpEncapsulation,
 };
 
-/// A frame as a router on its way with a smaller MTU passes it on.
+/// Fragments a frame as a router with a smaller MTU does.
 pub(crate) fn fragments(frame: &Frame) -> Vec<Frame> {
     let header = frame.data[..34].into();
     let fragments = [frame.data.slice(34..)].into_iter().collect();
@@ -22,7 +22,7 @@ pub(crate) fn fragments(frame: &Frame) -> Vec<Frame> {
         .collect()
 }
 
-fn sent(from: &mut End, data: &[u8]) -> Frame {
+fn sent(from: &mut SecureEnd, data: &[u8]) -> Frame {
     let mut frames = from.send(tcp(false, data, None));
     assert_eq!(frames.len(), 1);
     frames.remove(0)
@@ -46,7 +46,7 @@ fn fragments_go_to_software_and_are_counted() {
 }
 
 #[test]
-fn a_packet_that_comes_by_both_paths_is_delivered_once() {
+fn packet_received_by_both_paths_is_delivered_once() {
     for receiver in [OffloadKind::Crypto, OffloadKind::Packet] {
         for fragments_first in [true, false] {
             let [mut from, mut to] = pair(OffloadKind::None, receiver, EspMode::Tunnel);
@@ -60,10 +60,10 @@ fn a_packet_that_comes_by_both_paths_is_delivered_once() {
     }
 }
 
-/// The hazard: fragments wait for each other while whole packets overtake them through the device, and move the replay window
-/// past them.
+/// The known weakness: while fragments wait for each other, whole packets overtake them through the device and move the replay
+/// window past the fragments.
 #[test]
-fn fragments_that_are_overtaken_by_more_than_the_window_are_lost() {
+fn fragments_overtaken_beyond_the_window_are_lost() {
     for overtaken_by in [60, 70] {
         let [mut from, mut to] = pair(OffloadKind::None, OffloadKind::Packet, EspMode::Tunnel);
         let frame = sent(&mut from, &[7; 1200]);
@@ -76,19 +76,20 @@ fn fragments_that_are_overtaken_by_more_than_the_window_are_lost() {
         }
         let late = to.receive(last).len();
         assert_eq!(late, usize::from(overtaken_by < 64), "a window of 64");
-        // RFC 4303 A2.2: a number so far back is taken for one from beyond the next crossing, and does not open then.
+        // RFC 4303 A2.2: a number far behind the window is taken for one after the next 32-bit crossing, and fails
+        // authentication.
         assert_eq!(to.counted("XfrmInStateProtoError"), 1 - late as u64);
     }
 }
 
 #[test]
-fn what_the_device_drops_has_its_name() {
+fn device_drops_are_counted_by_reason() {
     for kind in super::KINDS {
         let [mut from, mut to] = pair(OffloadKind::None, kind, EspMode::Tunnel);
         let frames = from.send(tcp(false, b"hello", None));
         assert_eq!(to.receive([frames.clone(), frames].concat()).len(), 1);
         assert_eq!(to.counted("XfrmInStateSeqError"), 1, "{kind:?}");
-        // RFC 4303 2.6: nobody is to see it.
+        // RFC 4303 2.6: dummy packets are discarded silently.
         let mut dummy = tcp(false, b"nothing", None);
         dummy.header[23] = 59;
         let [mut from, mut to] = pair(kind, kind, EspMode::Transport);
@@ -97,10 +98,10 @@ fn what_the_device_drops_has_its_name() {
     }
 }
 
-/// RFC 6980: who discovers neighbours in fragments has something to hide.
+/// RFC 6980: fragmented neighbour discovery is an attempt to evade filters.
 #[test]
-fn neighbour_discovery_does_not_come_in_fragments() {
-    let mut to = End::new(2);
+fn fragmented_neighbour_discovery_is_dropped() {
+    let mut to = SecureEnd::new(2);
     to.key(&[]);
     let mut solicitation = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 9, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 44, 255];
     for number in [9, 2] {
@@ -113,8 +114,9 @@ fn neighbour_discovery_does_not_come_in_fragments() {
     let mut whole = solicitation.clone();
     (whole[19], whole[20]) = (24, 58);
     whole.extend_from_slice(&message);
+    // Unfragmented neighbour discovery passes.
     assert_eq!(to.receive([whole.into()]).len(), 1);
-    // One fragment that is all of it (RFC 6946), and two.
+    // An atomic fragment (RFC 6946), and two fragments.
     let fragment = |offset: u16, more: bool, text: &[u8]| -> Frame {
         let mut frame = solicitation.clone();
         frame[19] = 8 + text.len() as u8;
@@ -131,19 +133,19 @@ fn neighbour_discovery_does_not_come_in_fragments() {
     assert_eq!(to.counted("ipsec_rx_nd_fragments"), 2);
 }
 
-/// RFC 3948 4: when it has nothing else to say, and to whom it has spoken.
+/// RFC 3948 4: a keep-alive leaves only after an idle interval, to the peer of the last packet.
 #[test]
-fn an_idle_sa_in_udp_keeps_its_translator_awake() {
+fn idle_sa_in_udp_sends_keep_alives() {
     for (kind, ipv6) in
         [OffloadKind::None, OffloadKind::Packet].into_iter().flat_map(|kind| [(kind, false), (kind, true)])
     {
-        let mut from = End::new(1);
+        let mut from = SecureEnd::new(1);
         let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 31_000 });
         let keep_alive = Some(Duration::from_secs(20));
         let params = sa(Direction::Transmit, kind, EspMode::Transport, ipv6);
         from.key(&[SaParams { encapsulation, keep_alive, ..params.clone() }]);
         let at = |seconds| NOW + Duration::from_secs(seconds);
-        let timeout = |end: &mut End, seconds| {
+        let timeout = |end: &mut SecureEnd, seconds| {
             end.secure.handle_timeout(at(seconds));
             end.frames()
         };
@@ -167,14 +169,15 @@ fn an_idle_sa_in_udp_keeps_its_translator_awake() {
         let sa = from.secure.sad().ids().next().unwrap();
         from.keying().delete_sa(sa).unwrap();
         assert_eq!(from.secure.next_event(), None);
+        // An interval of zero would send keep-alives without pause.
         let never = SaParams { keep_alive: Some(Duration::ZERO), encapsulation, ..params };
         assert_eq!(from.keying().add_sa(NOW, never), Err(KeyingError::KeepAlive));
     }
 }
 
 #[test]
-fn keep_alives_do_not_pile_up_before_a_device_that_stands_still() {
-    let mut from = End::new(1);
+fn keep_alives_are_bounded_if_the_device_stalls() {
+    let mut from = SecureEnd::new(1);
     let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
     let keep_alive = Some(Duration::from_secs(1));
     from.key(&[SaParams {
@@ -183,6 +186,7 @@ fn keep_alives_do_not_pile_up_before_a_device_that_stands_still() {
         ..sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false)
     }]);
     assert_eq!(from.send(tcp(false, b"hello", None)).len(), 1);
+    // The device is never processed, so its ring fills up.
     let seconds = 10_000;
     (1..=seconds).for_each(|seconds| from.secure.handle_timeout(NOW + Duration::from_secs(seconds)));
     let left = from.frames().len() as u64;
@@ -191,7 +195,7 @@ fn keep_alives_do_not_pile_up_before_a_device_that_stands_still() {
 }
 
 #[test]
-fn a_keep_alive_goes_no_further() {
+fn received_keep_alive_is_consumed() {
     let [_, mut to] = pair(OffloadKind::None, OffloadKind::Packet, EspMode::Transport);
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     frame.extend_from_slice(&[0x45, 0, 0, 29, 0, 1, 0, 0, 64, 17, 0x66, 0xcd, 10, 0, 0, 1, 10, 0, 0, 2]);

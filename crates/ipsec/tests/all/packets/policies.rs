@@ -1,7 +1,7 @@
-//! Several policies, several SAs: the packet leaves by the SA that the host means, found by host or NIC.
+//! Several policies and SAs: host and NIC choose the same SA for a packet.
 
 use super::KINDS;
-use super::rig::{End, NOW, address, datagram, sa, tcp};
+use super::rig::{NOW, SecureEnd, address, datagram, sa, tcp};
 use nic_sim::wire::Port;
 use offload_api::ipsec::Packet;
 use offload_api::{
@@ -30,12 +30,12 @@ fn selector() -> impl Strategy<Value = Selector> {
 
 proptest! {
     #[test]
-    fn numbers_are_those_of_the_sa_that_is_meant(
+    fn numbers_belong_to_the_policys_sa(
         policies in prop::collection::vec((selector(), 0u32..2, 1u32..4), 2..8),
         packets in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), 0u8..6), 1..20),
         kind in prop::sample::select(KINDS.to_vec()),
     ) {
-        let mut end = End::new(1);
+        let mut end = SecureEnd::new(1);
         for reqid in 1..4 {
             let params = sa(Direction::Transmit, kind, EspMode::Transport, false);
             let key = EspKey::new(EspSuite::Aes128Gcm, &[reqid as u8; 20]).unwrap();
@@ -44,8 +44,9 @@ proptest! {
         for (selector, priority, reqid) in &policies {
             let action = Action::Protect(Template::transport(*reqid));
             let policy = Policy { direction: Direction::Transmit, selector: *selector, priority: *priority, action };
-            let _there_already = end.keying().add_policy(policy);
+            let _ = end.keying().add_policy(policy);
         }
+        // The last resort, so that every packet matches a policy.
         let everything = Policy {
             direction: Direction::Transmit,
             selector: Selector::ANY,
@@ -53,17 +54,18 @@ proptest! {
             action: Action::Protect(Template::transport(3)),
         };
         end.keying().add_policy(everything).unwrap();
-        end.settle();
+        end.drain();
         let mut numbers: HashMap<u32, u32> = HashMap::new();
         for (is_tcp, which, happens) in packets {
+            // Deleted policies and resets must not change which SA a packet uses.
             if happens == 0 {
                 let (selector, priority, _) = *which.get(&policies);
-                let _gone_already = end.keying().delete_policy(Direction::Transmit, &selector, priority);
+                let _ = end.keying().delete_policy(Direction::Transmit, &selector, priority);
             }
             if happens == 1 {
                 end.device.reset(NOW);
                 end.device.process(NOW);
-                let _lost = end.secure.poll_event();
+                let _ = end.secure.poll_event();
                 end.events();
             }
             let packet = if is_tcp { tcp(false, b"x", None) } else { datagram(false, 80, b"x", 1500).remove(0) };
@@ -76,6 +78,7 @@ proptest! {
             let sent = end.send(packet);
             prop_assert_eq!(sent.len(), 1);
             let word = |at: usize| u32::from_be_bytes(sent[0].data[at..at + 4].try_into().unwrap());
+            // The host may number packets before or after the reset; each SA's numbers have no gap.
             let next = numbers.entry(word(34)).or_default();
             *next += 1;
             prop_assert_eq!((word(34), word(38)), (0x1000 + meant.reqid, *next), "{:?}", kind);
@@ -86,7 +89,7 @@ proptest! {
 }
 
 #[test]
-fn no_tunnel_but_the_one_that_a_policy_names_lets_in_what_it_carries() {
+fn packets_are_accepted_only_from_the_policys_tunnel() {
     for (kind, ipv6) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let tunnel = |direction, offload, source: u8, destination: u8| SaParams {
             source: address(ipv6, source),
@@ -94,16 +97,16 @@ fn no_tunnel_but_the_one_that_a_policy_names_lets_in_what_it_carries() {
             spi: 0x1000 + u32::from(source) * 16 + u32::from(destination),
             ..sa(direction, offload, EspMode::Tunnel, ipv6)
         };
-        // Another peer's, and one that comes to another address of ours: both with the policy's reqid.
+        // Two wrong tunnels: from another peer, and to another address of this host, both with the policy's reqid.
         for (source, destination, passes) in [(1, 2, true), (3, 2, false), (1, 4, false)] {
-            let mut from = End::new(source);
+            let mut from = SecureEnd::new(source);
             from.key(&[tunnel(Direction::Transmit, OffloadKind::None, source, destination)]);
-            let mut to = End::new(2);
+            let mut to = SecureEnd::new(2);
             let action = Action::Protect(Template::tunnel(address(ipv6, 1), address(ipv6, 2), 1));
             let policy = Policy { direction: Direction::Receive, selector: Selector::ANY, priority: 0, action };
             to.keying().add_policy(policy).unwrap();
             to.keying().add_sa(NOW, tunnel(Direction::Receive, kind, source, destination)).unwrap();
-            to.settle();
+            to.drain();
             let came = to.receive(from.send(tcp(ipv6, b"from within", None))).len();
             assert_eq!(came, usize::from(passes), "from {source} to {destination}, {kind:?}, IPv6: {ipv6}");
             assert_eq!(to.counted("XfrmInTmplMismatch"), u64::from(!passes));
@@ -112,16 +115,16 @@ fn no_tunnel_but_the_one_that_a_policy_names_lets_in_what_it_carries() {
 }
 
 #[test]
-fn protection_that_nobody_asked_for_is_no_harm_but_tunnels_bring_only_what_they_are_for() {
+fn unrequested_protection_passes_except_in_tunnels() {
     for (kind, mode) in KINDS.into_iter().flat_map(|kind| [(kind, EspMode::Transport), (kind, EspMode::Tunnel)]) {
-        let mut from = End::new(1);
+        let mut from = SecureEnd::new(1);
         from.key(&[sa(Direction::Transmit, OffloadKind::None, mode, false)]);
-        let mut to = End::new(2);
+        let mut to = SecureEnd::new(2);
         let policy =
             Policy { direction: Direction::Receive, selector: Selector::ANY, priority: 0, action: Action::Bypass };
         to.keying().add_policy(policy).unwrap();
         to.keying().add_sa(NOW, sa(Direction::Receive, kind, mode, false)).unwrap();
-        to.settle();
+        to.drain();
         let came = to.receive(from.send(tcp(false, b"more than was asked for", None))).len();
         let passes = mode == EspMode::Transport;
         assert_eq!(came, usize::from(passes), "{kind:?}, {mode:?}");

@@ -1,7 +1,7 @@
-//! One IPsec layer around the queues of a device: what one shard does at the queue of another.
+//! One IPsec layer around the queues of a device: interactions between shards.
 
 use super::MODES;
-use super::rig::{self, End, NOW, address, datagram, sa, tcp};
+use super::rig::{self, NOW, SecureEnd, address, datagram, sa, tcp};
 use bytes::Bytes;
 use core::num::NonZeroU64;
 use core::task::Waker;
@@ -19,28 +19,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 
-/// How often it was woken.
+/// A waker that counts its calls.
 #[derive(Default)]
-struct Woken(AtomicUsize);
+struct WakeCounter(AtomicUsize);
 
-impl Wake for Woken {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Woken {
+impl WakeCounter {
     fn take(&self) -> bool {
         self.0.swap(0, Ordering::Relaxed) > 0
     }
 }
 
-/// Host 1's end, with an SA to host 2 at the first of two queues.
+/// Returns host 1's device with two queues, and an SA to host 2 at the first one.
 fn queues(kind: OffloadKind) -> (Device, [Box<dyn NetDevice>; 2]) {
     let config =
         NicConfig { mac: [2, 0, 0, 0, 0, 1], delays: Delays::NONE, line_rate: None, queues: 2, ..NicConfig::default() };
     let (device, drivers) = multi_queue_nic(config);
-    let mut queues = SecureDevice::of_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
+    let mut queues = SecureDevice::for_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
     let keying = queues[1].keying().expect("an IPsec layer");
     let action = Action::Protect(Template::transport(1));
     keying.add_policy(Policy { direction: Direction::Transmit, selector: Selector::ANY, priority: 0, action }).unwrap();
@@ -48,7 +48,7 @@ fn queues(kind: OffloadKind) -> (Device, [Box<dyn NetDevice>; 2]) {
     (device, queues.try_into().ok().expect("as many as there were"))
 }
 
-/// All that the device sends; nobody serves the queues meanwhile.
+/// Returns all frames that the device sends, without serving its queues.
 fn frames(device: &mut Device) -> Vec<Frame> {
     device.process(NOW);
     let frames = core::iter::from_fn(|| device.poll_frame(NOW)).collect();
@@ -57,12 +57,13 @@ fn frames(device: &mut Device) -> Vec<Frame> {
 }
 
 #[test]
-fn who_waits_for_room_at_anothers_queue_hears_of_it() {
+fn task_is_woken_for_room_at_another_queue() {
     for kind in [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet] {
         let (mut device, [mut home, mut other]) = queues(kind);
         let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
-        let (serves_home, serves_other) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
+        let (serves_home, serves_other) = (Arc::new(WakeCounter::default()), Arc::new(WakeCounter::default()));
         let mut sent = 0;
+        // The second shard fills the first queue, where the SA is.
         while other.room(&flow) > 0 {
             assert_eq!(other.transmit(NOW, tcp(false, &[1; 1000], None), &NoRecords), TransmitResult::Posted);
             sent += 1;
@@ -79,6 +80,7 @@ fn who_waits_for_room_at_anothers_queue_hears_of_it() {
         assert_eq!(frames(&mut device).len(), sent, "{kind:?}: the doorbell of the other queue rang");
         assert!(serves_home.take(), "{kind:?}");
         assert!(home.receive(NOW).is_none() && home.poll_event().is_none());
+        // The home queue's task makes the room known when it serves its queue.
         home.flush(NOW);
         home.arm(&Waker::from(serves_home.clone()));
         assert!(serves_other.take(), "{kind:?}: there is room");
@@ -86,15 +88,15 @@ fn who_waits_for_room_at_anothers_queue_hears_of_it() {
     }
 }
 
-/// What passes as it is has the device's pacing, and no more in the device than a flow with a rate needs there; what is
-/// protected has neither.
+/// Bypassed packets are paced by the device, and a paced flow keeps few packets in the device. Protected packets are
+/// not paced.
 #[test]
-fn what_passes_is_paced_as_without_the_layer() {
+fn bypassed_packets_are_paced_as_without_the_layer() {
     let flow = |port| FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), ([10, 0, 0, 2], port).into());
     let rate = NonZeroU64::new(1_000_000);
     for count in [1, 2] {
         let (_device, drivers) = multi_queue_nic(NicConfig { queues: count, ..NicConfig::default() });
-        let mut queues = SecureDevice::of_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
+        let mut queues = SecureDevice::for_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
         let queue = queues.last_mut().unwrap();
         let keying = queue.keying().expect("an IPsec layer");
         let selector = Selector { destination_port: Some(443), ..Selector::ANY };
@@ -111,16 +113,16 @@ fn what_passes_is_paced_as_without_the_layer() {
             assert_eq!(queue.transmit(NOW, packet, &NoRecords), TransmitResult::Posted);
             sent += 1;
         }
-        // As many as the flow can go on with, though the ring has room.
+        // A paced flow occupies only a few entries, even if the ring has room.
         assert!((1..10).contains(&sent), "{count} queues: {sent}");
         assert!(queue.room(&plain) > 0 && queue.room_paced(&flow(81)) > 0, "{count} queues");
         assert_eq!(queue.room_paced(&protected), queue.room(&protected), "{count} queues");
     }
 }
 
-/// Two shards may give packets to the same host the same identification.
+/// Two shards may use the same identification for packets to the same host.
 #[test]
-fn fragments_of_two_shards_are_not_mixed() {
+fn fragments_of_two_shards_are_not_joined() {
     let (mut device, mut queues) = queues(OffloadKind::None);
     let payloads = [[1; 2000], [2; 2000]];
     let mut pieces = payloads.map(|payload| datagram(false, 53, &payload, 1200).into_iter());
@@ -130,7 +132,7 @@ fn fragments_of_two_shards_are_not_mixed() {
             queue.flush(NOW);
         }
     }
-    let mut receiver = End::new(2);
+    let mut receiver = SecureEnd::new(2);
     receiver.key(&[sa(Direction::Receive, OffloadKind::None, EspMode::Transport, false)]);
     let received = receiver.receive(frames(&mut device));
     assert_eq!(received.len(), 2);
@@ -139,15 +141,15 @@ fn fragments_of_two_shards_are_not_mixed() {
     }
 }
 
-/// A host looks at its queues in any order. Packets of an SA that came whole and wait at one of them, joined or each by
-/// itself, are not overtaken by one that came in fragments, whichever is looked at first.
+/// A host may poll its queues in any order. Whole packets of an SA that wait at a queue, joined or not, must not be
+/// overtaken by a fragmented one, whichever queue is polled first.
 #[test]
-fn fragments_overtake_nothing_of_their_sa() {
+fn fragments_do_not_overtake_packets_of_their_sa() {
     const QUEUES: usize = 4;
     const WHOLE: usize = 200;
     let ways =
         [OffloadKind::Crypto, OffloadKind::Packet].into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode, false)));
-    // What devices take of ESP in UDP.
+    // Devices accept ESP in UDP with packet offload only.
     for (kind, mode, udp) in ways.chain(MODES.map(|mode| (OffloadKind::Packet, mode, true))) {
         let encapsulation = udp.then_some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
         let params = |direction, kind, spi| SaParams { spi, encapsulation, ..sa(direction, kind, mode, false) };
@@ -161,7 +163,8 @@ fn fragments_overtake_nothing_of_their_sa() {
             };
             let config = NicConfig { mac: [2, 0, 0, 0, 0, 2], delays: Delays::NONE, line_rate: None, ..config };
             let (mut device, drivers) = multi_queue_nic(config);
-            let mut queues = SecureDevice::of_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
+            let mut queues =
+                SecureDevice::for_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
             let keying = queues[0].keying().expect("an IPsec layer");
             let action = Action::Protect(match mode {
                 EspMode::Transport => Template::transport(1),
@@ -169,7 +172,7 @@ fn fragments_overtake_nothing_of_their_sa() {
             });
             let policy = Policy { direction: Direction::Receive, selector: Selector::ANY, priority: 0, action };
             keying.add_policy(policy).unwrap();
-            // One at each queue, so that fragments of most are hashed to others.
+            // One SA at each queue, so that most fragments arrive at another queue.
             let spis: Vec<u32> = (0..QUEUES as u32).map(|number| 0x2000 + number).collect();
             for spi in &spis {
                 let added = keying.add_sa(NOW, params(Direction::Receive, kind, *spi)).unwrap();
@@ -180,17 +183,18 @@ fn fragments_overtake_nothing_of_their_sa() {
                 assert!(queues.iter_mut().all(|queue| queue.poll_event().is_none()));
             }
             for spi in spis {
-                let mut sender = End::new(1);
+                let mut sender = SecureEnd::new(1);
                 sender.key(&[params(Direction::Transmit, OffloadKind::None, spi)]);
-                // Without the last, which has PSH: what is joined waits for more.
+                // Without the last segment, which has PSH, so that the joined packet still waits.
                 let mut sent = sender.send(tcp(false, &[1; (WHOLE + 1) * 100], Some(100)));
                 assert_eq!(sent.pop().map(|_| sent.len()), Some(WHOLE));
-                let whole = End::with(1, NicConfig { mtu: 9000, ..NicConfig::default() });
+                let whole = SecureEnd::with(1, NicConfig { mtu: 9000, ..NicConfig::default() });
                 sent.extend(in_fragments(whole, params(Direction::Transmit, OffloadKind::None, spi), WHOLE));
                 sent.into_iter().for_each(|frame| device.receive_frame(NOW, frame));
                 device.process(NOW);
                 let mut received = [0, 0];
-                // What one shard opens may be another's, which has looked already.
+                // A packet opened by one shard may belong to a shard that was polled before, so the queues are polled
+                // repeatedly.
                 for queue in (first..QUEUES).chain(0..QUEUES).chain(0..QUEUES) {
                     while let Some(packet) = queues[queue].receive(NOW) {
                         let is_tcp = packet.frame[23] == 6;
@@ -207,8 +211,8 @@ fn fragments_overtake_nothing_of_their_sa() {
     }
 }
 
-/// The fragments of an ESP packet that a path of 1500 bytes does not take whole, the one behind `after` others.
-fn in_fragments(mut sender: End, sa: SaParams, after: usize) -> Vec<Frame> {
+/// Returns the fragments of the ESP packet after `after` others, which exceeds a path of 1500 bytes.
+fn in_fragments(mut sender: SecureEnd, sa: SaParams, after: usize) -> Vec<Frame> {
     sender.key(&[sa]);
     for _ in 0..after {
         sender.send(tcp(false, &[0], None));
@@ -221,7 +225,7 @@ fn in_fragments(mut sender: End, sa: SaParams, after: usize) -> Vec<Frame> {
 }
 
 #[test]
-fn a_layer_says_how_the_device_finds_its_places() {
+fn layer_passes_on_the_devices_resync_mode() {
     for resync in [ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous] {
         for queues in [1, 2] {
             let (_device, drivers) = multi_queue_nic(NicConfig {
@@ -230,7 +234,7 @@ fn a_layer_says_how_the_device_finds_its_places() {
                 ..NicConfig::default()
             });
             let drivers = drivers.into_iter().map(|driver| Box::new(driver) as Box<dyn NetDevice>).collect();
-            for mut queue in SecureDevice::of_queues(drivers) {
+            for mut queue in SecureDevice::for_queues(drivers) {
                 assert_eq!(queue.tls().unwrap().resync(), resync, "{queues} queues");
             }
         }

@@ -1,6 +1,6 @@
-//! What is refused, and by what name: SAs that a device does not take, SAs that make no sense, packets that are nobody's.
+//! Refusals and their counters: SAs that a device does not take, invalid SAs, and packets without an SA.
 
-use super::rig::{End, NOW, address, datagram, frame, sa, tcp};
+use super::rig::{NOW, SecureEnd, address, datagram, frame, sa, tcp};
 use super::{KINDS, MODES};
 use ipsec::KeyingError;
 use nic_sim::{EspEngineConfig, NicConfig};
@@ -12,8 +12,8 @@ use offload_api::{
 const UDP: Option<UdpEncapsulation> = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
 
 /// An end with `params` between host 1 and host 2, and why its device would not take the SA.
-fn end(config: NicConfig, params: &SaParams) -> (End, Option<SaRefusal>) {
-    let mut end = End::with(if params.direction == Direction::Transmit { 1 } else { 2 }, config);
+fn end(config: NicConfig, params: &SaParams) -> (SecureEnd, Option<SaRefusal>) {
+    let mut end = SecureEnd::with(if params.direction == Direction::Transmit { 1 } else { 2 }, config);
     let template = match params.mode {
         EspMode::Transport => Template::transport(params.reqid),
         EspMode::Tunnel => Template::tunnel(address(false, 1), address(false, 2), params.reqid),
@@ -24,12 +24,12 @@ fn end(config: NicConfig, params: &SaParams) -> (End, Option<SaRefusal>) {
         .unwrap();
     let added = end.keying().add_sa(NOW, params.clone()).unwrap();
     assert_eq!(end.secure.offloaded(added.sa) == params.offload, added.refused.is_none());
-    end.settle();
+    end.drain();
     (end, added.refused)
 }
 
 #[test]
-fn a_device_says_what_it_cannot_take_and_software_takes_it() {
+fn software_takes_sas_that_the_device_refuses() {
     let (out, into) = (Direction::Transmit, Direction::Receive);
     let of = |direction, offload, mode| sa(direction, offload, mode, false);
     let packets = |packets| Limits { packets: Some(packets), ..Limits::default() };
@@ -66,6 +66,7 @@ fn a_device_says_what_it_cannot_take_and_software_takes_it() {
         assert_eq!(refused, Some(why), "{what}");
         let source = address(false, 1);
         let other = if params.direction == out { into } else { out };
+        // The other end has no device, so the wire format is the only thing they share.
         let (mut that, _) =
             end(none.clone(), &SaParams { direction: other, offload: OffloadKind::None, source, ..params.clone() });
         let (from, to) = if params.direction == out { (&mut this, &mut that) } else { (&mut that, &mut this) };
@@ -76,7 +77,7 @@ fn a_device_says_what_it_cannot_take_and_software_takes_it() {
 }
 
 #[test]
-fn a_device_is_full_some_time() {
+fn full_device_refuses_further_sas() {
     for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
         let params = sa(Direction::Receive, kind, EspMode::Transport, false);
         let (mut end, refused) =
@@ -87,33 +88,35 @@ fn a_device_is_full_some_time() {
     }
 }
 
-/// Successors come before their predecessors go: where these fill the device, those get it a moment later.
+/// Successors are added before their predecessors are deleted. If the device is full then, the successors get in when
+/// the predecessors leave.
 #[test]
-fn an_sa_that_found_the_device_full_gets_it_when_another_leaves() {
+fn waiting_sa_is_offloaded_when_another_leaves() {
     for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
         let params = sa(Direction::Transmit, kind, EspMode::Transport, false);
         let (mut end, refused) =
             end(NicConfig { engines: EspEngineConfig { sas: 1 }.into(), ..NicConfig::default() }, &params);
         assert_eq!(refused, None);
         let first = end.keying().find_sa(Direction::Transmit, params.spi, params.source, params.destination).unwrap();
-        let add = |end: &mut End, number: u8| {
+        let add = |end: &mut SecureEnd, number: u8| {
             let key = EspKey::new(EspSuite::Aes128Gcm, &[number; 20]).unwrap();
             let params = SaParams { spi: 0x2000 + u32::from(number), key, ..params.clone() };
             let added = end.keying().add_sa(NOW, params).unwrap();
             assert_eq!(added.refused, Some(SaRefusal::NoSpace), "{kind:?}");
             added.sa
         };
+        // A waiting SA that is deleted must lose its place in the line.
         let [gone, second, third] = [101, 102, 103].map(|number| add(&mut end, number));
         end.keying().delete_sa(gone).unwrap();
         for (leaves, gets, waits) in [(first, second, Some(third)), (second, third, None)] {
             assert_eq!(end.secure.offloaded(gets), OffloadKind::None);
             end.keying().delete_sa(leaves).unwrap();
-            end.settle();
+            end.drain();
             assert_eq!(end.events(), []);
             assert_eq!(end.secure.offloaded(gets), kind);
             assert!(waits.is_none_or(|waits| end.secure.offloaded(waits) == OffloadKind::None));
         }
-        end.settle();
+        end.drain();
         assert_eq!(end.send(tcp(false, b"by the device", None)).len(), 1);
         assert_eq!(end.counted("ipsec_sw_tx_pkts"), 0);
         assert_eq!((end.counted("ipsec_sa_offload_later"), end.counted("ipsec_sa_offload_retried")), (2, 3));
@@ -121,11 +124,12 @@ fn an_sa_that_found_the_device_full_gets_it_when_another_leaves() {
 }
 
 #[test]
-fn parameters_that_do_not_go_together_are_refused() {
-    let mut end = End::new(1);
+fn contradictory_sa_parameters_are_refused() {
+    let mut end = SecureEnd::new(1);
     let key = |direction| EspKey::new(EspSuite::Aes128Gcm, &[7 + direction as u8; 20]).unwrap();
     let of = |direction| SaParams { key: key(direction), ..sa(direction, OffloadKind::None, EspMode::Tunnel, false) };
     let (out, into) = (of(Direction::Transmit), of(Direction::Receive));
+    // A transmitting SA needs both addresses; a receiving one may have an unspecified source.
     let any = core::net::IpAddr::from([0, 0, 0, 0]);
     for params in [out.clone(), into.clone()] {
         let cases = [
@@ -148,7 +152,7 @@ fn parameters_that_do_not_go_together_are_refused() {
     }
 }
 
-/// RFC 4301 4.1: by SPI and both addresses, then by SPI and destination, then by SPI.
+/// RFC 4301 4.1: lookup by SPI and both addresses, then by SPI and destination, then by SPI.
 #[test]
 fn the_most_specific_sa_opens() {
     let any = core::net::IpAddr::from([0, 0, 0, 0]);
@@ -157,13 +161,13 @@ fn the_most_specific_sa_opens() {
     let general = SaParams { source: any, destination: any, key: key(1), ..into.clone() };
     let ours = SaParams { source: any, key: key(2), ..into.clone() };
     let special = SaParams { key: key(3), ..into };
-    // Whatever the order in which they came.
+    // The result does not depend on the order of addition.
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
         let sas = [&general, &ours, &special];
-        let mut to = End::new(2);
+        let mut to = SecureEnd::new(2);
         to.key(&order.map(|which: usize| sas[which].clone()));
         let mut senders = [1, 2, 3].map(|byte| {
-            let mut from = End::new(1);
+            let mut from = SecureEnd::new(1);
             from.key(&[SaParams {
                 key: key(byte),
                 ..sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false)
@@ -178,7 +182,7 @@ fn the_most_specific_sa_opens() {
             let found = to.secure.sad().find_received(0x1001, address(false, 1), address(false, 2));
             to.keying().delete_sa(found.unwrap()).unwrap();
         }
-        // Who comes after the true one has a number that is no longer new.
+        // After the genuine packet, its number is a replay.
         assert_eq!((to.counted("XfrmInStateProtoError"), to.counted("XfrmInStateSeqError")), (3, 3));
         assert!(to.receive(senders[0].send(tcp(false, b"hello", None))).is_empty());
         assert_eq!(to.counted("XfrmInNoStates"), 1);
@@ -186,9 +190,9 @@ fn the_most_specific_sa_opens() {
 }
 
 #[test]
-fn what_is_dropped_has_its_name() {
+fn drops_are_counted_by_reason() {
     for kind in KINDS {
-        // In UDP, and not, where the other end has it otherwise.
+        // In UDP or not, and the other end expects the reverse.
         for udp in [None, UDP] {
             let params = |direction, encapsulation, offload| SaParams {
                 encapsulation,
@@ -201,11 +205,12 @@ fn what_is_dropped_has_its_name() {
             assert_eq!(to.counted("XfrmInStateMismatch"), 1, "{kind:?} {udp:?}");
         }
     }
-    let mut to = End::new(2);
+    let mut to = SecureEnd::new(2);
     assert!(to.receive([frame(&datagram(false, 53, &[1; 100], 1500)[0])]).is_empty());
     assert_eq!(to.counted("XfrmInNoPols"), 1, "RFC 4301 5.2: nobody let it in");
     let pieces = datagram(false, 53, &[1; 2000], 1200);
     assert!(to.receive([frame(&pieces[0])]).is_empty());
+    // The fragment is counted when its reassembly time is over.
     let given_up = to.secure.next_event().expect("a time after which nobody waits for the rest");
     to.secure.handle_timeout(given_up);
     assert_eq!((to.counted("ipsec_rx_reasm_fails"), to.secure.next_event()), (1, None));
@@ -219,7 +224,7 @@ fn what_is_dropped_has_its_name() {
 }
 
 #[test]
-fn what_becomes_of_sas_is_counted() {
+fn sa_events_are_counted() {
     for kind in KINDS {
         let limits = |packets| Limits { packets: Some(packets), ..Limits::default() };
         let lifetime = Lifetime { soft: limits(1), hard: limits(2) };

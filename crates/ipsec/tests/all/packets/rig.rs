@@ -1,4 +1,4 @@
-//! IPsec around a driver, with its device at hand: packets in, frames out, and the other way round. No time passes.
+//! An IPsec layer, a driver and a device: packets in, frames out, and the reverse. Time stands still.
 
 use bytes::Bytes;
 use core::net::IpAddr;
@@ -16,33 +16,33 @@ use offload_base::{Instant, Seq};
 
 pub(crate) const NOW: Instant = Instant::ZERO;
 
-/// One host's end.
-pub(crate) struct End {
+/// One host's IPsec layer and device.
+pub(crate) struct SecureEnd {
     pub(crate) device: Device,
     pub(crate) secure: SecureDevice,
 }
 
-impl End {
-    pub(crate) fn new(number: u8) -> End {
-        End::with(number, NicConfig::default())
+impl SecureEnd {
+    pub(crate) fn new(number: u8) -> SecureEnd {
+        SecureEnd::with(number, NicConfig::default())
     }
 
-    pub(crate) fn with(number: u8, config: NicConfig) -> End {
-        End::remembering(number, config, KeyMemory::new())
+    pub(crate) fn with(number: u8, config: NicConfig) -> SecureEnd {
+        SecureEnd::remembering(number, config, KeyMemory::new())
     }
 
-    /// One that remembers which keys were used, and how far.
-    pub(crate) fn remembering(number: u8, config: NicConfig, memory: KeyMemory) -> End {
+    /// Creates an end with a memory of used keys.
+    pub(crate) fn remembering(number: u8, config: NicConfig, memory: KeyMemory) -> SecureEnd {
         let mac = [2, 0, 0, 0, 0, number];
         let (device, driver) = nic(NicConfig { mac, delays: Delays::NONE, line_rate: None, ..config });
-        End { device, secure: SecureDevice::with_memory(Box::new(driver), memory) }
+        SecureEnd { device, secure: SecureDevice::with_memory(Box::new(driver), memory) }
     }
 
     pub(crate) fn keying(&mut self) -> &mut dyn Keying {
         self.secure.keying().expect("an IPsec layer")
     }
 
-    /// Adds SAs, and policies that want everything protected by them.
+    /// Adds SAs, and policies that protect all packets.
     pub(crate) fn key(&mut self, sas: &[SaParams]) {
         for sa in sas {
             let template = match sa.mode {
@@ -51,15 +51,15 @@ impl End {
             };
             let action = Action::Protect(template);
             let policy = Policy { direction: sa.direction, selector: Selector::ANY, priority: 0, action };
-            let _there_already = self.keying().add_policy(policy);
+            let _ = self.keying().add_policy(policy);
             let SaAdded { refused, .. } = self.keying().add_sa(NOW, sa.clone()).unwrap();
             assert_eq!(refused, None);
         }
-        self.settle();
+        self.drain();
     }
 
-    /// Lets device and driver do what they have to.
-    pub(crate) fn settle(&mut self) {
+    /// Runs device and driver until both are idle.
+    pub(crate) fn drain(&mut self) {
         for _ in 0..4 {
             self.device.process(NOW);
             assert!(self.device.poll_frame(NOW).is_none(), "nothing was to be sent");
@@ -72,7 +72,7 @@ impl End {
         self.frames()
     }
 
-    /// What leaves.
+    /// Returns all frames that leave.
     pub(crate) fn frames(&mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
         loop {
@@ -88,7 +88,7 @@ impl End {
         }
     }
 
-    /// What the stack is handed of frames that come.
+    /// Delivers frames to the device and returns the stack's packets.
     pub(crate) fn receive(&mut self, frames: impl IntoIterator<Item = Frame>) -> Vec<Vec<u8>> {
         for frame in frames {
             self.device.receive_frame(NOW, frame);
@@ -109,12 +109,12 @@ impl End {
     }
 }
 
-/// The address of host `number`.
+/// Returns the address of host `number`.
 pub(crate) fn address(ipv6: bool, number: u8) -> IpAddr {
     if ipv6 { [0xfd00, 0, 0, 0, 0, 0, 0, number.into()].into() } else { [10, 0, 0, number].into() }
 }
 
-/// An SA from host 1 to host 2.
+/// Returns an SA from host 1 to host 2.
 pub(crate) fn sa(direction: Direction, offload: OffloadKind, mode: EspMode, ipv6: bool) -> SaParams {
     let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
     SaParams {
@@ -127,15 +127,15 @@ pub(crate) fn sa(direction: Direction, offload: OffloadKind, mode: EspMode, ipv6
     }
 }
 
-/// Two ends, an SA from the first to the second, worked on in these ways.
-pub(crate) fn pair(sender: OffloadKind, receiver: OffloadKind, mode: EspMode) -> [End; 2] {
-    let mut ends = [End::new(1), End::new(2)];
+/// Returns two ends with an SA from the first to the second.
+pub(crate) fn pair(sender: OffloadKind, receiver: OffloadKind, mode: EspMode) -> [SecureEnd; 2] {
+    let mut ends = [SecureEnd::new(1), SecureEnd::new(2)];
     ends[0].key(&[sa(Direction::Transmit, sender, mode, false)]);
     ends[1].key(&[sa(Direction::Receive, receiver, mode, false)]);
     ends
 }
 
-/// TCP from host 1 to host 2; `mss`: to be cut.
+/// Returns a TCP packet from host 1 to host 2. With `mss`, it must be segmented.
 pub(crate) fn tcp(ipv6: bool, payload: &[u8], mss: Option<u16>) -> TxPacket {
     let mut header = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     let total = 20 + payload.len();
@@ -162,12 +162,12 @@ pub(crate) fn tcp(ipv6: bool, payload: &[u8], mss: Option<u16>) -> TxPacket {
     }
 }
 
-/// The payload of a frame made by [`tcp`], once it is plain again.
+/// Returns the payload of a plain frame made by [`tcp`].
 pub(crate) fn payload(frame: &[u8]) -> &[u8] {
     &frame[if frame[12] == 8 { 54 } else { 74 }..]
 }
 
-/// UDP from host 1's port 5000 to host 2's `port`, with a payload of `fill`, in fragments that a path of `mtu` takes.
+/// Returns a UDP datagram from host 1's port 5000 to host 2's `port`, in fragments for a path of `mtu` bytes.
 pub(crate) fn datagram(ipv6: bool, port: u16, payload: &[u8], mtu: u16) -> Vec<TxPacket> {
     let mut header = tcp(ipv6, &[0; 12], None).header[..if ipv6 { 54 } else { 34 }].to_vec();
     let length = 8 + payload.len() as u16;
@@ -190,7 +190,7 @@ pub(crate) fn datagram(ipv6: bool, port: u16, payload: &[u8], mtu: u16) -> Vec<T
     fragment(whole, 14, mtu, 77).expect("UDP may be cut")
 }
 
-/// A packet to be sent, as a frame that comes.
+/// Returns a packet as a received frame.
 pub(crate) fn frame(packet: &TxPacket) -> Frame {
     [&packet.header[..], &packet.fragments.concat()].concat().into()
 }

@@ -1,6 +1,6 @@
 //! Many SAs in one device.
 
-use super::rig::{End, NOW, address, sa, tcp};
+use super::rig::{NOW, SecureEnd, address, sa, tcp};
 use core::net::{IpAddr, Ipv4Addr};
 use ipsec::SaId;
 use offload_api::{
@@ -14,7 +14,7 @@ fn peer(number: u32) -> IpAddr {
     Ipv4Addr::from(0x0a01_0000 + number).into()
 }
 
-/// A packet to a peer.
+/// Returns a packet to a peer.
 fn to(number: u32) -> offload_api::TxPacket {
     let mut packet = tcp(false, b"hello", None);
     let IpAddr::V4(address) = peer(number) else { unreachable!() };
@@ -22,7 +22,7 @@ fn to(number: u32) -> offload_api::TxPacket {
     packet
 }
 
-fn add(end: &mut End, number: u32, round: u32) -> SaId {
+fn add(end: &mut SecureEnd, number: u32, round: u32) -> SaId {
     let spi = 0x1000 + round * SAS + number;
     let key = EspKey::new(EspSuite::Aes128Gcm, &[&[7; 16], &spi.to_be_bytes()[..]].concat()).unwrap();
     let params = SaParams {
@@ -37,23 +37,23 @@ fn add(end: &mut End, number: u32, round: u32) -> SaId {
 }
 
 #[test]
-fn ten_thousand_sas_come_and_go_under_load() {
-    let mut end = End::new(1);
+fn ten_thousand_sas_are_replaced_under_load() {
+    let mut end = SecureEnd::new(1);
     let (selector, action) = (Selector::ANY, Action::Protect(Template::transport(1)));
     end.keying().add_policy(Policy { direction: Direction::Transmit, selector, priority: 0, action }).unwrap();
     let mut sas = Vec::new();
     for number in 0..SAS {
         sas.push(add(&mut end, number, 0));
     }
-    // More than a send ring takes: the rest waits, and is the host's until then.
-    (0..10).for_each(|_| end.settle());
+    // The control ring is shorter, so the rest of the SAs wait and are handled by the host.
+    (0..10).for_each(|_| end.drain());
     assert!(sas.iter().all(|id| end.secure.offloaded(*id) == OffloadKind::Packet));
     for number in (0..SAS).step_by(7) {
         let frames = end.send(to(number));
         assert_eq!(frames.len(), 1);
         assert_eq!(frames[0].data[34..38], (0x1000 + number).to_be_bytes());
     }
-    // Each is replaced while packets go out; the old one is deleted when they have.
+    // Each SA is replaced under traffic. The old one is deleted when its packets have left.
     for number in (0..SAS).step_by(13) {
         assert_eq!(end.secure.transmit(NOW, to(number), &NoRecords), TransmitResult::Posted);
         let successor = add(&mut end, number, 1);
@@ -72,8 +72,8 @@ fn ten_thousand_sas_come_and_go_under_load() {
 }
 
 #[test]
-fn many_receiving_ones_are_told_apart() {
-    let mut end = End::new(2);
+fn many_receiving_sas_are_distinguished() {
+    let mut end = SecureEnd::new(2);
     let (selector, action) = (Selector::ANY, Action::Protect(Template::transport(1)));
     end.keying().add_policy(Policy { direction: Direction::Receive, selector, priority: 0, action }).unwrap();
     let spi = |number: u32| 0x2000 + number;
@@ -82,9 +82,9 @@ fn many_receiving_ones_are_told_apart() {
         let added = end.keying().add_sa(NOW, SaParams { spi: spi(number), ..params }).unwrap();
         assert_eq!(added.refused, None);
     }
-    (0..10).for_each(|_| end.settle());
+    (0..10).for_each(|_| end.drain());
     for number in (0..SAS).step_by(501) {
-        let mut sender = End::new(1);
+        let mut sender = SecureEnd::new(1);
         let params = sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false);
         sender.key(&[SaParams { spi: spi(number), destination: address(false, 2), ..params }]);
         let frames = sender.send(tcp(false, b"hello", None));

@@ -1,5 +1,4 @@
-//! TCP over ESP between two hosts, over wires of every kind: what arrives is what was sent, and the wire sees ESP and
-//! nothing else.
+//! TCP over ESP between two hosts, over good and bad wires: the streams arrive intact, and the wire carries only ESP.
 
 mod offload;
 mod queues;
@@ -10,7 +9,7 @@ use core::time::Duration;
 use ipsec::SaEvent;
 use nic_sim::wire::LinkConfig;
 use offload_api::{DontFragment, EspMode, EspSuite, Lifetime, Limit, Limits, OffloadKind, SaParams};
-use rig::{Pair, lossy, only_esp};
+use rig::{StreamPair, lossy, only_esp};
 
 const SUITES: [EspSuite; 5] =
     [EspSuite::Aes128Gcm, EspSuite::Aes256Gcm, EspSuite::ChaCha20Poly1305, EspSuite::Aes128Gmac, EspSuite::Aes256Gmac];
@@ -19,7 +18,7 @@ const SUITES: [EspSuite; 5] =
 fn every_suite_and_mode_carries_a_stream() {
     for suite in SUITES {
         for mode in [EspMode::Transport, EspMode::Tunnel] {
-            let pair = Pair { suite, mode, ..Pair::default() };
+            let pair = StreamPair { suite, mode, ..StreamPair::default() };
             let outcome = pair.run(300_000);
             assert_eq!(outcome.received, outcome.sent, "{suite:?} {mode:?}");
             assert!(only_esp(&outcome.seen, false), "{suite:?} {mode:?}");
@@ -34,9 +33,9 @@ fn every_suite_and_mode_carries_a_stream() {
 }
 
 #[test]
-fn a_bad_wire_is_no_obstacle() {
+fn stream_survives_a_bad_wire() {
     for (esn, udp, window) in [(false, false, 32), (true, false, 64), (true, true, 1024), (false, true, 4096)] {
-        let pair = Pair { esn, udp, window, link: lossy(0.01, 0.01, 0.01, 0.002), ..Pair::default() };
+        let pair = StreamPair { esn, udp, window, link: lossy(0.01, 0.01, 0.01, 0.002), ..StreamPair::default() };
         let outcome = pair.run(2_000_000);
         assert_eq!(outcome.received, outcome.sent, "esn {esn}, udp {udp}, window {window}");
         assert!(only_esp(&outcome.seen, udp) && !outcome.saw_plaintext());
@@ -47,15 +46,16 @@ fn a_bad_wire_is_no_obstacle() {
 
 #[test]
 fn numbers_cross_the_edge_of_32_bits() {
-    let pair = Pair { esn: true, last_number: 0xffff_ff80, link: lossy(0.02, 0.02, 0.01, 0.0), ..Pair::default() };
+    let pair =
+        StreamPair { esn: true, last_number: 0xffff_ff80, link: lossy(0.02, 0.02, 0.01, 0.0), ..StreamPair::default() };
     let outcome = pair.run(1_000_000);
     assert_eq!(outcome.received, outcome.sent);
     assert!(outcome.used.iter().any(|used| used.number > 1 << 32));
 }
 
 #[test]
-fn without_extended_numbers_they_end_and_nothing_leaves_plain() {
-    let pair = Pair { last_number: u64::from(u32::MAX) - 100, rekey_on_events: true, ..Pair::default() };
+fn exhausted_short_numbers_stop_the_stream() {
+    let pair = StreamPair { last_number: u64::from(u32::MAX) - 100, rekey_on_events: true, ..StreamPair::default() };
     let outcome = pair.run(1_000_000);
     assert_eq!(outcome.received, outcome.sent, "a successor took over");
     assert!(outcome.events.iter().any(|event| matches!(event, SaEvent::SequenceExhausted { .. })));
@@ -67,7 +67,7 @@ fn without_extended_numbers_they_end_and_nothing_leaves_plain() {
 fn rekeying_under_load_loses_nothing() {
     let soft = Limits { packets: Some(100), ..Limits::default() };
     let lifetime = Lifetime { soft, ..Lifetime::default() };
-    let pair = Pair { lifetime, rekey_on_events: true, ..Pair::default() };
+    let pair = StreamPair { lifetime, rekey_on_events: true, ..StreamPair::default() };
     let outcome = pair.run(3_000_000);
     assert_eq!(outcome.received, outcome.sent);
     assert!(outcome.rekeys >= 10, "{} rekeys", outcome.rekeys);
@@ -79,10 +79,10 @@ fn rekeying_under_load_loses_nothing() {
 }
 
 #[test]
-fn a_dead_sa_stops_its_packets_until_there_is_another() {
+fn expired_sa_stops_packets_until_its_successor() {
     let hard = Limits { bytes: Some(200_000), ..Limits::default() };
     let lifetime = Lifetime { hard, ..Lifetime::default() };
-    let pair = Pair { lifetime, rekey_on_events: true, ..Pair::default() };
+    let pair = StreamPair { lifetime, rekey_on_events: true, ..StreamPair::default() };
     let outcome = pair.run(1_000_000);
     assert_eq!(outcome.received, outcome.sent);
     assert!(outcome.events.iter().any(|event| matches!(event, SaEvent::HardLimit { limit: Limit::Bytes, .. })));
@@ -90,12 +90,12 @@ fn a_dead_sa_stops_its_packets_until_there_is_another() {
 }
 
 #[test]
-fn time_is_up_in_time() {
-    // A full queue in the device is 40 ms of this line: what it holds has to come in by the old SA.
+fn lifetime_ends_on_time() {
+    // A full device queue takes 40 ms on this line, and its packets must still arrive under the old SA.
     let limits = |millis| Limits { time: Some(Duration::from_millis(millis)), ..Limits::default() };
     let lifetime = Lifetime { soft: limits(50), hard: limits(150) };
     let link = LinkConfig { rate: Some(100_000_000), ..LinkConfig::default() };
-    let pair = Pair { lifetime, link, rekey_on_events: true, ..Pair::default() };
+    let pair = StreamPair { lifetime, link, rekey_on_events: true, ..StreamPair::default() };
     let outcome = pair.run(3_000_000);
     assert_eq!(outcome.received, outcome.sent);
     assert!(outcome.events.iter().any(|event| matches!(event, SaEvent::SoftLimit { limit: Limit::Time, .. })));
@@ -105,8 +105,8 @@ fn time_is_up_in_time() {
 }
 
 #[test]
-fn without_an_sa_nothing_leaves_until_one_comes() {
-    let pair = Pair { keys_after: Some(Duration::from_millis(1500)), ..Pair::default() };
+fn packets_wait_for_their_sa() {
+    let pair = StreamPair { keys_after: Some(Duration::from_millis(1500)), ..StreamPair::default() };
     let outcome = pair.run(100_000);
     assert_eq!(outcome.received, outcome.sent);
     assert!(outcome.events.iter().any(|event| matches!(event, SaEvent::Acquire { .. })));
@@ -115,11 +115,11 @@ fn without_an_sa_nothing_leaves_until_one_comes() {
 }
 
 #[test]
-fn packets_of_esp_fit_the_wire() {
-    // The stack hears how much there is room for: nothing has to be dropped or fragmented for its size.
+fn esp_packets_fit_the_wire() {
+    // The path MTU leaves room for ESP, so no packet is dropped or fragmented for its size.
     for mtu in [1280, 1500, 9000] {
         for mode in [EspMode::Transport, EspMode::Tunnel] {
-            let pair = Pair { mode, mtu, udp: true, ..Pair::default() };
+            let pair = StreamPair { mode, mtu, udp: true, ..StreamPair::default() };
             let outcome = pair.run(200_000);
             assert_eq!(outcome.received, outcome.sent);
             let longest = outcome.seen.iter().map(|seen| seen.frame.len() - 14).max().unwrap();
@@ -130,8 +130,13 @@ fn packets_of_esp_fit_the_wire() {
 }
 
 #[test]
-fn settings_of_tunnels_reach_the_wire() {
-    let pair = Pair { mode: EspMode::Tunnel, dont_fragment: DontFragment::Clear, dscp: Some(46), ..Pair::default() };
+fn tunnel_settings_reach_the_wire() {
+    let pair = StreamPair {
+        mode: EspMode::Tunnel,
+        dont_fragment: DontFragment::Clear,
+        dscp: Some(46),
+        ..StreamPair::default()
+    };
     let outcome = pair.run(50_000);
     assert_eq!(outcome.received, outcome.sent);
     for seen in outcome.seen.iter().filter(|seen| seen.frame.data[12..14] == [8, 0]) {
@@ -140,8 +145,8 @@ fn settings_of_tunnels_reach_the_wire() {
 }
 
 #[test]
-fn what_no_device_takes_is_done_in_software() {
-    let pair = Pair { offload: OffloadKind::Packet, sas: 0, ..Pair::default() };
+fn unsupported_sas_are_processed_in_software() {
+    let pair = StreamPair { offload: OffloadKind::Packet, sas: 0, ..StreamPair::default() };
     let outcome = pair.run(100_000);
     assert_eq!(outcome.received, outcome.sent);
     assert!(outcome.refused.is_some());
@@ -149,12 +154,12 @@ fn what_no_device_takes_is_done_in_software() {
 }
 
 #[test]
-fn an_sa_is_told_by_its_parameters() {
-    let params: SaParams = Pair::default().sa(offload_api::Direction::Receive, 0, 0);
+fn sa_parameters_never_print_the_key() {
+    let params: SaParams = StreamPair::default().sa(offload_api::Direction::Receive, 0, 0);
     assert!(!format!("{params:?}").contains("[7, 7"), "a key is never printed");
 }
 
-/// Whose packets are in whose: of the stream, and of ESP. Transport mode has one of both.
+/// Mode, IPv6 inside, and IPv6 outside. In transport mode both are equal.
 const FAMILIES: [(EspMode, bool, bool); 6] = [
     (EspMode::Transport, false, false),
     (EspMode::Transport, true, true),
@@ -166,12 +171,13 @@ const FAMILIES: [(EspMode, bool, bool); 6] = [
 const KINDS: [OffloadKind; 3] = [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet];
 
 #[test]
-fn either_ip_in_either() {
+fn tunnels_carry_either_ip_version_in_either() {
     for (mode, ipv6, outer_ipv6) in FAMILIES {
         for offload in KINDS {
             let what = format!("{mode:?}, {offload:?}, IPv6: {ipv6} in {outer_ipv6}");
             let link = lossy(0.01, 0.01, 0.01, 0.002);
-            let outcome = Pair { mode, ipv6, outer_ipv6, offload, link, esn: true, ..Pair::default() }.run(500_000);
+            let outcome =
+                StreamPair { mode, ipv6, outer_ipv6, offload, link, esn: true, ..StreamPair::default() }.run(500_000);
             assert_eq!(outcome.received, outcome.sent, "{what}");
             assert!(only_esp(&outcome.seen, false) && !outcome.saw_plaintext(), "{what}");
             let six = |data: &[u8]| data[12..14] == [0x86, 0xdd];
@@ -182,16 +188,18 @@ fn either_ip_in_either() {
     }
 }
 
-/// What a router says about ESP packets reaches TCP, which sends smaller ones; none has to be fragmented.
+/// A router's "too big" message about an ESP packet reaches TCP, which then sends smaller segments. No packet needs
+/// fragmentation.
 #[test]
 fn a_narrow_path_is_found() {
     for (mode, ipv6, outer_ipv6) in FAMILIES {
         for offload in KINDS {
             let what = format!("{mode:?}, {offload:?}, IPv6: {ipv6} in {outer_ipv6}");
-            // IPv6 takes no less than 1280 bytes, wherever.
+            // The minimum MTU of IPv6 is 1280, so the tunnel's inner packets need that much.
             let mtu = if ipv6 && mode == EspMode::Tunnel { 1380 } else { 1300 };
             let router = Some(mtu);
-            let outcome = Pair { mode, ipv6, outer_ipv6, offload, router, esn: true, ..Pair::default() }.run(500_000);
+            let outcome =
+                StreamPair { mode, ipv6, outer_ipv6, offload, router, esn: true, ..StreamPair::default() }.run(500_000);
             assert_eq!(outcome.received, outcome.sent, "{what}");
             assert!(only_esp(&outcome.seen, false) && !outcome.saw_plaintext(), "{what}");
             let (largest, refused) = outcome.routed;

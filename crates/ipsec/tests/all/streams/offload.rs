@@ -1,6 +1,6 @@
-//! The same with the NICs doing part of it, or all.
+//! The stream tests with crypto or packet offload.
 
-use super::rig::{Outcome, Pair, lossy, only_esp};
+use super::rig::{StreamOutcome, StreamPair, lossy, only_esp};
 use core::time::Duration;
 use ipsec::SaEvent;
 use nic_sim::wire::LinkConfig;
@@ -8,7 +8,7 @@ use offload_api::{EspMode, Lifetime, Limit, Limits, OffloadKind};
 
 const KINDS: [OffloadKind; 2] = [OffloadKind::Crypto, OffloadKind::Packet];
 
-fn arrived(outcome: &Outcome, what: &str) {
+fn arrived(outcome: &StreamOutcome, what: &str) {
     assert_eq!(outcome.received, outcome.sent, "{what}");
     assert!(!outcome.saw_plaintext(), "{what}");
 }
@@ -18,7 +18,8 @@ fn every_suite_and_mode_carries_a_stream() {
     for kind in KINDS {
         for suite in super::SUITES {
             for mode in [EspMode::Transport, EspMode::Tunnel] {
-                let outcome = Pair { suite, mode, offload: kind, esn: true, ..Pair::default() }.run(300_000);
+                let outcome =
+                    StreamPair { suite, mode, offload: kind, esn: true, ..StreamPair::default() }.run(300_000);
                 let what = format!("{kind:?} {suite:?} {mode:?}");
                 assert_eq!(outcome.received, outcome.sent, "{what}");
                 assert_eq!(outcome.saw_plaintext(), !suite.encrypts(), "GMAC hides nothing, {what}");
@@ -30,6 +31,7 @@ fn every_suite_and_mode_carries_a_stream() {
                 }
                 let of_kind = if kind == OffloadKind::Crypto { "crypto" } else { "packet" };
                 let handed_over = counters.value(&format!("ipsec_{of_kind}_tx_pkts"));
+                // The last segments may still be in the device when the run ends.
                 let left = handed_over - counters.value("ipsec_tx_pkts");
                 assert!(left < 8, "{left} not sent at the end: each segment counts, {what}");
                 assert_eq!(counters.value(&format!("ipsec_{of_kind}_rx_pkts")), counters.value("ipsec_rx_pkts"));
@@ -43,16 +45,17 @@ fn every_suite_and_mode_carries_a_stream() {
 }
 
 #[test]
-fn sas_that_lie_in_host_memory_put_the_same_on_the_wire() {
+fn sas_in_host_memory_send_the_same_bytes() {
     for (offload, window) in KINDS.into_iter().flat_map(|kind| [(kind, 256), (kind, 4096)]) {
         let run = |cached: usize| {
             let link = lossy(0.01, 0.01, 0.01, 0.002);
-            Pair { offload, esn: true, window, last_number: 0xffff_ff00, cached, link, ..Pair::default() }.run(500_000)
+            StreamPair { offload, esn: true, window, last_number: 0xffff_ff00, cached, link, ..StreamPair::default() }
+                .run(500_000)
         };
         let [here, there] = [64, 1].map(run);
         arrived(&there, &format!("{offload:?}"));
         let frames =
-            |outcome: &Outcome| -> Vec<_> { outcome.seen.iter().map(|seen| seen.frame.data.clone()).collect() };
+            |outcome: &StreamOutcome| -> Vec<_> { outcome.seen.iter().map(|seen| seen.frame.data.clone()).collect() };
         assert!(frames(&here) == frames(&there), "{offload:?}");
         assert_eq!(here.counters.value("ctx_evicted"), 0, "{offload:?}");
         let (evicted, fetched) = (there.counters.value("ctx_evicted"), there.counters.value("ctx_fetched"));
@@ -61,11 +64,11 @@ fn sas_that_lie_in_host_memory_put_the_same_on_the_wire() {
 }
 
 #[test]
-fn a_bad_wire_is_no_obstacle() {
+fn stream_survives_a_bad_wire() {
     for kind in KINDS {
         for (esn, window) in [(false, 32), (true, 64), (true, 256)] {
             let link = lossy(0.01, 0.01, 0.01, 0.002);
-            let outcome = Pair { esn, window, offload: kind, link, ..Pair::default() }.run(2_000_000);
+            let outcome = StreamPair { esn, window, offload: kind, link, ..StreamPair::default() }.run(2_000_000);
             let what = format!("{kind:?}, esn {esn}, window {window}");
             arrived(&outcome, &what);
             assert!(only_esp(&outcome.seen, false), "{what}");
@@ -79,13 +82,13 @@ fn a_bad_wire_is_no_obstacle() {
 }
 
 #[test]
-fn esp_in_udp_is_for_packet_offload() {
+fn esp_in_udp_needs_packet_offload() {
     for (kind, mode) in
         KINDS.into_iter().flat_map(|kind| [EspMode::Transport, EspMode::Tunnel].map(|mode| (kind, mode)))
     {
         let what = format!("{kind:?} {mode:?}");
         let link = lossy(0.01, 0.01, 0.01, 0.002);
-        let outcome = Pair { offload: kind, mode, udp: true, link, ..Pair::default() }.run(200_000);
+        let outcome = StreamPair { offload: kind, mode, udp: true, link, ..StreamPair::default() }.run(200_000);
         arrived(&outcome, &what);
         assert!(only_esp(&outcome.seen, true), "{what}");
         let in_device = kind == OffloadKind::Packet;
@@ -99,7 +102,7 @@ fn esp_in_udp_is_for_packet_offload() {
 fn numbers_cross_the_edge_of_32_bits() {
     for kind in KINDS {
         let link = lossy(0.02, 0.02, 0.01, 0.0);
-        let pair = Pair { esn: true, last_number: 0xffff_ff80, offload: kind, link, ..Pair::default() };
+        let pair = StreamPair { esn: true, last_number: 0xffff_ff80, offload: kind, link, ..StreamPair::default() };
         let outcome = pair.run(1_000_000);
         arrived(&outcome, "ESN");
         let crossed = |event: &SaEvent| matches!(event, SaEvent::Crossed { number, .. } if *number >= 1 << 32);
@@ -109,10 +112,10 @@ fn numbers_cross_the_edge_of_32_bits() {
 }
 
 #[test]
-fn without_extended_numbers_they_end_and_nothing_leaves_plain() {
+fn exhausted_short_numbers_stop_the_stream() {
     for kind in KINDS {
         let last_number = u64::from(u32::MAX) - 100;
-        let pair = Pair { last_number, rekey_on_events: true, offload: kind, ..Pair::default() };
+        let pair = StreamPair { last_number, rekey_on_events: true, offload: kind, ..StreamPair::default() };
         let outcome = pair.run(1_000_000);
         arrived(&outcome, "a successor took over");
         assert!(outcome.events.iter().any(|event| matches!(event, SaEvent::SequenceExhausted { .. })));
@@ -125,7 +128,8 @@ fn rekeying_under_load_loses_nothing() {
     for kind in KINDS {
         let soft = Limits { packets: Some(100), ..Limits::default() };
         let lifetime = Lifetime { soft, ..Lifetime::default() };
-        let outcome = Pair { lifetime, rekey_on_events: true, offload: kind, ..Pair::default() }.run(4_000_000);
+        let outcome =
+            StreamPair { lifetime, rekey_on_events: true, offload: kind, ..StreamPair::default() }.run(4_000_000);
         arrived(&outcome, "rekeyed");
         assert!(outcome.rekeys >= 10, "{} rekeys", outcome.rekeys);
         assert_eq!(outcome.counters.value("TcpRetransSegs"), 0, "not a packet was lost, {kind:?}");
@@ -139,11 +143,12 @@ fn rekeying_under_load_loses_nothing() {
 }
 
 #[test]
-fn a_dead_sa_stops_its_packets_until_there_is_another() {
+fn expired_sa_stops_packets_until_its_successor() {
     for kind in KINDS {
         let hard = Limits { bytes: Some(200_000), ..Limits::default() };
         let lifetime = Lifetime { hard, ..Lifetime::default() };
-        let outcome = Pair { lifetime, rekey_on_events: true, offload: kind, ..Pair::default() }.run(1_000_000);
+        let outcome =
+            StreamPair { lifetime, rekey_on_events: true, offload: kind, ..StreamPair::default() }.run(1_000_000);
         arrived(&outcome, "revived");
         let dead = |event: &SaEvent| matches!(event, SaEvent::HardLimit { limit: Limit::Bytes, .. });
         assert!(outcome.events.iter().any(dead), "{kind:?}");
@@ -152,23 +157,24 @@ fn a_dead_sa_stops_its_packets_until_there_is_another() {
 }
 
 #[test]
-fn time_is_up_in_time() {
+fn lifetime_ends_on_time() {
     let limits = |millis| Limits { time: Some(Duration::from_millis(millis)), ..Limits::default() };
     let lifetime = Lifetime { soft: limits(50), hard: limits(150) };
     for kind in KINDS {
         let link = LinkConfig { rate: Some(100_000_000), ..LinkConfig::default() };
-        let outcome = Pair { lifetime, link, rekey_on_events: true, offload: kind, ..Pair::default() }.run(3_000_000);
+        let outcome =
+            StreamPair { lifetime, link, rekey_on_events: true, offload: kind, ..StreamPair::default() }.run(3_000_000);
         arrived(&outcome, "in time");
         assert_eq!(outcome.counters.value("TcpRetransSegs"), 0, "successors came in time, {kind:?}");
     }
 }
 
 #[test]
-fn packets_of_esp_fit_the_wire() {
+fn esp_packets_fit_the_wire() {
     for kind in KINDS {
         for mtu in [1280, 1500, 9000] {
             for mode in [EspMode::Transport, EspMode::Tunnel] {
-                let outcome = Pair { mode, mtu, offload: kind, ..Pair::default() }.run(200_000);
+                let outcome = StreamPair { mode, mtu, offload: kind, ..StreamPair::default() }.run(200_000);
                 arrived(&outcome, "fits");
                 let longest = outcome.seen.iter().map(|seen| seen.frame.len() - 14).max().unwrap();
                 assert!(longest <= usize::from(mtu) && longest + 4 > usize::from(mtu), "{longest} of {mtu}, {mode:?}");
@@ -179,8 +185,8 @@ fn packets_of_esp_fit_the_wire() {
 }
 
 #[test]
-fn what_finds_no_room_in_the_device_is_done_in_software() {
-    let outcome = Pair { offload: OffloadKind::Packet, sas: 1, ..Pair::default() }.run(100_000);
+fn sas_beyond_the_device_are_processed_in_software() {
+    let outcome = StreamPair { offload: OffloadKind::Packet, sas: 1, ..StreamPair::default() }.run(100_000);
     arrived(&outcome, "half of it in software");
     assert!(outcome.counters.value("ipsec_sw_tx_pkts") > 0 && outcome.counters.value("ipsec_packet_rx_pkts") > 0);
 }

@@ -1,7 +1,7 @@
-//! NICs with several queues, a shard of the host at each, and one IPsec layer around all of them: many flows at a time,
-//! under several SAs, while keys change and devices forget.
+//! Multi-queue NICs with a shard of the host at each queue and one IPsec layer around all queues: many flows under
+//! several SAs, while SAs are rekeyed and devices are reset.
 
-use super::rig::{ENOUGH, MARK, Pair, lossy, only_esp, testbed_sleep};
+use super::rig::{ENOUGH, MARK, StreamPair, lossy, only_esp, testbed_sleep};
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -24,56 +24,57 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const QUEUES: u16 = 4;
-/// SAs each way: flows to as many ports have one each.
+/// SAs per direction. Each protects the flows to one port.
 const SAS: u16 = 3;
 const PORT: u16 = 700;
 const KINDS: [OffloadKind; 3] = [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet];
 
-/// What becomes of keys and devices meanwhile.
+/// The events of a run.
 #[derive(Clone, Copy, Default)]
-struct Course {
-    /// A successor comes when an SA says that it has sent as many packets.
+struct QueueRun {
+    /// The number of packets after which an SA asks for a successor.
     rekey_after: Option<u64>,
-    /// Both NICs are reset this often.
+    /// The interval between resets of both NICs.
     reset_every: Option<Duration>,
-    /// RSS has everything come to the third queue.
+    /// Whether RSS maps all flows to the third queue.
     one_queue: bool,
-    /// By the machine's clock.
+    /// Whether the run uses real time.
     real: bool,
 }
 
-struct Outcome {
+struct QueueOutcome {
     seen: Vec<RecordedFrame>,
     counters: CounterSet,
-    /// SAs that a host sent by, and under which they were known.
+    /// SAs by which a host sent, with their parameters.
     sent_by: Vec<SaParams>,
-    /// Connections that each shard of the server took.
+    /// Connections that each shard of the server accepted.
     accepted: Vec<u64>,
-    /// Packets that each queue of the server's NIC sent, and opened.
+    /// Packets that each queue of the server's NIC sent and opened.
     of_queues: Vec<(u64, u64)>,
 }
 
-struct Bed {
+struct QueueTestbed {
     bed: Testbed,
     hosts: [BedHost; 2],
     recorder: FrameRecorder,
-    keys: Arc<Mutex<Keys>>,
+    keys: Arc<Mutex<TestSas>>,
 }
 
-/// Who has which SAs.
+/// The SAs of both hosts.
 #[derive(Default)]
-struct Keys {
-    /// Transmitting ones, by host, with which of the [`SAS`] each is in place of.
+struct TestSas {
+    /// Transmitting SAs: by host and SA, the index among [`SAS`] and the receiver's SA.
     current: BTreeMap<(usize, SaId), (u16, SaId)>,
-    /// What they were added with.
+    /// Parameters of the SAs.
     sent_by: Vec<SaParams>,
-    /// How many there were.
+    /// Number of SAs added.
     made: u32,
 }
 
-impl Keys {
-    /// A new SA in place of `which`, from host `from`: at the receiver first, so that nothing comes too early.
-    fn add(&mut self, pair: &Pair, hosts: &[BedHost; 2], from: usize, which: u16, old: Option<(SaId, SaId)>) {
+impl TestSas {
+    /// Adds an SA in place of `which`, from host `from`. The receiver gets its SA first, so that no packet arrives
+    /// early.
+    fn add(&mut self, pair: &StreamPair, hosts: &[BedHost; 2], from: usize, which: u16, old: Option<(SaId, SaId)>) {
         self.made += 1;
         let spi = 0x1000 + self.made;
         let mut material = vec![0x5a; 20];
@@ -82,7 +83,7 @@ impl Keys {
         let sa = |direction| SaParams { spi, key: key.clone(), reqid: which.into(), ..pair.sa(direction, from, 0) };
         let added = [(1 - from, Direction::Receive), (from, Direction::Transmit)].map(|(at, direction)| {
             let (now, params) = (hosts[at].now(), sa(direction));
-            // Whichever shard is asked, it is the same layer.
+            // Every shard's keying interface is the same layer.
             let added = with_keying(&hosts[at], self.made as usize % usize::from(QUEUES), |keying| match old {
                 None => keying.add_sa(now, params),
                 Some((sent, received)) => {
@@ -103,7 +104,7 @@ fn with_keying<T>(host: &BedHost, shard: usize, f: impl FnOnce(&mut dyn Keying) 
     host.shards()[shard].with_device(|device| f(device.keying().expect("an IPsec layer")))
 }
 
-fn policies(pair: &Pair, host: usize) -> Vec<Policy> {
+fn policies(pair: &StreamPair, host: usize) -> Vec<Policy> {
     let mut policies = Vec::new();
     for which in 1..=SAS {
         for (direction, from) in [(Direction::Transmit, host), (Direction::Receive, 1 - host)] {
@@ -123,9 +124,10 @@ fn policies(pair: &Pair, host: usize) -> Vec<Policy> {
     policies
 }
 
-impl Bed {
-    fn new(pair: &Pair, course: Course) -> Bed {
+impl QueueTestbed {
+    fn new(pair: &StreamPair, course: QueueRun) -> QueueTestbed {
         let recorder = FrameRecorder::default();
+        // More SA slots than a run uses, so that every SA fits into the device.
         let nic = NicConfig {
             mtu: pair.mtu,
             engines: EspEngineConfig { sas: 1024 }.into(),
@@ -135,15 +137,16 @@ impl Bed {
         let bed = Testbed::builder(Seed(pair.seed))
             .clock(if course.real { ClockKind::Real } else { ClockKind::Virtual })
             .host("server", nic.clone(), TcpConfig::default())
-            .layer(SecureDevice::of_queues)
+            .layer(SecureDevice::for_queues)
             .host("client", nic, TcpConfig::default())
-            .layer(SecureDevice::of_queues)
+            .layer(SecureDevice::for_queues)
             .wire(0, 1, pair.link.clone())
             .recorded(&recorder)
             .build()
             .unwrap();
         let hosts = [bed.host(0).clone(), bed.host(1).clone()];
         for (number, host) in hosts.iter().enumerate() {
+            // Policies are added through different shards, which share one layer.
             for (shard, policy) in policies(pair, number).into_iter().enumerate() {
                 with_keying(host, shard % usize::from(QUEUES), |keying| keying.add_policy(policy)).unwrap();
             }
@@ -152,14 +155,14 @@ impl Bed {
             hosts.iter().for_each(|host| host.stack().set_indirection(&[2; INDIRECTION_ENTRIES]).unwrap());
         }
         let soft = Limits { packets: course.rekey_after, ..Limits::default() };
-        let pair = Pair { lifetime: Lifetime { soft, ..Lifetime::default() }, ..pair.clone() };
-        let mut keys = Keys::default();
+        let pair = StreamPair { lifetime: Lifetime { soft, ..Lifetime::default() }, ..pair.clone() };
+        let mut keys = TestSas::default();
         for which in 1..=SAS {
             (0..2).for_each(|from| keys.add(&pair, &hosts, from, which, None));
         }
         let keys = Arc::new(Mutex::new(keys));
         let (runtime, keyed, there) = (bed.runtime(), hosts.clone(), keys.clone());
-        let _runs_on = hosts[0].spawn("keys", async move {
+        let _keys_task = hosts[0].spawn("keys", async move {
             let mut old: Vec<(u32, usize, SaId, SaId)> = Vec::new();
             for tick in 0u32.. {
                 testbed_sleep(&*runtime, TICK).await;
@@ -167,7 +170,7 @@ impl Bed {
                     keyed.iter().for_each(BedHost::reset_device);
                 }
                 for (from, host) in keyed.iter().enumerate() {
-                    // Any shard tells what happened at another's queue.
+                    // Any shard reports the events of other queues.
                     let shard = tick as usize % usize::from(QUEUES);
                     while let Some(event) = with_keying(host, shard, |keying| keying.poll_sa_event()) {
                         let SaEvent::SoftLimit { sa, .. } = event else { continue };
@@ -186,10 +189,10 @@ impl Bed {
                 });
             }
         });
-        Bed { bed, hosts, recorder, keys }
+        QueueTestbed { bed, hosts, recorder, keys }
     }
 
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> QueueOutcome {
         let shards = self.hosts[0].shards().iter();
         let accepted = shards.map(|shard| {
             let mut set = CounterSet::default();
@@ -197,7 +200,7 @@ impl Bed {
             set.value("TcpPassiveOpens")
         });
         let of_queues = self.hosts[0].queue_counters();
-        Outcome {
+        QueueOutcome {
             seen: self.recorder.seen(),
             counters: self.bed.counters(),
             sent_by: self.keys.lock().unwrap().sent_by.clone(),
@@ -210,16 +213,16 @@ impl Bed {
     }
 }
 
-/// Every shard of the client talks to the server, `of_each_shard` times, and hears what it says.
-fn talk(pair: &Pair, course: Course, of_each_shard: usize, bytes: usize) -> Outcome {
-    let mut bed = Bed::new(pair, course);
+/// Runs a conversation: every shard of the client opens `of_each_shard` connections to the server and reads the echo.
+fn talk(pair: &StreamPair, course: QueueRun, of_each_shard: usize, bytes: usize) -> QueueOutcome {
+    let mut bed = QueueTestbed::new(pair, course);
     let [server, client] = bed.hosts.clone();
     for shard in server.shards() {
         for which in 1..=SAS {
             let (host, mut listener) = (server.clone(), shard.listen(PORT + which, 64).unwrap());
-            let _runs_on = server.spawn("listener", async move {
+            let _listener_task = server.spawn("listener", async move {
                 while let Ok(stream) = listener.accept().await {
-                    let _runs_on = host.spawn("echo", async move {
+                    let _echo_task = host.spawn("echo", async move {
                         let (mut reader, mut writer) = tokio::io::split(stream);
                         tokio::io::copy(&mut reader, &mut writer).await?;
                         writer.shutdown().await
@@ -230,6 +233,7 @@ fn talk(pair: &Pair, course: Course, of_each_shard: usize, bytes: usize) -> Outc
     }
     let mut talks = Vec::new();
     for number in 0..of_each_shard * usize::from(QUEUES) {
+        // Shards and ports are assigned independently, so that most packets leave by another shard's queue.
         let shard = &client.shards()[number % usize::from(QUEUES)];
         let to = SocketAddr::new(IpAddr::from(server.address()), PORT + 1 + number as u16 % SAS);
         let (connecting, host) = (shard.connect(None, to), client.clone());
@@ -258,9 +262,9 @@ async fn echoed(host: &BedHost, stream: TcpStream, number: usize, bytes: usize) 
     Ok(())
 }
 
-/// Holds what the server sent to its rules: ESP only, nothing in the clear, no number twice, those of an SA in order, and
-/// all of it authentic under the number it has. Says how many packets there were.
-fn check_wire(outcome: &Outcome, what: &str) -> usize {
+/// Checks the frames that the server sent: ESP only, no plaintext, no number twice, ascending numbers per SA, and valid
+/// ICVs. Returns the number of packets.
+fn check_wire(outcome: &QueueOutcome, what: &str) -> usize {
     let udp = outcome.sent_by.iter().any(|sa| sa.encapsulation.is_some());
     assert!(only_esp(&outcome.seen, udp), "{what}");
     let ciphers: BTreeMap<u32, EspCipher> = outcome.sent_by.iter().map(|sa| (sa.spi, EspCipher::new(sa))).collect();
@@ -283,16 +287,16 @@ fn check_wire(outcome: &Outcome, what: &str) -> usize {
     packets
 }
 
-fn pair(offload: OffloadKind) -> Pair {
-    Pair { offload, esn: true, queues: QUEUES, ..Pair::default() }
+fn pair(offload: OffloadKind) -> StreamPair {
+    StreamPair { offload, esn: true, queues: QUEUES, ..StreamPair::default() }
 }
 
 #[test]
-fn flows_are_spread_over_shards_and_come_back_to_their_own() {
+fn flows_are_spread_and_return_to_their_shards() {
     for kind in KINDS {
         for mode in [EspMode::Transport, EspMode::Tunnel] {
             let what = format!("{kind:?} {mode:?}");
-            let outcome = talk(&Pair { mode, ..pair(kind) }, Course::default(), 15, 20_000);
+            let outcome = talk(&StreamPair { mode, ..pair(kind) }, QueueRun::default(), 15, 20_000);
             let packets = check_wire(&outcome, &what) as u64;
             let all = &outcome.counters;
             assert_eq!((all.value("HostShardPassed"), all.value("HostShardDrops")), (0, 0), "{what}");
@@ -303,7 +307,7 @@ fn flows_are_spread_over_shards_and_come_back_to_their_own() {
             if kind == OffloadKind::None {
                 assert_eq!((sent, opened), (vec![0; 4], vec![0; 4]), "{what}");
             } else {
-                // Three SAs each way: no queue has more than two of the six, and none has none.
+                // Three SAs per direction: each queue has one or two of the six.
                 assert_eq!(sent.iter().sum::<u64>(), packets, "{what}");
                 assert!(sent.iter().zip(&opened).all(|(sent, opened)| sent + opened > 0), "{what}");
                 assert!(sent.iter().filter(|sent| **sent > 0).count() >= 2, "{what}: {sent:?}");
@@ -319,10 +323,10 @@ fn flows_are_spread_over_shards_and_come_back_to_their_own() {
 }
 
 #[test]
-fn a_bad_wire_is_no_obstacle() {
+fn stream_survives_a_bad_wire() {
     for kind in KINDS {
         let link = lossy(0.01, 0.01, 0.01, 0.002);
-        let outcome = talk(&Pair { link, ..pair(kind) }, Course::default(), 6, 60_000);
+        let outcome = talk(&StreamPair { link, ..pair(kind) }, QueueRun::default(), 6, 60_000);
         let what = format!("{kind:?}");
         check_wire(&outcome, &what);
         let replays = outcome.counters.value("XfrmInStateSeqError") + outcome.counters.value("ipsec_rx_drop_pkts");
@@ -331,16 +335,17 @@ fn a_bad_wire_is_no_obstacle() {
     }
 }
 
-/// ESP in UDP comes to the queue of its SA as well; in software, to wherever its ports are hashed to.
+/// ESP in UDP also reaches its SA's queue if the device opens ESP. In software, it arrives at the queue of its port
+/// hash.
 #[test]
-fn in_udp() {
+fn esp_in_udp_reaches_its_queue() {
     for (kind, mode) in [
         (OffloadKind::None, EspMode::Transport),
         (OffloadKind::None, EspMode::Tunnel),
         (OffloadKind::Packet, EspMode::Transport),
     ] {
         let what = format!("{kind:?} {mode:?}");
-        let outcome = talk(&Pair { mode, udp: true, ..pair(kind) }, Course::default(), 6, 20_000);
+        let outcome = talk(&StreamPair { mode, udp: true, ..pair(kind) }, QueueRun::default(), 6, 20_000);
         check_wire(&outcome, &what);
         let all = &outcome.counters;
         assert_eq!((all.value("HostShardPassed"), all.value("TcpRetransSegs")), (0, 0), "{what}");
@@ -348,25 +353,25 @@ fn in_udp() {
     }
 }
 
-/// Whatever RSS makes of ESP, what is in it comes to the shards that it would have come to at first.
+/// Whichever queue RSS chooses for ESP, the opened packets reach their original shards.
 #[test]
-fn a_table_that_changes_is_none_of_their_concern() {
+fn flows_survive_a_change_of_the_rss_table() {
     for kind in KINDS {
-        let course = Course { one_queue: true, ..Course::default() };
+        let course = QueueRun { one_queue: true, ..QueueRun::default() };
         let outcome = talk(&pair(kind), course, 15, 5_000);
         let what = format!("{kind:?}");
         check_wire(&outcome, &what);
         let all = &outcome.counters;
-        // A SYN looks for its flow at every shard before one takes it, once a table was changed; nothing else does.
+        // After a change of the table, a SYN is passed to every shard until one takes it. No other packet is passed.
         assert_eq!((all.value("HostShardPassed"), all.value("TcpRetransSegs")), (60 * 4, 0), "{what}");
         assert!(outcome.accepted.iter().all(|accepted| *accepted >= 5), "{what}: {:?}", outcome.accepted);
     }
 }
 
 #[test]
-fn in_real_time() {
+fn streams_run_in_real_time() {
     for kind in KINDS {
-        let course = Course { real: true, rekey_after: Some(100), ..Course::default() };
+        let course = QueueRun { real: true, rekey_after: Some(100), ..QueueRun::default() };
         let outcome = talk(&pair(kind), course, 3, 100_000);
         let what = format!("{kind:?}");
         check_wire(&outcome, &what);
@@ -377,7 +382,7 @@ fn in_real_time() {
 #[test]
 fn rekeying_under_load_loses_nothing() {
     for kind in KINDS {
-        let course = Course { rekey_after: Some(200), ..Course::default() };
+        let course = QueueRun { rekey_after: Some(200), ..QueueRun::default() };
         let outcome = talk(&pair(kind), course, 6, 100_000);
         let what = format!("{kind:?}");
         check_wire(&outcome, &what);
@@ -390,12 +395,12 @@ fn rekeying_under_load_loses_nothing() {
 }
 
 #[test]
-fn keys_change_and_devices_forget_on_a_bad_wire() {
+fn streams_survive_rekeying_and_resets_on_a_bad_wire() {
     for kind in KINDS {
         let link = lossy(0.005, 0.01, 0.01, 0.001);
         let reset_every = (kind != OffloadKind::None).then_some(Duration::from_millis(2));
-        let course = Course { rekey_after: Some(300), reset_every, ..Course::default() };
-        let outcome = talk(&Pair { link, window: 256, ..pair(kind) }, course, 4, 100_000);
+        let course = QueueRun { rekey_after: Some(300), reset_every, ..QueueRun::default() };
+        let outcome = talk(&StreamPair { link, window: 256, ..pair(kind) }, course, 4, 100_000);
         let what = format!("{kind:?}");
         check_wire(&outcome, &what);
         assert!(outcome.sent_by.len() > 6, "{what}");
@@ -406,32 +411,32 @@ fn keys_change_and_devices_forget_on_a_bad_wire() {
 }
 
 #[test]
-fn a_run_repeats() {
+fn equal_seeds_repeat_a_run() {
     let run = || {
         let reset_every = Some(Duration::from_millis(2));
-        let course = Course { rekey_after: Some(300), reset_every, ..Course::default() };
+        let course = QueueRun { rekey_after: Some(300), reset_every, ..QueueRun::default() };
         let link = lossy(0.01, 0.01, 0.01, 0.002);
-        let outcome = talk(&Pair { link, ..pair(OffloadKind::Crypto) }, course, 3, 30_000);
+        let outcome = talk(&StreamPair { link, ..pair(OffloadKind::Crypto) }, course, 3, 30_000);
         let frames: Vec<_> = outcome.seen.into_iter().map(|seen| (seen.at, seen.frame.data)).collect();
         (frames, outcome.counters)
     };
     assert!(run() == run());
 }
 
-/// Datagrams have nobody who would notice a second copy: not one is delivered twice, and without a fault of the wire none
-/// is missing.
+/// A UDP receiver does not remove duplicates, so each datagram must be delivered exactly once, and at most the wire may
+/// lose one.
 #[test]
-fn a_datagram_is_delivered_once() {
+fn datagram_is_delivered_once() {
     for kind in KINDS {
         for (link, clean) in [(LinkConfig::default(), true), (lossy(0.02, 0.05, 0.2, 0.002), false)] {
             let what = format!("{kind:?}, clean: {clean}");
-            let mut bed = Bed::new(&Pair { link, window: 256, ..pair(kind) }, Course::default());
+            let mut bed = QueueTestbed::new(&StreamPair { link, window: 256, ..pair(kind) }, QueueRun::default());
             let [server, client] = bed.hosts.clone();
             let heard: Arc<Mutex<Vec<[u8; 4]>>> = Arc::default();
             for shard in server.shards() {
                 for which in 1..=SAS {
                     let (socket, heard) = (shard.bind_udp(Some(PORT + which)).unwrap(), heard.clone());
-                    let _runs_on = server.spawn("hears", async move {
+                    let _receiver_task = server.spawn("hears", async move {
                         while let Ok((data, _)) = socket.recv_from().await {
                             heard.lock().unwrap().push(data[..4].try_into().unwrap());
                         }
@@ -448,6 +453,7 @@ fn a_datagram_is_delivered_once() {
                         let [high, low] = datagram.to_be_bytes();
                         let data = [&[number as u8, 0, high, low], MARK].concat();
                         socket.send_to(Bytes::from(data), SocketAddr::new(address, port)).await?;
+                        // Pauses keep the senders within the receiver's buffers.
                         if datagram % 10 == 0 {
                             testbed_sleep(&*runtime, TICK).await;
                         }
@@ -460,6 +466,7 @@ fn a_datagram_is_delivered_once() {
                 bed.bed.run_within(ENOUGH, sending).unwrap();
             }
             let heard = core::mem::take(&mut *heard.lock().unwrap());
+            // A datagram is identified by its shard and number.
             let distinct: BTreeSet<[u8; 4]> = heard.iter().copied().collect();
             assert_eq!(distinct.len(), heard.len(), "{what}: twice");
             assert!(
@@ -472,7 +479,7 @@ fn a_datagram_is_delivered_once() {
     }
 }
 
-/// How often somebody looks after the keys.
+/// The interval at which the test polls keying events.
 const TICK: Duration = Duration::from_micros(10);
-/// After as many ticks, nothing of an old SA is on its way any more.
+/// Number of ticks after which no packet of an old SA is under way.
 const AFTER: u32 = 2000;

@@ -1,4 +1,4 @@
-//! Two hosts with IPsec between stack and driver, in virtual time; a stream from one to the other and a word back.
+//! Two hosts with IPsec between stack and driver, in virtual time: a stream in one direction and a reply in the other.
 
 use super::router::Router;
 use core::net::IpAddr;
@@ -17,9 +17,9 @@ use offload_host_stack::TcpConfig;
 use offload_testbed::{BedHost, Testbed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A stream to be sent, and how it is protected.
+/// A stream and its protection.
 #[derive(Clone)]
-pub(crate) struct Pair {
+pub(crate) struct StreamPair {
     pub(crate) suite: EspSuite,
     pub(crate) mode: EspMode,
     pub(crate) esn: bool,
@@ -31,29 +31,29 @@ pub(crate) struct Pair {
     pub(crate) dscp: Option<u8>,
     pub(crate) offload: OffloadKind,
     pub(crate) mtu: u16,
-    /// The stream is over IPv6; in transport mode, ESP is as well.
+    /// Whether the stream uses IPv6. In transport mode, ESP then uses IPv6 too.
     pub(crate) ipv6: bool,
-    /// The outer headers of a tunnel are IPv6's.
+    /// Whether the outer headers of a tunnel are IPv6.
     pub(crate) outer_ipv6: bool,
-    /// There is a router half way that forwards no larger packets.
+    /// MTU of a router between the hosts.
     pub(crate) router: Option<u16>,
-    /// SAs that each NIC has room for.
+    /// SAs for which each NIC has room.
     pub(crate) sas: u32,
-    /// SAs whose state each NIC has room for; that of the others is in host memory.
+    /// SA states in each NIC's cache. The others are in host memory.
     pub(crate) cached: usize,
-    /// Of each NIC.
+    /// Queues of each NIC.
     pub(crate) queues: u16,
     pub(crate) link: LinkConfig,
-    /// Both hosts get their SAs so much later.
+    /// Delay before the hosts get their SAs.
     pub(crate) keys_after: Option<Duration>,
-    /// A new pair of SAs comes whenever an event asks for one.
+    /// Whether an event that asks for an SA leads to a new pair of SAs.
     pub(crate) rekey_on_events: bool,
     pub(crate) seed: u64,
 }
 
-impl Default for Pair {
-    fn default() -> Pair {
-        Pair {
+impl Default for StreamPair {
+    fn default() -> StreamPair {
+        StreamPair {
             suite: EspSuite::Aes128Gcm,
             mode: EspMode::Transport,
             esn: false,
@@ -79,8 +79,8 @@ impl Default for Pair {
     }
 }
 
-/// What came of it.
-pub(crate) struct Outcome {
+/// The result of a run.
+pub(crate) struct StreamOutcome {
     pub(crate) sent: Vec<u8>,
     pub(crate) received: Vec<u8>,
     pub(crate) seen: Vec<RecordedFrame>,
@@ -89,18 +89,18 @@ pub(crate) struct Outcome {
     pub(crate) rekeys: u32,
     pub(crate) used: Vec<SaUse>,
     pub(crate) refused: Option<SaRefusal>,
-    /// Bytes of the largest packet that the router let pass, and how many it did not.
+    /// Size of the largest packet that the router forwarded, and the number of packets that it refused.
     pub(crate) routed: (usize, usize),
 }
 
-impl Outcome {
-    /// Whether any part of what was sent was on the wire as it is.
+impl StreamOutcome {
+    /// Tests whether a part of the payload was on the wire in plain.
     pub(crate) fn saw_plaintext(&self) -> bool {
         self.seen.iter().any(|seen| seen.frame.data.windows(MARK.len()).any(|window| window == MARK))
     }
 }
 
-/// A wire with everything that can happen on one.
+/// Returns a link with loss, reordering, duplication and corruption.
 pub(crate) fn lossy(loss: f64, reorder: f64, duplicate: f64, corrupt: f64) -> LinkConfig {
     let share = |share: f64| Share::new(share).unwrap();
     let reorder = Reorder { share: share(reorder), hold: Duration::from_micros(30) };
@@ -128,12 +128,12 @@ pub(crate) fn only_esp(seen: &[RecordedFrame], udp: bool) -> bool {
     })
 }
 
-/// Whether it is the router's word on a packet that was too big.
+/// Tests whether a frame is the router's "too big" message.
 fn is_about_size(data: &[u8], icmp: usize, protocol: u8, kind: u8) -> bool {
     data[if icmp == 34 { 23 } else { 20 }] == protocol && data[icmp] == kind
 }
 
-/// What a payload is full of, so that one piece of it in the clear is noticed.
+/// The repeated content of a payload, so that any plain part of it is noticed.
 pub(crate) const MARK: &[u8] = b"never in the clear ";
 
 fn address(ipv6: bool, host: usize) -> IpAddr {
@@ -141,13 +141,13 @@ fn address(ipv6: bool, host: usize) -> IpAddr {
     if ipv6 { [0xfd00, 0, 0, 0, 0, 0, 0, number.into()].into() } else { [10, 0, 0, number].into() }
 }
 
-impl Pair {
-    /// The address that a host's ESP packets have.
+impl StreamPair {
+    /// Returns a host's address in ESP packets.
     pub(crate) fn outer(&self, host: usize) -> IpAddr {
         address(if self.mode == EspMode::Tunnel { self.outer_ipv6 } else { self.ipv6 }, host)
     }
 
-    /// The SA of the `round`th keys from `from` to the other host.
+    /// Returns the `round`th SA from host `from` to the other host.
     pub(crate) fn sa(&self, direction: Direction, from: usize, round: u32) -> SaParams {
         let byte = (7 + from as u32 * 2 + round * 4) as u8;
         let material = vec![byte; self.suite.key_len() + 4];
@@ -199,7 +199,7 @@ impl Pair {
         refused
     }
 
-    pub(crate) fn run(&self, bytes: usize) -> Outcome {
+    pub(crate) fn run(&self, bytes: usize) -> StreamOutcome {
         let recorder = FrameRecorder::default();
         let nic = NicConfig {
             mtu: self.mtu,
@@ -210,9 +210,10 @@ impl Pair {
         };
         let bed = Testbed::builder(Seed(self.seed))
             .host("server", nic.clone(), TcpConfig::default())
-            .layer(SecureDevice::of_queues)
+            .layer(SecureDevice::for_queues)
             .host("client", nic, TcpConfig::default())
-            .layer(SecureDevice::of_queues);
+            .layer(SecureDevice::for_queues);
+        // Without a router in the test, this one is not connected.
         let router = Router::new(self.router.unwrap_or(u16::MAX));
         let bed = match self.router {
             None => bed.wire(0, 1, self.link.clone()).recorded(&recorder),
@@ -228,6 +229,7 @@ impl Pair {
                 with_keying(host, |keying| keying.add_policy(policy)).unwrap();
             }
         }
+        // Keys come now, or later from the task below.
         let refused = if self.keys_after.is_none() { self.key(&hosts, 0) } else { None };
         let sent: Vec<u8> = MARK.iter().copied().cycle().take(bytes).collect();
         let mut listener = hosts[0].stack().listen(7, 1).unwrap();
@@ -264,8 +266,9 @@ impl Pair {
                 let mut wanted = false;
                 for host in &keyed {
                     while let Some(event) = with_keying(host, |keying| keying.poll_sa_event()) {
+                        // A missing SA is added by the test itself, and a crossing needs no successor.
                         wanted |= !matches!(event, SaEvent::Acquire { .. } | SaEvent::Crossed { .. });
-                        let _nobody_listens_at_the_end = report.send(event);
+                        let _ = report.send(event);
                     }
                 }
                 if wanted && pair.rekey_on_events {
@@ -284,9 +287,10 @@ impl Pair {
             }
         }
         let events = reports.try_iter().collect();
+        // Each round adds four SAs: two ends and two directions.
         let rekeys = used.len() as u32 / 4 - u32::from(self.keys_after.is_none());
         let (seen, counters, routed) = (recorder.seen(), bed.counters(), router.routed());
-        Outcome { sent, received, seen, counters, events, rekeys, used, refused, routed }
+        StreamOutcome { sent, received, seen, counters, events, rekeys, used, refused, routed }
     }
 }
 
@@ -296,11 +300,11 @@ pub(crate) async fn testbed_sleep(runtime: &dyn offload_testbed::Runtime, span: 
     core::future::poll_fn(|cx| alarm.poll(cx, Some(until))).await;
 }
 
-/// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
+/// Limit of virtual time per wait: long enough for retransmission timeouts.
 pub(crate) const ENOUGH: Duration = Duration::from_secs(3600);
-/// Of a context on a NIC.
+/// Size of a context on a NIC.
 const CONTEXT_BYTES: usize = 208;
-/// How often somebody looks after the keys.
+/// The interval at which the test polls keying events.
 const TICK: Duration = Duration::from_micros(10);
 
 pub(crate) fn with_keying<T>(host: &BedHost, f: impl FnOnce(&mut dyn Keying) -> T) -> T {

@@ -1,4 +1,4 @@
-//! A router between two hosts, behind which packets must be smaller.
+//! A router between two hosts, with a smaller MTU behind it.
 
 use core::task::Waker;
 use nic_sim::frame::Frame;
@@ -8,26 +8,26 @@ use offload_formats::InternetSum;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Forwards what fits, and tells senders of what does not (RFC 1191, RFC 8201).
+/// A router that forwards packets up to its MTU, and answers larger ones with "too big" (RFC 1191, RFC 8201).
 #[derive(Clone, Debug)]
-pub(crate) struct Router(Arc<Mutex<State>>);
+pub(crate) struct Router(Arc<Mutex<RouterState>>);
 
 #[derive(Debug)]
-struct State {
+struct RouterState {
     mtu: u16,
     faces: [Outbound; 2],
     largest: usize,
     refused: usize,
 }
 
-/// What leaves by a face, and who sees to it.
+/// Frames that leave by a port, and the task to wake for them.
 #[derive(Debug, Default)]
 struct Outbound {
     frames: VecDeque<Frame>,
     waker: Option<Waker>,
 }
 
-/// The router as one of the hosts sees it.
+/// One port of the router, which is connected to a host.
 #[derive(Debug)]
 pub(crate) struct Face {
     router: Router,
@@ -36,20 +36,20 @@ pub(crate) struct Face {
 
 impl Router {
     pub(crate) fn new(mtu: u16) -> Router {
-        Router(Arc::new(Mutex::new(State { mtu, faces: Default::default(), largest: 0, refused: 0 })))
+        Router(Arc::new(Mutex::new(RouterState { mtu, faces: Default::default(), largest: 0, refused: 0 })))
     }
 
     pub(crate) fn face(&self, number: usize) -> Face {
         Face { router: self.clone(), number }
     }
 
-    /// Bytes of the largest packet that was forwarded, and how many packets were not.
+    /// Returns the size of the largest forwarded packet and the number of refused packets.
     pub(crate) fn routed(&self) -> (usize, usize) {
         let state = self.state();
         (state.largest, state.refused)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RouterState> {
         self.0.lock().unwrap()
     }
 }
@@ -86,10 +86,10 @@ impl Port for Face {
     }
 }
 
-/// What the sender of `frame` is told.
+/// Builds the "too big" message for the sender of `frame`.
 fn too_big(frame: &[u8], mtu: u16) -> Frame {
     let four = frame[12..14] == [8, 0];
-    // From the router, wherever its packets come from.
+    // The message comes from the router's link, but its source address does not matter.
     let mut told = [&frame[6..12], &frame[..6], &frame[12..14]].concat();
     let mut message = if four { vec![3, 4, 0, 0, 0, 0] } else { vec![2, 0, 0, 0, 0, 0] };
     message.extend_from_slice(&mtu.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Two hosts in virtual time, a client at one and a server at the other.
+//! Two hosts in virtual time, with a client and a server.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use bytes::Bytes;
@@ -23,10 +23,10 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 pub(crate) const PORT: u16 = 4433;
 
-/// What tells plain text on the wire.
+/// The text that marks plain text on the wire.
 pub(crate) const MARKER: &[u8] = b"PLAINTEXT";
 
-pub(crate) struct World {
+pub(crate) struct QuicTestbed {
     pub(crate) bed: Testbed,
     pub(crate) near: BedHost,
     pub(crate) far: BedHost,
@@ -42,13 +42,13 @@ pub(crate) fn without_quic() -> NicConfig {
     NicConfig { engines: QuicEngineConfig { contexts: 0 }.into(), ..nic() }
 }
 
-impl World {
-    pub(crate) fn new(seed: u64, nics: [NicConfig; 2], link: LinkConfig) -> World {
-        World::wired(seed, nics, [link])
+impl QuicTestbed {
+    pub(crate) fn new(seed: u64, nics: [NicConfig; 2], link: LinkConfig) -> QuicTestbed {
+        QuicTestbed::wired(seed, nics, [link])
     }
 
-    /// With a wire for each address of a host.
-    pub(crate) fn wired(seed: u64, nics: [NicConfig; 2], links: impl IntoIterator<Item = LinkConfig>) -> World {
+    /// Creates a world with a wire for each address of a host.
+    pub(crate) fn wired(seed: u64, nics: [NicConfig; 2], links: impl IntoIterator<Item = LinkConfig>) -> QuicTestbed {
         let wire = FrameRecorder::default();
         let mut builder = Testbed::builder(Seed(seed));
         for (name, nic) in ["near", "far"].into_iter().zip(nics) {
@@ -56,7 +56,7 @@ impl World {
         }
         let bed = builder.wires(0, 1, links).recorded(&wire).build().unwrap();
         let (near, far) = (bed.host(0).clone(), bed.host(1).clone());
-        World { bed, near, far, wire, seed: Seed(seed) }
+        QuicTestbed { bed, near, far, wire, seed: Seed(seed) }
     }
 
     pub(crate) fn config(&self, name: &str) -> Config {
@@ -102,22 +102,22 @@ pub(crate) fn start(
     (endpoint, host.spawn("driver", driver))
 }
 
-/// A driver that can be dropped, with its socket.
-pub(crate) struct Stop(Arc<Mutex<Option<Driver>>>, Arc<Mutex<Option<Waker>>>);
+/// A driver that can be dropped together with its socket.
+pub(crate) struct DriverStopper(Arc<Mutex<Option<Driver>>>, Arc<Mutex<Option<Waker>>>);
 
-impl Stop {
+impl DriverStopper {
     pub(crate) fn stop(self) {
         drop(self.0.lock().unwrap().take());
         self.1.lock().unwrap().take().into_iter().for_each(Waker::wake);
     }
 }
 
-pub(crate) fn stoppable(host: &BedHost, port: u16, config: Config, tls: ServerTls) -> (Endpoint, Stop) {
+pub(crate) fn stoppable(host: &BedHost, port: u16, config: Config, tls: ServerTls) -> (Endpoint, DriverStopper) {
     let socket = host.stack().bind_udp(Some(port)).unwrap();
     let (endpoint, driver) = Endpoint::new(socket, host.runtime(), config, Some(tls)).unwrap();
-    let stop = Stop(Arc::new(Mutex::new(Some(driver))), Arc::default());
+    let stop = DriverStopper(Arc::new(Mutex::new(Some(driver))), Arc::default());
     let (driver, waker) = (stop.0.clone(), stop.1.clone());
-    let _running = host.spawn(
+    let _driver_task = host.spawn(
         "driver",
         poll_fn(move |cx| {
             *waker.lock().unwrap() = Some(cx.waker().clone());
@@ -134,9 +134,9 @@ pub(crate) async fn connect(endpoint: &Endpoint, tls: &ClientTls, to: SocketAddr
     endpoint.connect(tls, to, server_name().to_str().as_ref()).unwrap().await
 }
 
-/// Bytes that tell where they are, with the marker among them.
+/// Returns position-dependent bytes, with the marker among them.
 pub(crate) fn body(from: u64, bytes: usize) -> Bytes {
-    /// After so many bytes all three of the numbers below are what they were.
+    /// Bytes after which all three factors below repeat.
     const PERIOD: usize = 97 * 251 * 256;
     static ONCE: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let byte = |at| if at % 97 < MARKER.len() { MARKER[at % 97] } else { (at / 97 + at % 251) as u8 };
@@ -150,12 +150,12 @@ pub(crate) fn body(from: u64, bytes: usize) -> Bytes {
     body.into()
 }
 
-/// Reads a stream to its end, and says how much that was. Each read is begun and dropped once before.
+/// Reads a stream to its end. Returns its length. Each read is started and dropped once before.
 pub(crate) async fn read_all(stream: &mut ReceiveStream) -> u64 {
     read_by(stream, |_| {}).await.unwrap()
 }
 
-/// The same, and says how far it is.
+/// Reads a stream to its end and reports the progress.
 async fn read_by(stream: &mut ReceiveStream, mut so_far: impl FnMut(u64)) -> Result<u64, StreamError> {
     let mut at = 0;
     loop {
@@ -178,50 +178,50 @@ async fn read_by(stream: &mut ReceiveStream, mut so_far: impl FnMut(u64)) -> Res
     Ok(at)
 }
 
-/// A stream from client to server, and back.
+/// A stream from client to server, and one back.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Plan {
-    /// Over IPv6.
+pub(crate) struct TransferPlan {
+    /// Whether the first path uses IPv6.
     pub(crate) six: bool,
     pub(crate) bytes: [usize; 2],
-    /// Other keys are asked for each time that so many bytes were written.
+    /// Bytes written between requested key updates.
     pub(crate) every: Option<usize>,
-    /// There is a path over the other version of IP, too.
+    /// Whether a second path uses the other version of IP.
     pub(crate) second: bool,
-    /// Half-way through, the client gives up the first path, the server the second.
+    /// Whether the client abandons the first path half-way, and the server the second.
     pub(crate) gives_up: [bool; 2],
-    /// The client's port changes so many times, each time after so many microseconds; what goes to the port before is lost.
+    /// Number of changes of the client's port, and their interval in microseconds. Packets to an old port are lost.
     pub(crate) moves: (u8, u16),
-    /// The device of the client, or of the server, disappears with this call of the socket.
+    /// The socket call with which the client's or the server's device disappears.
     pub(crate) disappears: [Option<u16>; 2],
 }
 
-/// What a transfer took.
+/// The result of a transfer.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     pub(crate) client: Counters,
     pub(crate) server: Counters,
     pub(crate) updates: u64,
-    /// There was no path left.
+    /// Whether no path was left.
     pub(crate) lost: bool,
 }
 
-impl World {
-    /// Sends `bytes` from client to server on a stream, and `back` the other way.
+impl QuicTestbed {
+    /// Sends `bytes` from client to server on a stream, and `back` in the other direction.
     pub(crate) fn transfer(&mut self, configs: [Config; 2], six: bool, bytes: usize, back: usize) -> Transfer {
-        self.transfer_by(configs, Plan { six, bytes: [bytes, back], ..Plan::default() })
+        self.transfer_by(configs, TransferPlan { six, bytes: [bytes, back], ..TransferPlan::default() })
     }
 
-    pub(crate) fn transfer_by(&mut self, configs: [Config; 2], plan: Plan) -> Transfer {
+    pub(crate) fn transfer_by(&mut self, configs: [Config; 2], plan: TransferPlan) -> Transfer {
         let done = self.transfer_without_looking(configs, plan);
         assert!(!self.wire.contains(MARKER), "nothing leaves as it is");
         assert!(!done.lost || plan.gives_up != [false; 2], "a path that nobody gives up stays");
         done
     }
 
-    pub(crate) fn transfer_without_looking(&mut self, configs: [Config; 2], plan: Plan) -> Transfer {
+    pub(crate) fn transfer_without_looking(&mut self, configs: [Config; 2], plan: TransferPlan) -> Transfer {
         let [near, far] = configs;
-        let Plan { six, bytes: [bytes, back], every, second, gives_up, moves, disappears } = plan;
+        let TransferPlan { six, bytes: [bytes, back], every, second, gives_up, moves, disappears } = plan;
         let (socket, mover) = RigSocket::new(&self.near, 5000, moves.0, disappears[0]);
         let (client, driver) = Endpoint::new(socket, self.near.runtime(), near, None).unwrap();
         let client_driver = self.near.spawn("driver", driver);
@@ -234,7 +234,8 @@ impl World {
         let host = self.near.clone();
         let serving = self.far.spawn("server", async move {
             let connection = accepting.accept().await.unwrap();
-            // RFC 9000 9: not while they shake hands; nor while a path is validated, for the state machine gives up then (docs/quic.md).
+            // RFC 9000 9: no move during the handshake. Also not while a path is validated, because the state machine
+            // would give up (docs/quic.md).
             let (paths, known) = (1 + usize::from(plan.second), connection.clone());
             let movements = host.clone().spawn("moves", async move {
                 while known.close_reason().is_none() && known.statistics().paths < paths {
@@ -249,7 +250,7 @@ impl World {
             let mut gives_up = gives_up[1];
             let received = read_by(&mut receive, |at| {
                 if at >= bytes as u64 / 2 && core::mem::take(&mut gives_up) {
-                    let _or_it_is_the_only_one = connection.close_path(1);
+                    let _ = connection.close_path(1);
                 }
             });
             assert_eq!(received.await?, bytes as u64);
@@ -257,7 +258,7 @@ impl World {
             send.finish()?;
             let closed = connection.closed().await;
             drop(movements);
-            // Or what says so was lost.
+            // The peer's close may be lost.
             let told = Closed::ByPeer { code: 7, reason: Bytes::from_static(b"done") };
             match closed {
                 Closed::TimedOut | Closed::Reset => Ok(()),
@@ -270,7 +271,7 @@ impl World {
         let asking = self.near.spawn("client", async move {
             let connection = connect(&connecting, &tls, to).await.unwrap();
             if let Some((to, from)) = second {
-                let _or_lost = connection.open_path(to, Some(from)).await;
+                let _ = connection.open_path(to, Some(from)).await;
             }
             let (mut send, mut receive) = connection.open_bi().await?;
             let mut asked = 0;
@@ -278,11 +279,11 @@ impl World {
                 if at / every > asked {
                     asked = at / every;
                     connection.update_keys();
-                    // The state machine ignores it while keys before the last ones are kept: for three PTO.
+                    // The state machine ignores requests while it keeps older keys: for three PTO.
                     host.runtime().sleep(Duration::from_millis(200)).await;
                 }
                 if gives_up[0] && (at..at + 100_000).contains(&(bytes / 2)) {
-                    let _or_it_is_the_only_one = connection.close_path(0);
+                    let _ = connection.close_path(0);
                 }
                 send.send(body(at as u64, 100_000.min(bytes - at))).await?;
             }
@@ -301,19 +302,19 @@ impl World {
             }
             client_driver.await.unwrap();
             server_driver.await.unwrap();
-            // Contexts are given back.
+            // The device needs some time to give contexts back.
             settled.runtime().sleep(Duration::from_micros(100)).await;
             (asked, served)
         });
-        // One end says so, the other too, or it hears nothing any more.
+        // One end reports the lost paths; the other reports the same or times out.
         let lost = [asked.as_ref().err(), served.as_ref().err()].contains(&Some(&StreamError::Closed(Closed::NoPath)));
         let updates = if lost { 0 } else { served.and(asked).unwrap() };
         Transfer { client: client.counters(), server: server.counters(), updates, lost }
     }
 }
 
-/// A socket whose port changes, as behind a router that forgets, and whose device disappears, with all contexts, after a number of calls;
-/// later calls find no device.
+/// A socket with a changing port, as behind a router that forgets mappings. Its device disappears with all contexts
+/// after a number of calls; later calls find no device.
 struct RigSocket {
     /// Device contexts belong to the first socket.
     sockets: Vec<UdpSocket>,

@@ -20,7 +20,7 @@ use offload_testbed::identity::{Randomness, quic_client_config, quic_server_conf
 use offload_testbed::wire::impairment::{Impairments, Reorder, Share};
 use offload_testbed::wire::{LinkConfig, Overflow};
 use offload_testbed::{BedHost, NicConfig, Seed, Testbed};
-use quic_offload::http3::{ALPN, Streams};
+use quic_offload::http3::{ALPN, H3Connection};
 use quic_offload::{ClientTls, Config, Connection, Endpoint, Offload, ResetKey, ServerTls, StreamError};
 use std::io;
 use std::path::Path;
@@ -427,7 +427,7 @@ fn a_server_copies_from_another_by_http3() {
     let asking = dial.clone();
     let told = bed.run(client.spawn("client", async move {
         let connection = asking.quic("", 443).await.unwrap();
-        let (mut driver, mut requests) = h3::client::new(Streams(connection)).await.unwrap();
+        let (mut driver, mut requests) = h3::client::new(H3Connection(connection)).await.unwrap();
         let uri = "https://server.nic-offload.test/copied";
         let request =
             Request::builder().method("COPY").uri(uri).header("source", "https://server.nic-offload.test/large");
@@ -489,7 +489,7 @@ fn malformed_requests_are_reset() {
     let client = bed.host(1).clone();
     bed.run(client.spawn("client", async move {
         let connection = asking.quic("", 443).await.unwrap();
-        let (mut driver, mut requests) = h3::client::new(Streams(connection)).await.unwrap();
+        let (mut driver, mut requests) = h3::client::new(H3Connection(connection)).await.unwrap();
         let asked = async {
             for (at, (method, fields, body, expected)) in cases.into_iter().enumerate() {
                 let path = if method == "PUT" { "new" } else { "f" };
@@ -545,7 +545,7 @@ fn answers_without_content_tell_no_wrong_length() {
     let client = bed.host(1).clone();
     let lengths = bed.run(client.spawn("client", async move {
         let connection = dial.quic("", 443).await.unwrap();
-        let (mut driver, mut requests) = h3::client::new(Streams(connection)).await.unwrap();
+        let (mut driver, mut requests) = h3::client::new(H3Connection(connection)).await.unwrap();
         let asked = async {
             let mut lengths = Vec::new();
             for (method, path, name, value) in [
