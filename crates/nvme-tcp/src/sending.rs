@@ -1,9 +1,9 @@
-//! PDUs on their way into a stream, with digests by the CPU or by the device below, and data encrypted by either.
+//! Sending of PDUs, with digests by the CPU or by the device below, and encryption by either.
 //!
-//! Invariant: the wire shows the same bytes either way. From the moment there is a context, every PDU is queued with it,
-//! so that the device can follow; and the transport has a sealer for what no device will do.
+//! Invariant: the bytes on the wire are the same either way. While a context exists, every PDU is queued with it, so
+//! that the device can follow the stream. The transport has a sealer for PDUs that no device handles.
 //!
-//! A device that refuses for the time being, was reset or gave the context up unasked is asked again, with later PDUs.
+//! If a device refuses temporarily, is reset, or removes the context, it is asked again with later PDUs.
 
 use crate::asking::{Asking, SharedCounters};
 use crate::volume::NamedKeys;
@@ -18,39 +18,39 @@ use offload_api::{
 use offload_base::cost::{self, Work};
 use offload_formats::nvme::PduHeader;
 
-/// One stream's way of sending PDUs.
+/// The sender of one stream.
 #[derive(Debug, Default)]
 pub(super) struct Sending {
-    /// The device is to be asked with the first PDU that has a digest.
+    /// Whether to ask the device with the first PDU that has a digest.
     wanted: bool,
     asking: Asking,
     context: Option<Handle>,
     has_sealer: bool,
     volumes: Volumes,
-    /// Where the device has keys of volumes, of which it was told here or where data are received.
+    /// Keys of volumes on the device, as named by this sender or by the receiver of the same stream.
     keys: NamedKeys,
     pdus: u64,
-    /// Bytes of all of them.
+    /// Bytes of all PDUs.
     sent: u64,
 }
 
 impl Sending {
-    /// Whether the device is to fill digests in, if there is one that can.
+    /// Sets whether a device should fill in digests, if there is one.
     pub(super) fn want_device(&mut self, wanted: bool, counters: &SharedCounters) {
         (self.wanted, self.asking) = (wanted, Asking::new(counters));
     }
 
-    /// Where keys are found that the device is told of.
+    /// Returns the keys that were named to the device.
     pub(super) fn keys(&self) -> &NamedKeys {
         &self.keys
     }
 
-    /// Whether device events matter.
+    /// Returns whether to poll for device events.
     pub(super) fn watches_device(&self) -> bool {
         self.context.is_some() || self.asking.waits()
     }
 
-    /// Hears what happened to the device.
+    /// Handles a device event.
     pub(super) fn hear(&mut self, event: &DeviceEvent, stream: &mut dyn SegmentStream) {
         match event {
             DeviceEvent::Reset => {
@@ -58,7 +58,7 @@ impl Sending {
                     self.asking.begin();
                 }
                 self.keys.lose_all();
-                // The news may be older than the context: then the device still has it.
+                // The event may be older than the context, so the device may still have the context.
                 self.give_up(stream);
             }
             DeviceEvent::KeyMissing { handle, key, .. } if self.context == Some(*handle) => {
@@ -75,12 +75,13 @@ impl Sending {
 
     /// Queues a PDU.
     pub(super) fn send(&mut self, stream: &mut dyn SegmentStream, pdu: WirePdu) {
+        // Plain PDUs without a digest gain nothing from a context.
         if self.context.is_none() && (pdu.data_digest || pdu.sealing().is_some()) {
             self.return_to_device(stream);
         }
         self.sent += u64::from(pdu.len());
         let Some(context) = self.context else {
-            // At once: over TLS they share records.
+            // In one call, so that over TLS the pieces share records.
             stream.send_pieces(&mut pdu.into_pieces().map(|piece| (piece, TxTag::PLAIN)));
             return;
         };
@@ -103,7 +104,8 @@ impl Sending {
         };
     }
 
-    /// How a PDU's header has the device encrypt its data; `None`: it cannot, or has nothing to encrypt.
+    /// Returns the mark by which the PDU's header makes the device encrypt the data. `None` if there is nothing to
+    /// encrypt or the device cannot do it.
     fn mark(&mut self, stream: &mut dyn SegmentStream, context: Handle, pdu: &WirePdu) -> Option<MarkedData> {
         let Sealing { volume, first, .. } = pdu.sealing()?;
         let key = self.keys.of(volume)?;
@@ -126,17 +128,17 @@ impl Sending {
         Some(marked)
     }
 
-    /// Keeps no key of a volume of which all data have arrived.
+    /// Drops the keys of volumes with all data acknowledged.
     pub(super) fn poll_arrived(&mut self, cx: &mut Context<'_>, stream: &mut dyn SegmentStream) {
         self.volumes.poll_arrived(cx, stream);
     }
 
-    /// Whether a volume was erased, since this was last asked, whose data were left to a device, or to the sealer.
+    /// Returns whether a volume with data left to a device or the sealer was erased since the last call.
     pub(super) fn take_erased(&self) -> bool {
         self.volumes.take_erased()
     }
 
-    /// Gives the context up once everything queued with it has arrived; there will be no other.
+    /// Ends offload: releases the context once all PDUs queued with it have been acknowledged.
     pub(super) fn end(&mut self, stream: &mut dyn SegmentStream) {
         self.wanted = false;
         self.asking.end();
@@ -149,7 +151,7 @@ impl Sending {
         }
     }
 
-    /// Asks the device for a context, if it is to get one and it is time to. Called before a PDU with a digest.
+    /// Asks the device for a context, if one is wanted and it is time. Called before a PDU with a digest.
     fn return_to_device(&mut self, stream: &mut dyn SegmentStream) {
         if core::mem::take(&mut self.wanted) {
             self.asking.begin();
@@ -166,14 +168,14 @@ impl Sending {
     }
 }
 
-/// Makes of a PDU what a device was to make of it: encrypts its data, makes its digest. Twice makes the same.
+/// The sealer: encrypts a PDU's data and fills in its digest in place of a device. Sealing a PDU again changes nothing.
 #[derive(Default)]
 struct PduSealer {
     volumes: ByNumber,
 }
 
 impl PduSealer {
-    /// Encrypts the data, from `start` to `end`, of a PDU that says so.
+    /// Encrypts the data from `start` to `end`, if the PDU's header is marked.
     fn encrypt(&self, pdu: &mut [u8], start: usize, end: usize) -> Option<()> {
         let (header, data) = pdu.split_at_mut_checked(start)?;
         let header: &mut [u8; MarkedData::END] = header.first_chunk_mut()?;
@@ -187,7 +189,7 @@ impl PduSealer {
     }
 }
 
-/// DATAO of a PDU with data.
+/// Offset of DATAO in a data PDU.
 const DATA_OFFSET: usize = 12;
 
 impl Sealer for PduSealer {
@@ -199,6 +201,7 @@ impl Sealer for PduSealer {
             let _copy = cost::work(Work::Copy);
             plain.iter().for_each(|piece| pdu.extend_from_slice(piece));
         }
+        // The transport hands over whole PDUs. Everything else would be sent as plaintext, so it is refused.
         let header = PduHeader::parse(pdu.first_chunk().ok_or(malformed)?);
         if header.len as usize != length || length != unit.len as usize {
             return Err(malformed);
@@ -269,16 +272,16 @@ mod tests {
             let pdu = framing.frame(&Pdu::HostData(header), data).with_sealing(Some(sealing));
             let software: Vec<u8> = pdu.clone().into_pieces().flatten().collect();
             let queued: Vec<Bytes> = pdu.into_pieces_for_stages(MarkedData::new(1, 9).unwrap()).collect();
-            assert_eq!(queued[1..3].concat()[..], [[5; 100].as_slice(), &[6; 924]].concat(), "as it is");
+            assert_eq!(queued[1..3].concat()[..], [[5; 100].as_slice(), &[6; 924]].concat(), "not encrypted yet");
             let sealed = sealer.seal(unit(software.len()), &queued).unwrap();
             assert_eq!(sealed[..], software[..]);
             assert_eq!(sealer.seal(unit(software.len()), core::slice::from_ref(&sealed)).unwrap(), sealed);
             let unknown = PduSealer::default().seal(unit(software.len()), &queued);
-            assert_eq!(unknown, Err(SealError::Malformed { number: 3 }), "no such volume");
+            assert_eq!(unknown, Err(SealError::Malformed { number: 3 }), "unknown volume");
             if offset > 0 {
                 volume.erase();
                 let erased = sealer.seal(unit(software.len()), &queued);
-                assert_eq!(erased, Err(SealError::Malformed { number: 3 }), "it was erased");
+                assert_eq!(erased, Err(SealError::Malformed { number: 3 }), "erased volume");
             }
         }
     }

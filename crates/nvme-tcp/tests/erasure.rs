@@ -1,4 +1,4 @@
-//! Crypto-erase with streams under way: by the CPU and by the NIC, reading and writing.
+//! Crypto-erase with active streams: encryption by the CPU and by the NIC, reads and writes.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 
@@ -25,10 +25,10 @@ fn copies_of(number: u64) -> usize {
     copies(|at| Volume::key_byte(number, at))
 }
 
-/// What is written: nothing of it is to be seen on the wire.
+/// Written plaintext, which must not appear on the wire.
 const PATTERN: [u8; 16] = *b"never on a wire!";
 
-/// All that crossed the wire.
+/// All bytes that crossed the wire.
 #[derive(Clone, Default)]
 struct Wire(Arc<Mutex<Vec<u8>>>);
 
@@ -42,7 +42,7 @@ impl io::Write for Wire {
     }
 }
 
-/// How commands ended.
+/// Numbers of commands by result.
 #[derive(Debug, Default)]
 struct Ends {
     done: usize,
@@ -59,8 +59,8 @@ impl Ends {
     }
 }
 
-/// Reads and writes a volume, which is erased meanwhile: whatever is under way ends, nothing else than ciphertext is sent, and the key
-/// is nowhere.
+/// Reads and writes a volume that is erased meanwhile. All running commands end, only ciphertext is sent, and no copy
+/// of the key remains.
 fn erased_under_way(number: u64, layers: Layers, offload: Offload, writes: bool) {
     let wire = Wire::default();
     let capture = Capture::new(wire.clone()).unwrap();
@@ -73,7 +73,7 @@ fn erased_under_way(number: u64, layers: Layers, offload: Offload, writes: bool)
     [&volume, &other].into_iter().for_each(|volume| bed.import(volume));
     let (forget, timers) = (bed.forgetter(), bed.runtime());
     let (keyed, also) = (volume.keyed.clone(), other.keyed.clone());
-    assert!(copies_of(number) > 0, "the search finds a key that is there");
+    assert!(copies_of(number) > 0, "the search must find an existing key");
     let case = format!("{layers:?} {offload:?}, writes {writes}");
     let told = case.clone();
     let (ends, others) = bed.run(async move {
@@ -140,11 +140,11 @@ fn erased_under_way(number: u64, layers: Layers, offload: Offload, writes: bool)
     assert_eq!(by_device > 0, offload == Offload::PlaceAndCheck, "{case}");
     capture.finish().unwrap();
     let wire = wire.0.lock().unwrap();
-    assert!(wire.len() > 1 << 20 && memchr::memmem::find(&wire, &PATTERN).is_none(), "nothing leaves as it is: {case}");
+    assert!(wire.len() > 1 << 20 && memchr::memmem::find(&wire, &PATTERN).is_none(), "no plaintext is sent: {case}");
     assert!(copies_of(number) == 0 && copies_of(number + 1) > 0, "the other volume keeps its key: {case}");
 }
 
-/// A volume is dropped, with its disk, while the host goes on: no key of it is left.
+/// Drops a volume and its disk while the host continues. No copy of the key may remain.
 fn dropped(number: u64, layers: Layers, offload: Offload) {
     let mut bed = Bed::new(number, TransportConfig::default(), layers, 0.0);
     let mut config = bed.host_config();

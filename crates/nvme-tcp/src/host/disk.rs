@@ -1,4 +1,4 @@
-//! One namespace, by block.
+//! Block access to one namespace.
 
 use super::error::CommandError;
 use super::known::Known;
@@ -10,15 +10,16 @@ use crate::wire::{Command, IoOpcode, NamespaceData, NamespaceIds, commands};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// A namespace of a controller. Commands are under way from the call on, whether or not the future is polled.
+/// A namespace of a controller. A command is sent whether or not its future is polled.
 ///
-/// Commands that are under way at the same time may be carried out in any order. A command whose future was
-/// [cancelled](Done::cancel) or dropped may still be carried out, but not after one that is submitted later and is about
-/// some of the same blocks: that one waits. (A host without a [keep-alive](super::HostConfig::keep_alive) that loses a
-/// silent controller cannot wait: the command ends with [`CommandError::Uncertain`], and may still be carried out after that.)
+/// Concurrent commands may be executed in any order. A command whose future was [cancelled](Done::cancel) or dropped
+/// may still be executed, but never after a later command for some of the same blocks, because the later command waits.
+/// The exception is a host without a [keep-alive](super::HostConfig::keep_alive) that loses a silent controller: it
+/// cannot know when to stop waiting. The command then ends with [`CommandError::Uncertain`], and may still be executed
+/// afterwards.
 ///
-/// The disk is the namespace that was looked at, not its number: if there is another behind a new connection, or the
-/// controller tells that it has changed, [`Host::disk`] has to be asked again.
+/// A disk is bound to the namespace that was inspected, not to its number. If another namespace has the number after a
+/// reconnect, or if the controller reports a change, call [`Host::disk`] again.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -33,7 +34,7 @@ use std::sync::Arc;
 /// }
 /// ```
 ///
-/// See [`Host`] for an example of how to come by one.
+/// See [`Host`] for an example that opens a disk.
 #[derive(Clone, Debug)]
 pub struct Disk {
     host: Host,
@@ -47,9 +48,9 @@ impl Disk {
         Disk { host, known, max_transfer, volume: None }
     }
 
-    /// The same, with a disk that holds ciphertext only: what is written is encrypted, what is read is decrypted, by the device below
-    /// if it [has the volume's key](KeyedVolume::set_device_key). [`write_zeroes`](Self::write_zeroes) is refused
-    /// then.
+    /// Encrypts written data and decrypts read data, so that the disk holds only ciphertext. The device below does the
+    /// encryption if it [has the volume's key](KeyedVolume::set_device_key). [`write_zeroes`](Self::write_zeroes) is
+    /// refused on such a disk.
     ///
     /// ```
     /// use nvme_tcp::host::{CommandError, Disk};
@@ -71,48 +72,48 @@ impl Disk {
         Ok(Disk { volume: Some(volume), ..self })
     }
 
-    /// Whether it is that of a [volume](Self::with_volume).
+    /// Returns whether the disk has a [volume](Self::with_volume).
     #[cfg(feature = "measure")]
     pub(crate) fn has_volume(&self) -> bool {
         self.volume.is_some()
     }
 
-    /// The namespace's number.
+    /// Returns the namespace's identifier.
     pub fn id(&self) -> u32 {
         self.known.id
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> u64 {
         self.known.data.blocks
     }
 
-    /// Bytes of a block.
+    /// Returns the block size in bytes.
     pub fn block_size(&self) -> u32 {
         1 << self.known.data.block_shift
     }
 
-    /// What the controller said.
+    /// Returns the Identify Namespace data of the controller.
     pub fn data(&self) -> &NamespaceData {
         &self.known.data
     }
 
-    /// By what the namespace is known wherever it is.
+    /// Returns the globally unique identifiers of the namespace.
     pub fn ids(&self) -> &NamespaceIds {
         &self.known.ids
     }
 
-    /// Most bytes that a command moves.
+    /// Returns the maximum number of bytes of a command.
     pub fn max_transfer(&self) -> u32 {
         self.max_transfer.min(self.block_size() << 16)
     }
 
-    /// A new buffer for `blocks` blocks.
+    /// Allocates a buffer for `blocks` blocks.
     pub fn buffer(&self, blocks: u32) -> Buffer {
         Buffer::zeroed(blocks as usize * self.block_size() as usize)
     }
 
-    /// Fills `buffer`, in whole blocks, with those from `first` on.
+    /// Reads blocks from `first` on into `buffer`, whose size is a multiple of the block size.
     pub fn read(&self, first: u64, buffer: Buffer) -> Read {
         match self.blocks_of(buffer.len()) {
             Ok(blocks) => {
@@ -123,18 +124,18 @@ impl Disk {
         }
     }
 
-    /// Writes `data`, whole blocks, from block `first` on. The bytes are let go of when the command has ended.
+    /// Writes `data`, whole blocks, from `first` on. The bytes are released when the command ends.
     pub fn write(&self, first: u64, data: impl IntoIterator<Item = Bytes>) -> Done {
         self.with_data(IoOpcode::Write, first, data)
     }
 
-    /// Compares `data`, whole blocks, with those from `first` on. A difference is
+    /// Compares `data`, whole blocks, with the blocks from `first` on. A difference is
     /// [`Status::COMPARE_FAILURE`](crate::Status::COMPARE_FAILURE).
     pub fn compare(&self, first: u64, data: impl IntoIterator<Item = Bytes>) -> Done {
         self.with_data(IoOpcode::Compare, first, data)
     }
 
-    /// Makes durable what was written.
+    /// Makes written blocks durable.
     pub fn flush(&self) -> Done {
         Done(self.submit(commands::flush(self.id()), Payload::None))
     }
@@ -142,7 +143,10 @@ impl Disk {
     /// Sets `blocks` blocks, 1 to 65536, to zero.
     pub fn write_zeroes(&self, first: u64, blocks: u32) -> Done {
         if self.volume.is_some() {
-            return Done(Pending::refused(CommandError::Invalid("zeros are no blocks of a volume"), Payload::None));
+            return Done(Pending::refused(
+                CommandError::Invalid("write_zeroes is not possible on an encrypted volume: write encrypted blocks"),
+                Payload::None,
+            ));
         }
         self.without_data(IoOpcode::WriteZeroes, first, blocks)
     }
@@ -152,12 +156,12 @@ impl Disk {
         self.without_data(IoOpcode::WriteUncorrectable, first, blocks)
     }
 
-    /// Has the controller read `blocks` blocks, 1 to 65536, and keep the data.
+    /// Lets the controller read `blocks` blocks, 1 to 65536, and discard the data.
     pub fn verify(&self, first: u64, blocks: u32) -> Done {
         self.without_data(IoOpcode::Verify, first, blocks)
     }
 
-    /// Says of `ranges` (first block, blocks), 1 to 256 of them, that their data are not needed any more.
+    /// Deallocates 1 to 256 `ranges` (first block, number of blocks), whose data are not needed any more.
     pub fn deallocate(&self, ranges: &[(u64, u32)]) -> Done {
         if !(1..=256).contains(&ranges.len()) {
             return Done(Pending::refused(CommandError::Invalid("1 to 256 ranges"), Payload::None));
@@ -177,7 +181,7 @@ impl Disk {
             Err(error) => return Done(Pending::refused(error, payload)),
         };
         let payload = match (payload, &self.volume) {
-            // Nothing is encrypted here; what is asked is whether the blocks have numbers.
+            // Encrypts no bytes; the call only checks the block numbers.
             (payload, Some(volume)) if !volume.is_erased() && volume.encrypt(first, len as u64, &mut []).is_err() => {
                 return Done(Pending::refused(NO_BLOCKS, payload));
             }

@@ -1,10 +1,10 @@
-//! Asynchronous events of a controller: asked for, looked into, told to those who ask.
+//! Asynchronous events of a controller: requested, read from the log page, and delivered to callers.
 //!
 //! ```text
 //!   Asking --- request sent --> Waiting --- event --> Found --- its log page asked for --> Reading --- told --> Asking
 //! ```
 //!
-//! NVM Express Base Specification 2.0, 5.2: an event of a kind comes once, until its log page is read.
+//! NVM Express Base Specification 2.0, 5.2: an event of a type is reported once, until its log page is read.
 
 use crate::core::queue::{Buffer, Finished, Payload, Queue, Submission};
 use crate::wire::{ControllerData, Notices, commands, page, parse_namespace_list};
@@ -12,17 +12,18 @@ use core::task::Waker;
 use offload_base::Instant;
 use std::collections::VecDeque;
 
-/// Something that a controller tells without having been asked.
+/// An event that the controller reported.
 ///
 /// See [`Host::next_event`](super::Host::next_event) for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HostEvent {
-    /// These namespaces came, went or changed. None of them named: more did than the controller can list.
+    /// These namespaces were added, removed or changed. If the list is empty, more have changed than the controller can
+    /// list.
     NamespacesChanged(Vec<u32>),
     /// The discovery log changed.
     DiscoveryChanged,
-    /// Something else. Its log page has been read and is not kept, so that it can be told again.
+    /// Any other event. Its log page was read, to enable further events of this type, and discarded.
     Other {
         /// Asynchronous Event Type: 0 error, 1 SMART, 2 notice, 6 I/O command set, 7 vendor.
         kind: u8,
@@ -33,40 +34,40 @@ pub enum HostEvent {
     },
 }
 
-/// Events that nobody has taken yet.
+/// Events that no caller has taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Untold {
     events: VecDeque<HostEvent>,
     pub(super) waiting: Vec<Waker>,
 }
 
-/// The result of a command that was sent to learn of an event.
+/// Meaning of a completed event command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// Nothing that matters yet.
+    /// Nothing to report.
     Nothing,
-    /// Namespaces have changed; which, is to be read.
+    /// Namespaces have changed. The log page with their identifiers is still to be read.
     NamespacesMayDiffer,
-    /// This has happened.
+    /// This event has happened.
     Event(HostEvent),
 }
 
-/// How far the admin queue is with events.
+/// State of event handling on the admin queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Events {
-    /// There are none to be had.
+    /// The controller reports no events, or not any more.
     #[default]
     Off,
     Asking,
-    /// The request has this identifier.
+    /// An Asynchronous Event Request with this identifier is outstanding.
     Waiting(u16),
-    /// Found by this result of a request.
+    /// The request completed with this result; its log page is to be read.
     Found(u32),
-    /// The command that reads its log page has this identifier.
+    /// A Get Log Page with this identifier is outstanding, for this result.
     Reading(u16, u32),
 }
 
-/// Changes that a controller tells of, and that a host takes an interest in.
+/// Returns the supported notices that the host enables.
 pub(super) fn of_interest(controller: &ControllerData) -> Notices {
     controller.notices.and(Notices(Notices::NAMESPACES.0 | Notices::DISCOVERY.0))
 }
@@ -76,7 +77,7 @@ impl Untold {
         self.events.pop_front()
     }
 
-    /// Keeps an event; the same twice is no news.
+    /// Stores an event. Duplicates are dropped, and so is the oldest event if there are too many.
     pub(super) fn keep(&mut self, event: HostEvent) {
         if !self.events.contains(&event) {
             if self.events.len() == UNTOLD {
@@ -89,12 +90,12 @@ impl Untold {
 }
 
 impl Events {
-    /// Whether a place in the queue is to be kept for it.
+    /// Returns whether a slot of the queue has to be reserved for the next command.
     pub(super) fn wants_place(self) -> bool {
         matches!(self, Events::Asking | Events::Found(_))
     }
 
-    /// Sends what is to be sent next.
+    /// Sends the next command, if one is due.
     pub(super) fn go_on(&mut self, queue: &mut Queue, now: Instant) {
         match *self {
             Events::Asking => {
@@ -114,16 +115,16 @@ impl Events {
         }
     }
 
-    /// Takes the end of a command, if it is one of these, and tells what it comes to.
+    /// Takes a completed command of this module and returns its meaning.
     ///
     /// # Errors
-    /// Gives back the end of a command that is not one of these.
+    /// Returns a command of others unchanged.
     #[expect(clippy::result_large_err, reason = "the error is the end of a command, which moves by value either way")]
     pub(super) fn finish(&mut self, finished: Finished) -> Result<Heard, Finished> {
         match *self {
             Events::Waiting(id) if id == finished.id => {
                 let completion = finished.completion;
-                // A controller that will not have the request will not have it later.
+                // A controller that rejects the request once would always reject it.
                 if !completion.status.is_success() {
                     *self = Events::Off;
                     return Ok(Heard::Nothing);
@@ -146,12 +147,12 @@ impl Events {
     }
 }
 
-/// Whether a request's `result` says that namespaces have changed.
+/// Returns whether the request's `result` reports changed namespaces.
 fn is_about_namespaces(result: u32) -> bool {
     (result as u8 & 0b111, (result >> 8) as u8) == (NOTICE, NAMESPACE_ATTRIBUTES)
 }
 
-/// The event that a request's `result` and the log page it names tell of.
+/// Decodes the event from the request's `result` and its log page.
 fn event(result: u32, log: &[u8]) -> HostEvent {
     let (kind, information, page) = (result as u8 & 0b111, (result >> 8) as u8, (result >> 16) as u8);
     match (kind, information) {
@@ -164,13 +165,13 @@ fn event(result: u32, log: &[u8]) -> HostEvent {
     }
 }
 
-/// Asynchronous Event Type, and of that the information.
+/// Asynchronous Event Type and Asynchronous Event Information.
 const NOTICE: u8 = 2;
 const NAMESPACE_ATTRIBUTES: u8 = 0x00;
 const DISCOVERY_LOG: u8 = 0xf0;
-/// As much as the longest page has that matters here.
+/// Bytes to read of a log page; the longest relevant page has as many.
 const LOG_BYTES: u32 = 4096;
-/// Events that are kept until somebody asks; of more, the oldest are forgotten.
+/// Maximum number of stored events.
 const UNTOLD: usize = 64;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Commands that nobody waits for any more, and that may be carried out yet: what overlaps them waits for their end.
+//! Abandoned commands that may still be executed. Overlapping later commands wait for them.
 //!
-//! NVMe keeps no order between commands, not even of one queue. A user who waits for a command's end before the next one
-//! has an order all the same; a user who drops the future cannot wait, so the host waits in their place.
+//! NVMe does not order commands, not even of one queue. A caller that awaits a command before it sends the next has an
+//! order all the same. A caller that drops a future cannot wait, so the host waits in its place.
 //!
-//! Invariants: a command that was given up, may change something and may be carried out yet is listed here; no command
-//! submitted after that which is about the same is in a lane. Each command that waits here is in no lane.
+//! Invariants: an abandoned command that may change something and may still be executed is listed here. While it is
+//! listed, no later overlapping command is in a lane. A command that waits here is in no lane.
 
 use super::lane::{Entry, Lane, Ticket};
 use super::lock;
@@ -12,10 +12,10 @@ use super::scope::Reach;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Those of one host.
+/// The abandoned commands of one host.
 #[derive(Debug, Default)]
 pub(super) struct GivenUp {
-    /// How many there are, so that a host without any pays for none.
+    /// Number of listed commands, so that a host without any does not need the lock.
     count: AtomicUsize,
     state: Mutex<State>,
 }
@@ -27,18 +27,17 @@ struct State {
     ended: bool,
 }
 
-/// A command that waits for others to end.
+/// A command that waits for abandoned ones to end.
 #[derive(Debug)]
 struct Held {
     entry: Entry,
     lane: Arc<Lane>,
-    /// How many of those under way it is about the same as.
+    /// Number of listed commands that it overlaps.
     waits_for: usize,
 }
 
 impl GivenUp {
-    /// Holds a command for `lane` until it can be overtaken by none of those given up. If there is none to wait for, it
-    /// comes back.
+    /// Holds a command for `lane` if it overlaps a listed command. Otherwise returns it.
     pub(super) fn hold(&self, lane: &Arc<Lane>, entry: Entry) -> Option<Entry> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Some(entry);
@@ -53,10 +52,11 @@ impl GivenUp {
         None
     }
 
-    /// A command was given up, and may be carried out yet.
+    /// Lists an abandoned command that may still be executed.
     pub(super) fn add(&self, ticket: Arc<Ticket>) {
         if ticket.scope().reach != Reach::Nothing {
             let mut state = lock(&self.state);
+            // Commands already held were submitted before or after; either way they must not overtake this one.
             for held in &mut state.held {
                 held.waits_for += usize::from(ticket.scope().reach.overlaps(held.entry.ticket.scope().reach));
             }
@@ -65,7 +65,7 @@ impl GivenUp {
         }
     }
 
-    /// It cannot be carried out any more: what waited for it alone goes on.
+    /// Removes a command that cannot be executed any more. Commands that waited only for it are queued.
     pub(super) fn remove(&self, ticket: &Ticket) {
         let mut released = Vec::new();
         {
@@ -86,7 +86,7 @@ impl GivenUp {
         released.into_iter().for_each(|held| held.lane.enqueue(held.entry));
     }
 
-    /// Takes a command back that waits here.
+    /// Takes back a held command.
     pub(super) fn withdraw(&self, ticket: &Arc<Ticket>) -> Option<Entry> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -96,7 +96,7 @@ impl GivenUp {
         Some(state.held.remove(place).entry)
     }
 
-    /// From now on nothing waits here: gives back all that did.
+    /// Ends holding and returns all held commands.
     pub(super) fn end(&self) -> Vec<Entry> {
         let mut state = lock(&self.state);
         state.ended = true;

@@ -1,10 +1,11 @@
-//! Who a host is: its name and its identifier, which belong together.
+//! The identity of a host: name and identifier.
 
 use core::fmt;
 use offload_base::Rng;
 
-/// Who a host is. Controllers take hosts with the same identifier for one host, whose later connections replace the earlier
-/// ones; so no two may have the same, and each should keep its own as long as its storage may have something of it to do.
+/// The identity of a host. Controllers treat hosts with the same identifier as one host, and its later connections
+/// replace earlier ones. Identifiers must therefore be unique, and a host should keep its identifier while its storage
+/// may have commands of it.
 ///
 /// ```
 /// use nvme_tcp::host::HostIdentity;
@@ -26,7 +27,7 @@ pub struct HostIdentity {
 }
 
 impl HostIdentity {
-    /// A random one.
+    /// Draws a random identity.
     pub fn drawn_from(rng: &mut Rng) -> HostIdentity {
         let mut id = [0; 16];
         rng.fill(&mut id);
@@ -36,13 +37,13 @@ impl HostIdentity {
         HostIdentity::of_uuid(id)
     }
 
-    /// The one whose name is made of this UUID (NVM Express Base Specification 2.0, 4.5.1).
+    /// Derives the name from a UUID (NVM Express Base Specification 2.0, 4.5.1).
     pub fn of_uuid(id: [u8; 16]) -> HostIdentity {
         HostIdentity { name: format!("nqn.2014-08.org.nvmexpress:uuid:{}", Uuid(id)), id }
     }
 }
 
-/// As text.
+/// A UUID that is displayed as text.
 struct Uuid([u8; 16]);
 
 impl fmt::Display for Uuid {

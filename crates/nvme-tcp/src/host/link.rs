@@ -1,4 +1,4 @@
-//! One stream and the queue on it.
+//! A stream with its queue.
 
 use super::Offload;
 use super::connector::Connector;
@@ -24,7 +24,7 @@ pub(super) struct Link {
     room: usize,
 }
 
-/// A stream, and what its device does. Wherever it is dropped, the device gets its contexts back.
+/// A stream with its device contexts. Dropping it releases the contexts.
 struct Below {
     stream: Box<dyn SegmentStream>,
     offload: Offloading,
@@ -45,7 +45,7 @@ impl Drop for Below {
 }
 
 impl Link {
-    /// Opens a stream, and the connection on it.
+    /// Opens a stream and the NVMe/TCP connection on it.
     pub(super) async fn open(
         connector: &dyn Connector,
         timers: &Arc<dyn Timers>,
@@ -67,7 +67,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Carries out a command on a queue that has no others; an error status is an error.
+    /// Executes a command on a queue without other commands. A failure status is an error.
     pub(super) async fn execute(
         &mut self,
         name: &'static str,
@@ -77,7 +77,7 @@ impl Link {
         self.execute_among(name, command, payload, drop).await
     }
 
-    /// The same on a queue that has others, which are handed to `settle` as they end.
+    /// Executes a command on a queue with other commands, which are passed to `settle` as they end.
     pub(super) async fn execute_among(
         &mut self,
         name: &'static str,
@@ -108,7 +108,7 @@ impl Link {
         }
     }
 
-    /// Does what can be done, and false if nothing could; at `also`, too, somebody wants to be woken.
+    /// Performs one round of work. Returns false if there was nothing to do. The task is also woken at `also`.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, also: Option<Instant>) -> Result<bool, HostError> {
         self.queue.handle_timeout(self.timers.now());
         let Below { stream, offload, sending } = &mut self.below;
@@ -118,6 +118,7 @@ impl Link {
             if self.queue.error().is_some() {
                 break;
             }
+            // The device can begin only where no byte has arrived, so it is asked when the stream is drained.
             let Poll::Ready(segment) = self.below.stream.poll_segment(cx)? else {
                 self.below.offload.ask(&mut *self.below.stream, &self.queue);
                 break;
@@ -141,7 +142,8 @@ impl Link {
             return Err(error.clone().into());
         }
         if self.below.sending.take_erased() && self.queue.cannot_send() {
-            // What is left in the stream would block it. The others go on behind another connection.
+            // The data cannot be encrypted any more and would block the stream. Other commands continue on a new
+            // connection.
             let why = "a volume was erased whose data were on their way";
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, why).into());
         }
@@ -150,15 +152,15 @@ impl Link {
         Ok(progress)
     }
 
-    /// Has the device do its part, if there is one that can.
+    /// Requests offload by a device.
     pub(super) fn offload(&mut self, offload: Offload, counters: &SharedCounters) {
         self.below.offload.want(offload, counters);
         self.below.sending.want_device(offload == Offload::PlaceAndCheck, counters);
         self.queue.set_emulation(offload.is_emulation());
     }
 
-    /// Closes the stream, and waits until nobody needs to poll it any more. What is left of the queue comes back. Without
-    /// `last_words` nothing that waits in the stream leaves any more: it is to be sent again elsewhere.
+    /// Closes the stream, waits until it needs no more polling, and returns the queue. Without `last_words`, pending
+    /// data are dropped, because they will be sent again on another connection.
     pub(super) async fn finish(mut self, last_words: bool) -> Queue {
         self.below.end_offload();
         if last_words {
@@ -175,7 +177,7 @@ impl Link {
         self.queue
     }
 
-    /// Works until `ready` gives something.
+    /// Works until `ready` returns a value.
     async fn until<T>(&mut self, mut ready: impl FnMut(&mut Queue) -> Option<T>) -> Result<T, HostError> {
         poll_fn(|cx| {
             loop {
@@ -195,7 +197,7 @@ impl Link {
     fn transmit(&mut self, cx: &mut Context<'_>) -> Result<bool, HostError> {
         let mut progress = false;
         loop {
-            // A last word is short, and there is no later.
+            // A termination PDU is short and must be sent now, even without room.
             let last_word = matches!(self.queue.error(), Some(QueueError::Misbehaved(_)));
             if self.room == 0 && !last_word {
                 match self.below.stream.poll_room(cx)? {
@@ -216,7 +218,7 @@ impl Link {
     }
 }
 
-/// Segments received before anything is sent.
+/// Maximum number of segments received before sending.
 const SEGMENTS: usize = 32;
-/// How long a stream may take to send what it has.
+/// Time for a stream to send its pending data.
 const FINISH_TIME: Duration = Duration::from_secs(2);

@@ -1,15 +1,15 @@
-//! Namespaces in doubt: looked at again by the admin queue, one after the other, while what is for them waits.
+//! Inspection of namespaces in doubt by the admin queue, one after the other. Commands for them wait meanwhile.
 //!
 //! ```text
 //!                   .------ not now: after a pause -------.
 //!                   v                                     |
-//!   in doubt ---> its data ---> its descriptors ---> compared ---> the same: what is for it goes on
+//!   in doubt ---> its data ---> its descriptors ---> compared ---> the same: commands continue
 //!                   ^                                     |
 //!                   '-- in doubt again meanwhile ---------'-----> another, or none: gone
 //! ```
 //!
-//! NVM Express Base Specification 2.0, 5.17.2.1 and 5.17.2.3. A controller that does not tell of one namespace keeps no
-//! other waiting; and it has [`path_wait`](super::HostConfig::path_wait) to do so.
+//! NVM Express Base Specification 2.0, 5.17.2.1 and 5.17.2.3. A controller that cannot describe one namespace does not
+//! delay the others. After [`path_wait`](super::HostConfig::path_wait), the namespace counts as gone.
 
 use super::known::{Known, NAMESPACE, NAMESPACE_DESCRIPTORS, has_descriptors};
 use super::serving::pause;
@@ -20,60 +20,60 @@ use offload_base::Instant;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Namespaces that are in doubt, and how far the one is that is looked at.
+/// Namespaces in doubt, and the inspection in progress.
 #[derive(Debug)]
 pub(super) struct Looking {
     has_descriptors: bool,
     patience: Duration,
-    /// In doubt since an event whose log page has not been read.
+    /// Namespaces in doubt because of an event whose log page has not been read.
     unnamed: Vec<Arc<Known>>,
     in_doubt: VecDeque<Doubt>,
     look: Option<Look>,
 }
 
-/// A namespace that is to be looked at.
+/// A namespace to inspect.
 #[derive(Debug)]
 struct Doubt {
     known: Arc<Known>,
-    /// Whether an event has told of it.
+    /// Whether an event has named it.
     is_told: bool,
-    /// Not before that.
+    /// Earliest time of the inspection.
     due: Instant,
-    /// Since when the controller has not told of it, and how often it was asked.
+    /// Time of the first failed attempt, and number of attempts. `None` before the first.
     unanswered: Option<(Instant, u32)>,
 }
 
-/// A namespace that is looked at.
+/// The inspection in progress.
 #[derive(Debug)]
 struct Look {
     doubt: Doubt,
-    /// What it says of the namespace, and then of its identifiers.
+    /// The Identify Namespace data, once read.
     page: Option<Vec<u8>>,
-    /// The command that is under way.
+    /// Identifier of the outstanding command.
     asked: Option<u16>,
-    /// It came into doubt again: what was read may be what it was before.
+    /// Whether the namespace came into doubt again, so that the data read may be obsolete.
     is_stale: bool,
 }
 
-/// What there is under the number of a namespace that was in doubt.
+/// Result of an inspection.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// What was there before.
+    /// The namespace before.
     pub(super) known: Arc<Known>,
-    /// What is; `None`: nothing that can be used.
+    /// The namespace now. `None` if it does not exist or cannot be used.
     pub(super) now: Option<(NamespaceData, NamespaceIds)>,
-    /// Whether an event has told that it has changed.
+    /// Whether an event has reported the change.
     pub(super) is_told: bool,
 }
 
 impl Looking {
-    /// All that are `known`, behind a new connection to a controller of `version`, which may take `patience` to tell.
+    /// Creates the inspection of all `known` namespaces after a connect to a controller of `version`.
     pub(super) fn new(version: u32, patience: Duration, known: Vec<Arc<Known>>) -> Looking {
         let in_doubt = known.into_iter().map(|known| Doubt::new(known, false)).collect();
         Looking { has_descriptors: has_descriptors(version), patience, unnamed: Vec::new(), in_doubt, look: None }
     }
 
-    /// An event says that some of those that are `known` may have changed; which, its log page tells.
+    /// Puts `known` in doubt: an event reported changes, and its log page with the identifiers is not read yet.
     pub(super) fn doubt(&mut self, known: Vec<Arc<Known>>) {
         self.unnamed = known;
         if let Some(look) = &mut self.look {
@@ -81,7 +81,7 @@ impl Looking {
         }
     }
 
-    /// The log page is read: these have changed; if none is named, any may have. The others are as they were.
+    /// Handles the log page: these namespaces have changed, or any if the list is empty. The others are confirmed.
     pub(super) fn name(&mut self, namespaces: &[u32]) {
         for known in core::mem::take(&mut self.unnamed) {
             let is_named = namespaces.is_empty() || namespaces.contains(&known.id);
@@ -94,17 +94,17 @@ impl Looking {
         }
     }
 
-    /// Whether a place in the queue is to be kept for it.
+    /// Returns whether a slot of the queue has to be reserved.
     pub(super) fn wants_place(&self) -> bool {
         self.look.as_ref().map_or(!self.in_doubt.is_empty(), |look| look.asked.is_none())
     }
 
-    /// When there is something to do, beside what the ends of commands bring.
+    /// Returns when the next inspection is due; `None` if one is in progress.
     pub(super) fn next_event(&self) -> Option<Instant> {
         if self.look.is_some() { None } else { self.in_doubt.iter().map(|doubt| doubt.due).min() }
     }
 
-    /// Sends what is to be sent next.
+    /// Sends the next command, if one is due.
     pub(super) fn go_on(&mut self, queue: &mut Queue, now: Instant) {
         if self.look.is_none() {
             self.in_doubt.retain(|doubt| !doubt.known.is_gone());
@@ -122,10 +122,10 @@ impl Looking {
         }
     }
 
-    /// Takes the end of a command, if it is one of these, and tells what was found, if anything.
+    /// Takes a completed command of this module. Returns the result if the inspection is complete.
     ///
     /// # Errors
-    /// Gives back the end of a command that is not one of these.
+    /// Returns a command of others unchanged.
     #[expect(clippy::result_large_err, reason = "the error is the end of a command, which moves by value either way")]
     pub(super) fn finish(&mut self, now: Instant, finished: Finished) -> Result<Option<Found>, Finished> {
         let Some(mut look) = self.look.take_if(|look| look.asked == Some(finished.id)) else { return Err(finished) };
@@ -133,7 +133,7 @@ impl Looking {
         let status = finished.completion.status;
         let answer = match finished.submission.payload {
             Payload::Read(buffer) if status.is_success() => buffer.to_vec(),
-            // There is no such namespace, or no such thing to be told of it.
+            // The namespace does not exist, or the controller does not support this structure.
             _ if status.do_not_retry() || status.is_same_as(Status::INVALID_NAMESPACE) => Vec::new(),
             _ => return Ok(self.put_off(now, look.doubt)),
         };
@@ -154,7 +154,7 @@ impl Looking {
         Ok(Some(Found { known: look.doubt.known, now, is_told: look.doubt.is_told }))
     }
 
-    /// The controller cannot tell now. One that cannot for too long has no such namespace.
+    /// Tries again later. After too long, the namespace counts as gone.
     fn put_off(&mut self, now: Instant, mut doubt: Doubt) -> Option<Found> {
         let (since, times) = doubt.unanswered.unwrap_or((now, 0));
         doubt.unanswered = Some((since, times.saturating_add(1)));

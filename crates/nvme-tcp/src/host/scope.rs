@@ -1,62 +1,62 @@
-//! What a command may do, and to what: whether it may be sent twice, and which others must not overtake it.
+//! Effects of commands: whether a command may be sent twice, and which commands must not overtake it.
 //!
-//! NVM Express Base Specification 2.0, 5 and 7; NVM Command Set Specification 1.0, 3. A command that is not known here
-//! may do anything.
+//! NVM Express Base Specification 2.0, 5 and 7; NVM Command Set Specification 1.0, 3. A command unknown here may have
+//! any effect.
 
 use crate::core::queue::Payload;
 use crate::wire::{AdminOpcode, Command, FabricsType, IoOpcode, u32_at, u64_at};
 use bytes::Bytes;
 
-/// What a command may do, and to what.
+/// Effect of a command and the objects it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scope {
     pub(super) effect: Effect,
     pub(super) reach: Reach,
 }
 
-/// What a command may do.
+/// Kind of effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Nothing that another command could see.
+    /// No effect visible to other commands.
     None,
-    /// It changes something; carried out twice, it comes to the same.
+    /// A change that has the same result when repeated.
     Repeatable,
-    /// It must not be carried out twice, for all that is known here.
+    /// A change that must not be repeated, or may not be.
     Once,
 }
 
-/// What a command is about.
+/// Objects that a command concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Nothing that another command could see.
+    /// No object of other commands.
     Nothing,
-    /// Blocks of a namespace, `end` not included.
+    /// Blocks of a namespace; `end` is exclusive.
     Blocks {
-        /// FFFFFFFFh: of all.
+        /// Namespace identifier; FFFFFFFFh for all.
         namespace: u32,
         first: u64,
         end: u64,
     },
-    /// What a controller tells, or is told, by its admin queue.
+    /// Properties, features and logs of the controller.
     Settings,
-    /// All of it.
+    /// Everything.
     Everything,
 }
 
 impl Scope {
-    /// Of something that is never sent.
+    /// The scope of a command that is never sent.
     pub(super) const NOTHING: Scope = Scope { effect: Effect::None, reach: Reach::Nothing };
 
-    /// Of a command of an I/O queue.
+    /// Returns the scope of an I/O command.
     pub(super) fn of_io(command: &Command, payload: &Payload) -> Scope {
         let namespace = command.namespace();
         let first = command.u64(10);
-        // NLB: one less than there are.
+        // NLB is a 0's based number.
         let blocks = u64::from(command.u32(12) & 0xffff) + 1;
         let range = Reach::Blocks { namespace, first, end: first.saturating_add(blocks) };
         let all = Reach::Blocks { namespace, first: 0, end: u64::MAX };
         let (effect, reach) = match IoOpcode::from_u8(command.opcode()) {
-            // Half of a pair that compares and writes.
+            // Fused: one half of a Compare and Write.
             _ if command.flags() & FUSED != 0 => (Effect::Once, all),
             Some(IoOpcode::Flush) => (Effect::None, Reach::Nothing),
             Some(IoOpcode::Read | IoOpcode::Compare | IoOpcode::Verify) => (Effect::None, range),
@@ -66,13 +66,13 @@ impl Scope {
                 (Effect::Repeatable, Reach::Blocks { namespace, first, end })
             }
             None if command.opcode() == RESERVATION_REPORT => (Effect::None, all),
-            // Copy names blocks of other namespaces, and what vendors have may name anything.
+            // Copy names blocks of other namespaces, and vendor commands may concern anything.
             None => (Effect::Once, Reach::Everything),
         };
         Scope { effect, reach }
     }
 
-    /// Of a command of the admin queue.
+    /// Returns the scope of an admin command.
     pub(super) fn of_admin(command: &Command) -> Scope {
         let (effect, reach) = match AdminOpcode::from_u8(command.opcode()) {
             Some(AdminOpcode::GetLogPage | AdminOpcode::Identify | AdminOpcode::GetFeatures) => {
@@ -83,26 +83,26 @@ impl Scope {
                 (Effect::None, Reach::Settings)
             }
             Some(AdminOpcode::SetFeatures) => (Effect::Repeatable, Reach::Everything),
-            // It names a command of this connection, and must not wait for the one that it is about.
+            // Abort names a command of its own connection, and must not wait for it.
             Some(AdminOpcode::Abort) => (Effect::Once, Reach::Nothing),
             Some(AdminOpcode::Fabrics) | None => (Effect::Once, Reach::Everything),
         };
         Scope { effect, reach }
     }
 
-    /// Whether it may change anything.
+    /// Returns whether the command may change anything.
     pub(super) fn changes(self) -> bool {
         self.effect != Effect::None
     }
 
-    /// Whether it is about a namespace.
+    /// Returns whether the command concerns a namespace.
     pub(super) fn is_about_blocks(self) -> bool {
         matches!(self.reach, Reach::Blocks { .. })
     }
 }
 
 impl Reach {
-    /// Whether two commands may be about the same.
+    /// Returns whether two commands may concern the same object.
     pub(super) fn overlaps(self, other: Reach) -> bool {
         match (self, other) {
             (Reach::Nothing, _) | (_, Reach::Nothing) => false,
@@ -119,7 +119,7 @@ impl Reach {
     }
 }
 
-/// From the first to the last block of all ranges that go with a Dataset Management command.
+/// Returns the range from the first to the last block of all ranges of a Dataset Management command.
 fn hull(command: &Command, payload: &Payload) -> Option<(u64, u64)> {
     let Payload::Write(pieces) = payload else { return None };
     let ranges = (command.u32(10) & 0xff) as usize + 1;
@@ -132,11 +132,11 @@ fn hull(command: &Command, payload: &Payload) -> Option<(u64, u64)> {
     bounds.reduce(|(first, end), (other, other_end)| (first.min(other), end.max(other_end)))
 }
 
-/// FUSE, in the byte behind the opcode.
+/// FUSE, in byte 1.
 const FUSED: u8 = 0b11;
-/// Tells of reservations.
+/// Opcode of Reservation Report.
 const RESERVATION_REPORT: u8 = 0x0e;
-/// Bytes of a range of Dataset Management.
+/// Bytes of a Dataset Management range.
 const RANGE: usize = 16;
 
 #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
             let expected = match opcode {
                 0x00 | 0x02 | 0x05 | 0x0c | 0x0e => Effect::None,
                 0x01 | 0x04 | 0x08 | 0x09 => Effect::Repeatable,
-                // Reservations, Copy, Zone Append, and what vendors have.
+                // Reservations, Copy, Zone Append, and vendor commands.
                 _ => Effect::Once,
             };
             assert_eq!(io(opcode), expected, "I/O opcode {opcode:#x}");
@@ -187,7 +187,11 @@ mod tests {
             assert_eq!(Scope::of_io(&deallocate, &payload).reach, blocks(3, 7, 52));
         }
         let short = Payload::Write([Bytes::copy_from_slice(&ranges[1..])].into_iter().collect());
-        assert_eq!(Scope::of_io(&deallocate, &short).reach, blocks(3, 0, u64::MAX), "who knows");
+        assert_eq!(
+            Scope::of_io(&deallocate, &short).reach,
+            blocks(3, 0, u64::MAX),
+            "incomplete ranges may name any block"
+        );
         for opcode in [0x19, 0x80] {
             let unknown = Command::new(opcode, 0).with_namespace(3);
             assert_eq!(Scope::of_io(&unknown, &Payload::None).reach, Reach::Everything);

@@ -1,4 +1,4 @@
-//! One queue's work: commands from its lane to the controller, and their ends back.
+//! The work of one queue: sends commands of its lane and completes them.
 
 use super::Shared;
 use super::disk::NO_BLOCKS;
@@ -18,30 +18,30 @@ use offload_base::{Instant, time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Why a queue is served no longer.
+/// Reason why the service of a queue ended.
 #[derive(Debug)]
 pub(super) enum Ended {
     /// The host is to be closed.
     Wanted,
-    /// The connections of this controller are given up.
+    /// All connections of this controller are given up.
     Cut,
-    /// This one failed.
+    /// This connection failed.
     Failed(HostError),
 }
 
-/// What a queue is for beside the commands of its lane.
+/// Duties of a queue beside the commands of its lane.
 #[derive(Debug, Default)]
 pub(super) struct Upkeep {
-    /// Says so often that the host is alive.
+    /// Interval of Keep Alive commands, if any.
     pub(super) keep_alive: Option<Duration>,
-    /// Asks for events.
+    /// Whether to request events.
     pub(super) events: bool,
-    /// Looks at namespaces again.
+    /// Inspections of namespaces, if any.
     pub(super) looking: Option<Looking>,
 }
 
-/// Serves the lane `number` on `link` until that ends, and with it the controller, if the queue failed. What had not finished
-/// by then waits in the lane again.
+/// Serves lane `number` on `link` until the connection ends. If the queue fails, the controller is lost with it.
+/// Unfinished commands return to the lane.
 pub(super) async fn serve(shared: &Shared, number: usize, generation: u64, mut link: Link, upkeep: Upkeep) -> Ended {
     let lane = &shared.lanes[number];
     let mut serving = Serving {
@@ -64,7 +64,8 @@ pub(super) async fn serve(shared: &Shared, number: usize, generation: u64, mut l
     }
     let mut jobs = serving.jobs;
     if let Ended::Failed(error) = &ended {
-        // Before any command ends for it: what is submitted then must not be overtaken by that command on another queue.
+        // Before any command ends for this reason: a command submitted then must not go to another queue of the lost
+        // controller.
         shared.lose(generation, error, number == 0 && error.is_final());
     }
     let mut unfinished = Vec::new();
@@ -99,25 +100,25 @@ pub(super) async fn serve(shared: &Shared, number: usize, generation: u64, mut l
 }
 
 impl Shared {
-    /// Why a command under which a connection was lost by `error` is not sent again.
+    /// Returns the error if a command that was running on a connection lost by `error` must not be sent again.
     fn no_replay(&self, entry: &Entry, error: &HostError) -> Option<CommandError> {
         let scope = entry.ticket.scope();
         if scope.changes() && self.never_given_up(error) {
             return Some(CommandError::Uncertain(error.clone()));
         }
         if entry.ticket.is_cancelled() {
-            return None; // it waits for the next connection, and ends
+            return None; // completed on the next connection
         }
-        // An unknown namespace may be another behind the next connection.
+        // A namespace that was not inspected may be another one after the reconnect.
         if scope.effect == Effect::Once || (scope.is_about_blocks() && scope.changes() && !entry.ticket.is_of_known()) {
             return Some(CommandError::Uncertain(error.clone()));
         }
-        // It may well be this command that no connection survives.
+        // The command itself may be the reason why connections are lost.
         (entry.tries.replays > self.config.replays).then(|| CommandError::Lost(error.clone()))
     }
 
-    /// Whether a controller lost by `error` may carry out what it was sent at any later time: it was not told of the loss,
-    /// and no keep-alive tells it.
+    /// Returns whether a controller lost by `error` may execute old commands at any later time: it did not notice the
+    /// loss, and there is no keep-alive.
     fn never_given_up(&self, error: &HostError) -> bool {
         error.is_silence() && self.config.keep_alive.is_zero()
     }
@@ -128,7 +129,7 @@ struct Serving<'a> {
     lane: &'a Lane,
     generation: u64,
     may_retry: bool,
-    /// By identifier.
+    /// Running commands by identifier.
     jobs: BTreeMap<u16, (Owed, Tries)>,
     keep_alive: Option<KeepAlive>,
     events: Events,
@@ -150,12 +151,12 @@ impl Serving<'_> {
                 Err(ended) => return Poll::Ready(ended),
             }
         }
-        // Others want to run, too.
+        // Yields, so that other tasks can run.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Does the work of a queue once, in steps; false if there was none.
+    /// Performs one round of work. Returns false if there was nothing to do.
     fn round(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Result<bool, Ended> {
         let now = self.shared.timers.now();
         let Mail { news, entries, cancelled, rested } = self.lane.take_mail(cx, self.room(link), now);
@@ -172,7 +173,7 @@ impl Serving<'_> {
 
     /// Returns the number of commands that the lane may send.
     fn room(&self, link: &Link) -> usize {
-        // Places are kept for the keep-alive, for what comes next about events, and for the next look at a namespace.
+        // Slots are reserved for the keep-alive, the next event command, and the next inspection.
         let looks = self.looking.as_ref().is_some_and(Looking::wants_place);
         let kept = usize::from(self.keep_alive.is_some()) + usize::from(self.events.wants_place()) + usize::from(looks);
         link.queue.room().saturating_sub(kept)
@@ -214,7 +215,7 @@ impl Serving<'_> {
             };
             let payload = match link.queue.abandon(id) {
                 Abandoned::Now(payload) => payload,
-                // It changes nothing, so nobody has to wait for it.
+                // The command changes nothing, so no command has to wait for its answer.
                 Abandoned::Unanswered => Payload::None,
                 Abandoned::Later | Abandoned::Finished => continue,
             };
@@ -224,13 +225,13 @@ impl Serving<'_> {
         }
     }
 
-    /// Ends the service if the lane says so.
+    /// Ends the service if the instruction says so.
     fn heed(&self, news: Option<News>) -> Result<(), Ended> {
         match news {
             Some(News::End) => Err(Ended::Wanted),
             Some(News::Cut) => Err(Ended::Cut),
             Some(News::Open(association)) => {
-                // The cut before it was overtaken.
+                // A new controller replaced an unread `Cut`. The instruction is put back for the next connection.
                 self.lane.tell(News::Open(association));
                 Err(Ended::Cut)
             }
@@ -238,7 +239,7 @@ impl Serving<'_> {
         }
     }
 
-    /// Asks for events and looks at namespaces; returns when the queue has something to do of its own accord.
+    /// Sends commands for events and inspections. Returns when the queue has to act by itself.
     fn look_around(&mut self, link: &mut Link, now: Instant) -> Option<Instant> {
         self.events.go_on(&mut link.queue, now);
         let due = self.keep_alive.as_ref().map(|keep_alive| keep_alive.due);
@@ -247,7 +248,7 @@ impl Serving<'_> {
         time::earliest(due, looking.next_event())
     }
 
-    /// Settles all commands that have finished; returns whether there were any.
+    /// Completes all finished commands. Returns whether there were any.
     fn settle_finished(&mut self, link: &mut Link) -> bool {
         let mut any = false;
         while let Some(finished) = link.queue.poll_finished() {
@@ -271,14 +272,14 @@ impl Serving<'_> {
         Ok(())
     }
 
-    /// Shuts the controller down, as far as it still answers. What ends meanwhile ends as it would have before.
+    /// Shuts the controller down, if it still answers. Commands that finish meanwhile are completed.
     async fn say_goodbye(&mut self, link: &mut Link) {
         if link.queue.is_open() {
             let shutdown: Command = commands::property_set(crate::wire::property::CC, SHUTDOWN);
-            // Whatever it answers, this is the end.
+            // The host ends whatever the answer is.
             let _answer = link.execute_among("shutdown", shutdown, Payload::None, |other| self.settle(other)).await;
         }
-        // What came with the answer, or with the end of the connection.
+        // Commands that finished with the answer or with the end of the connection.
         self.settle_finished(link);
     }
 
@@ -304,6 +305,7 @@ impl Serving<'_> {
         }
         let Some((ticket, mut tries)) = self.jobs.remove(&id) else { return };
         let status = completion.status;
+        // An abandoned command has no caller for its result; the completion shows that it cannot be executed any more.
         if ticket.is_cancelled() {
             ticket.settle(Err(CommandError::Cancelled), submission.payload);
         } else if submission.payload.is_erased() {
@@ -342,15 +344,15 @@ impl Serving<'_> {
         }
     }
 
-    /// How long a command waits before it is sent again that ended with `status`; `None`: it is not sent again.
+    /// Returns the pause before a command that failed with `status` is sent again. `None` if it is not sent again.
     fn pause_before_retry(&self, ticket: &Owed, status: Status, tries: &mut Tries) -> Option<Duration> {
         let config = &self.shared.config;
-        // Damaged data are told by the host itself: the command was carried out.
+        // The host itself reports damaged data, with a status that allows a retry, although the command was executed.
         if !self.may_retry || status.do_not_retry() || ticket.scope().effect == Effect::Once {
             return None;
         }
         if status.is_same_as(Status::ANA_PERSISTENT_LOSS) {
-            return None; // this controller will not have the namespace again
+            return None; // this controller will not regain the namespace
         }
         if !status.is_passing() {
             tries.passing = None;
@@ -366,15 +368,15 @@ impl Serving<'_> {
     }
 }
 
-/// How long to wait before something is tried again that has failed so often and one time more.
+/// Returns the pause before retry number `times`.
 pub(super) fn pause(times: u32) -> Duration {
     (FIRST_PAUSE * (1 << times.min(16))).min(LONGEST_PAUSE)
 }
 
 /// CC: enabled, entries of 64 and 16 bytes, SHN 01b: a normal shutdown.
 const SHUTDOWN: u32 = 1 | 6 << 16 | 4 << 20 | 1 << 14;
-/// Before a command is sent again that cannot be carried out now; each time twice as long, but no longer than the second.
+/// First pause before a retry. Each pause doubles, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Rounds before others get their turn.
+/// Maximum number of rounds before the task yields.
 const ROUNDS: usize = 16;

@@ -1,4 +1,4 @@
-//! The tasks of a host: one keeps the admin queue, and with it the controller; the others keep an I/O queue each.
+//! The tasks of a host. One task serves the admin queue and thus the controller; each other task serves an I/O queue.
 //!
 //! ```text
 //!   admin task:  connect, enable, identify -> tell the others -> serve -> lost -> cut the others -> back off -> again
@@ -27,18 +27,17 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use tracing::debug;
 
-/// What does a part of a host's work: to be spawned, and left alone. If one is dropped before it ends, or panics, the
-/// host ends.
+/// A task of a host, to be spawned by the caller. If it is dropped before it ends, or panics, the host ends.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// One task for each lane.
+/// Creates one task for each lane.
 pub(super) fn tasks(shared: &Arc<Shared>) -> Vec<Task> {
     let task = || HasTask(shared.clone());
     let io = (1..shared.lanes.len()).map(|number| Box::pin(keep_queue(task(), number)) as Task);
     core::iter::once(Box::pin(keep_controller(task())) as Task).chain(io).collect()
 }
 
-/// Part of each task: with it, whether it ended, was dropped or has panicked, the host ends, and nobody waits for it.
+/// Part of each task. Dropping it, for any reason, ends the host, so that no caller waits forever.
 struct HasTask(Arc<Shared>);
 
 impl Drop for HasTask {
@@ -56,7 +55,7 @@ async fn keep_controller(task: HasTask) {
             Ok((link, association, events)) => {
                 let version = association.data.version;
                 let known = shared.publish(Arc::new(association));
-                // Half the time it may take, so that one may be lost.
+                // Half the keep-alive time, so that one Keep Alive may be lost.
                 let keep_alive = (!shared.config.keep_alive.is_zero()).then(|| shared.config.keep_alive / 2);
                 let looking = Some(Looking::new(version, shared.config.path_wait, known));
                 serve(shared, 0, generation, link, Upkeep { keep_alive, events, looking }).await
@@ -75,7 +74,7 @@ async fn keep_controller(task: HasTask) {
         if !loss.was_live || loss.is_final || too_long {
             return shared.end(&loss.error);
         }
-        // From a connection that lasted to the next, each failure doubles the delay.
+        // Each failure doubles the delay, until a connection has lasted.
         let lasted = loss.lived.is_some_and(|lived| lived >= shared.config.reconnect_delay_max);
         delay = if lasted { Duration::ZERO } else { delay * 2 };
         delay = delay.max(shared.config.reconnect_delay).min(shared.config.reconnect_delay_max);
@@ -85,7 +84,7 @@ async fn keep_controller(task: HasTask) {
             if shared.back_off(wait).await {
                 return shared.end(&HostError::Closed);
             }
-            // Another queue may have fallen silent meanwhile.
+            // Another queue may have lost its controller silently meanwhile.
             wait = shared.loss().wait;
         }
     }
@@ -105,24 +104,24 @@ async fn keep_queue(task: HasTask, number: usize) {
                     return;
                 }
             }
-            // The controller may just be gone: only its admin queue can tell that there is no way back.
+            // Not final: only the admin queue can find out whether the controller is gone permanently.
             Err(error) => shared.lose(association.generation, &error, false),
         }
     }
 }
 
-/// What became of a controller.
+/// The loss of a controller.
 pub(super) struct Loss {
     pub(super) error: HostError,
-    /// Trying again would come to the same.
+    /// Whether another attempt would fail in the same way.
     is_final: bool,
-    /// The host was connected at least once.
+    /// Whether the host was connected at least once.
     was_live: bool,
-    /// Since when it has not been.
+    /// When the connection was lost.
     since: Instant,
-    /// How long the last connection lasted, if there was one.
+    /// Duration of the last connection, if there was one.
     lived: Option<Duration>,
-    /// How long until its controller is certain to be gone.
+    /// Time until the lost controller has certainly given the host up.
     wait: Duration,
 }
 
@@ -136,11 +135,11 @@ impl Shared {
         central.generation
     }
 
-    /// There is a controller: the other tasks may connect. Returns the namespaces that are in doubt with that.
+    /// Publishes a controller, so that the other tasks connect. Returns the namespaces that are in doubt.
     fn publish(&self, association: Arc<Association>) -> Vec<Arc<Known>> {
         let queues = usize::from(association.queues);
         self.queues.store(queues.max(1), Ordering::Relaxed);
-        // Told under the lock, so that a cut is not overtaken by what is newer.
+        // Under the lock, so that a concurrent loss is not overtaken by this instruction.
         let mut central = lock(&self.central);
         central.association = Some(association.clone());
         let in_doubt = central.doubt();
@@ -170,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// A queue of the controller is lost, and so all are. What is submitted from now on is sent to none of them.
+    /// Closes all queues of the controller after the failure of one. Later commands wait for the reconnect.
     pub(super) fn lose(&self, generation: u64, error: &HostError, is_final: bool) {
         let mut central = lock(&self.central);
         if central.generation != generation {
@@ -181,8 +180,9 @@ impl Shared {
         let is_first = central.lost != generation;
         let was_there = central.association.take().is_some();
         if (was_there || !is_first) && error.is_silence() {
-            // NVM Express Base Specification 2.1, 9.6: a command is not sent again while the controller may still
-            // carry out what it was sent, and one that has not heard of the end goes on until its keep-alive expires.
+            // NVM Express Base Specification 2.1, 9.6: a command must not be sent again while the controller may still
+            // execute the first one. A controller that has not noticed the loss continues until its keep-alive timer
+            // expires.
             let seconds = self.config.keep_alive.as_millis().div_ceil(1000) as u64;
             central.quiet_until = Some(now + Duration::from_secs(seconds));
         }
@@ -207,7 +207,7 @@ impl Shared {
         }
     }
 
-    /// For good. The first reason is the one that is told.
+    /// Ends the host permanently. The first error is kept.
     fn end(&self, error: &HostError) {
         let error = {
             let mut central = lock(&self.central);
@@ -223,7 +223,7 @@ impl Shared {
         lock(&self.central).wake();
     }
 
-    /// Waits; true if the host was closed meanwhile.
+    /// Waits for `delay`. Returns true if the host was closed.
     async fn back_off(&self, delay: Duration) -> bool {
         let mut alarm = self.timers.alarm();
         let until = self.timers.now() + delay;
@@ -234,7 +234,7 @@ impl Shared {
         .await
     }
 
-    /// Works on `opening`, unless the host is closed meanwhile.
+    /// Runs `opening` unless the host is closed.
     async fn unless_closed<T>(&self, opening: impl Future<Output = Result<T, HostError>>) -> Result<T, HostError> {
         let mut opening = core::pin::pin!(opening);
         poll_fn(|cx| match self.lanes[0].take_news(cx) {
@@ -244,15 +244,15 @@ impl Shared {
         .await
     }
 
-    /// The controller has no queue for this lane: until there is another controller, the first takes what comes. False:
-    /// the host is closed.
+    /// Hands the commands of a lane without a queue to the first I/O lane, until there is another controller. Returns
+    /// false if the host is closed.
     async fn hand_over(&self, number: usize) -> bool {
         poll_fn(|cx| match self.lanes[number].hand_over(cx, &self.lanes[1]) {
             None => Poll::Pending,
             Some(News::End) => Poll::Ready(false),
             Some(News::Cut) => Poll::Ready(true),
             Some(News::Open(association)) => {
-                // The cut before it was overtaken.
+                // A new controller replaced an unread `Cut`. The instruction is put back for the next call.
                 self.lanes[number].tell(News::Open(association));
                 Poll::Ready(true)
             }
@@ -260,7 +260,7 @@ impl Shared {
         .await
     }
 
-    /// `None`: the host is closed.
+    /// Waits for a controller. `None` if the host is closed.
     async fn wait_for_controller(&self, number: usize) -> Option<Arc<Association>> {
         poll_fn(|cx| {
             loop {
@@ -276,7 +276,7 @@ impl Shared {
     }
 }
 
-/// A controller that is ready for I/O queues, and whether it tells events.
+/// Opens the admin queue. Returns the controller, ready for I/O queues, and whether it reports events.
 async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Association, bool), HostError> {
     let config = &shared.config;
     let (mut link, Controller { data, entries }) = open_admin(&*shared.connector, &shared.timers, config).await?;
@@ -292,18 +292,19 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
     if entries == 0 {
         return Err(HostError::Unsuitable(Unsuitable::NoRoom));
     }
+    // The checks above follow NVMe over Fabrics: a host must not send capsules that the controller cannot take.
     let wanted = events::of_interest(&data);
     let events = !wanted.is_empty()
         && match link.execute("events", commands::enable_notices(wanted), Payload::None).await {
             Ok(_) => true,
-            // It can be lived without.
+            // Events are optional.
             Err(HostError::Refused { .. }) => false,
             Err(error) => return Err(error),
         };
     let granted = link.execute("a number of queues", commands::number_of_queues(config.queues), Payload::None).await?;
     let (submission, completion) = (granted.completion.result as u16, (granted.completion.result >> 16) as u16);
     let queues = submission.min(completion).saturating_add(1).min(config.queues);
-    // MAXCMD, 0: not told. A queue has an entry more than it has commands.
+    // MAXCMD 0 means no limit reported. A queue has one entry more than it has commands.
     let commands = data.max_commands.checked_sub(1).unwrap_or(MAX_DEPTH);
     let framing = link.queue.framing();
     let association = Association {
@@ -322,16 +323,16 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
 }
 
 impl Shared {
-    /// Puts all namespaces in doubt: nothing is sent about them until they were looked at again.
+    /// Puts all namespaces in doubt: no command for them is sent until they were inspected again.
     pub(super) fn doubt(&self) -> Vec<Arc<Known>> {
         lock(&self.central).doubt()
     }
 
-    /// A namespace was looked at. If it is the one that it was, what waits for it goes on; if not, it fails.
+    /// Takes the result of an inspection. Commands for an unchanged namespace continue; others fail.
     pub(super) fn decide(&self, Found { known, now, is_told }: Found) {
         {
             let mut central = lock(&self.central);
-            // It may have been seen to have grown meanwhile.
+            // A concurrent `Host::disk` may have seen that the namespace has grown.
             let latest = central.known.get(&known.id).filter(|latest| latest.is_one_with(&known)).unwrap_or(&known);
             if now.is_some_and(|(data, ids)| latest.is(&data, &ids)) {
                 known.trust();
@@ -345,7 +346,7 @@ impl Shared {
         self.wake_lanes();
     }
 
-    /// What waits for namespaces in doubt may go on.
+    /// Wakes all lanes, because commands for namespaces may continue or fail now.
     pub(super) fn wake_lanes(&self) {
         self.lanes.iter().for_each(|lane| lane.wake());
     }
@@ -354,11 +355,11 @@ impl Shared {
 /// A controller that is ready.
 pub(super) struct Controller {
     data: ControllerData,
-    /// How many entries its queues have at most, less one.
+    /// CAP.MQES: maximum number of queue entries, less one.
     entries: u16,
 }
 
-/// Connects an admin queue, and brings the controller up.
+/// Connects an admin queue, and enables the controller.
 pub(super) async fn open_admin(
     connector: &dyn super::Connector,
     timers: &Arc<dyn Timers>,
@@ -370,7 +371,7 @@ pub(super) async fn open_admin(
     let discovery = config.subsystem == DISCOVERY_NQN;
     let capabilities = property_get(&mut link, property::CAP, true).await?;
     link.execute("to be enabled", commands::property_set(property::CC, ENABLE), Payload::None).await?;
-    // CAP.TO@24, in units of 500 ms.
+    // CAP.TO, bits 31:24, in units of 500 ms.
     let ready_by = timers.now() + Duration::from_millis(500) * ((capabilities >> 24) as u8 as u32 + 1);
     loop {
         let status = property_get(&mut link, property::CSTS, false).await? as u32;
@@ -402,7 +403,7 @@ pub(super) async fn open_admin(
 
 async fn open_queue(shared: &Shared, association: &Association, id: u16) -> Result<Link, HostError> {
     let config = &shared.config;
-    // Connect's own data may always go along; the rest as the controller says.
+    // Connect may always carry its data in the capsule. Later commands obey the controller's limit.
     let queue_config = config.queue_config(association.depth, ADMIN_CAPSULE.max(association.in_capsule));
     let mut link = Link::open(&*shared.connector, &shared.timers, queue_config, config.connect_timeout).await?;
     connect(&mut link, config, id, association.depth, association.data.controller).await?;
@@ -411,7 +412,7 @@ async fn open_queue(shared: &Shared, association: &Association, id: u16) -> Resu
     Ok(link)
 }
 
-/// The Connect command; returns the controller's identifier.
+/// Sends a Connect. Returns the controller's identifier.
 async fn connect(link: &mut Link, config: &HostConfig, id: u16, depth: u16, controller: u16) -> Result<u16, HostError> {
     let data = ConnectData {
         host_id: config.host_id,
@@ -447,23 +448,24 @@ async fn sleep(timers: &Arc<dyn Timers>, span: Duration) {
     poll_fn(|cx| alarm.poll(cx, Some(until))).await;
 }
 
-/// Commands in the admin queue at a time.
+/// Maximum number of commands in the admin queue.
 const ADMIN_DEPTH: u16 = 31;
-/// Admin and Fabrics commands may always have this much data in their capsule (NVMe/TCP 3.3.2.1).
+/// Bytes of in-capsule data that Admin and Fabrics commands may always have (NVMe/TCP 3.3.2.1).
 const ADMIN_CAPSULE: u32 = 8192;
 /// CC: enabled, I/O queue entries of 64 and 16 bytes.
 const ENABLE: u32 = CC_ENABLE | 6 << 16 | 4 << 20;
 /// CSTS.CFS.
 const FATAL: u32 = 1 << 1;
-/// CNS.
+/// CNS of Identify Controller.
 const CONTROLLER: u8 = 0x01;
 /// ATR and ASCR of Connect's result.
 const AUTHENTICATION_REQUIRED: u64 = 0b11 << 17;
-/// IATTR and IPO of a refused Connect: the fault is in its data, at SUBNQN (NVM Express Base Specification 2.1, section 6.3).
+/// IATTR and IPO of a refused Connect: the error is in its data, at SUBNQN (NVM Express Base Specification 2.1, section
+/// 6.3).
 const SUBSYSTEM_AT_FAULT: u64 = 1 << 16 | 256;
-/// How often a controller that is not ready is asked.
+/// Interval to poll a controller that is not ready.
 const READY_POLL: Duration = Duration::from_millis(10);
-/// Of a controller that knows no limit.
+/// Transfer limit of a controller that reports no limit.
 const MAX_TRANSFER: u32 = 1 << 30;
-/// Of a queue here.
+/// Maximum number of commands in a queue.
 const MAX_DEPTH: u16 = 4095;

@@ -1,5 +1,5 @@
-//! What a namespace in a file promises about the end of the machine, held against a system that keeps only what was made
-//! durable, or also some of what was not, and whose power fails after any of its calls.
+//! Crash tests of file namespaces, on a model file system that keeps synced data and optionally some unsynced data, and
+//! whose power fails after any of its calls.
 
 use super::system::{Medium, System};
 use super::*;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
-/// A system in memory that can lose its power.
+/// A file system in memory that can lose its power.
 #[derive(Clone, Debug, Default)]
 struct Lossy(Arc<Mutex<Disk>>);
 
@@ -16,7 +16,7 @@ struct Disk {
     files: Vec<Content>,
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
-    /// Calls until the power fails.
+    /// Number of calls until the power fails. `None` if it does not fail.
     calls_left: Option<usize>,
     names_changed: bool,
     /// Syncs that succeed before one fails. `None` if none fails.
@@ -27,7 +27,7 @@ struct Disk {
 struct Content {
     now: Vec<u8>,
     durable: Vec<u8>,
-    /// Bytes that were written and not lost by a failed sync.
+    /// Ranges written since the last sync.
     dirty: Vec<Range<usize>>,
 }
 
@@ -40,7 +40,7 @@ impl Content {
     }
 }
 
-/// What a system wrote back before its power failed, though nobody had asked for it.
+/// Unsynced state that the system happened to write back before its power failed.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     content: bool,
@@ -52,7 +52,7 @@ type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 struct LossyFile {
     system: Lossy,
     number: usize,
-    /// Called once, when what was written is durable and nobody was told yet.
+    /// Called once when a sync has completed, before its caller continues.
     synced: Arc<Hook>,
 }
 
@@ -63,7 +63,7 @@ impl core::fmt::Debug for LossyFile {
 }
 
 impl Lossy {
-    /// With a file of blocks that are all 1, durable.
+    /// Creates a system with one durable file of bytes 1.
     fn with_blocks(bytes: usize) -> Lossy {
         let system = Lossy::default();
         let content = vec![1; bytes];
@@ -87,7 +87,7 @@ impl Lossy {
         }
     }
 
-    /// Counts a sync and tests whether it fails. Only this caller gets the error.
+    /// Counts a sync and returns whether it fails. Only this caller gets the error.
     fn sync_disk(&self) -> io::Result<(MutexGuard<'_, Disk>, bool)> {
         let mut disk = self.disk()?;
         let fails = disk.syncs_left == Some(0);
@@ -99,7 +99,7 @@ impl Lossy {
         self.0.lock().unwrap().calls_left = Some(calls);
     }
 
-    /// Its power fails, and comes back. True if it had failed before.
+    /// Simulates a power failure and a restart. Returns whether the power had failed already.
     fn restart(&self, kept: Kept) -> bool {
         let mut disk = self.0.lock().unwrap();
         if !kept.names {
@@ -164,7 +164,7 @@ impl System for Lossy {
         if fails {
             return Err(io::Error::other("a write failed"));
         }
-        // A folder is written as it is now, if anything in it changed since.
+        // A folder is only written if an entry has changed since the last sync, as on a real file system.
         if changed {
             disk.durable_names = disk.names.clone();
         }
@@ -236,16 +236,16 @@ fn write(first: u64, value: u8, durable: bool) -> Operation {
     Operation::Write { first, data: Pieces::from_iter([Bytes::from(vec![value; 512])]), durable }
 }
 
-/// What a block holds; `None`: it is not to be read.
+/// Returns the value of a block; `None` if it is unreadable.
 fn block(namespace: &Namespace, first: u64) -> Option<u8> {
     let outcome = namespace.execute(&Operation::Read { first, blocks: 1 });
     outcome.status.is_success().then(|| outcome.data.concat()[0])
 }
 
-/// Each operation, and what blocks may hold once it has succeeded, whatever happens then.
+/// An operation, and the values that blocks may hold from its success on.
 type Step = (Operation, &'static [(u64, &'static [Option<u8>])]);
 
-/// Carries the steps out, with the power failing after each number of calls.
+/// Runs the steps with a power failure after each possible number of calls.
 fn holds_whenever_the_power_fails(steps: &[Step]) {
     for kept in EVERYTHING {
         for calls in 0.. {
@@ -256,12 +256,12 @@ fn holds_whenever_the_power_fails(steps: &[Step]) {
                 steps.iter().take_while(|(operation, _)| namespace.execute(operation).status.is_success()).count();
             drop(namespace);
             let failed = system.restart(kept);
-            let (namespace, _) = system.namespace().expect("what is beside it is whole");
+            let (namespace, _) = system.namespace().expect("the side files must be intact");
             let mut expected: BTreeMap<u64, &[Option<u8>]> = BTreeMap::new();
             steps[..done].iter().for_each(|(_, blocks)| expected.extend(blocks.iter().copied()));
             for (first, may_hold) in expected {
                 let holds = block(&namespace, first);
-                // What the operation that the power failed in was to leave is as good.
+                // The power may have failed during the next operation, so its result is allowed as well.
                 let or = steps.get(done).and_then(|(_, blocks)| blocks.iter().find(|(block, _)| *block == first));
                 let or = or.map_or(&[][..], |(_, may_hold)| may_hold);
                 assert!(
@@ -277,8 +277,8 @@ fn holds_whenever_the_power_fails(steps: &[Step]) {
     }
 }
 
-/// Carries the steps out once for each sync that can fail. Only the caller of that sync gets the error. A namespace in doubt is opened anew
-/// and written to again. Then the power fails.
+/// Runs the steps once for each sync that can fail. Only the caller of that sync gets the error. If the namespace is in
+/// doubt, it is reopened and written again. Then the power fails.
 fn holds_whichever_sync_fails(steps: &[Step]) {
     for syncs in 0.. {
         let system = Lossy::with_blocks(16 * 512);
@@ -290,7 +290,7 @@ fn holds_whichever_sync_fails(steps: &[Step]) {
             if namespace.execute(operation).status.is_success() {
                 at += 1;
             } else if namespace.execute(&Operation::Flush).status.is_success() {
-                // Only the mark was in doubt: it is requested again.
+                // Only the mark was in doubt; the host repeats the command.
             } else {
                 let outcome = namespace.execute(&write(9, 1, true));
                 assert!(!outcome.status.is_success(), "a write to a namespace in doubt");
@@ -326,8 +326,8 @@ fn flushed_blocks_survive_any_failed_sync() {
     ]);
 }
 
-/// Carries the steps out, with each sync in turn failing. Whenever an operation fails, another process opens the namespace, and its host goes on
-/// with that operation. Then the power fails.
+/// Runs the steps once for each sync that can fail. After each failed operation, another process opens the namespace
+/// and its host repeats the operation. Then the power fails.
 fn next_process_goes_on_after_a_failed_sync(steps: &[Step]) {
     for syncs in 0.. {
         let system = Lossy::with_blocks(16 * 512);
@@ -369,7 +369,7 @@ fn identity_survives_any_failed_sync() {
     holds_whichever_sync_fails(&[]);
 }
 
-/// A host must not build on bytes that the cache still shows after their write was lost.
+/// A host must not rely on cached bytes whose write was lost.
 #[test]
 fn reopened_namespace_reads_the_medium() {
     let system = Lossy::with_blocks(16 * 512);
@@ -401,7 +401,7 @@ fn what_was_before_a_mark_is_never_read_again() {
         (mark(3), &[(3, &[None])]),
         (mark(4), &[(4, &[None])]),
         (write(3, 2, false), &[(3, &[None, Some(2)])]),
-        // Its list says no more that block 3 is marked.
+        // The list kept with this mark no longer contains block 3.
         (mark(5), &[(3, &[Some(2)]), (5, &[None])]),
         (write(4, 2, false), &[(4, &[None, Some(2)])]),
         (Operation::Flush, &[(4, &[Some(2)])]),
@@ -419,7 +419,7 @@ fn a_write_beside_a_flush_takes_no_mark_away_that_is_needed() {
     let mark = |first| Operation::WriteUncorrectable { first, blocks: 1 };
     assert!(namespace.execute(&mark(3)).status.is_success() && namespace.execute(&mark(4)).status.is_success());
     assert!(namespace.execute(&write(3, 2, false)).status.is_success());
-    // When the file is synchronised, and before the list of marks is kept.
+    // During the flush: after the file is synced, and before the list of marks is stored.
     let beside = namespace.clone();
     *synced.lock().unwrap() = Some(Box::new(move || {
         assert!(beside.execute(&write(4, 2, false)).status.is_success());
@@ -439,7 +439,7 @@ fn hosts_recognise_a_file_whenever_the_power_failed() {
             system.fail_after(calls);
             let told = system.namespace().map(|(namespace, _)| namespace.uuid());
             let failed = system.restart(kept);
-            let (namespace, _) = system.namespace().expect("what is beside it is whole");
+            let (namespace, _) = system.namespace().expect("the side files must be intact");
             if let Ok(told) = told {
                 assert_eq!(namespace.uuid(), told, "{calls} calls, {kept:?}");
             }

@@ -1,8 +1,8 @@
-//! A namespace's bytes in a file, and in others beside it which of them are not to be read, and what hosts know them by.
+//! Storage in a file. Side files hold the list of unreadable bytes and the UUID by which hosts recognise the file.
 //!
-//! Invariants: what was flushed is on the disk, or was given to it with a request to make it durable (`fdatasync`). A
-//! write is one call of the system, and nothing is read or written beside it where it writes: a block is the old one or
-//! the new one, also after the process was killed.
+//! Invariants: flushed data are on the disk, or were given to the disk with a request to make them durable
+//! (`fdatasync`). A write is one system call, and conflicts with other reads and writes of the same range are excluded.
+//! A block therefore holds the old or the new data, even if the process is killed.
 
 use super::open_error::OpenError;
 use super::ranges::Ranges;
@@ -19,9 +19,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes in a file or on a block device. A file's bytes that are not to be read are kept in `PATH.uncorrectable`, as long
-/// as there are some; those of a block device are forgotten with the process. The UUID by which hosts recognise a file is
-/// kept in `PATH.identity`; a block device's follows from the name that its maker gave it.
+/// Storage in a file or on a block device. The ranges of a file that are unreadable are stored in `PATH.uncorrectable`
+/// while there are any; on a block device they are lost with the process. The UUID by which hosts recognise a file is
+/// stored in `PATH.identity`; the UUID of a block device is derived from its hardware name.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -43,32 +43,33 @@ pub struct FileStorage {
     uuid: [u8; 16],
     capacity: u64,
     direct: bool,
-    /// What is being read and written.
+    /// Ranges being read and written.
     ranges: Ranges,
     side: Option<SideFile>,
-    /// What the other file holds.
+    /// Contents of the side file.
     unreadable: Mutex<Vec<Range<u64>>>,
-    /// Reading and writing may wait for a device.
+    /// Whether reads and writes may block on a device.
     may_block: bool,
-    /// Of a file in memory.
+    /// Memory limit of a file in memory. `None` for other files.
     room: Option<Room>,
 }
 
-/// What the system has left for files in memory: their pages are taken one by one, and when there are no more the system
-/// ends a process.
+/// Memory left for files in memory. Their pages are allocated one by one, and the system kills a process when there is
+/// no memory left.
 struct Room {
-    /// Bytes, if the system says.
+    /// Returns the available bytes, if the system reports them.
     available: Box<dyn Fn() -> Option<u64> + Send + Sync>,
-    /// Bytes that may be written before the system is asked again.
+    /// Bytes that may be written before the next query.
     left: Mutex<u64>,
 }
 
 impl FileStorage {
-    /// The file at `path`, as large as it is; with `direct` past the page cache (O_DIRECT), where the file system can.
+    /// Opens the file at `path` with its current size; with `direct` past the page cache (O_DIRECT), if the file system
+    /// supports it.
     ///
     /// # Errors
-    /// If it cannot be opened for reading and writing, or is served already; if what is beside it is not what was kept, or
-    /// nothing can be kept there.
+    /// If the file cannot be opened for reading and writing or is already served; if a side file is damaged or cannot
+    /// be written.
     pub fn open(path: &Path, direct: bool) -> Result<FileStorage, OpenError> {
         let (file, capacity) = open_file(path, direct)?;
         let metadata = file.metadata().map_err(OpenError::about(path))?;
@@ -86,14 +87,14 @@ impl FileStorage {
         FileStorage::of(file, &path, direct, &(Arc::new(Real) as Arc<dyn System>))
     }
 
-    /// The file that is open as `file`, and is at `path`, an absolute path without links.
+    /// Creates storage for the open `file` at `path`, which is absolute and without links.
     pub(super) fn of(
         file: Box<dyn Medium>,
         path: &Path,
         direct: bool,
         system: &Arc<dyn System>,
     ) -> Result<FileStorage, OpenError> {
-        // After a failed flush, the cache shows bytes that the medium does not have.
+        // After a failed flush, the cache may hold bytes that the medium does not have.
         file.drop_cache();
         let capacity = file.end().map_err(OpenError::about(path))?;
         let side = SideFile::of(path, system);
@@ -104,12 +105,12 @@ impl FileStorage {
         Ok(FileStorage { file, uuid, capacity, direct, ranges, side, unreadable, may_block: true, room })
     }
 
-    /// `capacity` bytes of zeros in a file that is in memory only, and gone with the process. Unlike
-    /// [`MemoryStorage`](super::MemoryStorage) it gives memory back to the system, and is full when the system (not a control
-    /// group in it) has less than 64 MiB left.
+    /// Creates `capacity` bytes of zeros in a file that exists only in memory and is lost with the process. Unlike
+    /// [`MemoryStorage`](super::MemoryStorage), it returns memory to the system, and is full when the system has less
+    /// than 64 MiB left. Limits of control groups are not considered.
     ///
     /// # Errors
-    /// If the system has no such files, or none so large.
+    /// If the system does not support such files, or not of this size.
     pub fn in_memory(capacity: u64) -> io::Result<FileStorage> {
         FileStorage::of_memory(memory_file(capacity)?, capacity, Box::new(available_memory))
     }
@@ -125,7 +126,7 @@ impl FileStorage {
         Ok(FileStorage { file, uuid, capacity, direct: false, ranges, side: None, unreadable, may_block: false, room })
     }
 
-    /// What is read and written for `bytes` bytes from `offset` on: with O_DIRECT, whole aligned blocks.
+    /// Returns the range to access for `bytes` bytes at `offset`: whole aligned blocks with O_DIRECT.
     fn around(&self, offset: u64, bytes: u64) -> Range<u64> {
         match self.direct {
             true => offset - offset % ALIGNMENT as u64..(offset + bytes).next_multiple_of(ALIGNMENT as u64),
@@ -133,7 +134,7 @@ impl FileStorage {
         }
     }
 
-    /// Writes to a range that is held.
+    /// Writes to a range that the caller has locked.
     fn put(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
         if self.direct {
             return self.write_direct(offset, data);
@@ -144,12 +145,13 @@ impl FileStorage {
         write_at_once(data, offset, |slices, offset| self.file.write_at(slices, offset))
     }
 
-    /// Writes whole aligned blocks from one aligned buffer, as O_DIRECT asks.
+    /// Writes whole aligned blocks from one aligned buffer, as O_DIRECT requires.
     fn write_direct(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
         let bytes: usize = data.iter().map(Bytes::len).sum();
         let Range { start, end } = self.around(offset, bytes as u64);
         let mut buffer = aligned((end - start) as usize);
         let (before, after) = ((offset - start) as usize, (end - offset) as usize - bytes);
+        // The surrounding bytes of the first and last block are rewritten unchanged.
         if before > 0 || after > 0 {
             read_up_to_the_end(&*self.file, &mut buffer, start)?;
         }
@@ -158,7 +160,7 @@ impl FileStorage {
         write_at_once(&whole, start, |slices, offset| self.file.write_at(slices, offset))
     }
 
-    /// Zeros without room for them; false if this file cannot have such.
+    /// Deallocates a range. Returns false if the file system does not support holes.
     fn punch(&self, offset: u64, bytes: u64) -> io::Result<bool> {
         if bytes == 0 {
             return Ok(true);
@@ -166,7 +168,8 @@ impl FileStorage {
         if self.file.punch_hole(offset, bytes).is_err() {
             return Ok(false);
         }
-        // A file that somebody cut short has no zeros behind its end.
+        // A file that was truncated by another program has no zeros behind its end. Writing the last block extends the
+        // file.
         if self.file.end()? < offset + bytes {
             let last = bytes.min(ALIGNMENT as u64);
             self.put(offset + bytes - last, &[Bytes::from_static(&ZEROS).slice(..last as usize)])?;
@@ -199,7 +202,7 @@ impl core::fmt::Debug for Room {
 
 impl Storage for FileStorage {
     fn capacity(&self) -> u64 {
-        // O_DIRECT works on whole blocks only.
+        // O_DIRECT can only access whole blocks.
         if self.direct { self.capacity - self.capacity % ALIGNMENT as u64 } else { self.capacity }
     }
 
@@ -226,7 +229,7 @@ impl Storage for FileStorage {
         if self.punch(offset, bytes)? {
             return Ok(());
         }
-        // A file system without holes: zeros in pieces.
+        // The file system does not support holes, so zeros are written.
         let zeros = Bytes::from_static(&ZEROS);
         let (mut at, end) = (offset, offset + bytes);
         while at < end {
@@ -264,7 +267,7 @@ impl Storage for FileStorage {
         *unreadable = ranges.to_vec();
         let Some(side) = &self.side else { return Ok(()) };
         side.sync().inspect_err(|_| {
-            // A list that stays makes the next process write it to the medium again. A missing list would not.
+            // A list that stays on the medium makes the next process write it again. A missing list would not.
             let _ = side.replace(ranges);
         })
     }
@@ -274,36 +277,37 @@ impl Storage for FileStorage {
     }
 }
 
-/// The file at `path`, locked, and where it ends.
+/// Opens and locks the file at `path`. Returns its size, too.
 fn open_file(path: &Path, direct: bool) -> Result<(File, u64), OpenError> {
     let flags = if direct { OFlags::DIRECT.bits() as i32 } else { 0 };
     let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
     let mut file = opened.map_err(OpenError::about(path))?;
-    // Two that serve the same bytes would not know of each other's writes. Some file systems know no locks.
+    // Two servers of the same file would not see each other's locks and marks. Some file systems do not support file
+    // locks.
     if let Err(rustix::io::Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
         return Err(OpenError::InUse { path: path.to_owned() });
     }
-    // A block device has no length in its metadata, but it has an end.
+    // The metadata of a block device have no length, but its end can be sought.
     let end = file.seek(SeekFrom::End(0)).map_err(OpenError::about(path))?;
     Ok((file, end))
 }
 
-/// A file in memory, of `bytes` zeros.
+/// Creates a file in memory with `bytes` zeros.
 fn memory_file(bytes: u64) -> io::Result<File> {
     let file = File::from(memfd_create("nvme-tcp", MemfdFlags::CLOEXEC)?);
     file.set_len(bytes)?;
     Ok(file)
 }
 
-/// Bytes of memory that the system can give without swapping.
+/// Returns the bytes of memory that the system can give without swapping.
 fn available_memory() -> Option<u64> {
     let information = fs::read_to_string("/proc/meminfo").ok()?;
     let line = information.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Writes all of `data` by one call of `write`, unless that writes less than it is given: pieces end where segments
-/// did, and between two calls a process may end.
+/// Writes all of `data` with a single call of `write`, unless that call is short. Between two calls, the process could
+/// be killed, and pieces do not end at block boundaries.
 fn write_at_once(
     data: &[Bytes],
     mut offset: u64,
@@ -312,6 +316,7 @@ fn write_at_once(
     let gathered: Vec<u8>;
     let mut slices: Vec<IoSlice<'_>> = if data.len() <= MAX_SLICES {
         data.iter().map(|piece| IoSlice::new(piece)).collect()
+    // More pieces than one call accepts are copied into one buffer first.
     } else {
         let mut whole = vec![0; data.iter().map(Bytes::len).sum()];
         gather(data, &mut whole);
@@ -319,7 +324,7 @@ fn write_at_once(
         vec![IoSlice::new(&gathered)]
     };
     let mut slices = &mut slices[..];
-    IoSlice::advance_slices(&mut slices, 0); // empty ones
+    IoSlice::advance_slices(&mut slices, 0); // removes empty slices
     while !slices.is_empty() {
         match write(slices, offset) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -344,7 +349,7 @@ fn gather(data: &[Bytes], buffer: &mut [u8]) {
     }
 }
 
-/// `bytes` zeros that begin at a multiple of [`ALIGNMENT`] in memory.
+/// Allocates `bytes` zeros at a multiple of [`ALIGNMENT`] in memory.
 fn aligned(bytes: usize) -> BytesMut {
     let mut buffer = BytesMut::zeroed(bytes + ALIGNMENT);
     let skipped = buffer.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
@@ -353,7 +358,7 @@ fn aligned(bytes: usize) -> BytesMut {
     aligned
 }
 
-/// How much of `buffer` was filled: less than all at the file's end.
+/// Reads until `buffer` is full or the file ends. Returns the number of bytes read.
 fn read_up_to_the_end(file: &dyn Medium, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {
@@ -367,13 +372,13 @@ fn read_up_to_the_end(file: &dyn Medium, buffer: &mut [u8], offset: u64) -> io::
     Ok(have)
 }
 
-/// What O_DIRECT wants buffers, offsets and lengths to be multiples of, on any disk.
+/// Required multiple of O_DIRECT addresses, offsets and lengths, on any disk.
 const ALIGNMENT: usize = 4096;
-/// Bytes of memory that files in memory leave to others.
+/// Bytes of memory that files in memory leave to other users.
 const MEMORY_KEPT: u64 = 64 << 20;
-/// Bytes written to a file in memory after which the system is asked again what it has left.
+/// Bytes written to a file in memory between two queries of the available memory.
 const MEMORY_LOOK: u64 = 16 << 20;
-/// IOV_MAX: what one call takes.
+/// IOV_MAX: maximum number of slices of one call.
 const MAX_SLICES: usize = 1024;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -475,7 +480,7 @@ mod tests {
         let storage = FileStorage::open(&path, false).unwrap();
         storage.keep_unreadable(&[512..1024]).unwrap();
         assert_eq!(storage.unreadable(), [512..1024]);
-        // Nothing can be put where a folder is.
+        // A directory at this path makes the replacement fail.
         let new = path.with_extension("uncorrectable.new");
         std::fs::create_dir(&new).unwrap();
         assert!(storage.keep_unreadable(&[0..512]).is_err());
@@ -486,7 +491,7 @@ mod tests {
         remove(&path);
     }
 
-    /// Every write and every sync asks for it, so it is asserted of the file that they go to.
+    /// The flag is checked on the open file, because all reads and writes use it.
     #[test]
     fn direct_files_go_past_the_page_cache() {
         for direct in [false, true] {
@@ -497,7 +502,7 @@ mod tests {
                     let flags = rustix::fs::fcntl_getfl(&file).unwrap();
                     assert_eq!(flags.contains(OFlags::DIRECT), direct);
                 }
-                // A file system that knows no O_DIRECT says so.
+                // A file system without O_DIRECT reports this error.
                 Err(error) => assert!(direct && error.kind() == io::ErrorKind::InvalidInput, "{error}"),
             }
             std::fs::remove_file(&path).unwrap();
@@ -519,7 +524,7 @@ mod tests {
             std::fs::rename(with_suffix(&old, suffix), with_suffix(&new, suffix)).unwrap();
         }
         assert_eq!(uuid(&new).unwrap(), first);
-        // Another file in its place is another disk.
+        // A new file at the same path is another disk.
         std::fs::write(&old, vec![0; 4096]).unwrap();
         assert_ne!(uuid(&old).unwrap(), first);
         std::fs::write(with_suffix(&old, ".identity"), "what is this").unwrap();
@@ -561,8 +566,8 @@ mod tests {
             write(number << 20).unwrap();
             *available.lock().unwrap() = Some(0);
         }
-        assert!(write(16 << 20).is_err(), "it is asked again every 16 MiB");
-        // Where the system does not say, it is as it was.
+        assert!(write(16 << 20).is_err(), "available memory is queried again every 16 MiB");
+        // If the system does not report available memory, there is no limit.
         *available.lock().unwrap() = None;
         write(0).unwrap();
         assert!(available_memory().is_none_or(|bytes| bytes > 0));
@@ -579,7 +584,7 @@ mod tests {
                 storage.zero(16384, 16384).unwrap();
                 assert_eq!(storage.read(12288, 4096).unwrap().concat(), [0; 4096]);
                 assert_eq!(storage.read(16384, 16384).unwrap().concat(), [0; 16384]);
-                assert!(storage.read(32768, 4096).is_err(), "nothing was done to that");
+                assert!(storage.read(32768, 4096).is_err(), "this range was not extended");
                 cut();
                 assert!(storage.deallocate(8192, 8192).unwrap());
                 assert_eq!(storage.read(4096, 12288).unwrap().concat(), [[1; 4096], [0; 4096], [0; 4096]].concat());
@@ -588,7 +593,7 @@ mod tests {
         }
     }
 
-    /// With what is beside it.
+    /// Removes a file and its side file.
     fn remove(path: &Path) {
         for suffix in ["", ".identity"] {
             std::fs::remove_file(with_suffix(path, suffix)).unwrap();
@@ -599,7 +604,7 @@ mod tests {
         std::env::temp_dir().join(format!("nvme-tcp-file-{}-{name}", std::process::id()))
     }
 
-    /// `None` if the file system knows no O_DIRECT.
+    /// Returns the file's contents after some writes; `None` without O_DIRECT.
     fn after_some_writes(direct: bool) -> Option<Vec<u8>> {
         let path = path(&format!("{direct}"));
         std::fs::write(&path, vec![0xaa; 64 << 10]).unwrap();

@@ -1,7 +1,7 @@
-//! A namespace's bytes in memory.
+//! Storage in memory.
 //!
-//! Invariant: what was read is not changed by a later write: a chunk that a reader still holds is copied before it is
-//! written to. So reading copies nothing, and memory is taken only for what was written.
+//! Invariant: a later write does not change data that were read. A chunk that a reader still holds is copied before it
+//! is written. Reads therefore do not copy, and only written chunks occupy memory.
 
 use super::{Pieces, Storage};
 use bytes::{Bytes, BytesMut};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes in memory, gone with the process.
+/// Storage in memory, lost with the process.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -23,12 +23,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct MemoryStorage {
     capacity: u64,
-    /// By number; zeros where there is none.
+    /// Chunks by number. A missing chunk reads as zeros.
     chunks: Mutex<BTreeMap<u64, Bytes>>,
 }
 
 impl MemoryStorage {
-    /// `capacity` bytes of zeros.
+    /// Creates `capacity` bytes of zeros.
     pub fn new(capacity: u64) -> MemoryStorage {
         MemoryStorage { capacity, chunks: Mutex::default() }
     }
@@ -37,7 +37,7 @@ impl MemoryStorage {
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The parts of a range, unless it goes beyond the end.
+    /// Returns the parts of a range, one for each chunk. Fails if the range exceeds the capacity.
     fn parts(&self, offset: u64, bytes: u64) -> io::Result<impl Iterator<Item = Part>> {
         offset.checked_add(bytes).filter(|end| *end <= self.capacity).ok_or(io::ErrorKind::InvalidInput)?;
         Ok(parts(offset, bytes))
@@ -65,6 +65,7 @@ impl Storage for MemoryStorage {
         for piece in data {
             let mut rest = &piece[..];
             for part in self.parts(at, piece.len() as u64)? {
+                // Taken out of the map, so that the chunk is unique unless a reader holds it.
                 let chunk = chunks.entry(part.chunk).or_default();
                 let mut unique = writable(core::mem::take(chunk));
                 let (now, later) = rest.split_at(part.len);
@@ -85,7 +86,7 @@ impl Storage for MemoryStorage {
         let _within = self.parts(offset, bytes)?;
         let whole = offset.div_ceil(CHUNK as u64)..(offset + bytes) / CHUNK as u64;
         let mut chunks = self.chunks();
-        // Of chunks that go as a whole only those are looked at that there are.
+        // Removes whole chunks without visiting missing ones: a range may be much larger than memory.
         let edges = if whole.is_empty() {
             [(offset, bytes), (0, 0)]
         } else {
@@ -99,7 +100,7 @@ impl Storage for MemoryStorage {
                 let Some(chunk) = chunks.remove(&part.chunk) else { continue };
                 let mut unique = writable(chunk);
                 unique[part.at..part.at + part.len].fill(0);
-                // What holds zeros takes no memory, however it came to that.
+                // A chunk of zeros is removed, even if it was zeroed in small steps.
                 if unique.iter().any(|byte| *byte != 0) {
                     chunks.insert(part.chunk, unique.freeze());
                 }
@@ -135,7 +136,7 @@ fn parts(offset: u64, bytes: u64) -> impl Iterator<Item = Part> {
     })
 }
 
-/// The chunk, to be written to: itself if nobody reads it, else a copy.
+/// Returns a writable chunk: the chunk itself if no reader holds it, or a copy.
 fn writable(chunk: Bytes) -> BytesMut {
     if chunk.is_empty() {
         return BytesMut::zeroed(CHUNK);
@@ -143,7 +144,7 @@ fn writable(chunk: Bytes) -> BytesMut {
     chunk.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]))
 }
 
-/// Bytes of a chunk: what is copied at most because of one reader.
+/// Bytes of a chunk, the most that a reader can cause to be copied.
 const CHUNK: usize = 16 << 10;
 static ZEROS: [u8; CHUNK] = [0; CHUNK];
 

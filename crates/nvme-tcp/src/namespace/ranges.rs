@@ -1,12 +1,12 @@
-//! Ranges of bytes that are being read or written, so that nothing is read or written half.
+//! Blocking range locks, so that no read or write sees half of another write.
 //!
-//! Invariant: a range that is held for writing overlaps no other that is held. The first to come goes first, so nobody
-//! waits for ever; and nobody holds two, so nobody waits in a circle.
+//! Invariant: a range locked for writing overlaps no other locked range. Locks are granted in order of arrival, so
+//! every wait ends. A thread locks only one range at a time, so there are no deadlocks.
 
 use core::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What is held, and who waits. As many entries at most as there are threads.
+/// The locked ranges and the waiting ones. At most one entry per thread.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     queue: Mutex<Queue>,
@@ -16,7 +16,7 @@ pub(super) struct Ranges {
 #[derive(Debug, Default)]
 struct Queue {
     next: u64,
-    /// In the order they came.
+    /// Entries in order of arrival.
     entries: Vec<Entry>,
 }
 
@@ -27,7 +27,7 @@ struct Entry {
     writes: bool,
 }
 
-/// A range that is held, until this is dropped.
+/// A locked range; unlocked on drop.
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     ranges: &'a Ranges,
@@ -35,12 +35,12 @@ pub(super) struct Held<'a> {
 }
 
 impl Ranges {
-    /// Waits until nobody writes to `range`.
+    /// Locks `range` for reading. Waits for overlapping writers.
     pub(super) fn read(&self, range: Range<u64>) -> Held<'_> {
         self.hold(range, false)
     }
 
-    /// Waits until nobody reads or writes in `range`.
+    /// Locks `range` for writing. Waits for all overlapping entries.
     pub(super) fn write(&self, range: Range<u64>) -> Held<'_> {
         self.hold(range, true)
     }
@@ -62,7 +62,7 @@ impl Ranges {
 }
 
 impl Queue {
-    /// Whether an entry that came before `number` is in its way.
+    /// Returns whether an earlier entry conflicts with `number`.
     fn has_to_wait(&self, number: u64) -> bool {
         let Some(place) = self.entries.iter().position(|entry| entry.number == number) else { return false };
         let (before, entry) = (&self.entries[..place], &self.entries[place]);

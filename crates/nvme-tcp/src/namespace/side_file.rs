@@ -1,4 +1,4 @@
-//! What a file of blocks cannot hold, kept in a file beside it: which of them are to be unreadable.
+//! The side file of a file of blocks, with the list of unreadable bytes.
 //!
 //! ```text
 //!   nvme-tcp: bytes that are not to be read, version 1
@@ -6,9 +6,9 @@
 //!   end
 //! ```
 //!
-//! Invariant: the file holds one list whole, the old one or the new one, whenever the process or the machine ends: a new
-//! one is written beside it, made durable, and takes its place. If no block is marked, the file is absent, or after a failed sync it is
-//! empty.
+//! Invariant: the side file holds a complete list, the old one or the new one, even if the process or the machine
+//! fails: a new list is written beside it, synced, and renamed. If no block is marked, the side file is absent, or
+//! after a failed sync it is empty.
 
 use super::open_error::{MarksFault, OpenError};
 use super::system::{self, System};
@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The list beside one file of blocks.
+/// The side file of one file of blocks.
 #[derive(Debug)]
 pub(super) struct SideFile {
     system: Arc<dyn System>,
@@ -29,7 +29,7 @@ pub(super) struct SideFile {
 }
 
 impl SideFile {
-    /// The one of the blocks at `path`, an absolute path without links.
+    /// Creates the side file of the blocks at `path`, which is absolute and without links.
     pub(super) fn of(path: &Path, system: &Arc<dyn System>) -> SideFile {
         SideFile {
             system: system.clone(),
@@ -38,8 +38,8 @@ impl SideFile {
         }
     }
 
-    /// Reads the list about a file of `capacity` bytes, and makes it durable, because a sync may have failed in the process before. Content that no
-    /// [`replace`](Self::replace) wrote is an error.
+    /// Reads the list for a file of `capacity` bytes, and makes it durable, because a sync may have failed in the
+    /// process before. Fails if the content was not written by [`replace`](Self::replace).
     pub(super) fn read(&self, capacity: u64) -> Result<Vec<Range<u64>>, OpenError> {
         let about = OpenError::about(&self.path);
         let content = match self.system.read(&self.path, MAX_BYTES + 1) {
@@ -49,22 +49,23 @@ impl SideFile {
         };
         let read = |content: Vec<u8>| parse(str::from_utf8(&content).map_err(|_| MarksFault::NotText)?, capacity);
         let ranges = read(content).map_err(|fault| OpenError::Marks { path: self.path.clone(), fault })?;
-        // A sync of a folder in which nothing has changed since covers nothing.
+        // A sync of a folder without changes since a failed sync would have no effect.
         self.in_doubt.store(true, Ordering::Relaxed);
         self.replace(&ranges).and_then(|()| self.sync()).map_err(about)?;
         Ok(ranges)
     }
 
-    /// Holds `ranges` from now on; [`sync`](Self::sync) makes it last. After an error it holds what it held before.
+    /// Stores `ranges`; [`sync`](Self::sync) makes them durable. After an error, the old ranges are stored.
     pub(super) fn replace(&self, ranges: &[Range<u64>]) -> io::Result<()> {
         match ranges {
-            // After a failed sync, the removal may be lost. A second removal would change nothing on the medium, but an empty list does.
+            // After a failed sync, the removal may be lost. A second removal would change nothing on the medium, but an
+            // empty list does.
             [] if !self.in_doubt.load(Ordering::Relaxed) => self.system.remove(&self.path),
             _ => system::replace(&*self.system, &self.path, text(ranges).as_bytes()),
         }
     }
 
-    /// Makes durable what it holds.
+    /// Makes the stored list durable.
     pub(super) fn sync(&self) -> io::Result<()> {
         let synced = system::sync_name(&*self.system, &self.path);
         self.in_doubt.store(synced.is_err(), Ordering::Relaxed);
@@ -75,7 +76,7 @@ impl SideFile {
 fn text(ranges: &[Range<u64>]) -> String {
     let mut text = format!("{FIRST_LINE}\n");
     for range in ranges {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _written = writeln!(text, "{} {}", range.start, range.end);
     }
     text.push_str(LAST_LINE);
@@ -113,14 +114,14 @@ fn parse(text: &str, capacity: u64) -> Result<Vec<Range<u64>>, MarksFault> {
     Err(MarksFault::NoEnd)
 }
 
-/// Digits and nothing else.
+/// Parses digits. `str::parse` alone would accept a sign.
 fn number_in(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
 const FIRST_LINE: &str = "nvme-tcp: bytes that are not to be read, version 1";
 const LAST_LINE: &str = "end";
-/// Much more than the longest list takes.
+/// Maximum bytes of a list, much more than the longest list has.
 const MAX_BYTES: u64 = 1 << 20;
 
 #[cfg(test)]
@@ -148,7 +149,7 @@ mod tests {
         let (old, new) = (vec![3..7, 9..10], vec![3..5, 20..100]);
         side.replace(&old).unwrap();
         assert_eq!(side.read(100).unwrap(), old);
-        // Ended while the next was written: at any byte of it.
+        // The process may have ended at any byte of the next list.
         let next = text(&new);
         for cut in 0..next.len() {
             fs::write(with_suffix(&side.path, ".new"), &next[..cut]).unwrap();
@@ -167,7 +168,7 @@ mod tests {
         let path = blocks("refused");
         let side = side_of(&path);
         let list = |lines: &str| format!("{FIRST_LINE}\n{lines}");
-        // What was kept fills a list of 1 MiB at most; one byte more is no list.
+        // The longest valid size is 1 MiB.
         let lines = list("1 2\nend\n");
         let long = |bytes: usize| [lines.as_str(), &" ".repeat(bytes - lines.len())].concat();
         let first_line = MarksFault::FirstLine { wanted: FIRST_LINE };
@@ -199,7 +200,7 @@ mod tests {
         }
         fs::write(&side.path, [0xff, 0xfe]).unwrap();
         assert!(matches!(side.read(100), Err(OpenError::Marks { fault: MarksFault::NotText, .. })));
-        // A folder is there, and cannot be read: that is no list of nothing.
+        // An unreadable directory must not count as an empty list.
         fs::remove_file(&side.path).unwrap();
         fs::create_dir(&side.path).unwrap();
         assert!(matches!(side.read(100), Err(OpenError::System { path, .. }) if path == side.path));

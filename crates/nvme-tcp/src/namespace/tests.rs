@@ -9,14 +9,14 @@ fn what_cannot_be_a_namespace() {
     assert_eq!(Namespace::new(1, 4096, Arc::new(MemoryStorage::new(4095))).unwrap_err(), NamespaceError::TooSmall);
 }
 
-/// Storage that remembers what is not to be read, and the calls that make something durable.
+/// Storage that stores unreadable ranges and records the calls that make data durable.
 struct Remembering {
     bytes: MemoryStorage,
     unreadable: Mutex<Vec<Range<u64>>>,
     calls: Mutex<Vec<&'static str>>,
-    /// It cannot remember anything more.
+    /// Storing ranges fails.
     is_full: AtomicBool,
-    /// It does, but cannot promise it.
+    /// Storing ranges succeeds but reports an error.
     is_in_doubt: AtomicBool,
 }
 
@@ -90,7 +90,7 @@ fn marks_are_durable_before_their_command_ends_and_until_data_are() {
     let mark = |first, blocks| Operation::WriteUncorrectable { first, blocks };
     assert!(does(mark(8, 4), &["flush", "keep"]).is_success());
     assert_eq!(kept(), [(4096, 6144)]);
-    // Written, but a machine that ends now may have the old data: still marked.
+    // Written but not durable: after a crash, the old data may be back, so the mark must stay.
     assert!(does(Operation::Write { first: 9, data: data(1), durable: false }, &["write"]).is_success());
     assert!(namespace.execute(&Operation::Read { first: 9, blocks: 1 }).status.is_success());
     assert_eq!(kept(), [(4096, 6144)]);
@@ -101,15 +101,15 @@ fn marks_are_durable_before_their_command_ends_and_until_data_are() {
         does(Operation::Write { first: 8, data: data(1), durable: true }, &["write", "flush", "keep"]).is_success()
     );
     assert_eq!(kept(), [(5120, 6144)]);
-    // A mark that cannot be kept is no mark, and nobody else's loss.
+    // A mark that cannot be stored fails only its own command.
     storage.is_full.store(true, Ordering::Relaxed);
     assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::CAPACITY_EXCEEDED);
     assert!(namespace.execute(&Operation::Read { first: 20, blocks: 1 }).status.is_success());
     assert!(does(Operation::Flush, &["flush"]).is_success());
     let write = |first, blocks, durable| Operation::Write { first, data: data(blocks), durable };
     assert!(does(write(20, 1, true), &["write", "flush"]).is_success());
-    assert_eq!(does(mark(10, 2), &[]), Status::SUCCESS, "they are marked");
-    // Marks that are gone are no success before that is kept, and it is tried again.
+    assert_eq!(does(mark(10, 2), &[]), Status::SUCCESS, "marked already");
+    // A Flush fails until removed marks are stored, and the next one tries again.
     assert!(does(write(10, 1, false), &["write"]).is_success());
     assert_eq!(does(Operation::Flush, &["flush", "keep"]), Status::WRITE_FAULT);
     assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::CAPACITY_EXCEEDED);
@@ -117,7 +117,7 @@ fn marks_are_durable_before_their_command_ends_and_until_data_are() {
     storage.is_full.store(false, Ordering::Relaxed);
     assert!(does(Operation::Flush, &["flush", "keep"]).is_success());
     assert_eq!(kept(), [(5632, 6144)]);
-    // Kept or not: whether the machine finds it after its end nobody knows, so it is undone.
+    // A failed mark may or may not be on the medium, so it is undone by the next change.
     storage.is_in_doubt.store(true, Ordering::Relaxed);
     assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::WRITE_FAULT);
     assert_eq!(kept(), [(5632, 6144), (10240, 10752)]);
@@ -128,7 +128,7 @@ fn marks_are_durable_before_their_command_ends_and_until_data_are() {
     assert_eq!(kept(), [(0, 1 << 20)]);
 }
 
-/// Marks of small blocks in what is less than a large one, at the end of the storage.
+/// Marks of small blocks in a partial large block at the end of the storage.
 #[test]
 fn marks_behind_the_last_block_are_kept_as_they_were() {
     let storage = Remembering::new(12_800);
@@ -147,7 +147,7 @@ fn marks_behind_the_last_block_are_kept_as_they_were() {
     assert_eq!(status(24), Status::UNRECOVERED_READ_ERROR);
 }
 
-/// A list that was kept with a hole between each two: what makes another is refused, and changes nothing.
+/// With the maximum number of ranges, a write that splits one more range fails and changes nothing.
 #[test]
 fn a_write_may_not_make_the_list_of_marks_longer_than_it_may_be() {
     let storage = Remembering::new(64 << 20);
@@ -163,7 +163,7 @@ fn a_write_may_not_make_the_list_of_marks_longer_than_it_may_be() {
     assert_eq!(namespace.execute(&Operation::Read { first: 60_001, blocks: 1 }).status, Status::UNRECOVERED_READ_ERROR);
     let zero = Operation::WriteZeroes { first: 60_001, blocks: 1, durable: false };
     assert_eq!(namespace.execute(&zero).status, Status::CAPACITY_EXCEEDED);
-    // What makes none is not.
+    // A write that splits no range succeeds.
     assert!(write(65_535).is_success());
     assert!(namespace.execute(&Operation::Read { first: 65_535, blocks: 1 }).status.is_success());
 }
@@ -215,17 +215,17 @@ fn a_file_stays_unreadable_where_it_was_made_so() {
     }
 }
 
-/// Storage that counts, and may fail.
+/// Storage that counts calls and can fail.
 #[derive(Default)]
 struct Counting {
     flushes: AtomicU64,
-    /// How many of the next ones fail.
+    /// Number of next flushes that fail.
     failing: AtomicU64,
     largest_read: AtomicU64,
-    /// Holes made, and the largest.
+    /// Number of holes and size of the largest.
     holes: AtomicU64,
     largest_hole: AtomicU64,
-    /// Done during the next flush.
+    /// Called during the next flush.
     hook: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -291,7 +291,7 @@ fn what_is_to_be_durable_is_flushed_and_nothing_else() {
     assert_eq!(storage.flushes.load(Ordering::Relaxed), 4);
 }
 
-/// A full medium is no broken one.
+/// A full medium is not a broken one.
 #[test]
 fn what_there_is_no_room_for_is_no_media_error() {
     struct Full(io::ErrorKind);
@@ -352,7 +352,7 @@ fn a_flush_that_failed_is_not_made_good_by_the_next() {
     assert!(namespace.execute(&Operation::Read { first: 0, blocks: 1 }).status.is_success());
 }
 
-/// How far an operation is after its next part; `None`: at its end.
+/// Returns the progress after the next part; `None` if the operation has ended.
 fn part(namespace: &Namespace, operation: &Operation, done: u64) -> Option<u64> {
     match namespace.step(operation, done) {
         Step::More(done) => Some(done),
@@ -370,7 +370,7 @@ fn one_flush_is_enough_for_all_that_was_written_before_it_began() {
     let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
     let write = |first| Operation::Write { first, data: data(), durable: true };
     let zero = Operation::WriteZeroes { first: 9, blocks: 4000, durable: true };
-    assert!(!namespace.span(&write(1), 0).flushes, "others are written to at the same time");
+    assert!(!namespace.span(&write(1), 0).flushes, "other ranges may be written concurrently");
     let mut written: Vec<(Operation, u64)> =
         [write(1), write(2), Operation::Flush].map(|one| (one.clone(), part(&namespace, &one, 0).unwrap())).into();
     let mut done = 0;
@@ -378,7 +378,7 @@ fn one_flush_is_enough_for_all_that_was_written_before_it_began() {
         done = part(&namespace, &zero, done).unwrap();
     }
     written.push((zero, done));
-    // The last of them is written while the flush is under way.
+    // This write happens during the flush.
     let (late, during) = (Arc::new(Mutex::new(None)), (namespace.clone(), write(3)));
     let seen = late.clone();
     *storage.hook.lock().unwrap() = Some(Box::new(move || {
@@ -392,7 +392,7 @@ fn one_flush_is_enough_for_all_that_was_written_before_it_began() {
     }
     let late = late.lock().unwrap().take().unwrap();
     assert_eq!(part(&namespace, &write(3), late), None);
-    assert_eq!(storage.flushes.load(Ordering::Relaxed), 2, "it may have come too late for the first");
+    assert_eq!(storage.flushes.load(Ordering::Relaxed), 2, "the first flush may not cover it");
 }
 
 #[test]
@@ -428,7 +428,7 @@ fn storage_that_cannot_deallocate_is_left_as_it_is() {
             self.0.write(offset, data)
         }
         fn zero(&self, _: u64, _: u64) -> io::Result<()> {
-            panic!("nobody wants zeros")
+            panic!("zero must not be called")
         }
         fn flush(&self) -> io::Result<()> {
             Ok(())
@@ -457,7 +457,7 @@ fn verify_holds_little_at_a_time() {
 }
 
 proptest! {
-    /// Against an array with one entry a block: its value, or unreadable. After a flush the process may end.
+    /// Compares with an array of blocks, each a value or unreadable. The process may end after a flush.
     #[test]
     fn operations_do_what_an_array_does(
         operations in prop::collection::vec((0u8..8, 0u64..120, 1u32..40, any::<u8>()), 1..60)

@@ -1,44 +1,45 @@
-//! Whose turn it is: what is read or written in one place goes one after the other, and nobody waits for it on a thread.
+//! Asynchronous range locks: conflicting reads and writes run one after the other, and no thread blocks.
 //!
-//! Invariants: a turn that is held overlaps no other that is held, unless both only read. Who came first goes first, so
-//! nobody waits for ever; and who needs two things gets both at once, so nobody waits in a circle.
+//! Invariants: a granted turn overlaps no other granted turn unless both only read. Conflicting turns are granted in
+//! order of arrival, so every wait ends. A turn that needs a range and the flush gets both at once, so there are no
+//! deadlocks.
 //!
-//! The bytes that somebody holds or waits for are cut into segments, each with its last writer and the readers that came
-//! after it. Who comes has to wait for no others: those before them are gone when they are. So a turn looks at the
-//! segments it covers and at those it waits for, not at all there are.
+//! The bytes of all turns are divided into segments, each with its last writer and the readers after that writer. A new
+//! turn has to wait only for these, because earlier turns end before them. The cost of a turn is therefore proportional
+//! to its segments and to the turns it waits for, not to the number of all turns.
 
 use core::fmt;
 use core::ops::Range;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What is held, and what waits.
+/// The queue of granted and waiting turns.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     queue: Mutex<Queue>,
 }
 
-/// What something needs for itself.
+/// Resources that an operation locks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Bytes.
+    /// Range of bytes.
     pub(crate) bytes: Range<u64>,
-    /// They are written.
+    /// Whether the bytes are written.
     pub(crate) writes: bool,
-    /// Storage is made durable: one at a time does that.
+    /// Whether the storage is flushed. Only one turn at a time may do that.
     pub(crate) flushes: bool,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     next: u64,
-    /// By the numbers in which they came.
+    /// Entries by number, in order of arrival.
     entries: BTreeMap<u64, Entry>,
-    /// By where they begin; they do not overlap.
+    /// Segments by start; they do not overlap.
     segments: BTreeMap<u64, Segment>,
-    /// Who came last to flush, if that is not over.
+    /// The last entry that flushes.
     last_flush: Option<u64>,
-    /// Segments and entries looked at so far.
+    /// Segments and entries visited so far.
     #[cfg(test)]
     steps: usize,
 }
@@ -46,27 +47,27 @@ struct Queue {
 #[derive(Debug)]
 struct Entry {
     span: Span,
-    /// How many it waits for.
+    /// Number of entries that this one waits for.
     blockers: usize,
-    /// Who waits for it, in the order they came.
+    /// Entries that wait for this one, in order of arrival.
     behind: Vec<u64>,
-    /// What is to be done when its turn comes; `None`: it has come.
+    /// Callback for a waiting entry. `None` once the turn is granted.
     then: Option<Then>,
 }
 
-/// Bytes that the same ones hold or wait for, never nobody.
+/// A range of bytes with the same writer and readers, at least one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Segment {
     end: u64,
-    /// Who came last to write.
+    /// The last writer.
     writer: Option<u64>,
-    /// Who came after that to read, in order.
+    /// Readers after the last writer, in order of arrival.
     readers: Vec<u64>,
 }
 
 struct Then(Box<dyn FnOnce(Turn) + Send>);
 
-/// A span that is held, until this is dropped.
+/// A granted span; released on drop.
 #[derive(Debug)]
 pub(crate) struct Turn {
     turns: Arc<Turns>,
@@ -74,7 +75,8 @@ pub(crate) struct Turn {
 }
 
 impl Turns {
-    /// A turn for `span`. `None`: something is in its way; what `then` gives is called when that is over.
+    /// Requests a turn for `span`. Returns it if nothing conflicts. Otherwise returns `None`, and the callback made by
+    /// `then` is called with the turn later.
     pub(crate) fn take<F>(self: &Arc<Turns>, span: Span, then: impl FnOnce() -> F) -> Option<Turn>
     where
         F: FnOnce(Turn) + Send + 'static,
@@ -100,7 +102,7 @@ impl Turns {
 }
 
 impl Queue {
-    /// Puts `number` where it reads or writes; whom it has to wait for.
+    /// Enters `number` into its segments. Returns the entries it has to wait for.
     fn enter(&mut self, number: u64, span: &Span) -> Vec<u64> {
         let mut blockers = Vec::new();
         if span.flushes {
@@ -121,6 +123,7 @@ impl Queue {
     }
 
     fn write(&mut self, number: u64, bytes: &Range<u64>, blockers: &mut Vec<u64>) {
+        // Readers of a segment came after its writer and wait for it, so waiting for the readers is enough.
         for (_, segment) in self.segments.extract_if(bytes.clone(), |_, _| true) {
             match segment.readers.is_empty() {
                 true => blockers.extend(segment.writer),
@@ -150,7 +153,7 @@ impl Queue {
         }
     }
 
-    /// Takes `number` away; those that wait for nothing any more, in the order they came.
+    /// Removes `number`. Returns the callbacks of entries that no longer wait, in order of arrival.
     fn leave(&mut self, number: u64) -> Vec<(u64, Then)> {
         let Some(Entry { span, behind, .. }) = self.entries.remove(&number) else { return Vec::new() };
         self.last_flush.take_if(|last| *last == number);
@@ -179,7 +182,7 @@ impl Queue {
         due
     }
 
-    /// Has a segment begin at `at` if there is one around it.
+    /// Divides the segment around `at`, if there is one.
     fn cut(&mut self, at: u64) {
         let around = self.segments.range_mut(..at).next_back();
         let Some((_, segment)) = around.filter(|(_, segment)| segment.end > at) else { return };
@@ -189,7 +192,7 @@ impl Queue {
         self.segments.insert(at, second);
     }
 
-    /// Makes one segment of the two that touch at `at`, if nobody tells them apart any more.
+    /// Joins the two segments that touch at `at`, if they have the same writer and readers.
     fn join(&mut self, at: u64) {
         let Some(second) = self.segments.get(&at) else { return };
         let before = self.segments.range(..at).next_back();
@@ -236,15 +239,15 @@ mod tests {
         }
     }
 
-    /// The same by comparing each with all.
+    /// A reference model that compares each span with all others.
     #[derive(Default)]
     struct Model {
-        /// In the order they came, and whether their turn has come.
+        /// Entries in order of arrival, and whether their turns were granted.
         entries: Vec<(u64, Span, bool)>,
     }
 
     impl Model {
-        /// Those whose turn has come now.
+        /// Returns the entries granted now.
         fn due(&mut self) -> Vec<u64> {
             let mut due = Vec::new();
             for place in 0..self.entries.len() {
@@ -259,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Turns that have come, in that order.
+    /// Granted turns, in order.
     type Came = Arc<Mutex<Vec<(u64, Turn)>>>;
 
     fn take(turns: &Arc<Turns>, came: &Came, number: u64, span: Span) {
@@ -323,7 +326,7 @@ mod tests {
         }
     }
 
-    /// Steps of so many turns that are there at a time.
+    /// Returns the number of steps for `count` concurrent turns.
     fn steps(count: u64, span: impl Fn(u64) -> Span) -> usize {
         let (turns, came) = (Arc::<Turns>::default(), Came::default());
         (0..count).for_each(|number| take(&turns, &came, number, span(number)));
@@ -382,7 +385,7 @@ mod tests {
         let second = take(2, span(5..15, false)).expect("readers share");
         let beside = take(3, span(15..20, true)).unwrap();
         assert!(take(4, span(9..12, true)).is_none());
-        assert!(take(5, span(10..11, false)).is_none(), "behind the writer that waits");
+        assert!(take(5, span(10..11, false)).is_none(), "queued behind the waiting writer");
         assert!(take(6, span(19..30, false)).is_none());
         drop(first);
         assert_eq!(names(), []);
@@ -405,8 +408,8 @@ mod tests {
         };
         let flush = take(Span { flushes: true, ..Span::default() }).unwrap();
         assert!(take(Span { bytes: 0..4, writes: true, flushes: true }).is_none());
-        let _beside = take(span(4..8, true)).expect("a flush is in no other's way");
-        assert!(take(span(0..4, false)).is_none(), "behind the write that waits");
+        let _beside = take(span(4..8, true)).expect("a flush blocks only other flushes");
+        assert!(take(span(0..4, false)).is_none(), "queued behind the waiting write");
         drop(flush);
         assert_eq!(came.lock().unwrap().len(), 1);
     }

@@ -1,20 +1,20 @@
-//! Threads for work that may wait for a device.
+//! Threads for jobs that may block on a device.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 
-/// Runs work that may wait, where nothing else waits for it.
+/// An executor of jobs that may block.
 pub trait Blocking: Send + Sync {
-    /// Runs `work` at some time, on some thread.
+    /// Runs `work` later, on any thread.
     fn run(&self, work: Box<dyn FnOnce() + Send>);
 }
 
-/// A fixed number of threads, which end when the last handle is dropped.
+/// A fixed number of threads. They end when the last handle is dropped.
 ///
-/// A device that hangs keeps each thread that waits for it, until none is left for others. A program that serves disks that may
-/// hang beside others serves them by a [`Server`](super::Server) with threads of its own.
+/// A device that hangs blocks each thread that waits for it, until no thread is left. A program that serves disks that
+/// may hang should serve them by a separate [`Server`](super::Server) with its own threads.
 ///
 /// ```
 /// use nvme_tcp::target::{Blocking, Threads};
@@ -34,10 +34,10 @@ pub struct Threads {
 struct Work(Box<dyn FnOnce() + Send>);
 
 impl Threads {
-    /// `count` threads, at least one.
+    /// Starts `count` threads, at least one.
     ///
     /// # Errors
-    /// If the system has no more threads.
+    /// If the system cannot start another thread.
     pub fn new(count: usize) -> io::Result<Threads> {
         let (work, waiting) = mpsc::channel();
         let waiting = Arc::new(Mutex::new(waiting));
@@ -51,7 +51,7 @@ impl Threads {
 
 impl Blocking for Threads {
     fn run(&self, work: Box<dyn FnOnce() + Send>) {
-        // The threads end only when all senders are gone, and here is one.
+        // Cannot fail: the threads end only when all senders are gone, and this is one.
         let _ = self.work.send(Work(work));
     }
 }
@@ -60,7 +60,7 @@ fn work_off(waiting: &Mutex<mpsc::Receiver<Work>>) {
     loop {
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Work(work)) = next else { return };
-        // Work that panics is its own loss; the thread has more to do.
+        // A panicking job must not end the thread, because other jobs need it.
         let _panicked = catch_unwind(AssertUnwindSafe(work));
     }
 }
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_thread_outlives_work_that_panics() {
         let threads = Threads::new(1).unwrap();
-        threads.run(Box::new(|| panic!("as it should")));
+        threads.run(Box::new(|| panic!("expected panic of the test")));
         let (sender, receiver) = mpsc::channel();
         threads.run(Box::new(move || sender.send(1).unwrap()));
         assert_eq!(receiver.recv(), Ok(1));

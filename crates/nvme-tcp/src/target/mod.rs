@@ -1,8 +1,8 @@
-//! A target, served on streams.
+//! A target and the server of its streams.
 //!
-//! - [`Target`]: what is served: subsystems with namespaces, and the controllers that hosts have connected to;
-//! - [`Server`]: serves it on any number of streams;
-//! - [`Blocking`], [`Threads`]: threads for storage that may wait.
+//! - [`Target`]: subsystems with namespaces, and the controllers that hosts have connected to;
+//! - [`Server`]: serves a target on any number of streams;
+//! - [`Blocking`], [`Threads`]: threads for storage that may block.
 
 mod blocking;
 mod server;

@@ -1,11 +1,11 @@
 //! CRC32C, the header and data digest of NVMe/TCP.
 //!
-//! NVMe/TCP Transport Specification 1.0, 3.3.1.1: polynomial 0x1EDC6F41, seed all ones, final inversion, on the wire
-//! little-endian. Invariant: a digest depends on the bytes only, never on how they were cut.
+//! NVMe/TCP Transport Specification 1.0, 3.3.1.1: polynomial 0x1EDC6F41, seed all ones, final inversion, little-endian
+//! on the wire. Invariant: a digest depends only on the bytes, never on the boundaries of the pieces.
 
 use offload_base::cost::{self, Work};
 
-/// A digest over bytes that come in pieces.
+/// A digest of bytes that arrive in pieces.
 ///
 /// ```
 /// use nvme_tcp::wire::Digest;
@@ -20,20 +20,20 @@ use offload_base::cost::{self, Work};
 pub struct Digest(u32);
 
 impl Digest {
-    /// The digest of `bytes`.
+    /// Computes the digest of `bytes`.
     pub fn of(bytes: &[u8]) -> Digest {
         let mut digest = Digest::default();
         digest.update(bytes);
         digest
     }
 
-    /// Goes on with `bytes`.
+    /// Adds `bytes` to the digest.
     pub fn update(&mut self, bytes: &[u8]) {
         let _scope = cost::work(Work::Digest);
         self.0 = crc32c::crc32c_append(self.0, bytes);
     }
 
-    /// As it stands on the wire.
+    /// Returns the digest as sent on the wire.
     pub fn wire(self) -> [u8; 4] {
         self.0.to_le_bytes()
     }

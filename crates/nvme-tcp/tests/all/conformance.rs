@@ -1,5 +1,5 @@
-//! What a controller checks, and what it answers, one test for each row of the rules; the checks of headers alone are
-//! in `pdu.rs`.
+//! Checks and answers of a controller, one test for each rule of the specification. `pdu.rs` tests the checks of
+//! headers alone.
 
 use crate::rig;
 
@@ -13,7 +13,7 @@ use nvme_tcp::wire::{
 use offload_base::Instant;
 use rig::{Came, DISK, Wire, connect_command, host_data, target, termination};
 
-/// Sends `pdu`; expects the connection to end with this FES and FEI, and the header to come back.
+/// Sends `pdu` and expects a C2HTermReq with this FES, this FEI and the faulty header.
 fn ends(wire: &mut Wire, target: &mut nvme_tcp::target::Target, pdu: &Pdu, data: &[u8], fes: FatalStatus, fei: u32) {
     let came = wire.send(target, pdu, data);
     let (termination, header) = termination(&came);
@@ -61,7 +61,7 @@ fn a_second_icreq_and_anything_before_the_first() {
     ends(&mut Wire::new(&mut target), &mut target, &keep_alive, &[], FatalStatus::SequenceError, 0);
 }
 
-/// A queue that has asked for the data of a write of 8 blocks.
+/// Opens a queue with an outstanding R2T for a write of 8 blocks.
 fn asked(target: &mut nvme_tcp::target::Target) -> (Wire, Wire, ReadyToTransfer) {
     let (mut wire, admin) = Wire::io(target, false);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_u32(12, 7).with_sgl(Sgl::transport(4096));
@@ -75,7 +75,7 @@ fn asked(target: &mut nvme_tcp::target::Target) -> (Wire, Wire, ReadyToTransfer)
 fn data_that_were_not_asked_for() {
     type Change = fn(&mut DataHeader);
     let rows: [(Change, FatalStatus, u32, usize); 8] = [
-        // TTAG out of range; not outstanding; another command's; not the next byte; beyond the end; LAST.
+        // TTAG out of range; TTAG not outstanding; wrong command; not the next byte; beyond the end; wrong LAST_PDU.
         (|data| data.tag = u16::MAX, FatalStatus::SequenceError, 10, 4096),
         (|data| data.tag ^= 1, FatalStatus::InvalidHeaderField, 10, 4096),
         (|data| data.command += 1, FatalStatus::SequenceError, 8, 4096),
@@ -108,7 +108,7 @@ fn data_twice() {
 fn sgls_that_do_not_describe_the_capsule() {
     let write = || Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
     let rows = [
-        // Length; transport SGL with data in the capsule; no known type; too long; none in the capsule.
+        // Wrong length; transport SGL with in-capsule data; unknown type; too long; no data in the capsule.
         (write().with_sgl(Sgl::in_capsule(1024)), 512, FatalStatus::UnsupportedParameter, 40),
         (write().with_sgl(Sgl::transport(512)), 512, FatalStatus::UnsupportedParameter, 47),
         (write().with_sgl(Sgl { identifier: 0x22, ..Sgl::transport(512) }), 0, FatalStatus::UnsupportedParameter, 47),
@@ -122,7 +122,7 @@ fn sgls_that_do_not_describe_the_capsule() {
     }
 }
 
-/// Only the command ends: the PDU's header says where the next one begins.
+/// Fails the command only, because the PDU's header still gives the start of the next PDU.
 #[test]
 fn offset_into_a_capsule_ends_the_command_alone() {
     let mut target = target(TransportConfig::default());
@@ -143,6 +143,7 @@ fn more_commands_than_the_queue_has_entries() {
     let (mut wire, _admin) = Wire::io(&mut target, false);
     let write =
         |id| Pdu::Command(Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_sgl(Sgl::transport(512)));
+    // The last write exceeds the 32 entries of the queue.
     for id in 0..32 {
         assert!(matches!(wire.send(&mut target, &write(id), &[])[..], [Came(Pdu::ReadyToTransfer(_), _)]));
     }
@@ -158,7 +159,7 @@ fn an_identifier_in_use() {
     let came = wire.send(&mut target, &Pdu::HostData(host_data(&request)), &[1; 4096]);
     assert!(
         matches!(came[..], [Came(Pdu::Response(completion), _)] if completion.status.is_success()),
-        "the first goes on"
+        "the first command continues"
     );
 }
 
@@ -256,7 +257,7 @@ fn connects_that_cannot_be() {
         let completion = Wire::open(&mut target, false).command(&mut target, command, &data.to_bytes());
         assert_eq!((completion.status, completion.result), (status, result), "{command:?} {data:?}");
     }
-    // Not before the controller is enabled, not the same queue twice, and no second Connect on one connection.
+    // Not before the controller is enabled, not twice for the same queue, and not twice on one connection.
     let mut unready = Wire::open(&mut target, false);
     let number = unready.connect(&mut target, 0, 0xffff).result as u16;
     assert_eq!(Wire::open(&mut target, false).connect(&mut target, 1, number).status, Status::CONNECT_BUSY);
@@ -272,7 +273,7 @@ fn nvme(good: &nvme_tcp::wire::ConnectData, host: &str, subsystem: &str) -> nvme
     nvme_tcp::wire::ConnectData { host: host.into(), subsystem: subsystem.into(), ..good.clone() }
 }
 
-/// Reads by an admin command.
+/// Reads data by an admin command.
 fn read(wire: &mut Wire, target: &mut nvme_tcp::target::Target, command: Command, length: u32) -> Vec<u8> {
     let command = command.with_sgl(Sgl::transport(length));
     let mut came = wire.send(target, &Pdu::Command(command), &[]);
@@ -304,7 +305,7 @@ fn what_identify_tells_is_what_linux_insists_on() {
         assert_eq!(read(&mut wire, &mut target, identify(cns).with_namespace(1), 4096).len(), 4096, "CNS {cns:#x}");
     }
     assert_eq!(wire.command(&mut target, identify(0xff), &[]).status, Status::INVALID_FIELD);
-    // What all namespaces have in common only those tell that know Namespace Management.
+    // Only controllers with Namespace Management report the common capabilities of all namespaces.
     for cns in [0x00, 0x11] {
         let all = identify(cns).with_namespace(u32::MAX).with_sgl(Sgl::transport(4096));
         assert_eq!(wire.command(&mut target, all, &[]).status, Status::INVALID_NAMESPACE);
@@ -329,7 +330,7 @@ fn an_event_is_told_once_until_its_log_is_read() {
     let came = wire.collect();
     let [Came(Pdu::Response(completion), _)] = came[..] else { panic!("{came:?}") };
     assert_eq!((completion.command, completion.result), (10, 0x04_0002));
-    assert!(wire.send(&mut target, &wait(11), &[]).is_empty(), "not again before the log was read");
+    assert!(wire.send(&mut target, &wait(11), &[]).is_empty(), "not reported again before the log was read");
     let changed = read(&mut wire, &mut target, log(0x04, 4096), 4096);
     assert_eq!(nvme_tcp::wire::parse_namespace_list(&changed), [2, 3]);
     assert_eq!(read(&mut wire, &mut target, log(0x04, 4096), 4096), [0; 4096], "reading clears it");
@@ -390,8 +391,8 @@ fn discovery_tells_what_a_host_may_connect_to() {
     assert!(wire.command(&mut target, enable, &[]).status.is_success());
     let found = DiscoveryLog::parse(&read(&mut wire, &mut target, log(0x70, 4096), 4096)).unwrap();
     assert_eq!(found.entries, [DiscoveryEntry::new(DISK, "192.0.2.7:4420".parse().unwrap())]);
-    assert_eq!(found.generation, 0, "as it was at the beginning");
-    // The second kilobyte by itself, as hosts with many entries read it.
+    assert_eq!(found.generation, 0, "unchanged since the start");
+    // The second kilobyte alone, because hosts read long logs in parts.
     let part = read(&mut wire, &mut target, log(0x70, 1024).with_u64(12, 1024), 1024);
     assert_eq!(part, found.to_bytes()[1024..]);
     target.advertise("192.0.2.8:4420".parse().unwrap());
@@ -454,7 +455,7 @@ fn a_reset_ends_the_io_queues() {
     let mut target = target(TransportConfig::default());
     let (mut wire, mut admin) = Wire::io(&mut target, false);
     let configuration = Command::fabrics(FabricsType::PropertyGet, 2).with_u32(11, property::CC);
-    assert_eq!(admin.command(&mut target, configuration, &[]).result, 0x0046_0001, "as it was written");
+    assert_eq!(admin.command(&mut target, configuration, &[]).result, 0x0046_0001, "the value written");
     let disable = Command::fabrics(FabricsType::PropertySet, 1).with_u32(11, property::CC);
     assert!(admin.command(&mut target, disable, &[]).status.is_success());
     assert_eq!(admin.command(&mut target, configuration, &[]).result, 0);
@@ -490,7 +491,7 @@ fn features_are_kept_until_a_reset() {
     assert_eq!(
         wire.command(&mut target, set(0x07, 0x0001_0003), &[]).result,
         0x0001_0001,
-        "queues: the lesser number of both"
+        "queues: the smaller number of both"
     );
     assert_eq!(wire.command(&mut target, set(0x06 | 1 << 31, 1), &[]).status, Status::FEATURE_NOT_SAVEABLE);
     assert_eq!(wire.command(&mut target, set(0x81, 1), &[]).status, Status::FEATURE_NOT_CHANGEABLE);

@@ -1,5 +1,5 @@
-//! Controllers that run for long: hosts come, stay, fall silent and come again, and keep no other host out; connections
-//! end with their work, and what is over is not done.
+//! Long-running controllers: hosts connect, stay, fall silent and reconnect without locking other hosts out.
+//! Connections end with their commands.
 
 use crate::rig;
 
@@ -20,7 +20,7 @@ use rig::{
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// An admin queue of the discovery controller.
+/// Opens an admin queue of the discovery controller.
 fn discovery(target: &mut Target) -> Wire {
     let mut wire = Wire::open(target, false);
     let (command, data) = connect_command(0, 0xffff);
@@ -49,11 +49,11 @@ fn answers_that_nobody_takes_are_bounded() {
         let mut held = 0;
         while let Some(pdu) = wire.connection.poll_transmit() {
             held += pdu.len() as usize;
-            // The last of an answer: its data with SUCCESS, or a response.
+            // The last PDU of an answer is data with SUCCESS, or a response.
             answers += usize::from(pdu.head[0] == 0x05 || pdu.head[1] & 0x08 != 0);
             bytes += pdu.data.iter().map(Bytes::len).sum::<usize>();
         }
-        assert!(held > 0, "all are answered in the end");
+        assert!(held > 0, "every command is answered");
         assert!(held <= transport.budget + (1 << 20) + 4096, "{held} bytes held");
         wire.connection.resume(wire.now, &mut target);
     }
@@ -68,7 +68,7 @@ fn a_reset_takes_requests_for_events_away() {
     let enable = Command::new(AdminOpcode::SetFeatures as u8, 1).with_u32(10, 0x0b).with_u32(11, 1 << 8);
     for round in 0..12 {
         assert!(wire.command(&mut target, enable, &[]).status.is_success());
-        // Told once in each round, for nobody reads the log.
+        // One event in each round, because the log is never read.
         let storage = Arc::new(Counting::default());
         target.add_namespace(DISK, Namespace::new(10 + round, 512, storage).unwrap()).unwrap();
         let told: Vec<Came> = (100..104)
@@ -85,7 +85,7 @@ fn a_reset_takes_requests_for_events_away() {
 
 #[test]
 fn what_is_under_way_is_over_before_its_host_goes_on() {
-    // With the host's connections lost, and with nobody having noticed.
+    // Once with the host's connections lost, and once with the loss unnoticed.
     for noticed in [true, false] {
         let (mut target, storage) = counting_target();
         let (mut wire, mut admin) = Wire::io(&mut target, false);
@@ -98,12 +98,12 @@ fn what_is_under_way_is_over_before_its_host_goes_on() {
         wire.connection.handle_segment(wire.now, segment(&capsules), &mut target);
         let stuck = wire.connection.poll_job().expect("a write");
         if noticed {
-            // The admin queue's first; what had not begun never will.
+            // The admin queue ends first. Jobs that have not begun never begin then.
             admin.connection.handle_end(&mut target);
             assert!(wire.connection.poll_job().is_none());
             wire.connection.handle_end(&mut target);
         }
-        // It gets in at once, and again, if it is lost again, but is not ready.
+        // The host connects at once, even repeatedly, but its controllers are not ready.
         let mut again: Vec<(Wire, u16)> = (0..3).map(|_| Wire::admin(&mut target)).collect();
         let status =
             |wire: &mut Wire, target: &mut Target| wire.command(target, property_get(property::CSTS), &[]).result & 1;
@@ -114,7 +114,7 @@ fn what_is_under_way_is_over_before_its_host_goes_on() {
         let (command, data) = connect_command(0, 0xffff);
         for other in [
             ConnectData { host_id: [9; 16], ..data.clone() },
-            // All hosts of a kind may have the same by default.
+            // Hosts may share a default identifier.
             ConnectData { host: "nqn.2026-01.test:other".into(), ..data },
         ] {
             let mut another_host = Wire::open(&mut target, false);
@@ -127,7 +127,7 @@ fn what_is_under_way_is_over_before_its_host_goes_on() {
         assert!(again.iter_mut().all(|(wire, _)| status(wire, &mut target) == 1));
         assert!(Wire::open(&mut target, false).connect(&mut target, 1, again[2].1).status.is_success());
         if !noticed {
-            // What the old controller still has to do keeps nobody waiting: nobody knows that it is old.
+            // Later commands of the old controller do not delay controllers that were opened before.
             let late = wire.connection.poll_job().expect("a write");
             let (mut more, _) = Wire::admin(&mut target);
             assert_eq!(status(&mut more, &mut target), 0);
@@ -178,12 +178,12 @@ fn controllers_without_end_lock_nobody_out_who_is_known() {
     let (mut other, _) = open(&mut target, 0, 1);
     let (mut first, _) = open(&mut target, 1, 2);
     let (mut second, _) = open(&mut target, 2, 2);
-    // No keep-alive was asked for, but it says that the connection is alive.
+    // Commands refresh the controller's age even without a keep-alive.
     first.now = Instant::ZERO + Duration::from_secs(3);
     assert!(first.command(&mut target, property_set(0x0046_0001), &[]).status.is_success());
     let keep_alive = Command::new(AdminOpcode::KeepAlive as u8, 1);
     assert!(first.command(&mut target, keep_alive, &[]).status.is_success());
-    assert_eq!(open(&mut target, 4, 3).1.status, Status::CONNECT_BUSY, "a stranger");
+    assert_eq!(open(&mut target, 4, 3).1.status, Status::CONNECT_BUSY, "another host");
     let (mut third, answer) = open(&mut target, 4, 2);
     assert!(answer.status.is_success());
     assert_eq!(target.controllers(), 3);
@@ -271,7 +271,7 @@ fn hosts_tell_namespaces_of_different_subsystems_apart() {
             let came = wire.send(&mut target, &Pdu::Command(command.with_sgl(Sgl::transport(4096))), &[]);
             came.into_iter().flat_map(|came| came.1).collect::<Vec<u8>>()
         };
-        // CMIC bit 1: a second way to the same subsystem is welcome.
+        // CMIC bit 1: the subsystem accepts several controllers.
         assert_eq!(identify(1, 0)[76], 0b10);
         let (data, descriptors) = (identify(0, 1), identify(3, 1));
         assert_eq!(data[104..120], descriptors[4..20], "NGUID");
@@ -293,19 +293,19 @@ fn a_disconnect_is_answered_when_what_runs_is_over() {
     let slow = first.connection.poll_job().unwrap();
     send_only(&mut first, &mut target, &write(6), &[0xcc; 512]);
     send_only(&mut first, &mut target, &Pdu::Command(Command::fabrics(FabricsType::Disconnect, 9)), &[]);
-    assert_eq!(statuses(&first.collect()), [(6, Status::ABORTED_QUEUE_DELETED)], "it had not begun");
+    assert_eq!(statuses(&first.collect()), [(6, Status::ABORTED_QUEUE_DELETED)], "the job had not begun");
     assert!(first.connection.poll_job().is_none() && !first.connection.is_closing());
     assert!(!first.connection.wants_input());
     let early = Wire::open(&mut target, false).connect(&mut target, 1, controller);
-    assert_eq!(early.status, Status::CONNECT_INVALID_PARAMETERS, "the queue is there still");
+    assert_eq!(early.status, Status::CONNECT_INVALID_PARAMETERS, "the queue still exists");
     first.connection.complete(first.now, slow.run(), &mut target);
     assert_eq!(
         statuses(&first.collect()),
         [(5, Status::SUCCESS), (9, Status::SUCCESS)],
-        "as it ended, and last the Disconnect"
+        "the running command first, then the Disconnect"
     );
     assert!(first.connection.is_closing());
-    // The same queue is there again, and nothing comes after what it writes.
+    // The queue exists again, and no old command may follow its writes.
     let mut again = Wire::open(&mut target, false);
     assert!(again.connect(&mut target, 1, controller).status.is_success());
     let write = Command::new(IoOpcode::Write as u8, 6).with_namespace(1);
@@ -322,7 +322,7 @@ fn a_queue_is_connected_again_when_nothing_of_it_is_under_way() {
     let slow = first.connection.poll_job().unwrap();
     first.connection.handle_end(&mut target);
     let _told = target.take_wakeups();
-    // Lost once more while it waits; another queue waits for nothing.
+    // Lost once more while the Connect waits. Another queue does not wait.
     let connect = |target: &mut Target, queue| {
         let mut wire = Wire::open(target, false);
         let (command, data) = connect_command(queue, controller);
@@ -333,7 +333,7 @@ fn a_queue_is_connected_again_when_nothing_of_it_is_under_way() {
     assert!(came.is_empty() && !lost.connection.wants_input());
     lost.connection.handle_end(&mut target);
     let (mut again, came) = connect(&mut target, 1);
-    assert!(came.is_empty(), "not before the write of the queue's first connection is over");
+    assert!(came.is_empty(), "the write of the first connection is still running");
     again.connection.handle_wakeup(&mut target);
     assert!(again.collect().is_empty());
     assert!(statuses(&connect(&mut target, 3).1)[0].1.is_success());
@@ -346,7 +346,7 @@ fn a_queue_is_connected_again_when_nothing_of_it_is_under_way() {
     assert_eq!(first_block(&mut second, &mut target), 0xbb);
 }
 
-/// A controller that is not enabled, of a host that promised to be heard of every five seconds.
+/// Connects a controller that is not enabled, with this keep-alive time in milliseconds.
 fn with_keep_alive(target: &mut Target, host: u8, keep_alive: u32, now: Instant) -> (Wire, Status) {
     let mut wire = Wire::open(target, false);
     wire.now = now;
@@ -372,22 +372,22 @@ fn no_keep_alive_is_due_while_a_host_can_send_none() {
         wire.connection.handle_timeout(now, target);
         !wire.connection.is_closing()
     };
-    // Before it is enabled.
+    // The timer does not run before the controller is enabled.
     assert!(alive(&mut wire, &mut target, at(0)) && alive(&mut wire, &mut target, at(100)));
     wire.now = at(100);
     assert!(wire.command(&mut target, property_set(0x0046_0001), &[]).status.is_success());
     assert_eq!(wire.connection.next_event(&target), Some(at(105)));
-    // Asking for properties is no sign of life then; nor does a shutdown have to be.
+    // Property accesses do not restart the timer then. During a shutdown, no keep-alive is due.
     wire.now = at(104);
     assert!(wire.command(&mut target, property_get(property::CSTS), &[]).status.is_success());
     assert_eq!(wire.connection.next_event(&target), Some(at(105)));
     send_only(&mut wire, &mut target, &Pdu::Command(property_set(0x0046_4001)), &[]);
-    let flush = wire.connection.poll_job().expect("a flush that takes its time");
+    let flush = wire.connection.poll_job().expect("a slow flush");
     assert!(alive(&mut wire, &mut target, at(1000)));
     wire.now = at(1000);
     wire.connection.complete(wire.now, flush.run(), &mut target);
     assert!(alive(&mut wire, &mut target, at(1001)));
-    assert_eq!(wire.connection.next_event(&target), Some(at(1121)), "time to go");
+    assert_eq!(wire.connection.next_event(&target), Some(at(1121)), "time to disconnect");
     assert!(!alive(&mut wire, &mut target, at(1121)));
 }
 
@@ -405,7 +405,7 @@ fn a_host_that_waits_for_a_controller_to_get_ready_is_not_lost() {
     wire.connection.handle_timeout(at(60), &mut target);
     assert!(!wire.connection.is_closing());
     drop(stuck.run());
-    // It is called, for its time begins now.
+    // The connection is woken, because its timer starts now.
     assert!(target.take_wakeups().contains(&wire.connection.id()));
     wire.connection.handle_wakeup(&mut target);
     wire.connection.handle_timeout(at(61), &mut target);
@@ -428,22 +428,22 @@ fn forsaken_controllers_keep_no_host_out() {
         wire.now = now;
         assert!(wire.command(target, Command::new(AdminOpcode::KeepAlive as u8, 3), &[]).status.is_success());
     };
-    // One with a queue and without a keep-alive; others without a queue, whatever their hosts promised and keep.
+    // One host with a queue and without a keep-alive; the others without queues, with any keep-alive.
     let (mut works, _) = enabled(&mut target, 7, 0, at(0));
     let mut queue = Wire::open(&mut target, false);
     assert!(queue.connect(&mut target, 1, 1).status.is_success());
     let (mut keeps, _) = enabled(&mut target, 1, 600_000, at(0));
     let (mut first, _) = enabled(&mut target, 3, 0, at(1));
     let (mut second, _) = enabled(&mut target, 4, u32::MAX, at(2));
-    assert_eq!(enabled(&mut target, 5, 5000, at(9)).1, Status::CONNECT_BUSY, "they may connect queues yet");
+    assert_eq!(enabled(&mut target, 5, 5000, at(9)).1, Status::CONNECT_BUSY, "they still have time to connect queues");
     keep_alive(&mut keeps, &mut target, at(10));
     let (mut stranger, status) = enabled(&mut target, 5, 5000, at(12));
-    assert!(status.is_success(), "the first was heard of last");
+    assert!(status.is_success(), "the silent controller is replaced");
     let (mut another, status) = enabled(&mut target, 6, 5000, at(12));
     assert!(status.is_success());
     keep_alive(&mut keeps, &mut target, at(13));
     let (mut third, status) = enabled(&mut target, 8, 5000, at(13));
-    assert!(status.is_success(), "what is promised and kept is no reason to keep others out");
+    assert!(status.is_success(), "a keep-alive does not protect a controller without queues");
     assert_eq!(enabled(&mut target, 9, 5000, at(14)).1, Status::CONNECT_BUSY);
     let wires = [&mut works, &mut keeps, &mut first, &mut second, &mut stranger, &mut another, &mut third];
     let ended = wires.map(|wire| {
@@ -458,7 +458,7 @@ fn a_queue_that_nobody_uses_keeps_no_host_out() {
     let mut target = Target::new(TargetConfig { max_controllers: 3, ..TargetConfig::default() }).unwrap();
     target.add_subsystem(DISK, None).unwrap();
     target.add_namespace(DISK, Namespace::new(1, 512, Arc::new(MemoryStorage::new(1 << 20))).unwrap()).unwrap();
-    // Hosts get controllers of their own numbers.
+    // Each host gets the controller with its own number.
     let with_queue = |target: &mut Target, host: u8, keep_alive, now| {
         let (mut admin, status) = with_keep_alive(target, host, keep_alive, now);
         assert!(status.is_success());
@@ -496,7 +496,7 @@ fn a_disconnect_asks_for_nothing_that_it_ends() {
         let write = Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 7);
         Pdu::Command(write.with_sgl(Sgl::transport(4096)))
     };
-    // There is room to ask for the data of one.
+    // The budget allows requests for one command only.
     for id in [5, 6, 7] {
         send_only(&mut wire, &mut target, &write(id), &[]);
     }

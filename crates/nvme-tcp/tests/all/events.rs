@@ -1,4 +1,4 @@
-//! Events of a host and a target tell of connections and offloads, and contain no data.
+//! Log events of a host and a target report connections and offloads, and contain no data.
 
 use crate::bed::{Bed, Layers, blocks};
 use core::time::Duration;

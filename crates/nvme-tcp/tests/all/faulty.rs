@@ -1,4 +1,4 @@
-//! Controllers that misbehave, fall silent or go away, and what becomes of a host and its commands: every one ends.
+//! Hosts with controllers that misbehave, fall silent or disappear. Every command must end.
 
 use crate::made_by_hand;
 
@@ -66,7 +66,7 @@ fn a_command_that_no_connection_survives_fails_in_the_end() {
         },
     );
     assert_eq!((stats.replays, stats.connects), (8, 10));
-    // 20, 40, 80, .. ms: connections that do not last are no reason to begin anew.
+    // 20, 40, 80, .. ms: connections that do not last do not reset the delay.
     assert!(took > Duration::from_secs(5), "{took:?}");
 }
 
@@ -74,7 +74,7 @@ fn a_command_that_no_connection_survives_fails_in_the_end() {
 fn a_controller_that_is_gone_again_is_no_reason_to_give_up() {
     let faulty = Faulty::new(|association, queue, command| match (association, queue, command.opcode()) {
         (1, 1, opcode) if opcode == IoOpcode::Flush as u8 => Act::Close,
-        // Gone between the admin queue's Connect and this one.
+        // The controller disappears between the admin queue's Connect and this one.
         (2, 1, opcode) if opcode == AdminOpcode::Fabrics as u8 => Act::Refuse(Status::CONNECT_INVALID_PARAMETERS),
         _ => Act::Answer,
     });
@@ -129,7 +129,7 @@ fn a_command_that_ends_during_the_goodbye_ends() {
     ] {
         let faulty = Faulty::new(move |_, queue, command| match AdminOpcode::from_u8(command.opcode()) {
             Some(AdminOpcode::GetLogPage) if queue == 0 => of_read,
-            // CC.SHN
+            // CC.SHN requests a shutdown.
             Some(AdminOpcode::Fabrics)
                 if command.fabrics_type() == FabricsType::PropertySet as u8 && command.u32(12) & 0b11 << 14 != 0 =>
             {
@@ -154,7 +154,7 @@ fn a_command_that_ends_during_the_goodbye_ends() {
 #[test]
 fn a_host_can_be_closed_while_it_connects() {
     for connects in [0, 1] {
-        // At first, or again after a loss.
+        // During the first connect, or during a reconnect.
         let faulty = Faulty::new(move |association, queue, command| match association {
             _ if is_io(queue, command, IoOpcode::Flush) => Act::Close,
             _ if association > connects => Act::Never,
@@ -202,7 +202,7 @@ fn a_controller_that_falls_silent_is_noticed() {
     assert_eq!(connects, 2);
 }
 
-/// A controller that was not heard of for a time may carry out what it was sent until it has given the host up.
+/// A silent controller may execute old commands until it has given the host up.
 #[test]
 fn what_was_lost_in_silence_is_sent_again_when_the_controller_must_have_given_up() {
     for (act, queues, least) in [(Act::Never, 1, 5000), (Act::Never, 2, 5000), (Act::Close, 1, 20), (Act::Close, 2, 20)]
@@ -245,7 +245,7 @@ fn a_path_that_is_changing_is_waited_for() {
         (Status::COMMAND_INTERRUPTED, "command interrupted"),
     ];
     for (status, name) in passing {
-        // For good, for a while, and with Do Not Retry.
+        // Permanently, temporarily, and with Do Not Retry.
         for (refusals, least, most, retries) in
             [(u64::MAX, 6000, 8000, 10..20), (8, 2000, 5000, 8..9), (0, 0, 10, 0..1)]
         {
@@ -274,7 +274,7 @@ fn a_path_that_is_changing_is_waited_for() {
                     let flush = async {
                         runtime.sleep(Duration::from_millis(5)).await;
                         disk.flush().await.unwrap();
-                        assert!(runtime.now() - start < Duration::from_millis(10), "others go on");
+                        assert!(runtime.now() - start < Duration::from_millis(10), "other commands continue");
                     };
                     let (written, ()) = join(write, flush).await;
                     (written, runtime.now() - start, host.stats())
@@ -361,7 +361,7 @@ fn what_rests_before_it_is_tried_again_can_be_given_up_and_outlives_its_connecti
             let ended = join_all(writes).await;
             assert!(matches!(ended[..], [Ok(_), Err(CommandError::Cancelled), Ok(_)]), "{ended:?}");
             assert!(runtime.now() - start < Duration::from_millis(100));
-            assert_eq!(host.stats().replays, 1, "the flush alone");
+            assert_eq!(host.stats().replays, 1, "only the flush was sent again");
             let resting = disk.write(9, [vec![1; 4096].into()]);
             runtime.sleep(Duration::from_millis(10)).await;
             host.close().await;
@@ -370,7 +370,7 @@ fn what_rests_before_it_is_tried_again_can_be_given_up_and_outlives_its_connecti
     );
 }
 
-/// What a controller says of its namespaces, before and after a loss.
+/// The namespace's data and descriptors, given the number of the association.
 type Said = fn(u32) -> (NamespaceData, Vec<u8>);
 
 fn uuid(byte: u8) -> Vec<u8> {
@@ -409,7 +409,7 @@ fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first(
                 let disk = host.disk(1).await.unwrap();
                 let block = || [vec![1; disk.block_size() as usize].into()];
                 let under_way = [disk.write(0, block()), host.io(commands::range(IoOpcode::Write, 1, 3, 1), block())];
-                // Sent while there is no connection.
+                // Submitted while there is no connection.
                 let flush = disk.flush();
                 runtime.sleep(Duration::from_millis(5)).await;
                 let later = [disk.write(1, block()), disk.write(2, block())];
@@ -434,7 +434,7 @@ fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first(
                 };
                 assert_eq!(*written.lock().unwrap(), 0, "{name}");
                 assert_eq!(host.next_event().await.unwrap(), HostEvent::NamespacesChanged(vec![1]));
-                // Looked at anew, it can be used. The disk from before stays gone.
+                // The namespace can be used after a new inspection. The old disk stays gone.
                 let again = host.disk(1).await.unwrap();
                 again.flush().await.unwrap();
                 assert!(is_gone(&disk.flush().await));

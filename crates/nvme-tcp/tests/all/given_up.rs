@@ -1,5 +1,4 @@
-//! Commands that nobody waits for any more: they end when they cannot be carried out any more, and what comes later and is
-//! about the same waits for that.
+//! Abandoned commands: they end when they cannot be executed any more, and later overlapping commands wait for them.
 
 use crate::made_by_hand;
 
@@ -14,10 +13,10 @@ use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, Status, commands};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What a controller was sent on its I/O queues, in order: association, opcode and first block.
+/// Commands received on I/O queues, in order: association, opcode and first block.
 type Seen = Arc<Mutex<Vec<(u32, u8, u64)>>>;
 
-/// A controller with two I/O queues, that does this about I/O commands, and remembers them.
+/// Creates a controller with two I/O queues that acts on I/O commands as given, and records them.
 fn remembering(act: impl Fn(u32, &Command) -> Act + Send + Sync + 'static) -> (Faulty, Seen) {
     let seen = Seen::default();
     let remembers = seen.clone();
@@ -42,7 +41,7 @@ fn is_over<T>(future: &mut (impl Future<Output = T> + Unpin)) -> bool {
 
 const COPY: u8 = 0x19;
 
-/// Commands that change block 3, and maybe others near it.
+/// Commands that change block 3, and possibly blocks near it.
 const CHANGES: [fn(&Host, &Disk) -> Done; 5] = [
     |_, disk| disk.write(3, block(1)),
     |_, disk| disk.write_zeroes(3, 1),
@@ -51,7 +50,7 @@ const CHANGES: [fn(&Host, &Disk) -> Done; 5] = [
     |host, _| host.io(Command::new(COPY, 0).with_namespace(1).with_u64(10, 3), []),
 ];
 
-/// How somebody stops waiting for it.
+/// Ways to abandon a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
     Cancel,
@@ -66,7 +65,7 @@ fn what_was_given_up_does_not_come_after_what_is_submitted_later() {
             let is_first = AtomicBool::new(true);
             let (faulty, seen) = remembering(move |_, command| {
                 let is_change = !matches!(IoOpcode::from_u8(command.opcode()), Some(IoOpcode::Flush | IoOpcode::Read));
-                // Answered with the next command on its queue.
+                // Answered together with the next command on its queue.
                 if is_change && is_first.swap(false, Ordering::Relaxed) { Act::AnswerLate } else { Act::Answer }
             });
             with(
@@ -75,7 +74,7 @@ fn what_was_given_up_does_not_come_after_what_is_submitted_later() {
                 move |host, runtime| async move {
                     host.ready().await.unwrap();
                     let disk = host.disk(1).await.unwrap();
-                    // Queues take turns: this is on the first.
+                    // Queues take turns, so this command goes to the first one.
                     let mut given_up = Some(change(&host, &disk));
                     match door {
                         Door::Cancel => {
@@ -91,7 +90,8 @@ fn what_was_given_up_does_not_come_after_what_is_submitted_later() {
                             drop(select(given_up.take().unwrap(), Box::pin(sleep)).await);
                         }
                     }
-                    // On the second queue elsewhere, where nothing has to wait; Copy may be about anything.
+                    // Commands on the second queue that need not wait. Copy may concern any block, so a flush is used
+                    // beside it.
                     let elsewhere = |read: bool| match (number, read) {
                         (4, _) => disk.flush(),
                         (_, false) => disk.write(400, block(3)),
@@ -104,7 +104,10 @@ fn what_was_given_up_does_not_come_after_what_is_submitted_later() {
                     let mut zeroes = disk.write_zeroes(0, 5);
                     runtime.sleep(Duration::from_millis(50)).await;
                     assert!(!is_over(&mut write) && !is_over(&mut read) && !is_over(&mut zeroes));
-                    assert!(given_up.as_mut().is_none_or(|given_up| !is_over(given_up)), "it may be carried out yet");
+                    assert!(
+                        given_up.as_mut().is_none_or(|given_up| !is_over(given_up)),
+                        "the command may still be executed"
+                    );
                     assert_eq!(seen.lock().unwrap().len(), 3, "{number}, {door:?}");
                     disk.flush().await.unwrap();
                     if let Some(given_up) = given_up {
@@ -147,12 +150,12 @@ fn what_changes_nothing_ends_when_it_is_given_up() {
 
 #[test]
 fn a_write_given_up_under_a_lost_connection_ends_with_the_next_one() {
-    // In silence the next one comes when the controller has given the host up.
+    // After a silent loss, the next connection is made when the controller has given the host up.
     for (act, least, most) in [(Act::Never, 6000, 6100), (Act::Close, 20, 100)] {
         for when in [0, 500] {
             let (faulty, seen) = remembering(move |association, command| match command.opcode() {
                 opcode if opcode == IoOpcode::Write as u8 && association == 1 => Act::Never,
-                // The connection of the queue with the write.
+                // Ends the connection of the queue with the write.
                 opcode if opcode == IoOpcode::Flush as u8 && association == 1 => act,
                 _ => Act::Answer,
             });
@@ -161,7 +164,7 @@ fn a_write_given_up_under_a_lost_connection_ends_with_the_next_one() {
                 move |config| {
                     config.command_timeout = Duration::from_secs(1);
                     config.keep_alive = Duration::from_secs(5);
-                    // So that it can be given up before there is another connection.
+                    // Long enough that the command can be abandoned before the reconnect.
                     config.reconnect_delay = Duration::from_millis(20 + when);
                 },
                 move |host, runtime| async move {
@@ -245,7 +248,7 @@ fn admin_commands_wait_for_changes_that_were_given_up() {
             let creates = host.admin(Command::new(NAMESPACE_MANAGEMENT, 0), []);
             runtime.sleep(Duration::from_millis(1)).await;
             drop(creates);
-            // They may see what it does. An Abort may be about it.
+            // These commands may see its effect. An Abort may concern the command itself.
             let (list, read) = (host.namespaces(), disk.read(0, disk.buffer(1)));
             let aborts = async {
                 runtime.sleep(Duration::from_millis(1)).await;
@@ -263,7 +266,7 @@ fn admin_commands_wait_for_changes_that_were_given_up() {
     );
 }
 
-/// Without a keep-alive a controller may carry a command out at any later time.
+/// Without a keep-alive, a controller may execute a command at any later time.
 #[test]
 fn without_a_keep_alive_nothing_that_changes_something_is_sent_again() {
     for cancelled in [false, true] {
@@ -296,7 +299,7 @@ fn without_a_keep_alive_nothing_that_changes_something_is_sent_again() {
         let again: Vec<u8> = seen.lock().unwrap().iter().filter(|seen| seen.0 == 2).map(|seen| seen.1).collect();
         assert_eq!(again, [IoOpcode::Read as u8]);
     }
-    // Lost with both sides knowing of it, it is sent again.
+    // If both sides notice the loss, the command is sent again.
     let (faulty, _) = remembering(|association, _| if association == 1 { Act::Close } else { Act::Answer });
     let stats = with(
         faulty,
@@ -319,7 +322,7 @@ fn what_must_not_be_carried_out_twice_is_sent_once() {
         (|host| host.admin(Command::new(0x80, 0), []), false),
         (|host| host.admin(Command::new(0x81, 0), block(1)), false),
         (|host| host.admin(commands::property_set(0x20, 0x4e56_4d65), []), false),
-        // Reservation Acquire, Copy; a write to a namespace that nobody has looked at.
+        // Reservation Acquire, Copy; a write to a namespace that was not inspected.
         (|host| host.io(Command::new(0x11, 0).with_namespace(1), []), false),
         (|host| host.io(Command::new(COPY, 0).with_namespace(1), []), false),
         (|host| host.io(commands::range(IoOpcode::Write, 2, 0, 1), block(1)), false),
@@ -352,7 +355,7 @@ fn what_must_not_be_carried_out_twice_is_sent_once() {
                 } else {
                     assert!(matches!(ended, Err(CommandError::Uncertain(_))), "row {number}: {ended:?}");
                 }
-                // The host goes on.
+                // The host itself continues.
                 host.disk(1).await.unwrap().flush().await.unwrap();
             },
         );

@@ -1,4 +1,5 @@
-//! The host against the controller, over emulated hosts in virtual time: data equal, whatever happens to the stream.
+//! The host with the real controller, over emulated hosts in virtual time. Data must be correct after any fault of the
+//! stream.
 
 use crate::bed;
 
@@ -58,7 +59,7 @@ fn every_command_does_what_it_says() {
             panic!("unreadable blocks were read")
         };
         assert_eq!((status, buffer.len()), (Status::UNRECOVERED_READ_ERROR, 8 * 512));
-        // The caller's fault is told before anything is sent.
+        // Invalid commands are refused before anything is sent.
         assert!(matches!(disk.write(0, [Bytes::from_static(b"short")]).await, Err(CommandError::Invalid(_))));
         assert!(matches!(disk.write_zeroes(0, 0).await, Err(CommandError::Invalid(_))));
         let Err(CommandError::Status(status)) = disk.write_zeroes(8190, 3).await else { panic!() };
@@ -84,10 +85,12 @@ fn a_cancelled_command_gives_its_buffer_back() {
             drop(disk.read(64, disk.buffer(64)));
         }
         for read in reads {
-            let Err(Failed { error: CommandError::Cancelled, buffer }) = read.await else { panic!("it was cancelled") };
+            let Err(Failed { error: CommandError::Cancelled, buffer }) = read.await else {
+                panic!("the read was cancelled")
+            };
             assert_eq!(buffer.len(), 64 * 512);
         }
-        // What comes late for them is nobody's.
+        // Late data of the cancelled reads must not reach other buffers.
         let data = blocks(64);
         disk.write(0, [data.clone()]).await.unwrap();
         assert_eq!(disk.read(0, disk.buffer(64)).await.unwrap().to_vec(), data);
@@ -98,7 +101,7 @@ fn a_cancelled_command_gives_its_buffer_back() {
 fn what_changes_is_told() {
     let mut bed = Bed::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
-    // Longer than this nothing but a request for events may wait.
+    // Only a request for events may wait longer than this.
     config.command_timeout = Duration::from_millis(50);
     let host = bed.connect(config);
     let (server, runtime) = (bed.server().clone(), bed.runtime());
@@ -113,7 +116,7 @@ fn what_changes_is_told() {
         add(7);
         assert_eq!(host.next_event().await.unwrap(), HostEvent::NamespacesChanged(vec![7]));
         assert_eq!(host.namespaces().await.unwrap(), [1, 7]);
-        // Two at once are one event, and none is lost that comes while the last is looked into.
+        // Two changes at once are one event. A change during the inspection must not be lost.
         add(8);
         add(9);
         let mut told = Vec::new();
@@ -207,7 +210,7 @@ fn a_target_that_stays_away_fails_commands_in_the_end() {
     assert_eq!(buffer.len(), 4 * 512);
 }
 
-/// Reads of a host that takes none of the answers, and says nothing more.
+/// A host that requests reads, takes no answers, and sends nothing more.
 #[test]
 fn a_host_that_takes_nothing_is_not_waited_for() {
     let mut bed = Bed::new(8, TransportConfig::default(), Layers::Tcp, 0.0);
@@ -234,7 +237,7 @@ fn a_host_that_takes_nothing_is_not_waited_for() {
         assert_eq!(server.with_target(|target| target.controllers()), 1);
         runtime.sleep(Duration::from_secs(20)).await;
         assert_eq!(server.with_target(|target| target.controllers()), 0);
-        // Not the rest of what was asked for, but a reset.
+        // The stream ends with a reset, not with the remaining answers.
         loop {
             match core::future::poll_fn(|cx| stream.poll_segment(cx)).await {
                 Ok(Some(segment)) => stream.consume(segment.data.len()),

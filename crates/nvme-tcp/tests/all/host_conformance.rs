@@ -1,5 +1,5 @@
-//! What a host checks of its controller, and what it answers: one test for each row of the rules; the checks of headers
-//! alone are in `pdu.rs`.
+//! Checks and answers of a host, one test for each rule of the specification. `pdu.rs` tests the checks of headers
+//! alone.
 
 use bytes::{Bytes, BytesMut};
 use core::task::Waker;
@@ -45,7 +45,7 @@ fn send(queue: &mut Queue, framing: Framing, pdu: &Pdu, data: &[u8]) {
     queue.handle_segment(RxSegment { seq: Seq(0), data, meta: RxMeta::default() });
 }
 
-/// The controller sends `pdu`: the host ends the connection with this FES and FEI, and the header goes back.
+/// Lets the controller send `pdu`, and expects an H2CTermReq with this FES, this FEI and the faulty header.
 fn ends(queue: &mut Queue, pdu: &Pdu, data: &[u8], fes: FatalStatus, fei: u32) {
     while queue.poll_transmit().is_some() {}
     send(queue, Framing::default(), pdu, data);
@@ -56,7 +56,7 @@ fn ends(queue: &mut Queue, pdu: &Pdu, data: &[u8], fes: FatalStatus, fei: u32) {
     assert_eq!(termination.information, fei.to_le_bytes(), "{pdu:?}");
     assert_eq!(bytes[24 + 8..], pdu.header()[8..bytes.len() - 24], "the header in question");
     assert!(matches!(queue.error(), Some(QueueError::Misbehaved(_))) && queue.room() == 0);
-    assert!(queue.poll_transmit().is_none(), "that was the last word");
+    assert!(queue.poll_transmit().is_none(), "nothing may follow the TermReq");
 }
 
 fn read(queue: &mut Queue, bytes: usize) -> u16 {
@@ -118,7 +118,7 @@ fn a_completion_of_no_command() {
     let id = read(&mut queue, 512);
     let stranger = Completion { command: id ^ 1, ..Completion::default() };
     ends(&mut queue, &Pdu::Response(stranger), &[], FatalStatus::InvalidHeaderField, 20);
-    // One of an earlier command in the same place is one of no command.
+    // A completion of an earlier command in the same slot does not match a current one either.
     let mut queue = open_queue(false);
     let id = read(&mut queue, 512);
     send(&mut queue, Framing::default(), &Pdu::Response(Completion { command: id, ..Completion::default() }), &[]);
@@ -131,7 +131,7 @@ fn a_completion_of_no_command() {
 fn data_that_were_not_asked_for() {
     type Change = fn(&mut DataHeader);
     let rows: [(Change, FatalStatus, u32, usize); 4] = [
-        // No such command; not the next byte; beyond the end; SUCCESS before the last.
+        // Unknown command; not the next byte; beyond the end; SUCCESS before the last PDU.
         (|data| data.command ^= 1, FatalStatus::InvalidHeaderField, 8, 512),
         (|data| data.offset = 4, FatalStatus::DataOutOfRange, 12, 512),
         (|data| data.length = 516, FatalStatus::DataOutOfRange, 16, 516),
@@ -164,14 +164,14 @@ fn requests_for_data_that_cannot_be() {
         let id = write(&mut queue, 8192);
         ends(&mut queue, &Pdu::ReadyToTransfer(ask(id, offset, length)), &[], fes, fei);
     }
-    // Of a command that has none, or whose data were in its capsule.
+    // The command has no data, or had all data in its capsule.
     let mut queue = open_queue(false);
     let id = read(&mut queue, 512);
     ends(&mut queue, &Pdu::ReadyToTransfer(ask(id, 0, 512)), &[], FatalStatus::DataOutOfRange, 12);
     let mut queue = open_queue(false);
     let id = write(&mut queue, 512);
     ends(&mut queue, &Pdu::ReadyToTransfer(ask(id, 0, 512)), &[], FatalStatus::DataOutOfRange, 12);
-    // The same bytes again.
+    // Bytes that were requested before.
     let mut queue = open_queue(false);
     let id = write(&mut queue, 8192);
     send(&mut queue, Framing::default(), &Pdu::ReadyToTransfer(ask(id, 0, 4096)), &[]);
@@ -184,7 +184,7 @@ fn more_requests_than_a_command_may_have() {
     let id = write(&mut queue, 8192);
     let ask =
         |number: u32| Pdu::ReadyToTransfer(ReadyToTransfer { command: id, tag: 1, offset: number * 512, length: 512 });
-    // Two are allowed until their data have left.
+    // Two requests are allowed until their data are sent.
     send(&mut queue, Framing::default(), &ask(0), &[]);
     send(&mut queue, Framing::default(), &ask(1), &[]);
     while queue.poll_transmit().is_some() {}
@@ -212,7 +212,7 @@ fn data_leave_as_they_were_asked_for_in_pieces_the_controller_takes() {
         })
         .collect();
     assert_eq!(sent, [(3, 1000, 4096, false), (3, 5096, 4096, false), (3, 9192, 1808, true)]);
-    // Small data go along.
+    // Small data travel in the capsule.
     write(&mut queue, 512);
     let Some(Pdu::Command(command)) = Pdu::parse(&queue.poll_transmit().unwrap().head) else { panic!() };
     assert_eq!((command.sgl().kind(), command.sgl().length), (Some(SglKind::InCapsule), 512));
@@ -270,7 +270,7 @@ fn success_without_all_data_is_none() {
 fn what_is_abandoned_comes_to_an_end_that_nobody_hears_of() {
     let mut queue = open_queue(false);
     let id = read(&mut queue, 1024);
-    let Abandoned::Now(Payload::Read(buffer)) = queue.abandon(id) else { panic!("it was under way") };
+    let Abandoned::Now(Payload::Read(buffer)) = queue.abandon(id) else { panic!("the read was active") };
     assert_eq!(buffer.len(), 1024);
     assert!(matches!(queue.abandon(id), Abandoned::Finished));
     send(
@@ -282,7 +282,7 @@ fn what_is_abandoned_comes_to_an_end_that_nobody_hears_of() {
     assert!(queue.poll_finished().is_none() && queue.room() == 4 && queue.error().is_none());
 }
 
-/// The data would be sent as zeros, with a digest that is right.
+/// The data would be sent as zeros with a correct digest.
 #[test]
 fn what_are_no_blocks_of_a_volume_is_not_sent_to_be_encrypted() {
     let volume = Volume::new(
@@ -305,8 +305,10 @@ fn what_are_no_blocks_of_a_volume_is_not_sent_to_be_encrypted() {
                     "{bytes} bytes from block {first} on cannot be encrypted: give whole blocks that the volume has"
                 );
                 assert_eq!(refused.to_string(), said);
-                let Payload::Encrypt(pieces, _) = refused.into_submission().payload else { panic!("what it was") };
-                assert_eq!(pieces.concat().len(), bytes, "all of it comes back");
+                let Payload::Encrypt(pieces, _) = refused.into_submission().payload else {
+                    panic!("the payload must be unchanged")
+                };
+                assert_eq!(pieces.concat().len(), bytes, "all data come back");
                 assert!(queue.poll_transmit().is_none() && queue.room() == 4);
             }
         }
@@ -327,10 +329,10 @@ fn what_may_be_carried_out_yet_finishes_when_it_is_answered_abandoned_or_not() {
     assert!(queue.poll_finished().is_none());
     for id in [zeroes, write] {
         send(&mut queue, Framing::default(), &Pdu::Response(Completion { command: id, ..Completion::default() }), &[]);
-        let finished = queue.poll_finished().expect("its end");
+        let finished = queue.poll_finished().expect("the command has finished");
         assert_eq!((finished.id, finished.completion.status), (id, Status::SUCCESS));
     }
-    // Or it is left over with its connection.
+    // The command is returned as unfinished if its connection ends.
     let left = self::write(&mut queue, 8192);
     assert!(matches!(queue.abandon(left), Abandoned::Unanswered));
     let unfinished = queue.poll_unfinished(Waker::noop()).unwrap();
@@ -385,7 +387,7 @@ fn a_header_digest_that_is_wrong() {
     assert_eq!((error.status, error.information), (FatalStatus::HeaderDigest, wrong));
 }
 
-/// What a host sends, a controller's receiver takes: capsules with every digest setting.
+/// A controller's receiver accepts the capsules of a host, with every digest setting.
 #[test]
 fn capsules_are_framed_as_agreed() {
     for digests in [false, true] {

@@ -1,5 +1,4 @@
-//! What a controller does to its storage: what it calls durable is, in the order that hosts can expect, in parts, and no
-//! more at a time than storage can take.
+//! Storage operations of a controller: durability, order, execution in parts, and the limit of concurrent jobs.
 
 use crate::rig;
 
@@ -35,7 +34,7 @@ fn a_shutdown_whose_flush_fails_is_over_too() {
     let (mut wire, _) = Wire::admin(&mut target);
     storage.is_broken.store(true, Ordering::Relaxed);
     let status = wire.command(&mut target, property_set(0x0046_4001), &[]).status;
-    assert!(!status.is_success(), "what was written may not be durable");
+    assert!(!status.is_success(), "written data may not be durable");
     assert_eq!(storage.flushes.load(Ordering::Relaxed), 1);
     assert_eq!(wire.command(&mut target, property_get(property::CSTS), &[]).result, 1 | 0b10 << 2);
 }
@@ -77,7 +76,7 @@ fn storage_that_panics_fails_its_command_alone() {
     assert!(wire.command(&mut target, write, &[1; 512]).status.is_success());
 }
 
-/// Jobs that are to be advanced again.
+/// Jobs to advance again.
 type Later = Arc<Mutex<Vec<Job>>>;
 
 fn advance(job: Job, later: &Later) -> Option<Done> {
@@ -85,7 +84,7 @@ fn advance(job: Job, later: &Later) -> Option<Done> {
     job.advance(move |job| later.lock().unwrap().push(job))
 }
 
-/// Advances it until it is done or waits for others; `later` gets it then, when its turn comes.
+/// Advances a job until it is done or waits. If it waits, `later` receives it with its turn.
 fn advance_far(mut job: Job, later: &Later) -> Option<Done> {
     loop {
         if let Some(done) = advance(job, later) {
@@ -110,12 +109,12 @@ fn what_has_to_wait_for_its_place_or_a_flush_occupies_no_thread() {
         wire.connection.poll_job().unwrap()
     };
     let durable = 1 << 30;
-    // While the slow one holds its thread, writing or flushing, another thread gets the others.
+    // While the slow job occupies its thread, writing or flushing, another thread runs the others.
     for is_flushing in [false, true] {
         let (later, done) = (Later::default(), Arc::<Mutex<Vec<Done>>>::default());
         let mut slow = write(5, 0, 0xaa, &mut first, &mut target, durable);
         if is_flushing {
-            assert!(advance(slow, &later).is_none(), "it is to be made durable");
+            assert!(advance(slow, &later).is_none(), "the flush is a part of its own");
             slow = later.lock().unwrap().pop().unwrap();
         }
         let same_place = write(6, 0, 0xbb, &mut second, &mut target, 0);
@@ -126,16 +125,17 @@ fn what_has_to_wait_for_its_place_or_a_flush_occupies_no_thread() {
         *storage.hook.lock().unwrap() = Some(Box::new(move || {
             let ended = [same_place, flush, beside].map(|job| advance_far(job, &in_hook));
             let have_ended = ended.each_ref().map(Option::is_some);
-            // What is written before a flush began is made durable by it: that of the others is enough for the slow one.
+            // One flush covers data written before the flush began, so the flush of the others also covers the slow
+            // write.
             assert_eq!(have_ended, if is_flushing { [true, false, false] } else { [false, true, true] });
             done_there.lock().unwrap().extend(ended.into_iter().flatten());
-            assert!(in_hook.lock().unwrap().is_empty(), "nobody is called before its turn");
+            assert!(in_hook.lock().unwrap().is_empty(), "no job gets its turn early");
         }));
         let ended = match advance(slow, &later) {
             Some(ended) => ended,
             None => {
                 let slow = later.lock().unwrap().pop().unwrap();
-                advance_far(slow, &later).expect("nobody flushes")
+                advance_far(slow, &later).expect("no flush is running")
             }
         };
         first.connection.complete(first.now, ended, &mut target);
@@ -145,14 +145,14 @@ fn what_has_to_wait_for_its_place_or_a_flush_occupies_no_thread() {
             done.lock().unwrap().extend(advance_far(called, &later));
         }
         let flushed = storage.flushes.load(Ordering::Relaxed) - flushes;
-        // While one flush is under way, what comes waits for the next, and that one is enough for all.
+        // Writes that end during a flush share the next one.
         assert_eq!(flushed, if is_flushing { 2 } else { 3 });
         let done = core::mem::take(&mut *done.lock().unwrap());
         assert_eq!(done.len(), 3);
         done.into_iter().for_each(|done| second.connection.complete(second.now, done, &mut target));
         let came = [statuses(&first.collect()), statuses(&second.collect())].concat();
         assert!(came.iter().all(|(_, status)| status.is_success()), "{came:?}");
-        assert_eq!(first_block(&mut second, &mut target), 0xbb, "in the order they came");
+        assert_eq!(first_block(&mut second, &mut target), 0xbb, "in order of arrival");
     }
 }
 
@@ -175,7 +175,7 @@ fn long_work_goes_on_in_parts_and_ends_when_it_is_aborted() {
     };
     queue.connection.complete(queue.now, done, &mut target);
     assert_eq!((parts, &statuses(&queue.collect())[..]), (32, &[(5, Status::SUCCESS)][..]), "1 MiB each");
-    // One that is under way, one that is not, one whose data are still to come, and one whose data are on their way.
+    // A running command, a waiting one, one without requested data, and one with data on the way.
     send_only(&mut queue, &mut target, &zero(6), &[]);
     let job = queue.connection.poll_job().unwrap();
     assert!(advance(job, &later).is_none());
@@ -206,7 +206,7 @@ fn an_abort_is_about_the_command_that_was_there() {
     let abort = |command: u32| Command::new(AdminOpcode::Abort as u8, 11).with_u32(10, 1 | command << 16);
     let zero = |id| Pdu::Command(Command::new(IoOpcode::WriteZeroes as u8, id).with_namespace(1));
     send_only(&mut queue, &mut target, &zero(5), &[]);
-    // One that is there, and one that is not yet, when they are named; all that before their connection looks.
+    // Aborts a command that was received, and one not received yet. The connection looks at both later.
     assert_eq!(admin.command(&mut target, abort(5), &[]).result, 1);
     assert_eq!(admin.command(&mut target, abort(6), &[]).result, 1);
     send_only(&mut queue, &mut target, &zero(6), &[]);

@@ -1,4 +1,4 @@
-//! A host loses one of its tasks: everybody who waits for it hears of that, and nobody waits for ever.
+//! Loss of a task of a host: every waiting caller gets an error.
 
 use crate::bed;
 
@@ -21,11 +21,11 @@ enum Fate {
     Panics,
 }
 
-/// What decides over a task.
+/// Control of a doomed task.
 #[derive(Default)]
 struct Doom {
     come: AtomicBool,
-    /// The task runs, and is to panic.
+    /// The task is being polled and must panic.
     burning: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
@@ -39,7 +39,7 @@ impl Doom {
     }
 }
 
-/// A task until its doom has come.
+/// A task that runs until its doom.
 struct Doomed {
     task: Option<Task>,
     fate: Fate,
@@ -62,7 +62,7 @@ impl Future for Doomed {
         doom.burning.store(false, Ordering::Relaxed);
         match polled {
             Ok(polled) => polled,
-            // As a runtime does.
+            // Drops the task, as a runtime does.
             Err(_) => {
                 self.task = None;
                 Poll::Ready(())
@@ -71,12 +71,12 @@ impl Future for Doomed {
     }
 }
 
-/// A clock whose readers panic.
+/// A clock that panics while a doomed task runs.
 struct Burning(Arc<dyn Timers>, Arc<Doom>);
 
 impl Clock for Burning {
     fn now(&self) -> Instant {
-        assert!(!self.1.burning.load(Ordering::Relaxed), "as it should");
+        assert!(!self.1.burning.load(Ordering::Relaxed), "expected panic of the test");
         self.0.now()
     }
 }
@@ -91,7 +91,7 @@ struct Panicking;
 
 impl Connector for Panicking {
     fn connect(&self) -> Connecting {
-        panic!("as it should")
+        panic!("expected panic of the test")
     }
 }
 
@@ -99,7 +99,7 @@ fn is_lost(error: &CommandError) -> bool {
     matches!(error, CommandError::Lost(HostError::TaskLost))
 }
 
-/// A host whose task `number` has that fate.
+/// Creates a host with task `number` doomed.
 fn doomed(bed: &Bed, number: usize, fate: Fate) -> (Host, Arc<Doom>) {
     let mut config = bed.host_config();
     config.queues = 2;
@@ -131,7 +131,7 @@ fn whoever_waits_for_a_host_without_a_task_hears_of_it() {
                 host.ready().await.unwrap();
                 let disk = host.disk(1).await.unwrap();
                 disk.write(0, [blocks(8)]).await.unwrap();
-                // Two rounds of the queues' turns: each has something under way, and more than it has room for.
+                // Two commands for each queue and more, so that each queue has running and waiting ones.
                 let reads: Vec<_> = (0..600).map(|_| disk.read(0, disk.buffer(8))).collect();
                 let writes: Vec<_> = (0..600).map(|_| disk.write(8, [blocks(64)])).collect();
                 let log = host.admin_read(commands::log_page(2, 0, 512), Buffer::zeroed(512));
@@ -154,11 +154,11 @@ fn whoever_waits_for_a_host_without_a_task_hears_of_it() {
                     assert!(written.as_ref().is_err_and(is_lost), "{fate:?} {number}: {written:?}");
                 }
                 match log.await {
-                    // Answered as the admin queue's task said goodbye.
+                    // Answered during the admin task's shutdown.
                     Ok(buffer) => assert!(number > 0 && buffer.len() == 512),
                     Err(failed) => assert!(is_lost(&failed.error)),
                 }
-                // And so does whoever comes later.
+                // Later calls fail, too.
                 assert!(disk.flush().await.is_err_and(|error| is_lost(&error)));
                 assert!(matches!(host.ready().await, Err(HostError::TaskLost)));
                 assert!(matches!(host.next_event().await, Err(HostError::TaskLost)));
@@ -168,7 +168,7 @@ fn whoever_waits_for_a_host_without_a_task_hears_of_it() {
     }
 }
 
-/// A device keeps nothing for a queue whose task is gone.
+/// The device must not keep contexts of a queue whose task is lost.
 #[test]
 fn a_lost_task_gives_its_contexts_back() {
     for fate in [Fate::Dropped, Fate::Panics] {
@@ -208,9 +208,9 @@ fn a_host_whose_tasks_never_ran_is_no_host() {
     bed.run(async move {
         let log = host.admin_read(commands::log_page(2, 0, 512), Buffer::zeroed(512));
         drop(tasks);
-        let Err(Failed { error, buffer }) = log.await else { panic!("nobody sent it") };
+        let Err(Failed { error, buffer }) = log.await else { panic!("the command was never sent") };
         assert!(is_lost(&error));
-        assert_eq!(buffer.len(), 512, "it was never out of reach");
+        assert_eq!(buffer.len(), 512, "the buffer never left the lane");
         assert!(matches!(waits.ready().await, Err(HostError::TaskLost)));
     });
 }

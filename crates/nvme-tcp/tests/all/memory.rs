@@ -1,5 +1,5 @@
-//! What hosts can make a target hold, counted by the allocator: no more than it says, however they cut their data, however
-//! many connections they open, and whatever they do not read.
+//! Memory that hosts can make a target hold, measured by the allocator: at most the reported amount, for any division
+//! of data, number of connections, and amount of unread answers.
 
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -19,24 +19,24 @@ use offload_base::{BufferPool, Instant, Seq};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 
-/// Counts what this thread has allocated and not freed: tests run beside each other.
+/// Counts bytes that this thread has allocated and not freed. Tests run on several threads.
 struct Counting;
 
 thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
-// SAFETY: all it does beside counting is to call the system.
+// SAFETY: forwards every call to the system allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.set(HELD.get() + layout.size().max(16) as isize);
-        // SAFETY: as this was called.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         HELD.set(HELD.get() - layout.size().max(16) as isize);
-        // SAFETY: as this was called.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { System.dealloc(place, layout) }
     }
 }
@@ -50,7 +50,7 @@ fn framed(wire: &Wire, pdu: &Pdu, data: &[u8]) -> Vec<u8> {
 
 const MIB: usize = 1 << 20;
 
-/// A queue that has asked for 1 MiB of a write, and its admin queue.
+/// Opens a queue with an outstanding R2T of 1 MiB, and its admin queue.
 fn asked(target: &mut Target) -> (Wire, Wire, ReadyToTransfer) {
     let (mut wire, admin) = Wire::io(target, false);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_u32(12, 2047);
@@ -90,7 +90,7 @@ fn commands_in_segments_of_one_byte_take_what_they_are() {
     assert!(held < 32 * 10_000, "{held} bytes of heap for {} of payload", 32 * 8192);
 }
 
-/// One byte of data in each buffer that the stream was received in; the rest of it is refused.
+/// One data byte in each receive buffer; the rest of the buffer is a refused command.
 #[test]
 fn a_byte_does_not_keep_the_buffer_it_came_in() {
     let mut target = target(TransportConfig::default());
@@ -115,7 +115,7 @@ fn a_byte_does_not_keep_the_buffer_it_came_in() {
     assert!(held < MIB as isize, "{held} bytes of heap for 512 of payload");
 }
 
-/// Does all work that there is; returns what was handed to the stream, which lets nothing go.
+/// Runs all jobs. Returns the PDUs handed to the stream, which releases nothing.
 fn work_and_transmit(wire: &mut Wire, target: &mut Target) -> Vec<Bytes> {
     while let Some(job) = wire.connection.poll_job() {
         wire.connection.complete(wire.now, Job::run(job), target);
@@ -125,7 +125,7 @@ fn work_and_transmit(wire: &mut Wire, target: &mut Target) -> Vec<Bytes> {
 
 #[test]
 fn what_all_hosts_together_hold_is_bounded() {
-    // For 15 hosts' I/O queues, and one more stream.
+    // Enough for the I/O queues of 15 hosts, and for one more stream.
     const STREAM: usize = 152 << 10;
     let limit = min_memory() + 14 * (min_memory() - STREAM) + STREAM;
     let mut target = target_with(limit, 4096);
@@ -142,7 +142,7 @@ fn what_all_hosts_together_hold_is_bounded() {
     };
     assert_eq!((refused, target.stats().refused_connections), (Status::CONNECT_BUSY, 1));
     assert_eq!(queues.len(), 15);
-    // Each reads 16 MiB, and lets the data lie in its streams.
+    // Each queue reads 16 MiB and leaves the data in its stream.
     let read = |id| Command::new(IoOpcode::Read as u8, id).with_namespace(1).with_u32(12, 255);
     for (wire, taken) in &mut queues {
         for id in 0..16 {
@@ -151,18 +151,18 @@ fn what_all_hosts_together_hold_is_bounded() {
             taken.extend(work_and_transmit(wire, &mut target));
         }
         let read: usize = taken.iter().map(Bytes::len).sum();
-        assert!(read >= MIB, "each gets one of the largest commands done");
+        assert!(read >= MIB, "each queue completes one of the largest commands");
     }
     let held = HELD.get() - before;
     assert!(target.stats().memory <= limit && held <= limit as isize, "{held} bytes of heap");
     assert!(held >= (queues.len() * MIB) as isize);
     let write = |id| Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 0);
-    // Who waits is called as soon as there is room.
+    // A waiting connection is called as soon as there is room.
     let (called, waits) = (queues[1].0.connection.id(), queues[0].0.connection.id());
     let _before = target.take_wakeups();
     queues[0].1.clear();
     let wakeups = target.take_wakeups();
-    assert!(wakeups.contains(&waits), "its own data are gone");
+    assert!(wakeups.contains(&waits), "its own data were released");
     let (mut ended, _) = queues.pop().unwrap();
     ended.connection.handle_end(&mut target);
     drop(ended);
@@ -182,7 +182,7 @@ fn what_all_hosts_together_hold_is_bounded() {
     assert!(held <= 0, "{held} bytes are left");
 }
 
-/// Memory for a host with one I/O queue, and no more.
+/// Returns the minimum memory for a host with one I/O queue.
 fn min_memory() -> usize {
     match Target::new(TargetConfig { memory: 0, ..TargetConfig::default() }) {
         Err(TargetError::Memory { memory: 0, needed }) => needed,
@@ -203,12 +203,12 @@ fn a_target_without_memory_for_any_host_is_refused() {
     let error = Target::new(TargetConfig { memory: needed - 1, ..TargetConfig::default() }).unwrap_err();
     assert!(error.to_string().contains(&format!("needs {needed}: give the target more `memory`")), "{error}");
     let transport = TransportConfig { max_transfer: 20, ..TransportConfig::default() };
-    assert!(Target::new(TargetConfig { transport, ..TargetConfig::default() }).is_err(), "4 GiB of 1");
+    assert!(Target::new(TargetConfig { transport, ..TargetConfig::default() }).is_err(), "4 GiB exceed 1 GiB");
     let mut target = target_with(needed, 512);
     let (_io, _admin) = Wire::io(&mut target, false);
 }
 
-/// While data are on their way, nothing of what comes before them can be left lying.
+/// In-capsule data must always fit, even while requested data are on the way.
 #[test]
 fn what_comes_in_capsules_has_room_whatever_a_host_was_asked_for() {
     let mut target = target_with(min_memory(), 512);
@@ -218,7 +218,7 @@ fn what_comes_in_capsules_has_room_whatever_a_host_was_asked_for() {
         Pdu::Command(write.with_sgl(Sgl::in_capsule(8192)))
     };
     let before = (HELD.get(), target.stats().memory);
-    // As many as the queue has entries, and none is carried out yet.
+    // As many as the queue has entries; none is executed before its data are complete.
     for id in 100..131 {
         assert!(wire.connection.wants_input());
         let bytes = framed(&wire, &write(id), &vec![1; 8192]);
@@ -230,14 +230,14 @@ fn what_comes_in_capsules_has_room_whatever_a_host_was_asked_for() {
     let came = wire.send(&mut target, &Pdu::HostData(host_data(&request)), &vec![1; MIB]);
     let written = |came: &Came| matches!(came.0, Pdu::Response(written) if written.status.is_success());
     assert!(came.len() == 32 && came.iter().all(written), "{came:?}");
-    // A stream that there is no room for is refused, and the admin queue goes on.
+    // A stream without room is refused, and the admin queue keeps working.
     assert_eq!(target.stats().memory, min_memory());
     assert!(target.accept(wire.now).is_refused());
     let disconnect = Command::fabrics(FabricsType::Disconnect, 9);
     assert_eq!(admin.command(&mut target, disconnect, &[]).status, Status::INVALID_QUEUE_TYPE);
 }
 
-/// Pieces that are worth their buffers, each in one of a NIC's.
+/// Pieces large enough to keep their buffers, each in a NIC buffer of its own.
 #[test]
 fn a_piece_is_charged_with_the_buffer_of_the_nic_that_it_keeps() {
     for lro_max_bytes in [NicConfig::default().lro_max_bytes, 256 << 10] {
@@ -257,12 +257,12 @@ fn a_piece_is_charged_with_the_buffer_of_the_nic_that_it_keeps() {
             wire.connection.handle_segment(wire.now, segment, &mut target);
         }
         let (held, charged) = (HELD.get() - before, target.stats().memory - charged);
-        // The data themselves were charged when they were asked for, and what else a connection holds when it began.
+        // The data were charged with the request, and the connection's fixed cost when it began.
         assert!(
             held as usize <= charged + MIB + MIB / 16,
             "{held} bytes of heap, {charged} charged, in buffers of {buffer}"
         );
-        assert!(held as usize >= 63 * buffer, "they were copied");
+        assert!(held as usize >= 63 * buffer, "the pieces must keep their buffers");
     }
 }
 
@@ -279,11 +279,11 @@ fn streams_cost_little_before_their_hosts_have_said_anything() {
         connection.is_refused().then_some(connection)
     });
     let refused: Vec<_> = refused.collect();
-    assert_eq!((refused.len(), target.stats().refused_connections), (20, 20), "there is no room for any of them");
+    assert_eq!((refused.len(), target.stats().refused_connections), (20, 20), "no stream has room");
     assert!(refused.into_iter().all(|mut connection| connection.is_closing() && connection.poll_transmit().is_none()));
 }
 
-/// Whatever the entries of a queue are used for.
+/// Tests each kind of command that can occupy the entries of a queue.
 #[test]
 fn a_queue_takes_no_more_than_it_is_charged_for() {
     let reads = |id| (Command::new(IoOpcode::Read as u8, id).with_u32(12, 7).with_sgl(Sgl::transport(4096)), 0);
@@ -318,19 +318,19 @@ fn a_queue_takes_no_more_than_it_is_charged_for() {
                 }
                 sent += 1;
                 if name == "writes" && sent == entries {
-                    // Their data do not come.
+                    // The data of these commands do not arrive.
                     break;
                 }
             }
             let held = (HELD.get() - before.0, target.stats().memory - before.1);
-            // What is promised for data is theirs.
+            // Memory promised for data is not included unless data are held.
             let charged = held.1 as isize - if name == "reads" && carries_out { 0 } else { MIB as isize };
             assert!(held.0 <= charged, "{name}, {entries} entries, {sent} sent: {} held, {charged} charged", held.0);
         }
     }
 }
 
-/// Pieces that are worth their buffers, as long as those can be charged; here they cannot.
+/// Pieces large enough to keep their buffers, but there is no memory to charge them.
 #[test]
 fn buffers_that_cannot_be_charged_are_not_kept() {
     let mut target = target_with(min_memory(), 512);

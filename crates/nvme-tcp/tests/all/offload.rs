@@ -1,5 +1,5 @@
-//! Placement and digests by the NIC of an emulated host: the same data as by the CPU, whatever happens to packets,
-//! commands, connections and the device; and every buffer comes back.
+//! Placement and digests by the NIC of an emulated host: the same data as by the CPU, despite faults of packets,
+//! commands, connections and the device. Every buffer comes back.
 
 use crate::bed;
 
@@ -56,7 +56,7 @@ fn what_the_device_places_is_what_the_cpu_would_copy() {
     }
 }
 
-/// Parts that are neighbours in memory come back as they were, filled.
+/// Parts that are neighbours in memory come back unchanged and filled.
 #[test]
 fn a_buffer_cut_from_one_slab_is_read_part_by_part() {
     for offload in [Offload::None, Offload::Place] {
@@ -82,7 +82,8 @@ fn a_buffer_cut_from_one_slab_is_read_part_by_part() {
     }
 }
 
-/// Packets longer than their headers tell, both ways, are placed, checked, given digests and encrypted like others.
+/// Packets longer than the headers can express are placed, checked, given digests and encrypted like others, in both
+/// directions.
 #[test]
 fn packets_of_any_length_are_worked_on() {
     for layers in [Layers::Tcp, Layers::TlsNic] {
@@ -103,7 +104,7 @@ fn packets_of_any_length_are_worked_on() {
     }
 }
 
-/// Both NICs fill in digests; a wrong one would have a command tried again.
+/// Both NICs fill in digests. A wrong digest would cause a retry.
 #[test]
 fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
     for (seed, loss) in [(41, 0.0), (42, 0.01), (43, 0.05)] {
@@ -113,7 +114,7 @@ fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
             TransportConfig { data_bytes: 20_000, max_data: 20_000, ..TransportConfig::default() },
             TransportConfig { data_bytes: 3_000, max_data: 4_096, ..TransportConfig::default() },
         ] {
-            // What comes from the target the host's CPU checks, or its NIC; the other way it is the target's CPU.
+            // Digests from the target are checked by the host's CPU or NIC; in the other direction by the target's CPU.
             for offload in [Offload::None, Offload::PlaceAndCheck] {
                 let mut bed = Bed::new(seed, transport, Layers::Tcp, loss);
                 let host = connect(&bed, offload, 2);
@@ -123,7 +124,7 @@ fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
                 assert!(count("tx_nvmeotcp_digests") > 20, "seed {seed}: {}", count("tx_nvmeotcp_digests"));
                 assert_eq!(count("tx_drop_out_of_sync"), 0, "seed {seed}");
                 if loss > 0.0 {
-                    // Which of them a loss, or a reset, comes to is a matter of luck.
+                    // Chance decides which of these paths a loss or a reset takes, so the counts are summed.
                     bypass += count("tx_nvmeotcp_bypass");
                     needs_software += count("tx_nvmeotcp_needs_software");
                     let dumped = count("tx_nvmeotcp_dump_bytes");
@@ -143,8 +144,7 @@ fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
     }
 }
 
-/// The disk is written and read, over one association and without a command tried again; where the wire loses, both NICs are
-/// reset meanwhile.
+/// Writes and reads the disk over one association without a retry. With loss, both NICs are reset meanwhile.
 fn exercised_through_resets(bed: &mut Bed, host: Host, exercise: Exercise, loss: f64) {
     let seed = exercise.seed;
     let times: &[u64] = if loss > 0.0 { &[45, 80, 130] } else { &[] };
@@ -188,11 +188,11 @@ fn over_tls_the_device_opens_places_and_checks_in_one_pass() {
     }
 }
 
-/// Both NICs fill in digests and encrypt in one pass; a wrong digest would have a command tried again, a wrong tag would end
-/// the connection. Contexts are lost on both sides, and keys change in the middle of PDUs.
+/// Both NICs fill in digests and encrypt in one pass. A wrong digest would cause a retry, a wrong tag would end the
+/// connection. Contexts are lost on both sides, and keys change within PDUs.
 #[test]
 fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
-    // What loss and resets meet is chance: it is counted over several runs.
+    // Chance decides where loss and resets strike, so several runs are summed.
     let rows: [(&[u64], f64, Layers); 4] = [
         (&[61], 0.0, Layers::TlsNic),
         (&[62], 0.0, Layers::TlsNicKeys(7)),
@@ -217,7 +217,7 @@ fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
                 })
                 .collect();
             let count = |name| runs.iter().map(|counters| counters.value(name)).sum::<u64>();
-            // While a key is on its way to the NIC, digests and records are software's.
+            // Until a new key is on the NIC, software makes digests and records.
             let least = if layers == Layers::TlsNic { 20 } else { 1 };
             assert!(count("tx_nvmeotcp_digests") >= least, "seeds {seeds:?}: {}", count("tx_nvmeotcp_digests"));
             assert_eq!(count("tx_drop_out_of_sync"), 0, "seeds {seeds:?}");
@@ -236,14 +236,14 @@ fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
     }
 }
 
-/// The NIC loses its contexts, the connections are cut: software goes on, and every buffer comes back.
+/// The NIC loses its contexts and connections are cut. Software continues, and every buffer comes back.
 #[test]
 fn over_tls_nothing_is_lost_with_the_device_or_the_connection() {
     let mut after_resets = 0;
     for seed in [50, 55, 57] {
         let mut bed = Bed::new(seed, TransportConfig::default(), Layers::TlsNic, 0.005);
         let host = connect(&bed, Offload::PlaceAndCheck, 2);
-        // A first connection that is cut is the end, and a wire that loses may take longer to it than all that follows.
+        // The host ends if its first connection is cut, and on a lossy wire connecting may take longer than the rest.
         let host = bed.run(async move {
             host.ready().await.unwrap();
             host
@@ -265,21 +265,21 @@ fn over_tls_nothing_is_lost_with_the_device_or_the_connection() {
         after_resets += added - 6;
         assert!(counters.value("rx_nvmeotcp_bytes") > 2 << 20, "seed {seed}: {}", counters.value("rx_nvmeotcp_bytes"));
     }
-    // Not after each: a cut may come before the end of the record under way.
-    assert!(after_resets > 0, "after resets too");
+    // Not after each reset, because a cut may come before the end of the current record.
+    assert!(after_resets > 0, "contexts are added after resets");
 }
 
-/// What becomes of a read.
+/// Treatment of a read.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Awaited,
     Cancelled,
-    /// Nobody waits for it any more.
+    /// The future is dropped.
     Dropped,
 }
 
-/// One read of the property below: where from, into parts of how many blocks, how long after the one before, in
-/// microseconds, and what becomes of it so long after that.
+/// A read of the property test: first block, sizes of the parts in blocks, pause before it in microseconds, treatment,
+/// and time until the treatment in microseconds.
 type Reading = (u64, Vec<u32>, u64, Fate, u64);
 
 fn readings() -> impl Strategy<Value = Vec<Reading>> {
@@ -291,8 +291,8 @@ fn readings() -> impl Strategy<Value = Vec<Reading>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Commands are cancelled and forgotten, packets lost, connections cut, devices reset: each piece of a buffer comes
-    /// home once. (One that did not would leave its command waiting for ever, one that came twice would too.)
+    /// Commands are cancelled and dropped, packets lost, connections cut, devices reset. Each piece of a buffer returns
+    /// exactly once. A missing or a duplicate piece would make its command wait forever.
     #[test]
     fn every_piece_comes_home_once(
         seed in 1_000u64..2_000,
@@ -344,10 +344,10 @@ proptest! {
                         Ok(buffer) => {
                             assert_eq!(memory_of(&buffer), memory);
                             let from = first as usize * 512;
-                            assert!(buffer.to_vec() == data[from..from + buffer.len()], "what was read is wrong");
+                            assert!(buffer.to_vec() == data[from..from + buffer.len()], "wrong data");
                         }
                         Err(Failed { error: CommandError::Cancelled, buffer }) => {
-                            assert_eq!(memory_of(&buffer), memory, "the memory is what it was");
+                            assert_eq!(memory_of(&buffer), memory, "the memory must be the same");
                         }
                         Err(failed) => panic!("{failed}"),
                     }
@@ -363,7 +363,7 @@ proptest! {
     }
 }
 
-/// Where a buffer's parts are, and how long.
+/// Returns address and length of each part.
 fn memory_of(buffer: &Buffer) -> Vec<(usize, usize)> {
     buffer.parts().iter().map(|part| (part.as_ptr() as usize, part.len())).collect()
 }
@@ -430,7 +430,7 @@ fn a_nic_without_room_leaves_it_to_the_cpu() {
     let counters = bed.counters();
     let failed = counters.value("rx_nvmeotcp_sk_add_fail") + counters.value("tx_nvmeotcp_sk_add_fail");
     assert_eq!(counters.value("rx_nvmeotcp_sk_add"), 1);
-    // Two queues to receive, three to send.
+    // Two queues for receiving, three for sending.
     assert_eq!((asked.offload_refused, asked.offload_later), (5, 0));
     assert_eq!(asked.offload_refused + asked.offload_retried, failed);
 }
@@ -450,7 +450,7 @@ fn a_queue_that_found_no_room_gets_it_when_there_is_some() {
         disks[1].read(0, disks[1].buffer(64)).await.unwrap();
         let before = second.offload_counters();
         first.close().await;
-        // Up to every 32nd PDU.
+        // A refused context is requested again at the latest with every 32nd PDU.
         for _ in 0..33 {
             let buffer = disks[1].read(0, disks[1].buffer(64)).await.unwrap();
             assert_eq!(buffer.to_vec(), data);
@@ -463,7 +463,7 @@ fn a_queue_that_found_no_room_gets_it_when_there_is_some() {
     assert_eq!(bed.counters().value("rx_nvmeotcp_sk_add"), 2);
 }
 
-/// The thresholds of blktests nvme/056: shares of all bytes and packets that the host's interface received.
+/// Thresholds of blktests nvme/056: shares of all bytes and packets received by the host's interface.
 #[test]
 fn enough_is_offloaded_of_large_commands_and_nothing_of_small_ones() {
     for kib in [4u32, 8, 16, 32, 64, 128, 256, 512, 1024] {

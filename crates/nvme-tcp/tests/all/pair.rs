@@ -1,5 +1,5 @@
-//! A host's queue and a controller's connection, joined by streams that are cut anywhere and delivered in any order of
-//! turns; and over emulated hosts that lose packets. Data equal, digests right.
+//! A host's queue and a controller's connection, joined by in-memory streams that are cut and interleaved at random,
+//! and by emulated hosts that lose packets. Data and digests must be correct.
 
 use crate::bed;
 
@@ -23,7 +23,7 @@ const DISK: &str = "nqn.2026-01.test:disk";
 const BLOCK: usize = 512;
 const BLOCKS: usize = 256;
 
-/// One queue of each side, and the bytes between them.
+/// One queue of each side, and the bytes in flight.
 struct Pair {
     queue: Queue,
     connection: Connection,
@@ -38,7 +38,7 @@ impl Pair {
         Pair { queue, connection, there: VecDeque::new(), back: VecDeque::new(), jobs: Vec::new() }
     }
 
-    /// One thing that may happen next, by chance.
+    /// Performs one random step.
     fn step(&mut self, target: &mut Target, rng: &mut Rng, most: u64) {
         match rng.below(6) {
             0 => {
@@ -95,14 +95,14 @@ impl Pair {
     }
 }
 
-/// Up to `most` bytes of what is on the way.
+/// Takes up to `most` of the bytes in flight.
 fn cut(stream: &mut VecDeque<u8>, rng: &mut Rng, most: u64) -> Option<RxSegment> {
     let bytes = (1 + rng.below(most) as usize).min(stream.len());
     let data: Vec<u8> = stream.drain(..bytes).collect();
     (bytes > 0).then(|| RxSegment { seq: Seq(0), data: BytesMut::from(&data[..]).into(), meta: RxMeta::default() })
 }
 
-/// What the disk holds after commands that do not overlap while they are under way.
+/// Compares the disk with an oracle. Concurrent commands do not overlap.
 fn commands_against_an_oracle(seed: u64, transport: TransportConfig, config: QueueConfig, most: u64) {
     let mut rng = Seed(seed).stream("pair");
     let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() }).unwrap();
@@ -148,10 +148,10 @@ fn commands_against_an_oracle(seed: u64, transport: TransportConfig, config: Que
         }
         pair.step(&mut target, &mut rng, most);
         idle += 1;
-        assert!(idle < 3_000_000, "nothing goes on (seed {seed})");
+        assert!(idle < 3_000_000, "no progress (seed {seed})");
         while let Some(finished) = pair.queue.poll_finished() {
             idle = 0;
-            let (first, count, data) = under_way.remove(&finished.id).expect("it was under way");
+            let (first, count, data) = under_way.remove(&finished.id).expect("the command was active");
             assert_eq!(finished.completion.status, Status::SUCCESS, "seed {seed}");
             let place = &mut oracle[first * BLOCK..(first + count) * BLOCK];
             match (data, finished.submission.payload) {
@@ -172,7 +172,7 @@ fn transports() -> impl Strategy<Value = TransportConfig> {
             max_data: max_data * 4096,
             in_capsule: in_capsule * 4096,
             requests,
-            // PDUs of any length in between.
+            // Allows PDUs with lengths that are not multiples of four.
             request_bytes,
             data_bytes,
             ..TransportConfig::default()
@@ -226,7 +226,7 @@ fn over_hosts_that_lose_and_reorder_packets() {
                 exercise.run(&disk, |_| ()).await.unwrap();
                 host.stats()
             });
-            assert_eq!((stats.connects, stats.retries), (1, 0), "seed {seed}: TCP hides all of it");
+            assert_eq!((stats.connects, stats.retries), (1, 0), "seed {seed}: TCP hides losses");
         }
     }
 }

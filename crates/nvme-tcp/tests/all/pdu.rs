@@ -1,4 +1,4 @@
-//! PDUs through a stream that is cut anywhere, and every check of the receiver.
+//! PDUs in a stream that is cut at random, and every check of the receiver.
 
 use bytes::{Bytes, BytesMut};
 use nvme_tcp::wire::{
@@ -10,7 +10,7 @@ use offload_api::{Handle, RxMeta, RxSegment, Verdict, engines};
 use offload_base::Seq;
 use proptest::prelude::*;
 
-/// A PDU with its data, as it was sent or as it was received.
+/// A PDU with its data, and whether it is complete.
 type Whole = (Pdu, Vec<u8>, bool);
 
 fn any_pdu(side: Side) -> BoxedStrategy<(Pdu, Vec<u8>)> {
@@ -58,7 +58,7 @@ fn receive(receiver: &mut Receiver, all: &mut Vec<Whole>) -> Result<(), FatalErr
     while let Some(received) = receiver.poll()? {
         match received {
             Received::Header { pdu, data } => {
-                assert!(all.last().is_none_or(|(_, _, ended)| *ended), "the one before has ended");
+                assert!(all.last().is_none_or(|(_, _, ended)| *ended), "the PDU before has ended");
                 all.push((pdu, Vec::new(), data == 0));
             }
             Received::Data(segment) => all.last_mut().unwrap().1.extend_from_slice(&segment.data),
@@ -92,7 +92,7 @@ fn wire(pdu: WirePdu) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Whatever the cut, whichever pieces the device vouches for: the same PDUs, the same data.
+    /// The receiver returns the same PDUs and data for any cut and any pieces that the device verified.
     #[test]
     fn any_cut_gives_the_same_pdus(
         (side, pdus) in prop::sample::select(vec![Side::Host, Side::Controller])
@@ -103,7 +103,7 @@ proptest! {
         let framing = Framing { header_digest, data_digest, alignment };
         let (mut stream, mut ends) = (Vec::new(), vec![0]);
         for (pdu, data) in &pdus {
-            // The data in two pieces, which nobody must notice.
+            // Two pieces, which must make no difference.
             let (left, right) = data.split_at(data.len() / 3);
             stream.extend(wire(framing.frame(pdu, [Bytes::copy_from_slice(left), Bytes::copy_from_slice(right)])));
             ends.push(stream.len());
@@ -127,7 +127,7 @@ proptest! {
         prop_assert_eq!(all, sent);
     }
 
-    /// A flipped bit in data or their digest is found, unless the device vouches for every byte of the PDU.
+    /// A flipped bit in the data or their digest is found, unless the device verified every byte of the PDU.
     #[test]
     fn a_flipped_bit_is_found(at in 0usize..104, bit in 0u8..8, cut in 1usize..104, first: bool, second: bool) {
         let framing = Framing { data_digest: true, ..Framing::default() };
@@ -145,7 +145,7 @@ proptest! {
         prop_assert_eq!(end, Some(first && second));
     }
 
-    /// Any bytes at all: an error or nothing, never a panic, and an error is final.
+    /// Random bytes cause an error or nothing, but no panic. An error is final.
     #[test]
     fn noise_is_an_error_at_most(noise in prop::collection::vec(any::<u8>(), 0..400), header_digest: bool, data_digest: bool) {
         for side in [Side::Host, Side::Controller] {
@@ -175,7 +175,7 @@ fn data_before_the_digest_are_kept_back_only_while_the_device_vouches() {
     let mut receiver = Receiver::new(Side::Controller, limits(framing));
     receiver.push(segment(0, &stream[..64], NvmeVerdict::Good));
     assert!(matches!(receiver.poll(), Ok(Some(Received::Header { data: 100, .. }))));
-    assert!(matches!(receiver.poll(), Ok(None)), "40 bytes wait for what the device says of the rest");
+    assert!(matches!(receiver.poll(), Ok(None)), "40 bytes wait for the device's verdict on the rest");
     receiver.push(segment(64, &stream[64..70], NvmeVerdict::NotChecked));
     let mut given = 0;
     while let Some(Received::Data(segment)) = receiver.poll().unwrap() {
@@ -184,7 +184,7 @@ fn data_before_the_digest_are_kept_back_only_while_the_device_vouches() {
     assert_eq!(given, 46);
 }
 
-/// What a header that is not as it should be is answered with: one row for each check.
+/// The fatal error for each kind of invalid header, one row for each check.
 #[test]
 fn every_wrong_header_has_its_fatal_error() {
     let digests = Framing { header_digest: true, data_digest: true, alignment: 0 };
@@ -200,7 +200,7 @@ fn every_wrong_header_has_its_fatal_error() {
     let none = || [Bytes::new()];
     let field = FatalStatus::InvalidHeaderField;
     let limit = FatalStatus::LimitExceeded;
-    // What is wrong; who receives it; how it is framed; PDU; the byte changed, and to what; FES and FEI.
+    // Name; receiver; framing; PDU; position and value of the changed bytes; expected FES and FEI.
     type Row = (&'static str, Side, Framing, WirePdu, usize, Vec<u8>, FatalStatus, Option<u32>);
     let rows: Vec<Row> = vec![
         ("unknown type", Side::Controller, plain, plain.frame(&command, payload()), 0, vec![0x0b], field, Some(0)),
@@ -339,7 +339,7 @@ fn every_wrong_header_has_its_fatal_error() {
         if let Some(information) = information {
             assert_eq!(error.information, information.to_le_bytes(), "{what}");
         }
-        assert_eq!(error.header[..], stream[..error.header.len()], "{what}: the header in question goes back");
+        assert_eq!(error.header[..], stream[..error.header.len()], "{what}: the faulty header goes back");
         assert!(error.header.len() >= 8, "{what}");
     }
 }

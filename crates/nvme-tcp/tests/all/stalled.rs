@@ -1,5 +1,5 @@
-//! Connections that wait: for memory that others have, for a disk, for their hosts. They go on as far as they can, and the
-//! end of their hosts is noticed.
+//! Connections that wait for memory, for a disk, or for their hosts. They continue as far as possible, and the end of
+//! their hosts is noticed.
 
 use crate::rig;
 
@@ -22,11 +22,11 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
 const MIB: usize = 1 << 20;
-/// What a PDU has beside 64 KiB of data.
+/// Bytes of a PDU besides its data.
 const HEADER: usize = 24;
 const PIECE: usize = (64 << 10) + HEADER;
 
-/// Time that the test moves on.
+/// A clock that the test advances.
 #[derive(Default)]
 struct Time(Mutex<Duration>);
 
@@ -36,7 +36,7 @@ impl Clock for Time {
     }
 }
 
-/// Time, and alarms that are looked at when their task is polled.
+/// Timers that expire when their task is polled.
 struct Alarms(Arc<Time>);
 
 impl Clock for Alarms {
@@ -59,7 +59,7 @@ impl Alarm for Looked {
     }
 }
 
-/// Work that is done at once, or never.
+/// An executor that runs jobs at once, or keeps them.
 #[derive(Default)]
 struct Disk {
     hangs: AtomicBool,
@@ -82,7 +82,7 @@ impl std::task::Wake for Woken {
 
 type Serving = Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send>>;
 
-/// A connection that a server serves, and its host's end of it.
+/// A served connection and its host's end.
 struct Served {
     server: Server,
     serve: Option<Serving>,
@@ -90,14 +90,14 @@ struct Served {
     far: Option<DuplexStream>,
     disk: Arc<Disk>,
     time: Arc<Time>,
-    /// The admin queue.
+    /// The admin queue, kept alive for its controller.
     _admin: Wire,
     controller: u16,
     limit: usize,
 }
 
 impl Served {
-    /// I/O queue 1 of a controller of `target`.
+    /// Opens I/O queue 1 of a controller of `target`.
     fn new(mut target: Target) -> Served {
         let limit = target.config().memory;
         let (admin, controller) = Wire::admin(&mut target);
@@ -114,7 +114,7 @@ impl Served {
         served
     }
 
-    /// Polls the server's task as long as it is woken; whether it has ended.
+    /// Polls the server's task as long as it is woken. Returns whether it has ended.
     fn go(&mut self) -> bool {
         while let Some(serve) = self.serve.as_mut()
             && self.woken.0.swap(false, Ordering::SeqCst)
@@ -127,7 +127,7 @@ impl Served {
         self.serve.is_none()
     }
 
-    /// Lets time pass; whether the server's task has ended.
+    /// Advances the time. Returns whether the server's task has ended.
     fn pass(&mut self, seconds: u64) -> bool {
         *self.time.0.lock().unwrap() += Duration::from_secs(seconds);
         self.woken.0.store(true, Ordering::SeqCst);
@@ -146,7 +146,7 @@ impl Served {
         self.send(&read(id, blocks), &[]);
     }
 
-    /// Bytes that have come, as many as fit between the two.
+    /// Takes the bytes in the stream.
     fn take(&mut self) -> usize {
         let mut buffer = vec![0; MIB];
         let mut buffer = ReadBuf::new(&mut buffer);
@@ -157,7 +157,7 @@ impl Served {
         }
     }
 
-    /// Bytes that come until no more do; `between` is done after each piece.
+    /// Takes bytes until no more arrive. Calls `between` after each piece.
     fn take_all(&mut self, mut between: impl FnMut(&mut Served)) -> usize {
         let mut all = 0;
         loop {
@@ -180,7 +180,7 @@ fn read(id: u16, blocks: u32) -> Pdu {
     Pdu::Command(read.with_sgl(Sgl::transport(blocks * 4096)))
 }
 
-/// Data leave in PDUs of 64 KiB. `None`: as much memory as there is by default.
+/// Creates a target that sends PDUs of 64 KiB. `None` keeps the default memory.
 fn target(memory: Option<usize>) -> Result<Target, TargetError> {
     let transport = TransportConfig { data_bytes: 64 << 10, ..TransportConfig::default() };
     let config = TargetConfig { transport, ..TargetConfig::default() };
@@ -190,7 +190,7 @@ fn target(memory: Option<usize>) -> Result<Target, TargetError> {
     Ok(target)
 }
 
-/// A target with memory for two hosts and a little more, of which another queue takes all that is left.
+/// A target with memory for little more than two hosts, all of it held by another queue.
 struct Starved {
     served: Served,
     other: Wire,
@@ -208,7 +208,7 @@ impl Starved {
             assert!(other.connect(target, 2, controller).status.is_success());
             other
         });
-        // More than is promised, of which only the first fits between the two.
+        // Exceeds the promise. Only the first answer fits into the stream.
         served.read(1, 16);
         served.read(2, 256);
         served.read(3, 16);
@@ -217,7 +217,7 @@ impl Starved {
         starved
     }
 
-    /// Reads, and lets the data lie.
+    /// Reads all memory that is left, and keeps the data.
     fn take_what_is_left(&mut self) {
         let Starved { served, other, next, held } = self;
         served.server.with_target(|target| {
@@ -249,7 +249,7 @@ fn what_was_read_goes_out_though_others_have_all_memory() {
         got += more;
         more > 0
     } {}
-    assert!(got >= 18 * PIECE, "{got} of {}: nothing moves any more", 18 * PIECE);
+    assert!(got >= 18 * PIECE, "{got} of {}: no progress", 18 * PIECE);
 }
 
 #[test]
@@ -265,11 +265,11 @@ fn a_host_that_has_gone_is_noticed_though_others_have_all_memory() {
     }
     starved.served.go();
     starved.served.far = None;
-    assert!(starved.served.go(), "nobody has noticed");
+    assert!(starved.served.go(), "the server has not noticed the loss");
 }
 
-/// A queue with a flush that its disk never ends, and a Disconnect behind it; most of what was read is still to be sent.
-/// The last three PDUs are no reason for the stream to say that it is full.
+/// Opens a queue with a flush that its disk never ends, followed by a Disconnect. Most read data are still unsent; the
+/// last three PDUs alone do not fill the stream.
 fn disconnecting() -> Served {
     let mut served = Served::new(target(None).unwrap());
     served.read(1, 15 * 16);
@@ -298,20 +298,20 @@ fn a_host_that_has_gone_is_noticed_while_a_disconnect_waits_for_the_disk() {
         assert!(!served.go());
     }
     served.far = None;
-    assert!(served.go(), "nobody has noticed");
+    assert!(served.go(), "the server has not noticed the loss");
 }
 
 #[test]
 fn a_host_that_takes_nothing_loses_its_connection() {
     let mut served = Served::new(target(None).unwrap());
     served.read(1, 256);
-    // It is slow at first, but takes something.
+    // A slow host that takes something.
     assert!(!served.pass(149) && served.take() > 0);
     assert!(!served.go());
     assert_eq!(served.take_all(|_| ()), 16 * PIECE + HEADER - (64 << 10));
-    assert!(!served.pass(149) && !served.pass(149) && !served.pass(1000), "there is nothing to take");
+    assert!(!served.pass(149) && !served.pass(149) && !served.pass(1000), "no answer is pending");
     served.read(2, 256);
-    assert!(!served.pass(149), "in 150 seconds it is looked at again");
+    assert!(!served.pass(149), "progress is checked every 150 seconds");
     assert!(served.pass(151));
     let stats = served.server.with_target(|target| target.stats());
     assert_eq!(stats.stalled_connections, 1);
@@ -325,12 +325,12 @@ fn a_host_that_does_not_send_what_it_was_asked_for_loses_its_connection() {
     assert_eq!(served.take(), HEADER, "a request for data");
     assert!(!served.pass(149));
     served.read(2, 1);
-    assert_eq!(served.take_all(|_| ()), 4096 + 2 * HEADER, "it does other things");
+    assert_eq!(served.take_all(|_| ()), 4096 + 2 * HEADER, "other commands continue");
     assert!(served.pass(151) || served.pass(151));
     assert_eq!(served.server.with_target(|target| target.stats().stalled_connections), 1);
 }
 
-/// A server that closes, and whether the task that waits for that was woken since it looked last.
+/// A closing server, and the waker of the task that waits for it.
 struct Closing {
     close: Pin<Box<dyn Future<Output = ()> + Send>>,
     woken: Arc<Woken>,
@@ -341,7 +341,7 @@ impl Closing {
         Closing { close: Box::pin(server.close()), woken: Arc::new(Woken(AtomicBool::new(true))) }
     }
 
-    /// Whether it is closed, as far as its task was told to look.
+    /// Returns whether the close has finished, polling only if woken.
     fn is_over(&mut self) -> bool {
         let waker: Waker = self.woken.clone().into();
         let is_due = self.woken.0.swap(false, Ordering::SeqCst);
@@ -357,7 +357,7 @@ fn a_server_that_closes_answers_what_it_has_received_and_takes_no_more() {
     let mut closing = Closing::new(&served.server);
     assert!(!closing.is_over() && !served.go());
     served.read(2, 16);
-    assert_eq!(served.take(), 0, "the disk has said nothing");
+    assert_eq!(served.take(), 0, "the disk has not finished");
     served.disk.hangs.store(false, Ordering::SeqCst);
     let stuck = core::mem::take(&mut *served.disk.stuck.lock().unwrap());
     assert_eq!(stuck.len(), 1);
@@ -374,12 +374,12 @@ fn a_server_that_closes_waits_two_seconds_for_hosts_and_not_for_data_that_were_a
     let mut served = Served::new(target(None).unwrap());
     let write = Command::new(IoOpcode::Write as u8, 1).with_namespace(1).with_u32(12, 15);
     served.send(&Pdu::Command(write.with_sgl(Sgl::transport(16 * 4096))), &[]);
-    assert_eq!(served.take(), HEADER, "it asks for the data");
+    assert_eq!(served.take(), HEADER, "a request for data");
     let mut closing = Closing::new(&served.server);
     assert!(!closing.is_over() && !served.go());
     assert!(!served.pass(1) && !closing.is_over());
     assert!(served.pass(1) && closing.is_over());
-    // Who comes later finds it closed.
+    // Streams served later are finished at once.
     let (near, mut far) = tokio::io::duplex(1 << 10);
     served.far = None;
     served.serve = Some(Box::pin(served.server.serve(TokioSegments::new(near))));
@@ -412,7 +412,7 @@ fn stream_without_a_connect_gives_its_slot_to_another() {
         }
         slot = slots.acquire(address).unwrap();
         assert!(served.go());
-        // The memory of the first stream is free again.
+        // The memory of the first stream was released.
         assert!(served.server.with_target(|target| target.stats().memory) < used);
     }
 }

@@ -1,5 +1,6 @@
-//! What tshark says of connections between our host and our controller: several requests to transfer at a time and data
-//! in many PDUs, for which there is no other peer. Every PDU is whole and every digest right, made by host, controller or NIC.
+//! Connections between our host and our controller, checked by tshark: several requests to transfer at a time and data
+//! in many PDUs, for which there is no other peer. Every PDU must be valid and every digest correct, made by host,
+//! controller or NIC.
 
 use crate::bed;
 
@@ -21,7 +22,7 @@ fn tshark_finds_every_pdu_whole_and_every_digest_right() {
     for (seed, offload) in [(81, Offload::None), (82, Offload::PlaceAndCheck)] {
         let file = TemporaryFile::new(&format!("nvme-{seed}"));
         let resends = exercise(seed, offload, &file);
-        assert_eq!(resends, 0, "tshark puts streams together as they come");
+        assert_eq!(resends, 0, "tshark cannot reorder retransmitted segments");
         let pdus = read(&file);
         let of = |kind: &str| pdus.iter().filter(|pdu| pdu.kind == kind).count();
         assert!(of("6") > 50 && of("7") > 200 && of("9") > 50, "H2CData, C2HData, R2T: {}", pdus.len());
@@ -37,7 +38,7 @@ fn tshark_finds_every_pdu_whole_and_every_digest_right() {
     }
 }
 
-/// The test above can fail.
+/// Shows that the test above can fail.
 #[test]
 fn tshark_sees_a_digest_that_is_wrong() {
     if !have_tshark() {
@@ -46,7 +47,7 @@ fn tshark_sees_a_digest_that_is_wrong() {
     let file = TemporaryFile::new("nvme-spoilt");
     exercise(83, Offload::None, &file);
     let mut bytes = std::fs::read(&file.0).unwrap();
-    // Most of a capture is data.
+    // The middle of the capture is data.
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
     std::fs::write(&file.0, bytes).unwrap();
@@ -54,7 +55,7 @@ fn tshark_sees_a_digest_that_is_wrong() {
     assert!(read(&file).iter().any(wrong));
 }
 
-/// Writes and reads with everything in small pieces, captured; tells how many segments were sent again.
+/// Writes and reads in small PDUs with a capture. Returns the number of retransmitted segments.
 fn exercise(seed: u64, offload: Offload, file: &TemporaryFile) -> u64 {
     let transport = TransportConfig {
         in_capsule: 512,
@@ -81,7 +82,7 @@ fn exercise(seed: u64, offload: Offload, file: &TemporaryFile) -> u64 {
     bed.counters().value("RetransSegs")
 }
 
-/// What tshark says of a PDU.
+/// A PDU as decoded by tshark.
 #[derive(Debug)]
 struct Pdu {
     kind: String,
@@ -101,7 +102,7 @@ fn read(file: &TemporaryFile) -> Vec<Pdu> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(!text.contains("_ws.malformed"), "tshark finds a PDU malformed");
-    // A protocol element for each PDU of a packet, fields in their order.
+    // A `proto` element for each PDU of a packet, with fields in order.
     text.split("<proto name=\"nvme-tcp\"")
         .skip(1)
         .map(|part| {
@@ -122,7 +123,7 @@ fn read(file: &TemporaryFile) -> Vec<Pdu> {
         .collect()
 }
 
-/// How many requests of one command were outstanding at most.
+/// Returns the maximum number of outstanding requests of a command.
 fn max_requests_at_a_time(pdus: &[Pdu]) -> i32 {
     let mut outstanding = std::collections::BTreeMap::<&str, i32>::new();
     let mut most = 0;
@@ -141,14 +142,15 @@ fn max_requests_at_a_time(pdus: &[Pdu]) -> i32 {
 fn have_tshark() -> bool {
     match Command::new("tshark").arg("--version").output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let _told = writeln!(std::io::stderr(), "skipped: tshark is not installed, so nobody else read the PDUs");
+            let _told =
+                writeln!(std::io::stderr(), "skipped: tshark is not installed, so no other program checked the PDUs");
             false
         }
         output => output.expect("tshark starts").status.success(),
     }
 }
 
-/// A file that goes when this does.
+/// A file that is removed on drop.
 struct TemporaryFile(PathBuf);
 
 impl TemporaryFile {

@@ -1,5 +1,5 @@
-//! Disks that hold ciphertext only: the same data and the same medium whether the CPU decrypts or the NIC, whatever happens to
-//! packets and the device.
+//! Disks that hold only ciphertext: the same data and the same medium whether the CPU or the NIC encrypts, despite
+//! faults of packets and the device.
 
 use crate::bed;
 
@@ -23,7 +23,7 @@ fn connect(bed: &Bed, offload: Offload, data_digest: bool) -> Host {
     bed.connect(config)
 }
 
-/// Writes and reads a volume at random, then compares the medium with what the cipher makes of what was read last.
+/// Writes and reads a volume at random, then compares the medium with the encryption of the data read last.
 fn exercised(mut bed: Bed, block: usize, offload: Offload, data_digest: bool, resets: &[u64]) -> CounterSet {
     let host = connect(&bed, offload, data_digest);
     let case = format!("{offload:?}, digests {data_digest}, blocks of {block}");
@@ -62,7 +62,7 @@ fn what_the_device_decrypts_is_what_the_cpu_would() {
         for (block, seed, loss) in [(512, 91, 0.0), (4096, 92, 0.0), (512, 93, 0.01), (4096, 94, 0.03)] {
             for (offload, data_digest) in [
                 (Offload::None, true),
-                // Software makes the digests: it has to have what was on the wire.
+                // Software computes the digests, so it needs the encrypted data.
                 (Offload::Place, true),
                 (Offload::Place, false),
                 (Offload::PlaceAndCheck, true),
@@ -83,7 +83,7 @@ fn what_the_device_decrypts_is_what_the_cpu_would() {
                     assert_eq!(opened, 0, "{case}");
                 } else {
                     assert!(opened > 200_000 && opened < placed, "{opened} of {placed} bytes: {case}");
-                    // One MiB was read as it is on the medium.
+                    // One MiB was read without decryption.
                     let left = (placed - opened).saturating_sub(1 << 20);
                     assert!(
                         loss > 0.0 || left < opened / 1000,
@@ -113,7 +113,7 @@ fn a_buffer_in_parts_of_any_length_is_decrypted() {
                 let parts = [slab.split_to(cut), slab.split_to(7), slab];
                 let buffer = disk.read(9, Buffer::from_parts(parts)).await.unwrap();
                 assert!(buffer.to_vec() == data, "{offload:?}, {cut}");
-                // The same buffer holds what the medium does when it is read into without the volume.
+                // The buffer holds ciphertext if it is read without the volume.
                 let raw = host.disk(1).await.unwrap().read(9, buffer).await.unwrap().to_vec();
                 let mut made = data.to_vec();
                 volume.encrypt(9, &mut made);
@@ -123,7 +123,7 @@ fn a_buffer_in_parts_of_any_length_is_decrypted() {
     }
 }
 
-/// The device decrypts by none of them; the CPU does.
+/// The device must not use these keys; the CPU decrypts.
 #[test]
 fn keys_of_others_and_keys_that_are_gone_are_not_used() {
     for wrong in ["tenant", "volume", "gone", "none"] {
@@ -148,11 +148,11 @@ fn keys_of_others_and_keys_that_are_gone_are_not_used() {
         });
         let count = |name| bed.host_counters().value(name);
         assert_eq!((count("rx_nvmeotcp_opened_bytes"), count("tx_nvmeotcp_sealed_bytes")), (0, 64 << 10), "{wrong}");
-        assert!(count("rx_nvmeotcp_bytes") >= 64 << 10, "though they were placed: {wrong}");
+        assert!(count("rx_nvmeotcp_bytes") >= 64 << 10, "the data were placed all the same: {wrong}");
     }
 }
 
-/// Nor does what is written wait for a timeout: the device says at once that it lacks the key, and the CPU encrypts what is queued.
+/// Writes do not wait for a timeout: the device reports the missing key at once, and the CPU encrypts the queued data.
 #[test]
 fn what_is_written_under_a_key_that_is_gone_is_encrypted_by_the_cpu() {
     for (layers, wrong) in
@@ -190,7 +190,7 @@ fn what_is_written_under_a_key_that_is_gone_is_encrypted_by_the_cpu() {
                 of.encrypt(at, &mut made);
                 assert!(raw.read(at, raw.buffer(128)).await.unwrap().to_vec() == made, "{told}, {at}");
             }
-            // The device goes on with the other volume.
+            // The device continues with the other volume.
             for _ in 0..40 {
                 beside.write(128 * 9, [data.clone()]).await.unwrap();
             }
@@ -203,7 +203,7 @@ fn what_is_written_under_a_key_that_is_gone_is_encrypted_by_the_cpu() {
     }
 }
 
-/// With more volumes than keys fit on the NIC, a packet has those brought that its commands need.
+/// With more volumes than the NIC has room for keys, a packet fetches only the keys that its commands need.
 #[test]
 fn packets_bring_the_keys_of_their_commands_only() {
     const VOLUMES: u64 = 30;
@@ -242,7 +242,7 @@ fn packets_bring_the_keys_of_their_commands_only() {
     }
 }
 
-/// The program that looks after the device is to see that its key is gone, whatever was done with the volume.
+/// The program that manages the device must see that its key is gone, whatever the volume was used for.
 #[test]
 fn a_reset_takes_the_key_of_a_volume_that_was_only_read() {
     let mut bed = Bed::new(98, TransportConfig::default(), Layers::Tcp, 0.0);
@@ -264,7 +264,7 @@ fn a_reset_takes_the_key_of_a_volume_that_was_only_read() {
     assert!(bed.host_counters().value("rx_nvmeotcp_opened_bytes") > 60_000, "the device decrypted what was read first");
 }
 
-/// Queued data name a volume by a number, of which there are 255.
+/// Queued data name a volume by a number, and there are 255 numbers.
 #[test]
 fn volumes_that_were_erased_make_room_for_others() {
     for layers in [Layers::Tcp, Layers::TlsNic] {

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use offload_base::Instant;
 use std::sync::Arc;
 
-/// Bytes of data that `command` expects of its host.
+/// Returns the number of data bytes that the host must send with `command`.
 pub(super) fn data_len(command: &Command) -> Result<u32, Status> {
     match AdminOpcode::from_u8(command.opcode()) {
         Some(AdminOpcode::SetFeatures) => Ok(features::data_len(command)),
@@ -23,7 +23,7 @@ pub(super) fn data_len(command: &Command) -> Result<u32, Status> {
     }
 }
 
-/// Carries out `command` of the controller `id`, which is ready.
+/// Executes `command` on the controller `id`, which is ready.
 pub(super) fn execute(
     target: &mut Target,
     id: u16,
@@ -62,7 +62,7 @@ pub(super) fn execute(
             if queue == 0 && session.abort_wait(aborted) {
                 return Ok(Reply::Aborted(aborted));
             }
-            // Not at once: its queue is another connection, which hears of it.
+            // An I/O command belongs to another connection, which aborts it later. The result says: not aborted yet.
             let called = if queue > 0 { session.abort_io(queue, aborted) } else { None };
             target.wakeups.extend(called);
             Ok(Reply::Result(1))
@@ -77,7 +77,7 @@ fn identify(target: &Target, id: u16, command: &Command) -> Result<Vec<u8>, Stat
     if structure == cns::CONTROLLER {
         return Ok(controller_data(target, id, session).to_bytes());
     }
-    // A discovery controller has no namespaces.
+    // A discovery controller has no subsystem here, and thus no namespaces.
     let subsystem = target.subsystems.get(session.subsystem()).ok_or(Status::INVALID_FIELD)?;
     let number = command.namespace();
     let command_set = (command.u32(11) >> 24) as u8;
@@ -89,8 +89,8 @@ fn identify(target: &Target, id: u16, command: &Command) -> Result<Vec<u8>, Stat
     };
     let active = || namespace()?.ok_or(Status::INVALID_FIELD);
     match structure {
-        // A namespace that is not there is all zeros. FFFFFFFFh asks for the properties that all namespaces share; only
-        // controllers with Namespace Management know it: 5.17.2.1.
+        // The structure of an unallocated namespace is all zeros. FFFFFFFFh requests the common capabilities of all
+        // namespaces, which only controllers with Namespace Management support: 5.17.2.1.
         cns::NAMESPACE | cns::ALLOCATED_NAMESPACE => {
             Ok(namespace()?.map_or_else(empty, |namespace| namespace_data(namespace).to_bytes()))
         }
@@ -128,11 +128,12 @@ fn controller_data(target: &Target, id: u16, session: &Session) -> ControllerDat
         controller: id,
         version: VERSION,
         event_requests: EVENT_REQUESTS,
+
         // Extended data: offsets and lengths of 32 bits.
         log_attributes: 1 << 2,
-        keep_alive: 10, // a second
+        keep_alive: 10, // in units of 100 ms
         max_commands: config.max_queue_entries,
-        // Data blocks without alignment; offsets in SGLs.
+        // SGLS: data blocks without alignment; offsets in SGLs.
         sgl_support: 1 | 1 << 20,
         subsystem: session.subsystem().to_owned(),
         response_capsule: 1,
@@ -150,11 +151,11 @@ fn controller_data(target: &Target, id: u16, session: &Session) -> ControllerDat
         kind: ControllerKind::Io,
         max_transfer: config.transport.max_transfer,
         notices: Notices::NAMESPACES,
-        // Also the effects log (bit 1).
+        // LPA bit 1: the effects log is supported.
         log_attributes: common.log_attributes | 1 << 1,
         error_entries: (ERROR_ENTRIES - 1) as u8,
         namespaces: MAX_IDENTIFIER,
-        // Compare, Write Uncorrectable, Dataset Management, Write Zeroes, Timestamp, Verify.
+        // ONCS: Compare, Write Uncorrectable, Dataset Management, Write Zeroes, Timestamp, Verify.
         optional_commands: 0b1100_1111 & !(1 << 4),
         volatile_cache: true,
         command_capsule: (64 + config.transport.in_capsule) / 16,
@@ -172,7 +173,7 @@ fn namespace_data(namespace: &Namespace) -> NamespaceData {
 }
 
 fn log_page(target: &mut Target, id: u16, command: &Command, now: Instant) -> Result<Pieces, Status> {
-    // NUMD: double words less one, in two halves; LPO: a byte offset.
+    // NUMD is a 0's based number of double words in two halves; LPO is a byte offset.
     let words = u64::from(command.u32(10) >> 16 | (command.u32(11) & 0xffff) << 16) + 1;
     let length = words * 4;
     let offset = command.u64(12);
@@ -189,7 +190,8 @@ fn log_page(target: &mut Target, id: u16, command: &Command, now: Instant) -> Re
     let offset = usize::try_from(offset).ok().filter(|offset| *offset <= whole.len()).ok_or(Status::INVALID_FIELD)?;
     let mut part = whole.split_off(offset);
     part.truncate(length as usize);
-    // What a host asks for beyond a page takes no memory.
+    // Bytes beyond the end of the page are zeros. A static array holds them, so that a host cannot make the target
+    // allocate.
     let mut left = length as usize - part.len();
     let mut pieces = Pieces::from_iter([Bytes::from(part)]);
     while left > 0 {
@@ -233,7 +235,7 @@ fn whole_log_page(target: &mut Target, id: u16, command: &Command, now: Instant)
 }
 
 fn smart(subsystem: &Subsystem, session: &Session, number: u32, now: Instant) -> Result<Vec<u8>, Status> {
-    // Per controller only: namespace 0 or FFFFFFFFh (LPA bit 0 is clear).
+    // LPA bit 0 is clear: the log exists per controller only, for namespace 0 or FFFFFFFFh.
     if !matches!(number, 0 | u32::MAX) {
         return Err(Status::INVALID_FIELD);
     }
@@ -256,7 +258,7 @@ fn empty() -> Vec<u8> {
     vec![0; identify::LEN]
 }
 
-/// Identify structures: CNS.
+/// Identify structures (CNS).
 mod cns {
     pub(super) const NAMESPACE: u8 = 0x00;
     pub(super) const CONTROLLER: u8 = 0x01;
@@ -276,6 +278,6 @@ mod cns {
 const IO_PAGES: [u8; 6] =
     [page::SUPPORTED, page::ERROR, page::SMART, page::FIRMWARE, page::CHANGED_NAMESPACES, page::EFFECTS];
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// RAE, bit 15 of double word 10: the event stays.
+/// RAE, bit 15 of double word 10: retain the event.
 const RETAIN_EVENT: u32 = 1 << 15;
 const FIRMWARE: &str = env!("CARGO_PKG_VERSION");

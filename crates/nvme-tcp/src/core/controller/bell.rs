@@ -1,14 +1,13 @@
-//! Connections that something happened to while somebody else had the turn: on a thread of the storage, or where the last
-//! bytes of an answer were let go.
+//! Wakeups of connections by other threads: a storage thread, or the thread that drops the last bytes of an answer.
 //!
-//! Invariant: a connection that was rung for is passed on once, to the listener, or by
-//! [`Target::take_wakeups`](super::Target::take_wakeups). Ringing takes no lock that a listener's caller may hold.
+//! Invariant: each ring is delivered once, to the listener or by [`Target::take_wakeups`](super::Target::take_wakeups).
+//! Ringing takes no lock that the caller of a listener may hold.
 
 use super::connection::ConnectionId;
 use core::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Calls connections to look again.
+/// A list of connections to wake.
 #[derive(Default)]
 pub(super) struct Bell {
     rung: Mutex<Vec<ConnectionId>>,
@@ -18,11 +17,12 @@ pub(super) struct Bell {
 pub(super) type Listener = Box<dyn Fn(&[ConnectionId]) + Send + Sync>;
 
 impl Bell {
-    /// Has `listener` hear of all that are rung for from now on; the first one given stays.
+    /// Delivers all rings from now on to `listener`. Only the first listener is kept.
     pub(super) fn set_listener(&self, listener: Listener) {
         if self.listener.set(listener).is_ok()
             && let Some(listener) = self.listener.get()
         {
+            // Rings from before have to be delivered, too.
             listener(&self.take());
         }
     }
@@ -37,7 +37,7 @@ impl Bell {
         }
     }
 
-    /// Those that nobody heard of.
+    /// Takes the undelivered rings.
     pub(super) fn take(&self) -> Vec<ConnectionId> {
         core::mem::take(&mut *self.rung.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,4 @@
-//! Work on namespaces, and what commands come to.
+//! Jobs on namespaces, and immediate replies to commands.
 
 use super::memory::Charge;
 use super::work::Running;
@@ -9,22 +9,22 @@ use smallvec::SmallVec;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Work on namespaces.
+/// A job on namespaces.
 #[derive(Debug)]
 pub struct Job {
     pub(super) command: u16,
     pub(super) namespaces: SmallVec<[Arc<Namespace>; 1]>,
     pub(super) operation: Operation,
     pub(super) reads: usize,
-    /// The memory that its data take.
+    /// Memory charged for the data.
     pub(super) charge: Option<Charge>,
     pub(super) running: Option<Running>,
-    /// Namespaces that it is done with, and how far it is with the next.
+    /// Number of completed namespaces, and progress within the next.
     pub(super) progress: (usize, u64),
     pub(super) turn: Option<Turn>,
 }
 
-/// A [`Job`] that was carried out.
+/// The result of a [`Job`].
 #[derive(Debug)]
 pub struct Done {
     pub(super) command: u16,
@@ -47,13 +47,13 @@ impl Job {
         Job { command, namespaces, operation, reads, charge, running: None, progress: (0, 0), turn: None }
     }
 
-    /// Whether [`run`](Self::run) may wait for a device, and [`advance`](Self::advance) is better called, where nobody
-    /// waits for it.
+    /// Returns whether [`run`](Self::run) may block on a device. If so, call [`advance`](Self::advance) on a thread
+    /// that may block.
     pub fn may_block(&self) -> bool {
         self.namespaces.iter().any(|namespace| namespace.may_block())
     }
 
-    /// Carries it out. Storage that panics fails the command.
+    /// Runs the job to its end. If the storage panics, the command fails.
     pub fn run(mut self) -> Done {
         loop {
             if let Some(outcome) = self.step() {
@@ -62,13 +62,16 @@ impl Job {
         }
     }
 
-    /// Carries out a part of it that is not long. `None`: `later` is called with it when it is to be advanced again, at
-    /// once if there is more to do, else when the work is over that is in its way. No thread waits for that.
+    /// Runs a short part of the job. Returns its result if the job has ended. Otherwise `later` is called with the job
+    /// when it can be advanced again: at once if there is more to do, or when the conflicting operation ends. No thread
+    /// blocks on a conflict.
     pub fn advance(self, later: impl FnOnce(Job) + Send + 'static) -> Option<Done> {
         if self.turn.is_none()
             && let (at, done) = self.progress
             && let Some(namespace) = self.namespaces.get(at).cloned()
         {
+            // Waiting for a range must not block the thread: the job itself moves into the waiter and comes back with
+            // its turn.
             let span = namespace.span(&self.operation, done);
             let mut waiting = Some((self, later));
             let turn = namespace.turns().take(span, || {
@@ -90,7 +93,7 @@ impl Job {
             true => Some(Outcome { status: Status::ABORTED_BY_REQUEST, data: Pieces::new() }),
             false => self.step(),
         };
-        // Jobs that wait for this one go on before it does.
+        // Released first, so that jobs waiting for these blocks come before the rest of this one.
         self.turn = None;
         match outcome {
             Some(outcome) => Some(self.done(outcome)),
@@ -101,12 +104,12 @@ impl Job {
         }
     }
 
-    /// The next part of it; how it ended, if that was the last.
+    /// Runs the next part of the job. Returns the outcome if that was the last part.
     fn step(&mut self) -> Option<Outcome> {
         let (at, done) = self.progress;
         let success = || Outcome { status: Status::SUCCESS, data: Pieces::new() };
         let Some(namespace) = self.namespaces.get(at) else { return Some(success()) };
-        // A namespace recovers from a panic: its locks are taken poisoned or not, and guard no half-made change.
+        // A namespace survives a panic: its locks ignore poisoning, and no lock guards a half-made change.
         let step = catch_unwind(AssertUnwindSafe(|| namespace.step(&self.operation, done)))
             .unwrap_or_else(|_| Step::Done(Outcome { status: Status::INTERNAL_ERROR, data: Pieces::new() }));
         match step {
@@ -124,7 +127,7 @@ impl Job {
             && let Some(charge) = self.charge
             && let Some(last) = outcome.data.last_mut()
         {
-            // They are sent, and let go, in order.
+            // The data are sent and released in order, so the charge is attached to the last piece.
             *last = charge.attach(core::mem::take(last));
         }
         drop(self.running);
@@ -132,20 +135,20 @@ impl Job {
     }
 }
 
-/// What a command comes to at once.
+/// Immediate result of a command.
 #[derive(Debug)]
 pub(super) enum Reply {
-    /// Success, with this in the completion.
+    /// Success; the value is the completion's result.
     Result(u64),
-    /// Success, with data.
+    /// Success with data.
     Data(Pieces),
-    /// Success, and the command named, which waited, is aborted.
+    /// Success; the named command, which was waiting, is aborted.
     Aborted(u16),
-    /// Failure, with this in the completion.
+    /// Failure; the value is the completion's result.
     Failed(Status, u64),
-    /// Nothing yet.
+    /// No answer yet.
     Waits,
-    /// Work on namespaces.
+    /// A job on namespaces.
     Job(SmallVec<[Arc<Namespace>; 1]>, Operation),
 }
 

@@ -1,11 +1,11 @@
-//! Memory that commands read into.
+//! Memory for the data of reads.
 
 use crate::volume::KeyedVolume;
 use bytes::BytesMut;
 use core::ops::Range;
 use offload_base::cost::{self, Work};
 
-/// A buffer in any number of parts, filled as if they were one.
+/// A buffer of several parts, filled as if the parts were contiguous.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -21,43 +21,43 @@ use offload_base::cost::{self, Work};
 pub struct Buffer {
     parts: Vec<BytesMut>,
     len: usize,
-    /// If blocks of a volume are read into it.
+    /// Decryption state, if blocks of an encrypted volume are read into the buffer.
     volume: Option<Box<OfVolume>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct OfVolume {
     volume: KeyedVolume,
-    /// What a device has decrypted, in order: whole blocks of the cipher.
+    /// Ranges decrypted by a device, in order; whole cipher blocks.
     opened: Vec<Range<u64>>,
 }
 
 impl Buffer {
-    /// `bytes` zeros in one part.
+    /// Creates a buffer of `bytes` zeros in one part.
     pub fn zeroed(bytes: usize) -> Buffer {
         Buffer::from_parts([BytesMut::zeroed(bytes)])
     }
 
-    /// What is in `parts`, one behind the other.
+    /// Creates a buffer from `parts`; empty parts are dropped.
     pub fn from_parts(parts: impl IntoIterator<Item = BytesMut>) -> Buffer {
         let parts: Vec<BytesMut> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         let len = parts.iter().map(|part| part.len()).sum();
         Buffer { parts, len, volume: None }
     }
 
-    /// The same, for blocks of a volume: what a read puts there is decrypted.
+    /// Makes this a buffer for blocks of `volume`, whose data are decrypted.
     #[must_use]
     pub(crate) fn of_volume(self, volume: Option<KeyedVolume>) -> Buffer {
         let volume = volume.map(|volume| Box::new(OfVolume { volume, opened: Vec::new() }));
         Buffer { volume, ..self }
     }
 
-    /// The volume that blocks read into it are of.
+    /// Returns the volume of the blocks, if any.
     pub(super) fn volume(&self) -> Option<&KeyedVolume> {
         self.volume.as_ref().map(|of| &of.volume)
     }
 
-    /// A device has decrypted some of it.
+    /// Sets the ranges that a device has decrypted.
     pub(super) fn with_opened(mut self, opened: Vec<Range<u64>>) -> Buffer {
         if let Some(of) = &mut self.volume {
             of.opened = opened;
@@ -65,12 +65,13 @@ impl Buffer {
         self
     }
 
-    /// What is in it is of no use: nothing of it was decrypted.
+    /// Forgets which ranges were decrypted, because the contents are obsolete.
     pub(super) fn close(&mut self) {
         self.volume.iter_mut().for_each(|of| of.opened.clear());
     }
 
-    /// Decrypts what no device did of the blocks from `first` on. False: there are no such blocks in the volume, or it was erased.
+    /// Decrypts the ranges that no device decrypted; `first` is the first block. Returns false if the volume was erased
+    /// or has no such blocks.
     pub(super) fn open(&mut self, first: u64) -> bool {
         let Some(of) = self.volume.take_if(|of| !of.volume.is_erased()) else { return self.volume.is_none() };
         let OfVolume { volume, opened } = *of;
@@ -92,7 +93,7 @@ impl Buffer {
                     at += whole;
                     continue;
                 }
-                // A block that goes on in the next part.
+                // A cipher block that crosses the boundary to the next part is decrypted in a copy.
                 let mut block = [0; CIPHER_BLOCK];
                 self.take_out(at, &mut block);
                 volume.decrypt(first, at as u64, &mut block).ok()?;
@@ -104,33 +105,33 @@ impl Buffer {
         (at >= end).then_some(())
     }
 
-    /// Copies what is at `offset`, as far as there is something.
+    /// Copies the bytes at `offset`, as far as there are any.
     fn take_out(&self, offset: usize, into: &mut [u8]) {
         let bytes = self.parts.iter().flat_map(|part| part.iter());
         into.iter_mut().zip(bytes.skip(offset)).for_each(|(into, byte)| *into = *byte);
     }
 
-    /// Bytes of all parts.
+    /// Returns the size of all parts together.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The parts, in order.
+    /// Returns the parts in order.
     pub fn parts(&self) -> &[BytesMut] {
         &self.parts
     }
 
-    /// The parts, to keep.
+    /// Takes the parts.
     pub fn into_parts(self) -> Vec<BytesMut> {
         self.parts
     }
 
-    /// All bytes, copied into one piece.
+    /// Copies all bytes into one vector.
     pub fn to_vec(&self) -> Vec<u8> {
         self.parts.concat()
     }
@@ -138,7 +139,7 @@ impl Buffer {
     /// Copies `data` to `offset`.
     ///
     /// # Panics
-    /// If they do not fit there.
+    /// If `data` does not fit.
     pub fn put(&mut self, offset: usize, data: &[u8]) {
         let _scope = cost::work(Work::Copy);
         assert!(offset + data.len() <= self.len, "data beyond the end of a buffer");
@@ -158,7 +159,7 @@ impl Buffer {
     }
 }
 
-/// What is left of `range` without `taken`, which are in order.
+/// Returns the parts of `range` outside `taken`, which is sorted.
 pub(super) fn gaps(taken: &[Range<u64>], range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let starts = core::iter::once(range.start).chain(taken.iter().map(|taken| taken.end));
     let ends = taken.iter().map(|taken| taken.start).chain(core::iter::once(range.end));
@@ -166,7 +167,7 @@ pub(super) fn gaps(taken: &[Range<u64>], range: Range<u64>) -> impl Iterator<Ite
     gaps.filter(|gap| gap.start < gap.end)
 }
 
-/// Bytes of a block of AES.
+/// Bytes of an AES block.
 const CIPHER_BLOCK: usize = 16;
 
 impl From<BytesMut> for Buffer {

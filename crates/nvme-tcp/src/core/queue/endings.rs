@@ -1,17 +1,17 @@
-//! The ends of commands: answered, all that was asked for sent, and the buffer back from the device.
+//! Completion of commands: answered, all requested data sent, and the buffer back from the device.
 
 use super::{Active, INDEX_MASK, Queue};
 use crate::core::queue::{Finished, Order, Payload, Submission};
 use crate::wire::{Completion, Status};
 
 impl Queue {
-    /// Asks the device for the rest of a buffer, and waits for it.
+    /// Asks the device to release a buffer, and waits for it.
     pub(super) fn send_home(&mut self, id: u16) {
         self.orders.push_back(Order::Release { command: id });
         self.homing.push(id);
     }
 
-    /// Goes on with a command that waited for its buffer.
+    /// Continues with a command that waited for its buffer.
     pub(super) fn finish_if_home(&mut self, id: u16) {
         if self.active(id).is_none() {
             return;
@@ -23,7 +23,8 @@ impl Queue {
         }
     }
 
-    /// Takes a buffer in that is back; the task that gave the command up gets it now. False: a device has some of it.
+    /// Takes a returned buffer. An abandoned command hands it to its task now. Returns false if a device still has part
+    /// of it.
     pub(super) fn land(&mut self, id: u16) -> bool {
         let Some(active) = self.active(id) else { return true };
         let Some(landing) = active.landing.take_if(|landing| landing.is_home()) else {
@@ -39,7 +40,7 @@ impl Queue {
         true
     }
 
-    /// Hands the command out if it is answered, all data that were asked for have left, and its buffer is back.
+    /// Completes the command if it is answered, all requested data have been sent, and its buffer is back.
     pub(super) fn finish_if_done(&mut self, id: u16) {
         let done = |active: &&mut Active| active.response.is_some() && active.outstanding == 0;
         if self.active(id).filter(done).is_none() {
@@ -58,8 +59,11 @@ impl Queue {
         let Some(mut completion) = active.response.filter(|_| !active.abandoned) else { return };
         let reads = matches!(active.submission.payload, Payload::Read(_));
         if completion.status.is_success() && active.damaged {
-            // NVMe/TCP Transport Specification 1.0, 3.3.1.1.2: not fatal to the connection, but to the command.
+            // NVMe/TCP Transport Specification 1.0, 3.3.1.1.2: a wrong data digest fails the command, not the
+            // connection.
             completion.status = Status::TRANSIENT_TRANSPORT_ERROR;
+        // A controller that reports success without having sent all data must not make the host trust old buffer
+        // contents.
         } else if completion.status.is_success() && reads && active.received < active.total {
             completion.status = Status::DATA_TRANSFER_ERROR;
         }

@@ -1,4 +1,4 @@
-//! What controllers send: each PDU checked against the command it is for.
+//! PDUs from the controller, each checked against its command.
 
 use super::{Queue, Receiving, State};
 use crate::core::queue::{Payload, QueueError};
@@ -9,7 +9,7 @@ use crate::wire::{
 use offload_api::RxSegment;
 
 impl Queue {
-    /// Returns whether there may be more.
+    /// Returns whether to continue polling the receiver.
     pub(super) fn handle_received(&mut self, received: Option<Received>) -> Result<bool, FatalError> {
         match received {
             None => return Ok(false),
@@ -66,6 +66,7 @@ impl Queue {
         let Some(active) = self.active(header.command).filter(|active| active.response.is_none()) else {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
         };
+        // Data of an abandoned read still arrive and are checked like others, to keep the stream valid.
         let reads = matches!(active.submission.payload, Payload::Read(_)) || active.abandoned;
         let (received, total) = (active.received, active.total);
         if !reads || header.offset != received {
@@ -97,7 +98,7 @@ impl Queue {
         self.receiving = Some(receiving);
     }
 
-    /// Whether a measurement takes these data for placed.
+    /// Returns whether a measurement treats these data as placed.
     fn is_emulated(&self, data: &[u8]) -> bool {
         self.emulation && data.iter().take(MAGIC_BYTES).all(|byte| *byte == MAGIC)
     }
@@ -117,6 +118,7 @@ impl Queue {
         let Some(active) = self.active(request.command).filter(|active| active.response.is_none()) else {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
         };
+        // The controller may request each byte once, in order (3.3.1.2).
         let sends = matches!(active.submission.payload, Payload::Write(_) | Payload::Encrypt(..));
         let end = request.offset.checked_add(request.length).filter(|end| *end <= active.total);
         let (asked, outstanding) = (active.asked, active.outstanding);
@@ -139,6 +141,7 @@ impl Queue {
             active.asked = end;
             active.outstanding += 1;
         }
+        // MAXH2CDATA limits a data PDU, so a request may need several.
         let mut offset = request.offset;
         while offset < end {
             let length = (end - offset).min(max_data);
@@ -154,10 +157,10 @@ impl Queue {
     }
 }
 
-/// What stands for data that a device would have placed, and how much of it is looked at.
+/// Byte that marks data as placed in a measurement, and the number of bytes to check.
 const MAGIC: u8 = 0xcc;
 const MAGIC_BYTES: usize = 8;
-/// HPDA and CPDA go up to here.
+/// Maximum HPDA and CPDA.
 const MAX_ALIGNMENT: u8 = 31;
-/// The least MAXH2CDATA.
+/// Minimum MAXH2CDATA.
 const MIN_MAX_DATA: u32 = 4096;

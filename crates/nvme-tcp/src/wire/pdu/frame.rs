@@ -1,4 +1,4 @@
-//! PDUs made ready for the wire.
+//! Framing of PDUs for sending.
 
 use super::{Pdu, PduType, Sealing};
 use crate::wire::{DIGEST_LEN, Digest};
@@ -8,7 +8,7 @@ use offload_base::cost::{self, Work};
 use offload_formats::nvme::PduHeader;
 use smallvec::SmallVec;
 
-/// How PDUs in one direction are framed, as the two ends agreed.
+/// Framing parameters of one direction, as negotiated.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -31,7 +31,7 @@ pub struct Framing {
 }
 
 impl Framing {
-    /// `pdu` with `data` behind it, its digest still to be made.
+    /// Frames `pdu` with `data`. The data digest is computed later, by [`WirePdu::into_pieces`] or by a device.
     ///
     /// # Panics
     /// If the PDU would not fit the 32 bits of PLEN.
@@ -41,6 +41,8 @@ impl Framing {
         let data_len: usize = data.iter().map(Bytes::len).sum();
         let kind = pdu.kind();
         let header_len = kind.header_len();
+        // Only PDUs after the handshake and before a TermReq carry header digests, and a PDU without data has no data
+        // digest.
         let digested = self.header_digest && !kind.never_digested();
         let data_digest = self.data_digest && kind.carries_data() && data_len > 0;
         let mut start = header_len + if digested { DIGEST_LEN } else { 0 };
@@ -66,12 +68,12 @@ impl Framing {
     }
 }
 
-/// A PDU in the pieces it is sent in.
+/// A framed PDU in pieces.
 ///
 /// See [`Framing`] for an example.
 #[derive(Clone, Debug)]
 pub struct WirePdu {
-    /// Its type.
+    /// The PDU's type.
     pub kind: PduType,
     /// Header, header digest, padding.
     pub head: Bytes,
@@ -80,7 +82,7 @@ pub struct WirePdu {
     /// A data digest follows the data.
     pub data_digest: bool,
     len: u32,
-    /// What is to be done to the data first.
+    /// Encryption still to be applied to the data.
     sealing: Option<Sealing>,
 }
 
@@ -90,22 +92,22 @@ impl WirePdu {
         self.len
     }
 
-    /// Never: a PDU has a header.
+    /// Returns false, because every PDU has a header.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The same, its data still to be encrypted, if they are.
+    /// Sets the encryption to apply to the data; `None` leaves the data as they are.
     pub(crate) fn with_sealing(self, sealing: Option<Sealing>) -> WirePdu {
         WirePdu { sealing, ..self }
     }
 
-    /// What is to be done to the data, of a PDU that a device can do it to.
+    /// Returns the encryption to apply, if a device can apply it to this type of PDU.
     pub(crate) fn sealing(&self) -> Option<&Sealing> {
         self.sealing.as_ref().filter(|_| self.kind == PduType::HostData)
     }
 
-    /// The same, its data encrypted.
+    /// Encrypts the data, if encryption is pending.
     pub(crate) fn sealed(mut self) -> WirePdu {
         if let Some(sealing) = self.sealing.take() {
             self.data = SmallVec::from_iter([sealing.of(&self.data)]);
@@ -113,7 +115,7 @@ impl WirePdu {
         self
     }
 
-    /// Everything as it belongs on the wire, the data digest computed here.
+    /// Returns all bytes to send. Encrypts the data and computes the data digest.
     pub fn into_pieces(self) -> impl Iterator<Item = Bytes> {
         self.sealed().into_wire()
     }
@@ -129,7 +131,8 @@ impl WirePdu {
         core::iter::once(self.head).chain(self.data).chain(trailer)
     }
 
-    /// The same, the data left to a device, too: its header names what to do.
+    /// Returns all bytes to send with encryption and data digest left to a device. `marked` in the header tells the
+    /// device which key and blocks to use.
     pub(crate) fn into_pieces_for_stages(mut self, marked: MarkedData) -> impl Iterator<Item = Bytes> {
         let mut head = BytesMut::from(&self.head[..]);
         if let Some(header) = head.first_chunk_mut() {
@@ -139,7 +142,7 @@ impl WirePdu {
         self.into_pieces_for_device()
     }
 
-    /// The same, with the data digest, if there is one, left to a device: zeros are in its place.
+    /// Returns all bytes to send with the data digest left to a device: zeros are in its place.
     pub(crate) fn into_pieces_for_device(self) -> impl Iterator<Item = Bytes> {
         self.sealed().into_unsummed()
     }
@@ -150,7 +153,7 @@ impl WirePdu {
     }
 }
 
-/// What HPDA or CPDA stands for, in bytes.
+/// Converts HPDA or CPDA to bytes.
 pub(crate) const fn alignment_bytes(alignment: u8) -> usize {
     (alignment as usize + 1) * 4
 }

@@ -1,9 +1,9 @@
-//! PDUs taken from a stream.
+//! Parsing of PDUs from a stream.
 //!
-//! Invariants: what is said of a PDU does not depend on how the stream was cut. Data are handed on in the pieces they
-//! came in, with what the device said about them. The digest over data is computed by the CPU as they pass, or not at
-//! all: as long as the device vouches for all bytes of a PDU, its data are kept back until it is known whether the
-//! device vouches for the digest too.
+//! Invariants: results do not depend on the positions where the stream is cut. Data are passed on in the received
+//! pieces, with the device's metadata. The CPU computes a data digest while the data pass, or not at all: as long as
+//! the device verified all bytes of a PDU, the receiver holds the data back until it knows whether the device verified
+//! the digest, too.
 
 use super::fatal::{FatalError, FatalStatus};
 use super::frame::alignment_bytes;
@@ -16,16 +16,16 @@ use offload_base::cost::{self, Work};
 use offload_formats::nvme::PduHeader;
 use std::collections::VecDeque;
 
-/// Which end of a connection.
+/// End of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The one that sends commands.
+    /// The host, which sends commands.
     Host,
-    /// The one that carries them out.
+    /// The controller, which executes commands.
     Controller,
 }
 
-/// What the receiver holds PDUs to. The two ends agree on it when they open the connection.
+/// Limits and framing that the receiver enforces, as negotiated when the connection is opened.
 ///
 /// See [`Receiver`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,32 +36,33 @@ pub struct Limits {
     pub data_digest: bool,
     /// Our HPDA or CPDA: data must begin at a multiple of `(alignment + 1) * 4` bytes.
     pub alignment: u8,
-    /// Most data bytes in a command's capsule.
+    /// Maximum number of data bytes in a command capsule.
     pub max_in_capsule: u32,
-    /// Most data bytes in a data PDU.
+    /// Maximum number of data bytes in a data PDU.
     pub max_data: u32,
 }
 
-/// What was received.
+/// An item parsed from the stream.
 #[derive(Debug)]
 pub enum Received {
-    /// A header, whole and checked. If it carries data, they follow.
+    /// A complete, checked header. Data follow if the PDU has data.
     Header {
-        /// What it says.
+        /// The parsed header.
         pdu: Pdu,
-        /// Data bytes that follow; with none, neither [`Data`](Received::Data) nor [`DataEnd`](Received::DataEnd) do.
+        /// Number of data bytes that follow. If zero, neither [`Data`](Received::Data) nor
+        /// [`DataEnd`](Received::DataEnd) follows.
         data: u32,
     },
     /// The next data of the PDU.
     Data(RxSegment),
-    /// All data of the PDU were handed out.
+    /// All data of the PDU have been returned.
     DataEnd {
-        /// The digest matches, or there is none.
+        /// The digest matches, or the PDU has no data digest.
         intact: bool,
     },
 }
 
-/// Takes PDUs from the stream of one connection.
+/// A parser of the PDUs of one connection.
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
@@ -86,9 +87,9 @@ pub struct Receiver {
     state: State,
     header: [u8; MAX_HEADER + DIGEST_LEN],
     have: usize,
-    /// Bytes of PDUs taken from the input so far.
+    /// Bytes of PDUs consumed so far.
     taken: u64,
-    /// Where the last PDUs began, if anybody wants to know.
+    /// Sequence numbers where the last PDUs began. `None` unless [`log_starts`](Self::log_starts) was called.
     starts: Option<VecDeque<Seq>>,
 }
 
@@ -108,7 +109,7 @@ enum State {
         bytes: [u8; DIGEST_LEN],
         digest: Sum,
     },
-    /// Data that were kept back, and how they ended.
+    /// Releases data that were held back; `then` is the state afterwards.
     Release {
         pieces: VecDeque<RxSegment>,
         then: After,
@@ -116,24 +117,24 @@ enum State {
     Failed(FatalError),
 }
 
-/// How a data digest is found out.
+/// Verification of a data digest.
 #[derive(Debug)]
 enum Sum {
-    /// There is none.
+    /// The PDU has no data digest.
     Off,
-    /// The device vouched for everything so far; the pieces wait.
+    /// The device verified all data so far; the pieces are held back.
     Device(VecDeque<RxSegment>),
-    /// The CPU computes it.
+    /// The CPU computes the digest.
     Software(Digest),
 }
 
 #[derive(Debug)]
 enum After {
-    /// More data.
+    /// More data follow.
     Data { left: u32, digest: Digest },
-    /// The data digest, `have` bytes of which are here.
+    /// The data digest follows; `have` of its bytes are here.
     DataDigest { have: usize, bytes: [u8; DIGEST_LEN], digest: Digest },
-    /// The end of the PDU.
+    /// The PDU is complete.
     End,
 }
 
@@ -144,7 +145,7 @@ impl Default for Limits {
 }
 
 impl Receiver {
-    /// A receiver for `side`.
+    /// Creates a receiver for `side`.
     pub fn new(side: Side, limits: Limits) -> Receiver {
         Receiver {
             side,
@@ -158,30 +159,30 @@ impl Receiver {
         }
     }
 
-    /// Holds PDUs to other limits from the next one on. Meant for when the ends have just agreed on them, between PDUs.
+    /// Enforces other limits from the next PDU on. Call this only between PDUs, when the two ends have agreed.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// What PDUs are held to.
+    /// Returns the enforced limits.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Takes the next range of the stream.
+    /// Appends the next range of the stream.
     pub fn push(&mut self, segment: RxSegment) {
         if !segment.data.is_empty() && !matches!(self.state, State::Failed(_)) {
             self.input.push_back(segment);
         }
     }
 
-    /// Whether the stream may end here: between PDUs.
+    /// Returns whether the stream is between PDUs, where it may end.
     pub fn is_between_pdus(&self) -> bool {
         matches!(self.state, State::Header) && self.have == 0 && self.input.is_empty()
     }
 
-    /// How many bytes of the PDU under way are still to come, behind everything that was pushed: zero between PDUs. `None`:
-    /// its header does not tell yet, or there is something to [poll](Self::poll) for.
+    /// Returns how many bytes of the current PDU are still missing; zero between PDUs. `None` if the header is
+    /// incomplete, or if [`poll`](Self::poll) has to be called first.
     pub fn rest(&self) -> Option<u32> {
         if !self.input.is_empty() {
             return None;
@@ -196,33 +197,33 @@ impl Receiver {
         }
     }
 
-    /// The header given last, without its digest.
+    /// Returns the last header, without its digest.
     pub fn header(&self) -> &[u8] {
         let length = PduType::from_u8(self.common().kind).map_or(PduHeader::BYTES, PduType::header_len);
         &self.header[..length]
     }
 
-    /// Remembers where PDUs begin, from the next one on.
+    /// Records the start of each PDU from now on.
     pub(crate) fn log_starts(&mut self) {
         self.starts.get_or_insert_default();
     }
 
-    /// Whether a PDU began at `seq`, one of the last of them; `None`: none has begun there or behind it yet.
+    /// Returns whether one of the recorded PDUs began at `seq`. `None` if the stream has not reached `seq`.
     pub(crate) fn began_at(&self, seq: Seq) -> Option<bool> {
         let starts = self.starts.as_ref()?;
         let last = starts.back()?;
         if last.before(seq) { None } else { Some(starts.contains(&seq)) }
     }
 
-    /// Bytes of the stream worked off so far.
+    /// Returns the number of stream bytes consumed so far.
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// The next thing received, if all of it is here.
+    /// Returns the next item; `None` if more input is needed.
     ///
     /// # Errors
-    /// What ends the connection: the same at each later call.
+    /// The fatal error that ends the connection. Later calls return the same error.
     pub fn poll(&mut self) -> Result<Option<Received>, FatalError> {
         let _scope = cost::work(Work::Framing);
         loop {
@@ -251,7 +252,8 @@ impl Receiver {
         if !self.fill_header(PduHeader::BYTES) {
             return Ok(Step::Starved);
         }
-        // Before more than the common header is waited for, for a wrong length must not be waited for.
+        // Checked before waiting for the rest of the header: a wrong length must fail at once, not stall the
+        // connection.
         let kind = self.check_common()?;
         let digested = self.limits.header_digest && !kind.never_digested();
         let header_len = kind.header_len();
@@ -269,6 +271,7 @@ impl Receiver {
         let Some(pdu) = Pdu::parse(header) else {
             return Err(FatalError::new(FatalStatus::InvalidHeaderField, 0, header));
         };
+        // check_common has checked these lengths, so the subtractions cannot underflow.
         let PduHeader { data_offset, len: plen, .. } = self.common();
         let data_start = if self.has_data(kind, plen) { u32::from(data_offset) } else { whole as u32 };
         let trailer = if self.has_data(kind, plen) && self.limits.data_digest { DIGEST_LEN as u32 } else { 0 };
@@ -283,7 +286,7 @@ impl Receiver {
         Ok(Step::Give(Received::Header { pdu, data }))
     }
 
-    /// Checks type, flags, HLEN, PDO and PLEN.
+    /// Checks type, flags, HLEN, PDO and PLEN of the common header.
     fn check_common(&self) -> Result<PduType, FatalError> {
         let header = &self.header[..self.have.min(MAX_HEADER)];
         let wrong = |offset| Err(FatalError::new(FatalStatus::InvalidHeaderField, offset, header));
@@ -296,6 +299,8 @@ impl Receiver {
             return wrong(2);
         }
         let plen = common.len;
+        // The flag must match the negotiated digests exactly: HDGSTF on a connection without digests is an error as
+        // well (3.6.1).
         let digested = self.limits.header_digest && !kind.never_digested();
         if !kind.never_digested() && common.has_header_digest() != digested {
             return wrong(1);
@@ -305,7 +310,7 @@ impl Receiver {
             return wrong(4);
         }
         match kind {
-            // Up to 128 bytes of the header in question.
+            // A TermReq carries up to 128 bytes of the faulty header.
             PduType::HostTermination | PduType::ControllerTermination => {
                 if plen > header_end + MAX_HEADER as u32 {
                     return wrong(4);
@@ -337,13 +342,13 @@ impl Receiver {
         Ok(kind)
     }
 
-    /// What the common header says, as far as it is there.
+    /// Parses the common header. Bytes not yet received are zero or left over from the last PDU.
     fn common(&self) -> PduHeader {
         let [a, b, c, d, e, f, g, h, ..] = self.header;
         PduHeader::parse(&[a, b, c, d, e, f, g, h])
     }
 
-    /// Whether a PDU of `kind` and `plen` bytes has data.
+    /// Returns whether a PDU of `kind` and `plen` bytes has data.
     fn has_data(&self, kind: PduType, plen: u32) -> bool {
         let digest = if self.limits.header_digest { DIGEST_LEN } else { 0 };
         kind.carries_data() && plen as usize > kind.header_len() + digest
@@ -383,6 +388,8 @@ impl Receiver {
                 pieces.push_back(segment);
                 (Sum::Device(pieces), None)
             }
+            // The device did not verify this piece. The CPU computes the digest of all pieces held back, and of the
+            // rest.
             Sum::Device(mut pieces) => {
                 pieces.push_back(segment);
                 let digest = sum(&mut pieces);
@@ -415,6 +422,7 @@ impl Receiver {
         bytes[have..have + segment.data.len()].copy_from_slice(&segment.data);
         let have = have + segment.data.len();
         let vouched = segment.meta.nvme() == NvmeVerdict::Good;
+        // A digest may be cut into several segments. The device's verdict counts only if every segment carries it.
         match digest {
             Sum::Device(pieces) if vouched && have == DIGEST_LEN => {
                 self.state = State::Release { pieces, then: After::End };
@@ -459,7 +467,7 @@ impl Receiver {
         Ok(Step::Again)
     }
 
-    /// Gathers the first `wanted` bytes of a PDU; false if they are not all here.
+    /// Collects the first `wanted` bytes of a PDU. Returns false if bytes are missing.
     fn fill_header(&mut self, wanted: usize) -> bool {
         while self.have < wanted {
             let Some(segment) = self.take((wanted - self.have) as u32) else { return false };
@@ -475,7 +483,7 @@ impl Receiver {
         true
     }
 
-    /// The next bytes of the input, `most` at most and from one segment.
+    /// Takes up to `most` bytes of the input from a single segment.
     fn take(&mut self, most: u32) -> Option<RxSegment> {
         let first = self.input.front_mut()?;
         let taken =
@@ -491,7 +499,7 @@ enum Step {
     Starved,
 }
 
-/// Starts of PDUs that are remembered.
+/// Number of recorded PDU starts.
 const STARTS: usize = 64;
 
 fn sum(pieces: &mut VecDeque<RxSegment>) -> Digest {
@@ -500,7 +508,7 @@ fn sum(pieces: &mut VecDeque<RxSegment>) -> Digest {
     digest
 }
 
-/// Goes on with the bytes as they were on the wire. If these cannot be told, the digest comes out wrong.
+/// Adds the bytes as they were on the wire. If they cannot be restored, the digest comes out wrong and the PDU fails.
 fn update(digest: &mut Digest, segment: &mut RxSegment) {
     let _restored = segment.data.close();
     digest.update(&segment.data);

@@ -1,4 +1,4 @@
-//! Data that are to be encrypted on their way: by a device below, or by the CPU when they are queued.
+//! Encryption of data on the way to the wire, by a device or by the CPU when the PDU is queued.
 
 use crate::volume::KeyedVolume;
 use bytes::{Bytes, BytesMut};
@@ -6,19 +6,19 @@ use core::ops::Range;
 use offload_base::cost::{self, Work};
 use smallvec::SmallVec;
 
-/// What is to be done to the data of a PDU.
+/// Parameters to encrypt the data of a PDU.
 #[derive(Clone, Debug)]
 pub(crate) struct Sealing {
-    /// The volume that they are of.
+    /// The volume of the data.
     pub(crate) volume: KeyedVolume,
     /// The first block of the command.
     pub(crate) first: u64,
-    /// Where in the command's data they begin: whole blocks of the cipher, and so are they.
+    /// Offset of the data in the command's data. Offset and length are multiples of the cipher block.
     pub(crate) at: u32,
 }
 
 impl Sealing {
-    /// The data, encrypted.
+    /// Returns the encrypted data.
     pub(super) fn of(&self, data: &[Bytes]) -> Bytes {
         let mut sealed = BytesMut::with_capacity(data.iter().map(Bytes::len).sum());
         {
@@ -29,17 +29,18 @@ impl Sealing {
         sealed.freeze()
     }
 
-    /// Encrypts in place.
+    /// Encrypts `data` in place.
     pub(crate) fn work(&self, data: &mut [u8]) {
         let _scope = cost::work(Work::Crypto);
         if self.volume.encrypt(self.first, self.at.into(), data).is_err() {
-            // What are no blocks of a volume, or of one that was erased, is not shown as it is.
+            // The data are outside the volume, or the volume was erased. Send zeros rather than plaintext.
             data.fill(0);
         }
     }
 
-    /// A part of a command's data that may be cut anywhere, encrypted.
+    /// Encrypts any byte range of a command's data.
     pub(crate) fn part(volume: &KeyedVolume, first: u64, data: &[Bytes], range: Range<u32>) -> Bytes {
+        // XTS encrypts whole cipher blocks, so the range is extended to block boundaries and cut afterwards.
         let start = range.start - range.start % CIPHER_BLOCK;
         let end = range.end.next_multiple_of(CIPHER_BLOCK);
         let whole = slice(data, start as usize, (end - start) as usize);
@@ -50,7 +51,7 @@ impl Sealing {
     }
 }
 
-/// `length` bytes of `pieces` from `offset` on, shared.
+/// Returns `length` bytes of `pieces` from `offset` on, without a copy.
 pub(crate) fn slice(pieces: &[Bytes], offset: usize, length: usize) -> SmallVec<[Bytes; 4]> {
     let (mut skip, mut left) = (offset, length);
     let mut taken = SmallVec::new();
@@ -69,7 +70,7 @@ pub(crate) fn slice(pieces: &[Bytes], offset: usize, length: usize) -> SmallVec<
     taken
 }
 
-/// Bytes of a block of AES.
+/// Bytes of an AES block.
 pub(crate) const CIPHER_BLOCK: u32 = 16;
 
 #[cfg(test)]
@@ -89,7 +90,7 @@ mod tests {
             let part = Sealing::part(&volume, 4, &pieces, start..end);
             assert_eq!(part[..], whole[start as usize..end as usize], "{start}..{end}");
         }
-        // What has no number in a volume is not shown.
+        // Data without a block number in the volume are sent as zeros.
         let sealing = Sealing { volume, first: u64::MAX, at: 0 };
         assert_eq!(sealing.of(&[Bytes::from_static(&[9; 1024])]), [0; 1024][..]);
     }

@@ -26,14 +26,14 @@ use std::sync::{Arc, Mutex};
 pub(crate) const DISK: &str = "nqn.2026-01.test:disk";
 const PORT: u16 = 4420;
 
-/// What is between NVMe/TCP and the wire.
+/// Protocol layers below NVMe/TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layers {
     Tcp,
     Tls,
-    /// TLS that the NICs seal and open.
+    /// TLS with sealing and opening by the NICs.
     TlsNic,
-    /// The same, with keys that change every so many records.
+    /// TLS by the NICs, with a key update every given number of records.
     TlsNicKeys(u64),
 }
 
@@ -54,23 +54,23 @@ pub(crate) struct Bed {
     layers: Layers,
     seed: Seed,
     server: Server,
-    /// Set: streams accepted are reset at once, and so are those there are.
+    /// While set, streams are reset at once, accepted ones and existing ones.
     away: Arc<AtomicBool>,
     resets: Arc<Mutex<u64>>,
 }
 
 impl Bed {
-    /// A target with 8192 blocks of 512 bytes on host 0, reached from host 1 over a wire with `loss`.
+    /// Creates a target with 4 MiB in blocks of 512 bytes on host 0, and a host 1, connected by a wire with `loss`.
     pub(crate) fn new(seed: u64, transport: TransportConfig, layers: Layers, loss: f64) -> Bed {
         Bed::build(seed, transport, layers, loss, NicConfig::default(), None, 512)
     }
 
-    /// One with blocks of other sizes, on as many bytes.
+    /// Creates a testbed with another block size and the same capacity.
     pub(crate) fn of_blocks(seed: u64, block: u32, transport: TransportConfig, layers: Layers, loss: f64) -> Bed {
         Bed::build(seed, transport, layers, loss, NicConfig::default(), None, block)
     }
 
-    /// One with a host whose NIC has room for so many NVMe/TCP contexts.
+    /// Creates a testbed with a host NIC limited to `contexts` NVMe/TCP contexts.
     pub(crate) fn with_contexts(seed: u64, contexts: u32) -> Bed {
         let nic = NicConfig {
             engines: NvmeTcpEngineConfig { contexts, ..NvmeTcpEngineConfig::default() }.into(),
@@ -79,25 +79,25 @@ impl Bed {
         Bed::build(seed, TransportConfig::default(), Layers::Tcp, 0.0, nic, None, 512)
     }
 
-    /// One with NICs that have room for so many contexts; the others are in host memory.
+    /// Creates a testbed with NICs that cache `contexts` contexts and keep the others in host memory.
     pub(crate) fn with_cache(seed: u64, layers: Layers, contexts: usize) -> Bed {
         let nic = NicConfig { context_cache_bytes: contexts * 208, ..NicConfig::default() };
         Bed::build(seed, TransportConfig::default(), layers, 0.0, nic, None, 512)
     }
 
-    /// One with NICs that cut and join up to 256 KiB, and have what they receive wait for more.
+    /// Creates a testbed with NICs that cut and join up to 256 KiB and wait to join more received data.
     pub(crate) fn with_large_nics(seed: u64, layers: Layers, loss: f64) -> Bed {
         let lro_wait = Duration::from_millis(1);
         let nic = NicConfig { tso_max_bytes: 256 << 10, lro_max_bytes: 256 << 10, lro_wait, ..NicConfig::default() };
         Bed::build(seed, TransportConfig::default(), layers, loss, nic, None, 512)
     }
 
-    /// One over a clean wire that is captured.
+    /// Creates a testbed with a captured wire without loss.
     pub(crate) fn captured(seed: u64, transport: TransportConfig, capture: &Capture) -> Bed {
         Bed::build(seed, transport, Layers::Tcp, 0.0, NicConfig::default(), Some(capture.clone()), 512)
     }
 
-    /// The same over other layers.
+    /// Creates a captured testbed over other layers.
     pub(crate) fn captured_over(seed: u64, transport: TransportConfig, layers: Layers, capture: &Capture) -> Bed {
         Bed::build(seed, transport, layers, 0.0, NicConfig::default(), Some(capture.clone()), 512)
     }
@@ -164,7 +164,7 @@ impl Bed {
         let _runs_on = self.bed.host(1).spawn("nvme", task);
     }
 
-    /// A host, whose tasks run.
+    /// Creates a host and runs its tasks.
     pub(crate) fn connect(&self, config: HostConfig) -> Host {
         let (host, tasks) = Host::new(self.connector(), self.timers(), config);
         tasks.into_iter().for_each(|task| self.spawn(task));
@@ -173,7 +173,7 @@ impl Bed {
 
     pub(crate) fn run<T: Send + 'static>(&mut self, future: impl Future<Output = T> + Send + 'static) -> T {
         let running = self.bed.host(1).spawn("application", future);
-        // Timeouts on the way included, but none without an end.
+        // Limits the virtual time, so that a test that hangs fails instead of running forever.
         self.bed.run_within(Duration::from_secs(3600), running)
     }
 
@@ -181,41 +181,41 @@ impl Bed {
         self.bed.counters()
     }
 
-    /// Those of the host alone.
+    /// Returns the counters of the host alone.
     pub(crate) fn host_counters(&self) -> CounterSet {
         let mut set = CounterSet::default();
         self.bed.host(1).count(&mut set);
         set
     }
 
-    /// Resets the host's NIC at each of these times, in milliseconds from now on.
+    /// Resets the host's NIC at these times, in milliseconds from now.
     pub(crate) fn reset_host_at(&self, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
         self.reset_at(1, times, |_| ())
     }
 
-    /// The same, and the NIC then has the key of `volume` again, a while later.
+    /// Resets the host's NIC at these times, and imports the key of `volume` again after each reset.
     pub(crate) fn reset_host_with(&self, volume: Volume, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
         self.reset_at(1, times, move |host| volume.import(host))
     }
 
-    /// Gives the host's NIC the key of `volume`.
+    /// Imports the key of `volume` into the host's NIC.
     pub(crate) fn import(&self, volume: &Volume) {
         volume.import(self.bed.host(1));
     }
 
-    /// The same, from a task.
+    /// Returns a function that imports keys, for use in a task.
     pub(crate) fn importer(&self) -> impl Fn(&Volume) + Send + 'static {
         let host = self.bed.host(1).clone();
         move |volume| volume.import(&host)
     }
 
-    /// Has the host's NIC give a key up.
+    /// Returns a function that removes a key from the host's NIC.
     pub(crate) fn forgetter(&self) -> impl Fn(XtsStage) + Send + 'static {
         let host = self.bed.host(1).clone();
         move |key| host.stack().with_device(|device| device.contexts().unwrap().remove(key.key))
     }
 
-    /// Resets the target's.
+    /// Resets the target's NIC at these times.
     pub(crate) fn reset_target_at(&self, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
         self.reset_at(0, times, |_| ())
     }
@@ -233,14 +233,14 @@ impl Bed {
             for time in times {
                 runtime.sleep_until(start + Duration::from_millis(time)).await;
                 host.reset_device();
-                // Its driver hears of it meanwhile.
+                // The driver notices the reset meanwhile.
                 runtime.sleep(Duration::from_millis(1)).await;
                 then(&host);
             }
         })
     }
 
-    /// Cuts the streams there are at each of these times, in milliseconds from now on.
+    /// Resets the existing streams at these times, in milliseconds from now.
     pub(crate) fn cutter(&self, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
         let (runtime, host, away) = (self.bed.host(0).runtime(), self.bed.host(0).clone(), self.away.clone());
         let times: Vec<u64> = times.into_iter().collect();
@@ -255,7 +255,7 @@ impl Bed {
         })
     }
 
-    /// The target is gone for good after `delay`.
+    /// Makes the target unreachable permanently after `delay`.
     pub(crate) fn go_away_after(&self, delay: Duration) -> JoinHandle<()> {
         let (runtime, away) = (self.bed.host(0).runtime(), self.away.clone());
         self.bed.host(0).spawn("leaver", async move {
@@ -266,7 +266,7 @@ impl Bed {
     }
 }
 
-/// A volume of tenant 7 with a key that is nowhere as a whole but where it is used.
+/// A volume of tenant 7. Its whole key exists in memory only where it is used.
 #[derive(Clone)]
 pub(crate) struct Volume {
     pub(crate) number: u64,
@@ -291,7 +291,7 @@ impl Volume {
         Secret::new((0..64).map(|at| Volume::key_byte(number, at)).collect())
     }
 
-    /// Has `host`'s NIC take the key, and tells the volume.
+    /// Imports the key into the NIC of `host`, and stores its handle in the volume.
     fn import(&self, host: &BedHost) {
         let tenant = WrappingKey { tenant: TENANT, key: Secret::new(vec![9; 32]) };
         let key = host.stack().with_device(|device| {
@@ -301,7 +301,7 @@ impl Volume {
         self.keyed.set_device_key(Some(key));
     }
 
-    /// What the medium is to hold of `data` from block `first` on.
+    /// Encrypts `data` as the medium must hold them from block `first` on.
     pub(crate) fn encrypt(&self, first: u64, data: &mut [u8]) {
         self.keyed.volume().encrypt(first, 0, data).unwrap();
     }
@@ -312,7 +312,7 @@ struct Opens {
     far: std::net::SocketAddr,
     layers: Layers,
     seed: Seed,
-    /// So that no two handshakes draw the same.
+    /// Number of connections, so that no two handshakes draw the same random numbers.
     count: Mutex<u64>,
     resets: Arc<Mutex<u64>>,
 }
@@ -372,7 +372,7 @@ async fn accept(host: BedHost, server: Server, layers: Layers, seed: Seed, away:
     }
 }
 
-/// `count` blocks of 512 bytes, no two the same.
+/// Returns `count` different blocks of 512 bytes.
 pub(crate) fn blocks(count: usize) -> Bytes {
     let mut data = BytesMut::zeroed(count * 512);
     Seed(count as u64).stream("blocks").fill(&mut data);

@@ -1,4 +1,4 @@
-//! A controller made by hand, that answers commands, or does not, as a test says.
+//! A scripted controller that answers commands, or does not, as a test decides.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -18,40 +18,40 @@ use offload_testbed::{BedHost, Testbed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a controller does about a command.
+/// Reaction of the controller to a command.
 #[derive(Clone, Copy)]
 pub(crate) enum Act {
     Answer,
-    /// Before the next one is.
+    /// Answer before the next answer.
     AnswerLate,
-    /// In one go with the next one, after it.
+    /// Answer together with the next answer, after it.
     AnswerAfterNext,
-    /// Before one whose act is this:
+    /// Answer before the answer to a command with [`Act::AnswerHeld`].
     Hold,
     AnswerHeld,
-    /// The connection ends in one go with the answers that are late.
+    /// Send the late answers and end the connection.
     AnswerLateAndClose,
     Refuse(Status),
     Never,
-    /// The connection ends.
+    /// End the connection.
     Close,
 }
 
 type Said = dyn Fn(u32) -> (NamespaceData, Vec<u8>) + Send + Sync;
 type Acts = dyn Fn(u32, u16, &Command) -> Act + Send + Sync;
 
-/// What a controller is like.
+/// A scripted controller.
 pub(crate) struct Faulty {
     pub(crate) data: ControllerData,
     /// MQES.
     pub(crate) entries: u16,
-    /// Given the number of the association (from 1 on), the queue, and the command.
+    /// Reaction, given the number of the association (from 1), the queue, and the command.
     act: Box<Acts>,
-    /// Given the number of the association.
+    /// Number of I/O queues, given the number of the association.
     pub(crate) queues: fn(u32) -> u16,
-    /// What is said of every namespace, and its descriptors; given the number of the association.
+    /// Namespace data and descriptors of every namespace, given the number of the association.
     pub(crate) namespace: Box<Said>,
-    /// Namespaces of the log page of changed ones.
+    /// Contents of the changed-namespace log.
     pub(crate) changed: Vec<u32>,
     associations: AtomicU32,
 }
@@ -71,7 +71,7 @@ impl Faulty {
         Faulty { data, entries: 127, act: Box::new(act), queues: |_| 1, namespace, changed: Vec::new(), associations }
     }
 
-    /// What is sent for a command, and the completion's result.
+    /// Returns the data for a command, and the completion's result.
     fn answer(&self, association: u32, queue: u16, command: &Command) -> (Vec<u8>, u64) {
         let (opcode, word) = (command.opcode(), command.u32(11));
         match AdminOpcode::from_u8(opcode) {
@@ -100,14 +100,14 @@ impl Faulty {
                 list.resize(command.sgl().length as usize, 0);
                 (list, 0)
             }
-            // Also Read, of an I/O queue.
+            // Read has the same opcode as Get Log Page.
             Some(AdminOpcode::GetLogPage) => (vec![0; command.sgl().length as usize], 0),
             _ => (Vec::new(), 0),
         }
     }
 }
 
-/// One connection; `None` when it ends.
+/// Serves one connection. `None` when it ends.
 async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()> {
     let mut receiver = Receiver::new(Side::Controller, Limits { max_in_capsule: 8192, ..Limits::default() });
     let (mut queue, mut association) = (0, faulty.associations.load(Ordering::Relaxed));
@@ -206,7 +206,7 @@ impl Connector for Opens {
     }
 }
 
-/// Runs `test` with a host of the controller; its config is changed first.
+/// Runs `test` with a host connected to the controller. `change` adjusts the host's configuration.
 pub(crate) fn with<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     faulty: Faulty,
     change: impl FnOnce(&mut HostConfig),
@@ -245,21 +245,21 @@ pub(crate) fn is_io(queue: u16, command: &Command, opcode: IoOpcode) -> bool {
     queue > 0 && command.opcode() == opcode as u8
 }
 
-/// An Identify command for this structure of this namespace.
+/// Returns whether `command` is an Identify for this structure of this namespace.
 pub(crate) fn is_identify(queue: u16, command: &Command, cns: u32, namespace: u32) -> bool {
     queue == 0
         && command.opcode() == AdminOpcode::Identify as u8
         && (command.u32(10), command.namespace()) == (cns, namespace)
 }
 
-/// What ends so was for namespace 1, which is another now.
+/// Returns whether a command failed because namespace 1 was replaced.
 pub(crate) fn is_gone<T>(ended: &Result<T, CommandError>) -> bool {
     matches!(ended, Err(CommandError::NamespaceChanged { namespace: 1 }))
 }
 
-/// A namespace as it was at first.
+/// The initial namespace.
 pub(crate) const WAS: NamespaceData = NamespaceData { blocks: 1000, block_shift: 12, nguid: [7; 16] };
-/// Of an Asynchronous Event Request: a notice, of namespaces, about the log page of those that have changed.
+/// Result of an Asynchronous Event Request: notice, namespace attributes changed, log page 04h.
 const NAMESPACES_CHANGED: u64 = 0x04_00_02;
 const CHANGED_NAMESPACES: u8 = 4;
 const PORT: u16 = 4420;

@@ -1,4 +1,4 @@
-//! A host made by hand, that can do what no host should.
+//! A scripted host, which can violate the protocol.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub(crate) const DISK: &str = "nqn.2026-01.test:disk";
 pub(crate) const HOST: &str = "nqn.2026-01.test:host";
 
-/// A target with one disk: 64 blocks of 512 bytes more than 1 MiB.
+/// Creates a target with one disk of 1 MiB and 64 blocks of 512 bytes.
 pub(crate) fn target(transport: TransportConfig) -> Target {
     let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() }).unwrap();
     target.add_subsystem(DISK, None).unwrap();
@@ -28,7 +28,7 @@ pub(crate) fn target(transport: TransportConfig) -> Target {
     target
 }
 
-/// One connection to the target, and the host's side of it.
+/// A connection to the target, and the host's end of it.
 pub(crate) struct Wire {
     pub(crate) connection: Connection,
     pub(crate) framing: Framing,
@@ -36,7 +36,7 @@ pub(crate) struct Wire {
     pub(crate) now: Instant,
 }
 
-/// What came from the controller: the PDU and its data.
+/// A received PDU and its data.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Came(pub(crate) Pdu, pub(crate) Vec<u8>);
 
@@ -47,12 +47,12 @@ impl Wire {
         Wire { connection, framing: Framing::default(), receiver, now: Instant::ZERO }
     }
 
-    /// A connection that is open, with or without digests.
+    /// Opens a connection with or without digests.
     pub(crate) fn open(target: &mut Target, digests: bool) -> Wire {
         Wire::open_as(target, digests, 4)
     }
 
-    /// One of a host that answers so many requests to transfer at a time.
+    /// Opens a connection that allows `requests` outstanding requests to transfer.
     pub(crate) fn open_with_requests(target: &mut Target, requests: u32) -> Wire {
         Wire::open_as(target, false, requests)
     }
@@ -74,7 +74,7 @@ impl Wire {
         wire
     }
 
-    /// An admin queue of a controller that is ready, and the controller's number.
+    /// Opens the admin queue of an enabled controller. Returns the controller's identifier, too.
     pub(crate) fn admin(target: &mut Target) -> (Wire, u16) {
         let mut wire = Wire::open(target, false);
         let completion = wire.connect(target, 0, 0xffff);
@@ -84,7 +84,7 @@ impl Wire {
         (wire, completion.result as u16)
     }
 
-    /// An I/O queue, and the admin queue that has to stay.
+    /// Opens an I/O queue. Returns the admin queue, too, which must be kept alive.
     pub(crate) fn io(target: &mut Target, digests: bool) -> (Wire, Wire) {
         let (admin, controller) = Wire::admin(target);
         let mut wire = Wire::open(target, digests);
@@ -98,7 +98,7 @@ impl Wire {
         self.command(target, command, &data.to_bytes())
     }
 
-    /// Sends a command with in-capsule data, and expects its completion alone.
+    /// Sends a command with in-capsule data, and expects a completion without data.
     pub(crate) fn command(&mut self, target: &mut Target, command: Command, data: &[u8]) -> Completion {
         let command = if data.is_empty() { command } else { command.with_sgl(Sgl::in_capsule(data.len() as u32)) };
         let came = self.send(target, &Pdu::Command(command), data);
@@ -107,7 +107,7 @@ impl Wire {
         *completion
     }
 
-    /// Sends a PDU; returns what comes for it.
+    /// Sends a PDU and returns the received PDUs.
     pub(crate) fn send(&mut self, target: &mut Target, pdu: &Pdu, data: &[u8]) -> Vec<Came> {
         let pieces = self.framing.frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces();
         self.send_bytes(target, &pieces.collect::<Vec<_>>().concat())
@@ -121,7 +121,7 @@ impl Wire {
         self.collect()
     }
 
-    /// What the controller has to say.
+    /// Collects the PDUs from the controller.
     pub(crate) fn collect(&mut self) -> Vec<Came> {
         let mut came = Vec::new();
         while let Some(pdu) = self.connection.poll_transmit() {
@@ -173,7 +173,7 @@ pub(crate) fn property_get(offset: u32) -> Command {
     Command::fabrics(FabricsType::PropertyGet, 21).with_u32(11, offset)
 }
 
-/// Two I/O queues of one controller, and its admin queue.
+/// Opens two I/O queues of one controller. Returns the admin queue, too.
 pub(crate) fn two_queues(target: &mut Target) -> (Wire, [Wire; 2], u16) {
     let (admin, controller) = Wire::admin(target);
     let queues = [1, 2].map(|queue| {
@@ -184,7 +184,7 @@ pub(crate) fn two_queues(target: &mut Target) -> (Wire, [Wire; 2], u16) {
     (admin, queues, controller)
 }
 
-/// Sends a PDU without doing the work that it makes.
+/// Sends a PDU without running the resulting jobs.
 pub(crate) fn send_only(wire: &mut Wire, target: &mut Target, pdu: &Pdu, data: &[u8]) {
     let bytes = wire.framing.frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat();
     wire.connection.handle_segment(wire.now, segment(&bytes), target);

@@ -1,4 +1,4 @@
-//! Disks of targets under test.
+//! Storage for targets under test.
 
 use super::DISK;
 use bytes::Bytes;
@@ -8,12 +8,12 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A disk that counts what is asked of it.
+/// Storage that counts writes and flushes.
 #[derive(Default)]
 pub(crate) struct Counting {
     pub(crate) writes: AtomicU64,
     pub(crate) flushes: AtomicU64,
-    /// Nothing can be flushed any more.
+    /// Flushes fail.
     pub(crate) is_broken: AtomicBool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn counting_target() -> (Target, Arc<Counting>) {
     (target, storage)
 }
 
-/// A disk that does something else first when it is written to or flushed, and counts flushes.
+/// Storage that counts flushes and calls a hook before the next write or flush.
 pub(crate) struct Hooked {
     memory: MemoryStorage,
     pub(crate) hook: Mutex<Option<Hook>>,
@@ -105,7 +105,7 @@ pub(crate) fn hooked_target() -> (Target, Arc<Hooked>) {
     (target, storage)
 }
 
-/// A disk of 1 GiB that only flushes wait for. What is read from it takes memory of its own, as it does from a file.
+/// Storage of 1 GiB that blocks like a file. Data read from it occupy memory of their own.
 pub(crate) struct File;
 
 impl Storage for File {

@@ -1,15 +1,15 @@
-//! A command's data, as they come.
+//! Received data of a command.
 //!
-//! Invariant: what they take is what was charged for: large pieces stay in the buffers they were received in, if those can
-//! be charged as a whole; all others are copied into buffers that are full before the next is begun. However a host cuts
-//! its data, and whatever it sends between them, it cannot make them take more.
+//! Invariant: the data occupy no more memory than was charged. Large pieces stay in their receive buffers if the whole
+//! buffer can be charged. Smaller pieces are copied into buffers that are filled completely before the next one is
+//! allocated. A host therefore cannot increase the memory by cutting its data, or by sending other PDUs in between.
 
 use crate::namespace::Pieces;
 use bytes::{Bytes, BytesMut};
 use offload_api::RxBuf;
 use offload_base::cost::{self, Work};
 
-/// Data in pieces, each at its offset.
+/// Data in pieces with their offsets.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     pieces: Vec<Piece>,
@@ -23,15 +23,16 @@ struct Piece {
 
 #[derive(Debug)]
 enum Data {
-    /// As it came.
+    /// A received buffer, not copied.
     Kept(Bytes),
-    /// Copied, up to so many bytes.
+    /// A copy, and the capacity of its buffer.
     Copied(BytesMut, usize),
 }
 
 impl Gathered {
-    /// Takes the bytes at `offset`, which came in a buffer of at most `buffer` bytes: a piece of it may be all that keeps
-    /// it. Those that follow them go up to `end`; `keep` says whether so many bytes more may be held.
+    /// Adds `data` at `offset`. The data arrived in a buffer of up to `buffer` bytes, which a piece may keep alive as a
+    /// whole. Consecutive data will follow up to `end`. `keep` charges additional bytes and returns whether the charge
+    /// succeeded.
     pub(super) fn take(
         &mut self,
         mut offset: u32,
@@ -40,6 +41,8 @@ impl Gathered {
         buffer: usize,
         mut keep: impl FnMut(usize) -> bool,
     ) {
+        // Copies into a partly filled buffer first, even if the piece is large: otherwise small pieces between large
+        // ones would leave many buffers half empty.
         while !data.is_empty() {
             if let Some((copied, room)) = self.pieces.iter_mut().rev().find_map(|piece| piece.room_at(offset)) {
                 let taken = room.min(data.len());
@@ -59,12 +62,12 @@ impl Gathered {
         }
     }
 
-    /// Nobody wants them.
+    /// Drops all data.
     pub(super) fn clear(&mut self) {
         self.pieces.clear();
     }
 
-    /// All of them, in order.
+    /// Returns all data in order.
     pub(super) fn finish(&mut self) -> Pieces {
         let mut pieces = core::mem::take(&mut self.pieces);
         pieces.sort_by_key(|piece| piece.offset);
@@ -77,7 +80,7 @@ impl Gathered {
 }
 
 impl Piece {
-    /// The buffer that the byte at `offset` belongs in, and how many more.
+    /// Returns the buffer that continues at `offset`, and its free bytes.
     fn room_at(&mut self, offset: u32) -> Option<(&mut BytesMut, usize)> {
         match &mut self.data {
             Data::Copied(bytes, most) if self.offset + bytes.len() as u32 == offset && bytes.len() < *most => {
@@ -89,9 +92,9 @@ impl Piece {
     }
 }
 
-/// A piece of so many bytes is worth its buffer: it is a TLS record's content.
+/// Minimum size of a piece that is worth keeping its buffer: the content of a TLS record.
 const KEPT: usize = 16 << 10;
-/// Bytes of a buffer that is copied into.
+/// Bytes of a buffer for copies.
 const COPIED: usize = 64 << 10;
 
 #[cfg(test)]
@@ -102,7 +105,7 @@ mod tests {
     const BUFFER: usize = 128 << 10;
 
     proptest! {
-        /// Two requests that are answered by turns, in pieces of any size.
+        /// Two requests answered alternately, in pieces of random size.
         #[test]
         fn data_are_whole_however_they_come(
             cuts in prop::collection::vec((any::<bool>(), prop_oneof![1usize..9, 1usize..70_000]), 1..200),

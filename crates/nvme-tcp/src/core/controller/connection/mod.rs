@@ -1,13 +1,15 @@
-//! One connection of a controller, which is one queue: PDUs in, PDUs and work out.
+//! A connection of a controller, which is one queue: PDUs in, PDUs and jobs out.
 //!
-//! Invariants: a command identifier is in use from its capsule to its completion. Data are taken only where they were
-//! asked for: every H2CData byte lies where the next byte of an outstanding request does. What a host can make the
-//! connection hold is bounded: commands by the queue's entries, their data by the budget and the capsule size, answers
-//! it does not take by the budget and one answer. What all hosts together can make the target hold is bounded by its
-//! memory. When a Disconnect is answered, nothing is under way for the queue; when a Connect is, nothing of the queue's
-//! earlier connections.
+//! Invariants:
+//! - A command identifier is in use from the command's capsule to its completion.
+//! - Data are accepted only where requested: every H2CData byte is the next byte of an outstanding request.
+//! - A host cannot make the connection hold unlimited memory. The queue's entries limit the commands, the budget and
+//!   the capsule size limit their data, and the budget plus one answer limits unsent answers. The target's memory
+//!   limits all hosts together.
+//! - When a Disconnect is answered, no command of the queue is running. When a Connect is answered, no command of the
+//!   queue's earlier connections is running.
 //!
-//! - `data`: what hosts send for their commands; `gathered`: how it is kept; `execution`: commands whose data are here.
+//! Modules: `data`: requests for data; `gathered`: received data; `execution`: execution and completion of commands.
 
 mod data;
 mod execution;
@@ -32,7 +34,7 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Names a connection of a [`Target`].
+/// Identifier of a connection of a [`Target`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub(super) u64);
 
@@ -75,72 +77,72 @@ pub struct Connection {
     receiver: Receiver,
     framing: Framing,
     state: State,
-    /// There was no memory for it.
+    /// The target had no memory for this connection.
     refused: bool,
-    /// When the host has to have connected.
+    /// Time by which the host must have sent its Connect. `None` once it has.
     deadline: Option<Instant>,
-    /// Requests to transfer a command may have outstanding.
+    /// Maximum number of outstanding requests to transfer of a command.
     requests_each: u32,
     queue: Option<Queue>,
     commands: BTreeMap<u16, Incoming>,
-    /// By TTAG, up to the greatest that was in use.
+    /// Requests by TTAG, up to the highest tag ever used.
     requests: Vec<Option<Request>>,
     free_tags: Vec<u16>,
-    /// Commands whose data are still to be asked for, in the order they came.
+    /// Commands with data still to be requested, in order of arrival.
     unasked: VecDeque<u16>,
-    /// Bytes of all commands that were asked for data.
+    /// Total size of the commands that were admitted, that is, requested data for.
     asked_bytes: usize,
-    /// Where the data being received go.
+    /// Data bytes received so far.
     receiving: Option<Receiving>,
     /// Bytes of data received so far.
     received: u64,
     jobs: VecDeque<Job>,
-    /// An I/O queue's: what it has under way.
+    /// The running commands of an I/O queue. `None` for other queues.
     work: Option<Arc<Work>>,
-    /// Jobs given out that are not back.
+    /// Jobs handed out and not completed.
     jobs_out: usize,
-    /// A Connect that is answered when what earlier connections of the queue left under way is over.
+    /// The identifier of an unanswered Connect, and the earlier commands of the queue that must end first.
     connecting: Option<(u16, AllUnderWay)>,
-    /// Bytes being read, and read but not sent.
+    /// Bytes of reads that are running, or read and not yet sent.
     read_bytes: usize,
     out: VecDeque<WirePdu>,
-    /// Of all in `out`.
+    /// Bytes of all PDUs in `out`.
     out_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Waits for ICReq.
+    /// Waiting for ICReq.
     Opening,
     Open,
-    /// A Disconnect, the command named, waits for what runs.
+    /// Waiting for running jobs before the Disconnect with this identifier is answered.
     Disconnecting(u16),
-    /// Sends what is left, then closes.
+    /// Sending the queued PDUs, then closing.
     Closing,
 }
 
-/// A command without its completion.
+/// A command that is not completed.
 #[derive(Debug)]
 struct Incoming {
     command: Command,
-    /// How many came to the queue before it.
+    /// Number of commands received on the queue before this one.
     number: u64,
-    /// The error found before its data came.
+    /// Error found before the data arrived.
     refused: Option<Status>,
     data: Gathered,
-    /// The memory that its data take.
+    /// Memory charged for the data.
     charge: Option<Charge>,
-    /// Bytes expected, asked for, and received.
+    /// Bytes expected, requested, and received.
     total: u32,
     asked: u32,
     received: u32,
     outstanding: u32,
     admitted: bool,
-    /// At work: everything is there.
+    /// All data are present and execution has begun.
     started: bool,
 }
 
-/// An R2T that is being answered.
+/// An outstanding R2T.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     command: u16,
@@ -150,12 +152,12 @@ struct Request {
 
 #[derive(Clone, Copy, Debug)]
 struct Receiving {
-    /// `None`: of a PDU whose data nobody wants.
+    /// The command; `None` if the data are to be discarded.
     command: Option<u16>,
     offset: u32,
-    /// Where what was asked for ends.
+    /// End of the requested range.
     end: u32,
-    /// The request these data answer.
+    /// TTAG of the answered request.
     tag: Option<u16>,
 }
 
@@ -190,38 +192,38 @@ impl Connection {
         }
     }
 
-    /// One that there is no room for: it closes at once.
+    /// Marks the connection as refused for lack of memory. It closes at once.
     pub(super) fn refused(self) -> Connection {
         Connection { state: State::Closing, refused: true, ..self }
     }
 
-    /// Whether there was no memory for it: there is nothing to be told to its host, and its stream is best reset.
+    /// Returns whether the target had no memory for the connection. The host cannot be told why; reset the stream.
     pub fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// Tests whether the host has opened a queue by a Connect.
+    /// Returns whether the host has opened a queue by a Connect.
     pub fn is_connected(&self) -> bool {
         self.queue.is_some()
     }
 
-    /// Whether its host was asked for data that have not come.
+    /// Returns whether requested data have not arrived.
     pub(crate) fn expects_data(&self) -> bool {
         self.state == State::Open && self.free_tags.len() < self.requests.len()
     }
 
-    /// Bytes of data that its host has sent so far.
+    /// Returns the number of data bytes received so far.
     pub(crate) fn data_received(&self) -> u64 {
         self.received
     }
 
-    /// By which [`Target::take_wakeups`] names it.
+    /// Returns the identifier, as in [`Target::take_wakeups`].
     pub fn id(&self) -> ConnectionId {
         self.id
     }
 
-    /// Takes the next range of the stream. What is in it after [`wants_input`](Self::wants_input) has become false is
-    /// heeded by [`resume`](Self::resume).
+    /// Handles the next range of the stream. If [`wants_input`](Self::wants_input) becomes false within the range, the
+    /// rest waits for [`resume`](Self::resume).
     pub fn handle_segment(&mut self, now: Instant, segment: RxSegment, target: &mut Target) {
         if matches!(self.state, State::Disconnecting(_) | State::Closing) {
             return;
@@ -230,7 +232,7 @@ impl Connection {
         self.resume(now, target);
     }
 
-    /// Goes on with what was received, once answers have gone that it waited for.
+    /// Continues with received data that waited until answers were sent.
     pub fn resume(&mut self, now: Instant, target: &mut Target) {
         while self.wants_input() {
             match self.receiver.poll().and_then(|received| self.handle_received(now, received, target)) {
@@ -245,14 +247,14 @@ impl Connection {
         }
     }
 
-    /// The stream has ended, or was lost.
+    /// Handles the end or the loss of the stream.
     pub fn handle_end(&mut self, target: &mut Target) {
         self.close(target);
         self.out.clear();
         self.out_bytes = 0;
     }
 
-    /// Does what is due at `now`.
+    /// Handles expired deadlines.
     pub fn handle_timeout(&mut self, now: Instant, target: &mut Target) {
         if let Some(queue) = self.queue.filter(|queue| queue.id == 0)
             && let Some(session) = target.sessions.get_mut(&queue.controller)
@@ -264,7 +266,7 @@ impl Connection {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// Returns when [`handle_timeout`](Self::handle_timeout) must be called.
     pub fn next_event(&self, target: &Target) -> Option<Instant> {
         if self.state == State::Closing {
             return None;
@@ -274,7 +276,7 @@ impl Connection {
         time::earliest(self.deadline, alive)
     }
 
-    /// Something happened to the target that concerns this connection.
+    /// Handles a wakeup: an event of the target that concerns this connection.
     pub fn handle_wakeup(&mut self, target: &mut Target) {
         let Some(queue) = self.queue else { return };
         let session = target.sessions.get_mut(&queue.controller);
@@ -296,12 +298,12 @@ impl Connection {
         self.abort_some(target);
         self.ask();
         if self.unasked.is_empty() && self.jobs.is_empty() {
-            // The commands that it waited for are over.
+            // The commands that waited for memory are over, so the account's place in the line is no longer needed.
             self.account.stop_waiting();
         }
     }
 
-    /// The next PDU to send.
+    /// Returns the next PDU to send.
     pub fn poll_transmit(&mut self) -> Option<WirePdu> {
         let pdu = self.out.pop_front()?;
         self.out_bytes -= pdu.len() as usize;
@@ -309,21 +311,21 @@ impl Connection {
         Some(pdu)
     }
 
-    /// The next piece of work; it comes back by [`complete`](Self::complete).
+    /// Returns the next job. Return its result with [`complete`](Self::complete).
     pub fn poll_job(&mut self) -> Option<Job> {
         let reads = self.jobs.front()?.reads;
-        // Others want to use the storage, too.
+        // Limited, so that one queue leaves storage time to the others.
         if self.jobs_out >= JOBS_OUT {
             return None;
         }
-        // A host that does not take what it reads is not read for; but one read is always possible.
+        // If the host does not take its answers, no more is read for it. One read is always allowed, whatever its size.
         if self.read_bytes > 0 && self.read_bytes + reads > self.config.budget {
             return None;
         }
         let charge = if reads > 0 { Some(self.account.take_or_wait(reads)?) } else { None };
         let command = self.jobs.front()?.command;
         let running = match self.work.as_ref().map(|work| work.begin(command)) {
-            // The controller is gone, as this connection is about to hear.
+            // The session has ended; this connection will be woken and close.
             Some(None) => {
                 self.jobs.clear();
                 return None;
@@ -335,7 +337,7 @@ impl Connection {
         self.jobs.pop_front().map(|job| Job { running, charge: charge.or(job.charge), ..job })
     }
 
-    /// Takes work back.
+    /// Takes the result of a job.
     pub fn complete(&mut self, now: Instant, done: Done, target: &mut Target) {
         let _later = now;
         self.jobs_out = self.jobs_out.saturating_sub(1);
@@ -347,8 +349,8 @@ impl Connection {
         if let Some(queue) = self.queue.filter(|queue| queue.id == 0)
             && let Some(session) = target.sessions.get_mut(&queue.controller)
         {
-            // What an admin queue does to namespaces is to flush them at a shutdown. If that fails, the command's status
-            // tells; it would fail again, so there is nothing for a host to wait for.
+            // The only job of an admin queue is the flush of a shutdown. Shutdown completes even if the flush failed:
+            // the command's status reports the failure, and waiting would not help.
             session.shut_down();
         }
         if status.is_success() && !data.is_empty() {
@@ -359,23 +361,24 @@ impl Connection {
         self.finish_disconnect(target);
     }
 
-    /// Nothing more is received; once [`poll_transmit`](Self::poll_transmit) has nothing left, the stream can go.
+    /// Returns whether the connection receives no more. The stream can be closed once
+    /// [`poll_transmit`](Self::poll_transmit) returns `None`.
     pub fn is_closing(&self) -> bool {
         self.state == State::Closing
     }
 
-    /// Whether everything was taken by [`poll_transmit`](Self::poll_transmit).
+    /// Returns whether all PDUs were taken by [`poll_transmit`](Self::poll_transmit).
     pub fn is_drained(&self) -> bool {
         self.out.is_empty()
     }
 
-    /// Whether all that was received is answered, and every answer was taken by [`poll_transmit`](Self::poll_transmit). A
-    /// command whose data have not come is not waited for.
+    /// Returns whether no job is waiting or running, and all answers were taken by
+    /// [`poll_transmit`](Self::poll_transmit). Commands that wait for their data do not count.
     pub fn is_idle(&self) -> bool {
         self.jobs.is_empty() && self.jobs_out == 0 && self.out.is_empty()
     }
 
-    /// True while more should be received: a host that sends commands faster than it takes the answers is waited for.
+    /// Returns whether more should be received. False while the host does not take its answers.
     pub fn wants_input(&self) -> bool {
         let listens = matches!(self.state, State::Opening | State::Open) && self.connecting.is_none();
         let is_io = self.work.is_some();
@@ -383,7 +386,7 @@ impl Connection {
         listens && self.out.len() < OUT_PDUS && self.out_bytes <= most
     }
 
-    /// Returns whether there may be more.
+    /// Returns whether to continue polling the receiver.
     fn handle_received(
         &mut self,
         now: Instant,
@@ -391,6 +394,7 @@ impl Connection {
         target: &mut Target,
     ) -> Result<bool, FatalError> {
         match received {
+            // A PDU that is not allowed in this state is a fatal sequence error (3.5).
             None => return Ok(false),
             Some(Received::Header { pdu, data }) => match (self.state, pdu) {
                 (State::Opening, Pdu::InitializeRequest(request)) => self.initialize(&request, target)?,
@@ -412,6 +416,7 @@ impl Connection {
         if request.alignment > MAX_ALIGNMENT {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 10));
         }
+        // ICReq is the first sign of a real host, so the full cost of a connection is charged only here.
         if !self.account.promise(STREAM_BYTES, STREAM_DATA) {
             target.refused_connections += 1;
             self.refused = true;
@@ -455,9 +460,10 @@ impl Connection {
             return Ok(());
         }
         let refused = self.refusal(now, &command, target);
-        // Data in capsules come unasked: there is room for as many as the queue has entries.
+        // In-capsule data arrive unrequested: the queue's memory covers one capsule for each entry.
         let charge = (data > 0).then(|| self.account.keep());
         let number = self.work.as_ref().map_or(0, |work| work.receive());
+        // A refused command must not be asked for data: the host would send data that nobody reads.
         let is_asked = data == 0 && refused.is_none() && command.transfer() == Transfer::ToController;
         let total = if is_asked { command.sgl().length } else { data };
         let incoming = Incoming {
@@ -490,10 +496,12 @@ impl Connection {
         let unsupported = |at| Err(self.fatal(FatalStatus::UnsupportedParameter, at));
         let entries = self.queue.map_or(1, |queue| usize::from(queue.entries));
         if self.commands.len() >= entries {
-            // More than the queue has room for.
+            // More commands than the queue has entries.
             return Err(self.fatal(FatalStatus::SequenceError, 0));
         }
         let (sgl, transfer) = (command.sgl(), command.transfer());
+        // An SGL type that the transport does not support makes the amount of data unknown, which is fatal to the
+        // stream (3.3.2).
         let in_capsule = sgl.kind() == Some(SglKind::InCapsule);
         if transfer != Transfer::None && sgl.kind().is_none() && sgl.length > 0 {
             return unsupported(8 + 39);
@@ -510,15 +518,15 @@ impl Connection {
         if sgl.length != data { unsupported(8 + 32) } else { Ok(()) }
     }
 
-    /// Returns the error with which a command ends without being carried out.
+    /// Returns the error with which a command ends without being executed.
     fn refusal(&self, now: Instant, command: &Command, target: &mut Target) -> Option<Status> {
         let (sgl, transfer) = (command.sgl(), command.transfer());
         let in_capsule = sgl.kind() == Some(SglKind::InCapsule);
         match self.expected_data(now, command, target) {
             Err(status) => Some(status),
-            // NVMe over Fabrics knows no PRPs.
+            // NVMe over Fabrics does not support PRPs.
             Ok(_) if command.flags() & DATA_POINTER != SGL => Some(Status::INVALID_FIELD),
-            // The length of the data is in the PDU's header, so that the stream goes on.
+            // The PDU header carries the length of the data, so the stream stays in order.
             Ok(_) if in_capsule && sgl.address != 0 => Some(Status::INVALID_SGL_OFFSET),
             Ok(expected) if transfer == Transfer::ToController && expected != sgl.length => {
                 Some(Status::INVALID_SGL_LENGTH)
@@ -528,7 +536,7 @@ impl Connection {
         }
     }
 
-    /// Bytes of data the command has to come with, or what is wrong with it.
+    /// Returns the number of data bytes that must come with the command, or an error in the command.
     fn expected_data(&self, now: Instant, command: &Command, target: &mut Target) -> Result<u32, Status> {
         if command.opcode() == AdminOpcode::Fabrics as u8 {
             return match FabricsType::from_u8(command.fabrics_type()) {
@@ -564,7 +572,7 @@ impl Connection {
         self.out.push_back(pdu);
     }
 
-    /// Ends the connection once what is queued was sent, and the controller if this is its admin queue.
+    /// Closes the connection after sending the queued PDUs. Ends the controller if this is its admin queue.
     fn close(&mut self, target: &mut Target) {
         if self.state == State::Closing {
             return;
@@ -583,42 +591,42 @@ impl Connection {
         }
     }
 
-    /// An error about the field at `offset` of the PDU received last.
+    /// Returns an error about the field at `offset` of the last PDU.
     fn fatal(&self, status: FatalStatus, offset: u32) -> FatalError {
         FatalError::new(status, offset, self.receiver.header())
     }
 }
 
-/// Memory that the entries of an I/O queue take at most: their commands and answers, and the data in their capsules.
+/// Returns the maximum memory of an I/O queue's entries: commands, answers, and in-capsule data.
 pub(super) const fn queue_bytes(entries: u16, in_capsule: u32) -> usize {
     QUEUE_BYTES + entries as usize * (ENTRY_BYTES + in_capsule as usize)
 }
 
 /// Bytes that a stream costs before its host has sent an ICReq.
 pub(super) const OPENING_BYTES: usize = 8 << 10;
-/// Bytes that a connection costs at most from then on: the buffer it is received in, and answers that its host has not taken.
+/// Maximum bytes that a connection costs after ICReq: its receive buffer, and answers that the host has not taken.
 pub(super) const STREAM_BYTES: usize = 128 << 10;
-/// Data of a command on a queue that is no I/O queue, twice over.
+/// Bytes promised for data of commands on a connection without an I/O queue: two of the largest capsules.
 pub(super) const STREAM_DATA: usize = 16 << 10;
-/// Bytes that an I/O queue costs beside its entries: answers that its host has not taken, requests for data.
+/// Bytes that an I/O queue costs beside its entries: answers that the host has not taken, and requests for data.
 const QUEUE_BYTES: usize = 128 << 10;
-/// Bytes that an entry costs: a command with its place in a tree and a queue, which may both be half empty, and its job or its
-/// answer.
+/// Bytes that an entry costs: a command with its place in a tree and a queue, which may both be half empty, and its job
+/// or its answer.
 const ENTRY_BYTES: usize = 2 * (size_of::<Incoming>() + size_of::<Job>()) + 64;
-/// Admin and Fabrics commands may always have this much data in their capsule (3.3.2.1).
+/// Bytes of in-capsule data that Admin and Fabrics commands may always have (3.3.2.1).
 const ADMIN_CAPSULE: u32 = 8192;
-/// HPDA and CPDA go up to here.
+/// Maximum HPDA and CPDA.
 const MAX_ALIGNMENT: u8 = 31;
-/// In which a host has to send ICReq and Connect.
+/// Time within which a host must send ICReq and Connect.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// Jobs of a queue under way at a time.
+/// Maximum number of running jobs of a queue.
 const JOBS_OUT: usize = 128;
-/// PDUs queued at which no more is received.
+/// Number of queued PDUs above which no more is received.
 const OUT_PDUS: usize = 256;
-/// Bytes of answers that a host has not taken at which no more is received from it, but on an I/O queue.
+/// Bytes of unsent answers above which no more is received, except on an I/O queue.
 const ADMIN_ANSWERS: usize = 64 << 10;
 /// FUSE, bits 1:0 of byte 1.
 const FUSED: u8 = 0b11;
-/// PSDT, bits 7:6 of byte 1; 01b: an SGL, and no metadata of their own.
+/// PSDT, bits 7:6 of byte 1; 01b is an SGL without separate metadata.
 const DATA_POINTER: u8 = 0b11 << 6;
 const SGL: u8 = 0b01 << 6;
