@@ -1,23 +1,23 @@
-//! Loads: when packets come, with their sizes and flows. The same seed gives the same load.
+//! Loads: arrival times, sizes and flows of packets. The same seed gives the same load.
 
 use offload_base::{Rng, Seed};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A packet that comes.
+/// An arriving packet.
 ///
 /// See [`Load`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arrival {
-    /// When.
+    /// Time of arrival.
     pub at_ns: f64,
-    /// Its flow.
+    /// Identifier of the flow.
     pub flow: u64,
-    /// How long it is.
+    /// Length in bytes.
     pub bytes: u32,
 }
 
-/// What comes.
+/// A kind of load.
 ///
 /// ```
 /// use crypto_services::Load;
@@ -31,29 +31,29 @@ pub struct Arrival {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Load {
-    /// Packets of 1,464 bytes at random times, always as many.
+    /// Packets of 1,464 bytes with random gaps, at a constant mean rate.
     Steady,
-    /// The same, but half a second at three halves of the rate and half a second at half of it.
+    /// As `Steady`, but alternating half a second at 150 % and half a second at 50 % of the rate.
     Bursty,
-    /// Sizes change: a quarter of a second each of 64 bytes, 512, 1,464 and of all three.
+    /// Changing sizes: a quarter of a second each of 64 bytes, 512, 1,464, and a random mix of all three.
     Mixed,
-    /// Sources of 1,464 bytes that are on for a while and off for longer, by chance. Each sends one packet at least while it is on, so rates below
-    /// 1 Mb/s are exceeded.
+    /// Sources of 1,464-byte packets that are on for a random time and off for longer. Each sends at least one packet
+    /// while on, so low rates below 1 Mb/s are exceeded.
     OnOff,
-    /// 7 packets of 64 bytes to 4 of 594 and one of 1,518.
+    /// Internet mix: 7 packets of 64 bytes to 4 of 594 and one of 1,518.
     Imix,
-    /// Flows of web search: sizes as measured for DCTCP.
+    /// Web search flows, with sizes as measured for DCTCP.
     WebSearch,
-    /// Flows of data mining: sizes as measured for VL2.
+    /// Data mining flows, with sizes as measured for VL2.
     DataMining,
 }
 
 impl Load {
-    /// All of them.
+    /// All loads.
     pub const ALL: [Load; 7] =
         [Load::Steady, Load::Bursty, Load::Mixed, Load::OnOff, Load::Imix, Load::WebSearch, Load::DataMining];
 
-    /// Its name.
+    /// Returns the load's name.
     pub fn name(self) -> &'static str {
         match self {
             Load::Steady => "steady",
@@ -66,15 +66,16 @@ impl Load {
         }
     }
 
-    /// The load of a name.
+    /// Returns the load with this name.
     pub fn named(name: &str) -> Option<Load> {
         Load::ALL.into_iter().find(|load| load.name() == name)
     }
 
-    /// Packets for `seconds`, at `bits_a_second` on average; none at a rate that is infinite or not above 0. Loads of flows come near the rate only in
-    /// the long run, because a few flows have most of the bytes.
+    /// Generates packets for `seconds` at a mean rate of `bits_a_second`; no packets if the rate is infinite or not
+    /// positive. Loads of flows approach the rate only in the long run, because a few flows have most of the bytes.
     pub fn arrivals(self, seed: u64, bits_a_second: f64, seconds: f64) -> Box<dyn Iterator<Item = Arrival>> {
         let rng = Seed(seed).stream(self.name());
+        // An infinite or invalid rate would give gaps of zero and never end.
         let has_rate = bits_a_second > 0.0 && bits_a_second.is_finite();
         let end_ns = if has_rate { 1e9 * seconds } else { f64::NEG_INFINITY };
         let phase = |at_ns: f64, length: f64| (at_ns / (1e9 * length)) as u64;
@@ -91,7 +92,7 @@ impl Load {
                     2 => LARGE,
                     _ => [64, 512, LARGE][rng.below(3) as usize],
                 };
-                // By the mean size of the phase, so that its rate is the load's.
+                // The gap follows the mean size of the phase, so that the phase has the load's rate.
                 let mean = if phase(at, 0.25) % 4 == 3 { (64 + 512 + LARGE) / 3 } else { bytes };
                 (bytes, bits_a_second * f64::from(bytes) / f64::from(mean))
             })),
@@ -110,12 +111,13 @@ impl Load {
     }
 }
 
-/// The time until the next random event, where events are `mean` apart on average.
+/// Draws the time until the next event of a Poisson process with this mean gap.
 fn exponential(rng: &mut Rng, mean: f64) -> f64 {
     -mean * (1.0 - rng.unit()).ln()
 }
 
-/// Random packets: `next` gives the size of the packet after a time, and the rate in bits a second at that time.
+/// Generates packets with exponential gaps. `next` returns the size of the next packet and the present rate in bits per
+/// second.
 fn by_chance(
     mut rng: Rng,
     end_ns: f64,
@@ -129,19 +131,19 @@ fn by_chance(
     })
 }
 
-/// Sources that are on and off.
+/// Sources that alternate between on and off.
 #[derive(Debug)]
 struct OnOff {
     rng: Rng,
     end_ns: f64,
-    /// By their next packet: when, which source, how many of its packets are left.
+    /// Sources by time of the next packet: (time, source, packets left in this burst).
     sources: BinaryHeap<Reverse<(u64, u64, u32)>>,
     gap_ns: f64,
 }
 
 impl OnOff {
     fn new(mut rng: Rng, end_ns: f64, bits_a_second: f64) -> OnOff {
-        // Each is on for a third of its time.
+        // Each source is on for a third of the time.
         let gap_ns = 8e9 * f64::from(LARGE) / (3.0 * bits_a_second / SOURCES as f64);
         let sources = (0..SOURCES).map(|source| {
             let at = rng.below((3.0 * ON_NS) as u64);
@@ -167,12 +169,13 @@ impl Iterator for OnOff {
             }
             left => (exponential(&mut self.rng, self.gap_ns), left - 1),
         };
+        // At least one nanosecond later, so that time always advances.
         self.sources.push(Reverse((at + 1 + pause as u64, source, left)));
         Some(Arrival { at_ns, flow: source, bytes: LARGE })
     }
 }
 
-/// Flows that come by chance, each with its bytes in packets of 1,464 at a tenth of the load's rate.
+/// Flows with random arrivals. Each sends its bytes in packets of 1,464 bytes at a tenth of the load's rate.
 #[derive(Debug)]
 struct Flows {
     rng: Rng,
@@ -181,7 +184,7 @@ struct Flows {
     between_ns: f64,
     gap_ns: f64,
     sizes: &'static [(f64, f64)],
-    /// By their next packet: when, which, bytes left.
+    /// Flows by time of the next packet: (time, flow, bytes left).
     open: BinaryHeap<Reverse<(u64, u64, u64)>>,
     flows: u64,
 }
@@ -218,7 +221,7 @@ impl Iterator for Flows {
     }
 }
 
-/// The size that a `share` of flows does not exceed: straight lines between the published points.
+/// Returns the size that a `share` of flows does not exceed, interpolated between the published points.
 fn quantile(sizes: &[(f64, f64)], share: f64) -> f64 {
     let pair = sizes.windows(2).find(|pair| share <= pair[1].1);
     pair.map_or(sizes[sizes.len() - 1].0, |pair| {
@@ -231,18 +234,18 @@ fn mean(sizes: &[(f64, f64)]) -> f64 {
     sizes.windows(2).map(|pair| (pair[0].0 + pair[1].0) / 2.0 * (pair[1].1 - pair[0].1)).sum()
 }
 
-/// Bytes of a large packet: the poster's.
+/// Bytes of a large packet, as in the poster.
 const LARGE: u32 = 1464;
-/// Flows of loads that say nothing of flows.
+/// Number of flows in loads without a flow model.
 const FLOWS: u64 = 64;
-/// Mean bytes of IMIX (7:4:1).
+/// Mean packet size of IMIX (7:4:1).
 const IMIX_MEAN: f64 = (7.0 * 64.0 + 4.0 * 594.0 + 1518.0) / 12.0;
-/// Sources of [`Load::OnOff`], and for how long one is on, on average.
+/// Number of sources of [`Load::OnOff`], and mean on-time in nanoseconds.
 const SOURCES: u64 = 8;
 const ON_NS: f64 = 3e8;
 
-/// Bytes of flows, and how many of 1 have no more: web search, as measured by Alizadeh and others, "Data Center TCP (DCTCP)", SIGCOMM 2010, in the
-/// points that "pFabric", SIGCOMM 2013, and generators of traffic use.
+/// Cumulative distribution of flow sizes in bytes: web search, measured by Alizadeh et al., "Data Center TCP (DCTCP)",
+/// SIGCOMM 2010, in the points that "pFabric", SIGCOMM 2013, and traffic generators use.
 const WEB_SEARCH: [(f64, f64); 12] = [
     (0.0, 0.0),
     (10e3, 0.15),
@@ -257,8 +260,8 @@ const WEB_SEARCH: [(f64, f64); 12] = [
     (10e6, 0.97),
     (30e6, 1.0),
 ];
-/// Data mining, as measured by Greenberg and others, "VL2", SIGCOMM 2009, in points of the same kind. Flows above 100 MB, two of 100, end there: those of up to
-/// a gigabyte that were measured would be all of a run of seconds.
+/// Data mining, measured by Greenberg et al., "VL2", SIGCOMM 2009, in similar points. Flows above 100 MB, two of 100,
+/// are cut to that size, because measured flows of up to a gigabyte would dominate a run of seconds.
 const DATA_MINING: [(f64, f64); 13] = [
     (0.0, 0.0),
     (180.0, 0.1),
@@ -284,7 +287,7 @@ mod tests {
         for load in Load::ALL {
             let seconds = match load {
                 Load::WebSearch => 60.0,
-                // One of its long flows takes 80 s.
+                // A single long flow takes 80 s.
                 Load::DataMining => 800.0,
                 _ => 8.0,
             };

@@ -1,9 +1,11 @@
-//! "Microservice-based in-network security framework for FPGA NICs" (Hussain and others, a poster): its table, and the line through two rows.
+//! "Microservice-based in-network security framework for FPGA NICs" (Hussain et al., a poster): its table, and the line
+//! through two rows.
 //!
-//! The poster says that the FPGA cuts latency by 88.5 to 97.3 %; its own table gives 88.5 to 96.9. Most of what is cut is the container's network
-//! stack, some 190 us of each row: against the time that the CPU's AES instructions take by themselves, the FPGA takes 9 to 31 times as long.
+//! The poster claims that the FPGA cuts latency by 88.5 to 97.3 %; its table gives 88.5 to 96.9 %. Most of the
+//! reduction is the container's network stack, some 190 us of each row. Compared with the time of the CPU's AES
+//! instructions alone, the FPGA takes 9 to 31 times as long.
 
-/// Latencies of AES-GCM for one size of message, in microseconds.
+/// Latencies of AES-GCM for one message size, in microseconds.
 ///
 /// ```
 /// use crypto_services::published::{ROWS, fpga_line};
@@ -15,23 +17,23 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// Bytes in a message.
+    /// Message size in bytes.
     pub bytes: u32,
-    /// In a container, with AES-NI: ciphering alone.
+    /// Time for encryption alone, in a container with AES-NI.
     pub container_compute: f64,
-    /// In a container, with AES-NI: from end to end.
+    /// End-to-end time in a container with AES-NI.
     pub container: f64,
-    /// By the FPGA, from end to end.
+    /// End-to-end time of the FPGA.
     pub fpga: f64,
 }
 
 impl Row {
-    /// By how much the FPGA is faster than the container from end to end, of 1.
+    /// Returns the share by which the FPGA reduces the container's end-to-end time.
     pub(crate) fn reduction(&self) -> f64 {
         1.0 - self.fpga / self.container
     }
 
-    /// How many times as long as AES-NI alone the FPGA takes.
+    /// Returns the FPGA's time divided by the time of AES-NI alone.
     pub(crate) fn slowdown(&self) -> f64 {
         self.fpga / self.container_compute
     }
@@ -47,31 +49,31 @@ pub const ROWS: [Row; 6] = [
     Row { bytes: 1464, container_compute: 0.93, container: 253.73, fpga: 29.16 },
 ];
 
-/// A latency that grows with the message.
+/// A latency that grows linearly with the message.
 ///
 /// See [`Row`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
-    /// Of an empty message.
+    /// Time for an empty message.
     pub fixed_us: f64,
-    /// Of each byte.
+    /// Time for each byte.
     pub per_byte_ns: f64,
 }
 
 impl Line {
-    /// Through two points of bytes and microseconds.
+    /// Creates the line through two points of bytes and microseconds.
     pub fn through(a: (u32, f64), b: (u32, f64)) -> Line {
         let per_byte_us = (b.1 - a.1) / (f64::from(b.0) - f64::from(a.0));
         Line { fixed_us: a.1 - per_byte_us * f64::from(a.0), per_byte_ns: 1000.0 * per_byte_us }
     }
 
-    /// For a message.
+    /// Returns the time for a message.
     pub fn micros(&self, bytes: u32) -> f64 {
         self.fixed_us + self.per_byte_ns * f64::from(bytes) / 1000.0
     }
 }
 
-/// The FPGA's, from the rows for 64 and 1,464 bytes alone.
+/// Returns the FPGA's line through the rows for 64 and 1,464 bytes.
 pub fn fpga_line() -> Line {
     let [first, .., last] = ROWS;
     Line::through((first.bytes, first.fpga), (last.bytes, last.fpga))
@@ -86,7 +88,7 @@ mod tests {
         let percent =
             |of: fn(f64, f64) -> f64, start: f64| ROWS.iter().map(|row| 100.0 * row.reduction()).fold(start, of);
         assert!((percent(f64::min, 100.0) - 88.5).abs() < 0.05);
-        assert!((percent(f64::max, 0.0) - 96.9).abs() < 0.05, "and not 97.3");
+        assert!((percent(f64::max, 0.0) - 96.9).abs() < 0.05, "the poster claims 97.3");
         let slowest = ROWS.iter().map(Row::slowdown).fold(0.0, f64::max);
         let fastest = ROWS.iter().map(Row::slowdown).fold(f64::MAX, f64::min);
         assert!((fastest - 9.06).abs() < 0.01 && (slowest - 31.35).abs() < 0.01, "{fastest} {slowest}");

@@ -1,4 +1,4 @@
-//! Sessions of a device of services: what their jobs do, and which chains they pass.
+//! Sessions of a device of services, with their ciphers and chains.
 
 use crate::driven::Driven;
 use crate::{ChainId, Cipher, SERVICES, ServiceSpec, Suite};
@@ -11,11 +11,11 @@ use offload_transforms::{Aead, Hash, Order, Session, Transform};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Sessions, and the device that has them.
+/// The sessions of a device, and the device.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     pub(crate) device: Driven,
-    /// By tenant and suite: out, in.
+    /// Chains for sealing and for opening, by tenant and suite.
     chains: HashMap<(u16, Suite), [ChainId; 2]>,
     pub(crate) slots: Slots<Arc<Cell>>,
     most: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Sessions {
     news: VecDeque<ContextNews>,
 }
 
-/// A session: its work, and its chains out and in.
+/// A session: its cipher, and its chains for sealing and for opening.
 #[derive(Debug)]
 pub(crate) struct Cell {
     pub(crate) work: Work,
@@ -37,7 +37,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Does a job.
+    /// Executes a job.
     pub(crate) fn done(&self, mut job: Job) -> Done {
         let outcome = match self {
             Work::Transform(session) => perform(session, &mut job),
@@ -47,7 +47,7 @@ impl Work {
     }
 }
 
-/// A job by a suite's cipher.
+/// Executes a job with a suite's cipher.
 fn run(cipher: &Cipher, job: &mut Job) -> Outcome {
     let mut packet = Vec::with_capacity(job.source_len() + TAG_MAX);
     job.source.iter().for_each(|piece| packet.extend_from_slice(piece));
@@ -59,10 +59,13 @@ fn run(cipher: &Cipher, job: &mut Job) -> Outcome {
         }
         Way::Undo => {}
     }
+    // A suite leaves nothing behind if it cannot seal a packet. Only a 5G cipher may seal an empty packet to an empty
+    // one.
     let may_be_empty = consumed == 0 && matches!(cipher.suite(), Suite::Nea(_));
     if packet.is_empty() && !may_be_empty && job.way == Way::Apply {
         return Outcome::failed(JobStatus::Length);
     }
+    // Checked before anything is written, so that a failed job leaves the target unchanged.
     if job.target.capacity() - job.target.len() < packet.len() {
         return Outcome::failed(JobStatus::OutOfSpace);
     }
@@ -93,6 +96,7 @@ impl Contexts for Sessions {
                 Some((work, spec.suite, spec.tenant, spec.share))
             }),
         };
+        // The spec goes back to the caller, who may try another device.
         let Some((work, suite, tenant, share)) = made else { return Err((Refused::Unsupported, new.spec)) };
         let session = self.chains(tenant, suite, share).map(|chains| Arc::new(Cell { work, chains }));
         let handle = session.and_then(|session| self.slots.insert(session).ok());
@@ -102,7 +106,7 @@ impl Contexts for Sessions {
         Ok(handle)
     }
 
-    /// A job has no buffers to place: the pieces go home at once.
+    /// Ignores the pieces, because a job has no buffers to place. Dropping the pieces returns them.
     fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>, _: Option<Spec>) {}
 
     fn remove(&mut self, context: Handle) {
@@ -118,7 +122,7 @@ impl Contexts for Sessions {
 }
 
 impl Sessions {
-    /// None yet, and room for `most`.
+    /// Creates an empty table with room for `most` sessions.
     pub(crate) fn new(device: Driven, most: u32) -> Sessions {
         Sessions {
             device,
@@ -130,7 +134,8 @@ impl Sessions {
         }
     }
 
-    /// A tenant's chains of a suite, out and in. `None`: the device has no room for their services, or for more chains.
+    /// Returns a tenant's chains of a suite for sealing and opening. `None` if their services, or another chain, do not
+    /// fit.
     fn chains(&mut self, tenant: u16, suite: Suite, share: u32) -> Option<[ChainId; 2]> {
         if let Some(chains) = self.chains.get(&(tenant, suite)) {
             return Some(*chains);
@@ -138,7 +143,8 @@ impl Sessions {
         if self.chains.len() >= CHAINS_MAX || self.open >= self.most {
             return None;
         }
-        // The way in needs all services of the way out, and so goes first: what it leaves room for is enough.
+        // Opening needs all services of sealing and one more. If the chain for opening fits, the other one fits as
+        // well.
         let back = self.device.fabric.add_chain(suite.graph(crate::Way::Undo), share).ok()?;
         let out = self.device.fabric.add_chain(suite.graph(crate::Way::Apply), share).ok()?;
         self.chains.insert((tenant, suite), [out, back]);
@@ -146,7 +152,7 @@ impl Sessions {
     }
 }
 
-/// The suite that does a transform.
+/// Returns the suite for a transform.
 fn suite_of(transform: &Transform) -> Option<Suite> {
     match transform {
         Transform::Aead { aead: Aead::Aes128Gcm, .. } => Some(Suite::Aes128Gcm),
@@ -166,7 +172,7 @@ fn suite_of(transform: &Transform) -> Option<Suite> {
 const AEADS: [Aead; 3] = [Aead::Aes128Gcm, Aead::Aes256Gcm, Aead::ChaCha20Poly1305];
 const OF_TRANSFORMS: u8 = 0;
 const OF_SUITES: u8 = 1;
-/// Tenants' suites, each of which has places at each service.
+/// Maximum number of chains of all tenants, because each has places at each service.
 const CHAINS_MAX: usize = 256;
-/// The longest thing that a suite appends: padding and a MAC.
+/// Maximum bytes that a suite appends: padding and a MAC.
 const TAG_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! Ciphers by name: the graph that each of them is, and the bytes it makes.
+//! Ciphers by name: their graphs and their bytes.
 
 use crate::primitives::{AesBlocks, Block, Ghash, chacha, counters, poly1305, tags_equal, xor};
 use crate::{Graph, Service, Step};
@@ -7,7 +7,7 @@ use cellular_crypto::{Algorithm, Iv, Key, TagLen};
 use core::fmt;
 use offload_transforms::{Hash, Order, Parameters, Secret, Session, Transform, Way};
 
-/// A cipher that services make.
+/// A cipher made of services.
 ///
 /// ```
 /// use crypto_services::{Suite, Way};
@@ -29,24 +29,24 @@ pub enum Suite {
     Aes256Gcm,
     /// ChaCha20-Poly1305.
     ChaCha20Poly1305,
-    /// AES-128-CBC and HMAC-SHA1, in TLS 1.2's order.
+    /// AES-128-CBC and HMAC-SHA1 in the order of TLS 1.2, MAC-then-encrypt.
     Aes128CbcSha,
-    /// AES-256-CBC and HMAC-SHA1, in TLS 1.2's order.
+    /// AES-256-CBC and HMAC-SHA1 in the order of TLS 1.2, MAC-then-encrypt.
     Aes256CbcSha,
-    /// The same with 128 bits, encrypted first (RFC 7366).
+    /// AES-128-CBC and HMAC-SHA1, encrypt-then-MAC (RFC 7366).
     Aes128CbcShaEtm,
-    /// And with 256 bits.
+    /// AES-256-CBC and HMAC-SHA1, encrypt-then-MAC.
     Aes256CbcShaEtm,
-    /// AES-128-GCM and the mask for a header, as QUIC has it.
+    /// AES-128-GCM with QUIC's header mask.
     QuicAes128Gcm,
-    /// A cipher of 5G, by its number: 1 to 6.
+    /// A 5G cipher by number, 1 to 6.
     Nea(u8),
-    /// An integrity algorithm of 5G, by its number: 1 to 6. A MAC of four bytes follows the data.
+    /// A 5G integrity algorithm by number, 1 to 6. A MAC of four bytes follows the data.
     Nia(u8),
 }
 
 impl Suite {
-    /// All of them.
+    /// All suites.
     pub const ALL: [Suite; 20] = [
         Suite::Aes128Gcm,
         Suite::Aes256Gcm,
@@ -70,7 +70,7 @@ impl Suite {
         Suite::Nia(6),
     ];
 
-    /// Its name.
+    /// Returns the suite's name.
     pub fn name(self) -> &'static str {
         match self {
             Suite::Aes128Gcm => "aes-128-gcm",
@@ -86,12 +86,12 @@ impl Suite {
         }
     }
 
-    /// The suite of a name.
+    /// Returns the suite with this name.
     pub fn named(name: &str) -> Option<Suite> {
         Suite::ALL.into_iter().find(|suite| suite.name() == name)
     }
 
-    /// What protocols call suites that it is the data path of: those of the poster, and ESP.
+    /// Returns the protocol names with this suite as data path: the ones of the poster, and ESP.
     pub fn serves(self) -> &'static [&'static str] {
         match self {
             Suite::Aes128Gcm => &[
@@ -108,7 +108,7 @@ impl Suite {
         }
     }
 
-    /// The services that a packet passes, on its way out ([`Way::Apply`]) or in.
+    /// Returns the graph for sealing ([`Way::Apply`]) or opening.
     pub fn graph(self, way: Way) -> Graph {
         let step = Step::of;
         let blocks = |service, extra| Step { follows_length: false, extra, ..step(service) };
@@ -117,26 +117,27 @@ impl Suite {
         let sealing = way == Way::Apply;
         let serial = |step: Step| Step { serial: true, ..step };
         let mut steps = match self {
-            // A block for the tag's mask; one of additional data and one of lengths.
+            // One AES block masks the tag. GHASH has one block of additional data and one of lengths.
             Suite::Aes128Gcm => gcm(Service::Aes128, 1),
             Suite::Aes256Gcm => gcm(Service::Aes256, 1),
-            // And one for the header's mask.
+            // One more AES block for the header mask.
             Suite::QuicAes128Gcm => {
                 let mut steps = gcm(Service::Aes128, 2);
                 steps.push(blocks(Service::HeaderMask, 1));
                 steps
             }
-            // Four blocks of 16 bytes make the key of Poly1305.
+            // Four blocks of 16 bytes make the Poly1305 key.
             Suite::ChaCha20Poly1305 => vec![more(Service::ChaCha, 4), more(Service::Poly1305, 2)],
-            // 13 bytes of header, 20 of the MAC and 1 to 16 of padding; HMAC hashes two padded keys and the inner hash.
+            // 13 bytes of header, 20 of the MAC and 1 to 16 of padding. HMAC hashes two padded keys and the inner hash.
             Suite::Aes128CbcSha | Suite::Aes256CbcSha | Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => {
                 let is_256 = matches!(self, Suite::Aes256CbcSha | Suite::Aes256CbcShaEtm);
                 let aes = if is_256 { Service::Aes256 } else { Service::Aes128 };
-                // Only encrypting each block needs the one before.
+                // Blocks depend on each other only when encrypting.
                 let cipher = [more(Service::Cbc, 2), more(aes, 2)];
                 let cipher = if sealing { cipher.map(serial) } else { cipher };
                 let mac = [serial(more(Service::Sha1, 13)), blocks(Service::Hmac, 4)];
                 let encrypts_first = matches!(self, Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm);
+                // Opening reverses the order of sealing.
                 let mac_first = encrypts_first != sealing;
                 let (first, then) = if mac_first { (mac, cipher) } else { (cipher, mac) };
                 [once].into_iter().chain(first).chain(then).collect()
@@ -162,11 +163,11 @@ impl Suite {
         if !sealing && !matches!(self, Suite::Nea(_)) {
             steps.push(blocks(Service::Compare, 1));
         }
-        // No suite names a service twice, and a test makes all of them.
+        // No suite names a service twice; a test checks all suites.
         Graph::of_suite(steps)
     }
 
-    /// Bytes of its keys: cipher, MAC, header.
+    /// Returns the key lengths in bytes: cipher, MAC, header.
     pub fn key_lengths(self) -> [usize; 3] {
         match self {
             Suite::Aes128Gcm => [16, 0, 0],
@@ -185,27 +186,27 @@ fn gcm(aes: Service, aes_blocks: u32) -> Vec<Step> {
     vec![expansion, more(Service::Counter, 1), more(aes, aes_blocks), more(Service::Ghash, 2)]
 }
 
-/// What a handshake hands down.
+/// Keys of a suite, as a handshake provides them.
 ///
 /// See [`Cipher`] for an example.
 #[derive(Clone, Debug)]
 pub struct Keys {
-    /// The cipher's key.
+    /// Key of the cipher.
     pub cipher: Secret,
-    /// The key of HMAC; empty for suites without HMAC.
+    /// HMAC key; empty for suites without HMAC.
     pub mac: Secret,
-    /// The key of the mask for headers; empty for suites without one.
+    /// Key of the header mask; empty for suites without one.
     pub header: Secret,
 }
 
 impl Keys {
-    /// A cipher's key alone.
+    /// Creates a cipher key without other keys.
     pub fn of_cipher(key: Vec<u8>) -> Keys {
         Keys { cipher: Secret::new(key), mac: Secret::new(Vec::new()), header: Secret::new(Vec::new()) }
     }
 }
 
-/// A key has a length that its cipher does not take.
+/// A key has a wrong length for its suite.
 ///
 /// ```
 /// use crypto_services::{Cipher, Keys, Suite};
@@ -232,14 +233,14 @@ impl fmt::Display for Sum {
     }
 }
 
-/// A packet is not what its sender made: a wrong tag, too short to have one, or too long for the suite.
+/// A packet is not authentic: its tag is wrong, or its length is impossible for the suite.
 ///
 /// See [`Cipher`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the packet does not match its tag")]
 pub struct NotAuthentic;
 
-/// A suite with keys: what a flow has.
+/// A suite with the keys of a flow.
 ///
 /// ```
 /// use crypto_services::{Cipher, Keys, NotAuthentic, Suite};
@@ -265,20 +266,21 @@ enum Inner {
         header: Option<AesBlocks>,
     },
     ChaCha(Secret),
-    /// Opened in a time that does not tell how long padding is: the back-end of the lookaside engine does both in one.
+    /// Opened in constant time for any length of the padding. The back-end of the lookaside engine does both in one.
     Cbc(Session),
     Ctr(AesBlocks),
     Cellular(Box<Key>),
 }
 
 impl Cipher {
-    /// By keys of the suite's lengths ([`Suite::key_lengths`]).
+    /// Creates a cipher with keys of the suite's lengths ([`Suite::key_lengths`]).
     ///
     /// # Errors
-    /// [`KeysError`]: they have others.
+    /// [`KeysError`] if a key has another length.
     pub fn new(suite: Suite, keys: &Keys) -> Result<Cipher, KeysError> {
         let found = [&keys.cipher, &keys.mac, &keys.header].map(|key| key.bytes().len());
         let wrong = KeysError { suite, found };
+        // Superfluous keys are refused as well, because they indicate a wrong suite.
         if found != suite.key_lengths() {
             return Err(wrong);
         }
@@ -291,6 +293,7 @@ impl Cipher {
         let inner = match suite {
             Suite::Aes128Gcm | Suite::Aes256Gcm | Suite::QuicAes128Gcm => {
                 let cipher = aes(key)?;
+                // GHASH's key is the encryption of a zero block.
                 let mut hash_key = [[0; 16]];
                 cipher.encrypt(&mut hash_key);
                 let header = match found[2] {
@@ -315,14 +318,15 @@ impl Cipher {
         Ok(Cipher { suite, inner })
     }
 
-    /// The suite.
+    /// Returns the suite.
     pub fn suite(&self) -> Suite {
         self.suite
     }
 
-    /// Seals a packet in place; what proves it follows. The nonce is the first 12 bytes of the IV where a suite has one (GCM, ChaCha20), and all
-    /// 16 where it has an IV. What the suite cannot seal is empty then, not in clear: of 5G a packet of 512 MiB and more; of TLS's CBC, MAC first,
-    /// one of more than 18,156 bytes, or with additional data of other than 11 bytes (the header but for its length).
+    /// Seals a packet in place and appends its tag. The nonce is the first 12 bytes of the IV for suites with a nonce
+    /// (GCM, ChaCha20), and all 16 for suites with an IV. A packet that the suite cannot seal becomes empty, so that no
+    /// plaintext is sent: for 5G, packets of 512 MiB and more; for TLS CBC with MAC-then-encrypt, packets of more than
+    /// 18,156 bytes, or additional data of other than 11 bytes (the header without its length).
     pub fn seal(&self, iv: &Block, aad: &[u8], packet: &mut Vec<u8>) {
         match &self.inner {
             Inner::Gcm { aes, hash, .. } => {
@@ -334,12 +338,13 @@ impl Cipher {
                 packet.extend(tag);
             }
             Inner::Cbc(session) => {
-                // A packet that is refused is empty.
+                // A refused packet is empty.
                 let _sealed = by_session(session, Way::Apply, iv, aad, packet);
             }
-            // The low half counts blocks from zero, whatever the IV says there (TS 33.401 B.1.3).
+            // The low half counts blocks from zero, regardless of the IV (TS 33.401 B.1.3).
             Inner::Ctr(aes) => lay_counters(aes, u128::from_be_bytes(*iv) >> 64 << 64, packet),
             Inner::Cellular(key) => {
+                // Only packets beyond the length limit of the algorithm fail here.
                 let sealed = match self.suite {
                     Suite::Nia(_) => cellular_mac(key, iv, packet).map(|mac| packet.extend(mac)),
                     _ => key.cipher(&Iv::from_bytes(*iv), packet).ok(),
@@ -351,7 +356,7 @@ impl Cipher {
         }
     }
 
-    /// Opens a packet in place, and takes off its tag. A packet that is not authentic is empty afterwards.
+    /// Opens a packet in place and removes its tag. A packet that is not authentic becomes empty.
     ///
     /// # Errors
     /// [`NotAuthentic`].
@@ -368,6 +373,7 @@ impl Cipher {
             Inner::Gcm { aes, hash, .. } => {
                 let tag = take_tag(packet, 16)?;
                 let mut j0 = [gcm_j0(iv)];
+                // The tag is checked before decryption, so that no unverified plaintext exists.
                 aes.encrypt(&mut j0);
                 check(&gcm_tag(hash, aad, packet, j0[0]), &tag)?;
                 gcm_keystream(aes, iv, packet);
@@ -392,7 +398,7 @@ impl Cipher {
         }
     }
 
-    /// The mask for a header, from 16 bytes of the sealed packet. `None`: the suite masks no headers.
+    /// Returns the header mask from 16 bytes of the sealed packet. `None` if the suite masks no headers.
     ///
     /// ```
     /// use crypto_services::{Cipher, Keys, Suite};
@@ -431,7 +437,8 @@ fn gcm_j0(iv: &Block) -> Block {
     j0
 }
 
-/// Counter mode from the second counter on. Returns the first one's block, the mask of the tag.
+/// Applies counter mode from the second counter block on. Returns the encrypted first counter block, which masks the
+/// tag.
 fn gcm_keystream(aes: &AesBlocks, iv: &Block, data: &mut [u8]) -> Block {
     let mut blocks = counters(gcm_j0(iv), 1 + data.len().div_ceil(16));
     aes.encrypt(&mut blocks);
@@ -449,14 +456,16 @@ fn gcm_tag(hash: &Ghash, aad: &[u8], data: &[u8], mask: Block) -> Block {
     tag
 }
 
-/// Returns the tag of the ciphertext.
+/// Encrypts or decrypts the data, and returns the tag of the ciphertext.
 fn chacha_pass(key: &Secret, iv: &Block, aad: &[u8], data: &mut [u8], way: Way) -> Block {
     let mut nonce = [0; 12];
     nonce.copy_from_slice(&iv[..12]);
     let Some(keystream) = chacha(key.bytes(), &nonce, 1 + data.len().div_ceil(64)) else { return [0; 16] };
+    // RFC 8439 2.6: the first keystream block supplies the one-time key.
     let (first, rest) = keystream.split_at(64);
     let mut mac_key = zeroize::Zeroizing::new([0; 32]);
     mac_key.copy_from_slice(&first[..32]);
+    // The tag covers the ciphertext, so the order depends on the direction.
     match way {
         Way::Apply => {
             xor(data, rest);
@@ -470,7 +479,7 @@ fn chacha_pass(key: &Secret, iv: &Block, aad: &[u8], data: &mut [u8], way: Way) 
     }
 }
 
-/// Counter mode with a counter of all 128 bits.
+/// Applies counter mode with a counter of 128 bits.
 fn lay_counters(aes: &AesBlocks, first: u128, data: &mut [u8]) {
     let mut blocks: Vec<Block> =
         (0..data.len().div_ceil(16) as u128).map(|number| first.wrapping_add(number).to_be_bytes()).collect();
@@ -491,7 +500,7 @@ fn by_session(session: &Session, way: Way, iv: &Block, aad: &[u8], packet: &mut 
     Ok(())
 }
 
-/// The longest MAC and padding.
+/// Maximum length of MAC and padding.
 const SESSION_ADDS: usize = 64;
 /// Bytes of a MAC-I.
 const MAC_BYTES: usize = 4;

@@ -118,6 +118,7 @@ impl Asking {
             }
             Err(reason) if reason.passes() => {
                 tracing::trace!(%reason, "NVMe/TCP context refused for now");
+                // A temporary refusal counts once. Repetitions count as retries.
                 counters.offload_refused += u64::from(!again);
                 self.again.note_refused(reason);
             }

@@ -64,7 +64,7 @@ pub enum ExerciseError {
     #[error("{0}")]
     Command(#[from] CommandError),
     /// A block does not hold the data last written to it.
-    #[error("block {block} does not hold what write {write} put there (seed {seed})")]
+    #[error("block {block} does not hold the data of write {write}, its last write (seed {seed})")]
     Differs {
         /// The first such block.
         block: u64,
@@ -102,6 +102,7 @@ impl Exercise {
             report: ExerciseReport::default(),
             under_way: FuturesUnordered::new(),
         };
+        // Concurrent commands use disjoint ranges, so the expected data do not depend on their order.
         while work.bytes() < self.bytes {
             while work.under_way.len() < self.depth.max(1) && work.begin() {}
             work.end_one().await?;

@@ -1,9 +1,9 @@
 //! Sending of PDUs, with digests by the CPU or by the device below, and encryption by either.
 //!
-//! Invariant: the bytes on the wire are the same either way. While a context exists, every PDU is queued with it, so
-//! that the device can follow the stream. The transport has a sealer for PDUs that no device handles.
+//! Invariant: the bytes on the wire are the same either way. While a context exists, every PDU is queued with this
+//! context, so that the device can follow the stream. The transport has a sealer for PDUs that no device handles.
 //!
-//! If a device refuses temporarily, is reset, or removes the context, it is asked again with later PDUs.
+//! A device that refuses temporarily, is reset, or removes the context is asked again with later PDUs.
 
 use crate::asking::{Asking, SharedCounters};
 use crate::volume::NamedKeys;
@@ -85,8 +85,11 @@ impl Sending {
             stream.send_pieces(&mut pdu.into_pieces().map(|piece| (piece, TxTag::PLAIN)));
             return;
         };
+        // The device must follow the whole stream, so PDUs without work for it are tagged as well.
         let marked = self.mark(stream, context, &pdu);
         let (number, len, mut at) = (self.pdus, pdu.len(), 0);
+        // From this offset on, the bytes on the wire differ from the queued ones, and a retransmission needs the device
+        // or the sealer.
         let touched_from = match marked {
             Some(_) => MarkedData::AT as u32,
             None if pdu.data_digest => len.saturating_sub(DIGEST_LEN as u32),
@@ -111,6 +114,7 @@ impl Sending {
         let key = self.keys.of(volume)?;
         let number = self.volumes.number(volume)?;
         let marked = MarkedData::new(number, *first)?;
+        // The key is sent to the device before the first PDU that needs it, on the same ring.
         let is_told = self.volumes.is_told(number, key, || {
             let (mut stages, mut told) = (vec![StageSpec::new(XTS_STAGE, key)], false);
             stream.control(&mut |_, contexts| {
@@ -160,6 +164,7 @@ impl Sending {
         if !self.asking.is_due() {
             return;
         }
+        // A new context knows no keys.
         self.volumes.forget_told();
         self.context = self.asking.ask(stream, |flow, device| device.add_transmit(flow));
         if self.context.is_some() && !core::mem::replace(&mut self.has_sealer, true) {

@@ -94,6 +94,7 @@ impl KeyedVolume {
     /// remove its context.
     pub fn erase(&self) -> Option<XtsStage> {
         let mut on_device = self.on_device();
+        // Under the lock, so that `set_device_key` cannot set a key afterwards.
         self.volume().erase();
         on_device.watching.drain(..).filter_map(|stream| stream.upgrade()).for_each(|erased| note(&erased));
         on_device.key.take()
@@ -164,6 +165,7 @@ impl NamedKeys {
         let key = volume.device_key()?;
         let mut named = lock(&self.0);
         let place = Arc::as_ptr(&volume.0).addr();
+        // Dropped volumes are removed whenever a new one is added, so the list stays small.
         if named.insert(place, (volume.known(), key)).is_none() {
             named.retain(|_, (volume, _)| !volume.is_over());
         }

@@ -69,6 +69,7 @@ fn erased_under_way(number: u64, layers: Layers, offload: Offload, writes: bool)
     let mut config = bed.host_config();
     (config.offload, config.queues, config.data_digest) = (offload, 2, true);
     let host = bed.connect(config);
+    // The second volume shows that an erasure affects no other volume.
     let (volume, other) = (Volume::new(number, 512), Volume::new(number + 1, 512));
     [&volume, &other].into_iter().for_each(|volume| bed.import(volume));
     let (forget, timers) = (bed.forgetter(), bed.runtime());
@@ -109,6 +110,7 @@ fn erased_under_way(number: u64, layers: Layers, offload: Offload, writes: bool)
         if let Some(key) = keyed.erase() {
             forget(key);
         }
+        // Time for the tasks to drop their copies of the volume.
         timers.sleep(Duration::from_micros(100)).await;
         assert_eq!(
             copies_of(number),

@@ -1,4 +1,4 @@
-//! Controllers on loads.
+//! Controllers on various loads.
 
 use crypto_services::{
     Arrival, FabricError, Fixed, Goal, Hysteresis, Load, Outcome, Predictive, Service, Study, Suite, Way,
@@ -39,6 +39,7 @@ fn under_constant_load_services_are_left_alone() {
 #[test]
 fn no_controller_takes_more_than_the_area_and_all_lose_nothing() {
     let mut study = study();
+    // Less than the load needs, so that every controller reaches the limit.
     study.fabric.area = 6.0;
     let load: Vec<Arrival> = Load::Bursty.arrivals(SEED, 2e9, 1.2).collect();
     for controller in
@@ -82,6 +83,7 @@ fn a_service_that_cannot_have_all_it_needs_gets_what_is_left() {
 
 #[test]
 fn packets_that_are_too_slow_by_themselves_do_not_take_all_of_the_area() {
+    // A single packet exceeds this target with any number of instances.
     let study = Study { target_ns: 10_000.0, ..Study::new("aes-128:serial".parse().unwrap()) };
     let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 1e9, 0.2).collect();
     let outcome = run(&study, &load);
@@ -101,15 +103,15 @@ fn the_optimum_of_a_large_device_is_that_of_one_that_is_large_enough() {
     assert!(matches!(of(2.0), Err(FabricError::Area { .. })));
 }
 
-/// The load through a fabric under the controller; the ratio to the least area that would have done; and the windows that the best fixed chain of
-/// that area misses.
+/// Runs the load under the controller. Returns the outcome, the ratio to the optimal area, and the windows missed by
+/// the best fixed chain of the same area.
 fn beside_the_optimum(load: &[Arrival]) -> (Outcome, f64, usize, String) {
     let study = study();
     let outcome = run(&study, load);
     let optimum = study.optimum(load).unwrap();
     let (area, ratio) = (outcome.mean_area(&study), outcome.area_seconds / optimum.area_seconds);
     let growth = study.growth(1464);
-    // Areas differ by tenths, and the first windows of a run grow from nothing.
+    // Areas differ by tenths, and a run starts with one instance of each service.
     let fixed = growth.iter().rev().find(|step| study.area_of(step) <= 1.01 * area).unwrap();
     let by_fixed = study.run_from(load, &mut Fixed, fixed).unwrap();
     let told = format!(
@@ -132,7 +134,7 @@ fn the_area_is_near_the_least_and_a_fixed_chain_of_that_area_misses_more() {
         let (outcome, ratio, by_fixed, told) = beside_the_optimum(&packets);
         println!("{:12} {told}", load.name());
         assert!(ratio < 1.1, "{} {told}", load.name());
-        // IMIX is constant: there a fixed chain is as good.
+        // IMIX is constant, so a fixed chain is as good.
         assert!(outcome.missed <= by_fixed.max(2), "{} {told}", load.name());
     }
 }
@@ -148,7 +150,8 @@ fn table_of_the_book() {
     }
 }
 
-/// The most changes of one service in any span of ten dwell times, but for the first windows, which grow from nothing.
+/// Returns the most changes of one service in any ten dwell times, without the first windows, in which services grow
+/// from one instance.
 fn most_changes(study: &Study, goal: &Goal, outcome: &Outcome) -> usize {
     let span_ns = 10.0 * goal.dwell as f64 * study.control_ns;
     let mut by_service = std::collections::HashMap::<Service, Vec<f64>>::new();

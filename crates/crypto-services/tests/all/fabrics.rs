@@ -1,4 +1,4 @@
-//! Fabrics: what they take comes out once, in order, when closed forms say so, whatever is changed meanwhile.
+//! Fabrics: accepted packets leave once, in order, at the times of closed forms, despite changes of instances.
 
 use crypto_services::{
     Chain, ChainId, Costs, Departed, Fabric, FabricConfig, FabricError, Graph, GraphError, Packet, Pipeline, Service,
@@ -21,9 +21,9 @@ fn graphs_that_say_two_things_or_nothing_are_refused_in_a_few_words() {
     let twice = ["ghash:blocks=3,extra=1", "ghash:extra=2,once,extra=1", "ghash:extra=2,extra=1"];
     for text in twice {
         let second = GraphError::Option { step: 1, option: "extra=1".into() };
-        assert_eq!(wrong(text), second, "neither number is dropped unseen");
+        assert_eq!(wrong(text), second, "neither number is ignored");
     }
-    // A packet of a flow that is known would pass no service.
+    // A packet of a known flow would pass no service.
     assert_eq!(wrong("key-expansion:once > ghash:once"), GraphError::OnlyOnce);
     let escaped = "\u{10ffff}".repeat(100);
     for text in [escaped.clone(), format!("ghash:{escaped}")] {
@@ -54,7 +54,7 @@ fn one_chain_by_itself_is_as_the_closed_form_says() {
         let left = all_of(&mut fabric);
         assert_eq!(left.len(), expected.len());
         for (left, expected) in left.iter().zip(expected) {
-            // Picoseconds are whole, here, once a block.
+            // The fabric rounds each block to whole picoseconds.
             assert!((left.left_ns - expected).abs() < 10.0, "{left:?}, {expected}");
         }
     }
@@ -89,7 +89,7 @@ fn a_flows_key_is_expanded_once_until_it_is_forgotten() {
     };
     let seen: Vec<u64> =
         [1, 1, 2, 1, 3, 1, 2, 2].iter().zip(1..).map(|(flow, at)| expansions(1e6 * f64::from(at), *flow)).collect();
-    // 3 drives 2 out, which was silent longest; 2 comes again, and drives 3 out.
+    // Flow 3 replaces flow 2, the least recently used. Flow 2 comes again and replaces flow 3.
     assert_eq!(seen, [1, 0, 1, 0, 1, 0, 1, 0]);
 }
 
@@ -103,7 +103,7 @@ fn no_packet_passes_a_cipher_before_its_key_is_expanded() {
         fabric.offer(now, Packet { chain, flow: 0, bytes: 16, name }).unwrap();
     }
     let left: Vec<f64> = all_of(&mut fabric).iter().map(|departed| departed.left_ns / block).collect();
-    // The second comes while the key is expanded, and so has it expanded once more.
+    // The second packet arrives during the expansion, so the key is expanded once more.
     for (left, expected) in left.iter().zip([101.0, 201.0, 301.0]) {
         assert!((left - expected).abs() < 0.01, "{left} {expected}");
     }
@@ -157,7 +157,7 @@ fn instances_that_are_set_up_after_packets_came_replace_those_that_come_or_go() 
     assert_eq!((fabric.take_window()[0].instances, fabric.area()), (1, 1.0));
     fabric.set_instances(0.0, Service::Aes128, 64).unwrap();
     fabric.set_up(Service::Aes128, 2).unwrap();
-    // One of the two is idle, and begins with what waits; the other is busy.
+    // One of the two is idle and starts a waiting packet; the other is busy.
     fabric.offer(0.0, Packet { chain, flow: 4, bytes: 1600, name: 4 }).unwrap();
     fabric.offer(0.0, Packet { chain, flow: 5, bytes: 1600, name: 5 }).unwrap();
     fabric.set_up(Service::Aes128, 3).unwrap();
@@ -173,7 +173,7 @@ fn tenants_get_their_shares_and_none_holds_up_another() {
     let graph: Graph = "aes-128 > ghash".parse().unwrap();
     let chains = [fabric.add_chain(graph.clone(), 1).unwrap(), fabric.add_chain(graph, 3).unwrap()];
     let (mut now, mut left) = (0.0, HashMap::<ChainId, f64>::new());
-    // Both ask for much more than there is, one in small packets.
+    // Both demand much more than the capacity, one in small packets.
     while now < 1e8 {
         now += 2000.0;
         for (chain, bytes) in chains.iter().zip([64, 1464]) {
@@ -185,6 +185,7 @@ fn tenants_get_their_shares_and_none_holds_up_another() {
             *left.entry(departed.packet.chain).or_default() += f64::from(departed.packet.bytes.div_ceil(16));
         }
     }
+    // Shares apply to blocks, not to packets, whatever their sizes.
     let ratio = left[&chains[1]] / left[&chains[0]];
     assert!((ratio / 3.0 - 1.0).abs() < 0.03, "{ratio}");
     assert!(fabric.refused() > 0);
@@ -193,6 +194,7 @@ fn tenants_get_their_shares_and_none_holds_up_another() {
 #[test]
 fn chains_that_use_services_in_opposite_orders_do_not_stop_each_other() {
     let mut fabric = Fabric::new(FabricConfig { queue: 1, ..FabricConfig::default() });
+    // With one place at each service, two full queues could wait for each other.
     let one = fabric.add_chain("aes-128 > sha-1:serial > compare".parse().unwrap(), 1).unwrap();
     let other = fabric.add_chain("sha-1:serial > aes-128 > compare".parse().unwrap(), 1).unwrap();
     let (mut taken, mut now) = (0, 0.0);
@@ -217,22 +219,23 @@ fn area_is_taken_up_at_once_and_given_back_when_packets_are_through() {
     assert_eq!(fabric.set_instances(0.0, Service::Aes128, 5), Err(FabricError::Area { needed: 5.0, has: 4.0 }));
     fabric.set_instances(0.0, Service::Aes128, 4).unwrap();
     assert_eq!((fabric.area(), fabric.instances(Service::Aes128)), (4.0, 1));
+    // Configuration takes 2 ms by default.
     fabric.advance(2e6);
     assert_eq!(fabric.instances(Service::Aes128), 4);
     assert!((fabric.area_seconds() - 4.0 * 2e-3).abs() < 1e-9);
-    // Three work, and the fourth goes at once; then all are to go but one.
+    // Three instances work and the fourth retires at once. Then all but one should retire.
     for name in 0..3 {
         fabric.offer(2e6, Packet { chain, flow: name, bytes: 1600, name }).unwrap();
     }
     fabric.set_instances(2e6, Service::Aes128, 1).unwrap();
     assert_eq!(fabric.area(), 3.0);
-    // Before they are gone, they may be wanted again.
+    // Retiring instances may be needed again.
     fabric.set_instances(2e6 + 10.0, Service::Aes128, 3).unwrap();
-    assert_eq!(fabric.area(), 3.0, "nothing new is configured");
+    assert_eq!(fabric.area(), 3.0, "no new instance is configured");
     fabric.set_instances(2e6 + 20.0, Service::Aes128, 1).unwrap();
     assert_eq!(all_of(&mut fabric).len(), 3);
     assert_eq!((fabric.area(), fabric.instances(Service::Aes128)), (1.0, 1));
-    // What is not configured yet is the first to go.
+    // Instances under configuration are removed first.
     fabric.set_instances(9e6, Service::Aes128, 3).unwrap();
     fabric.set_instances(9e6, Service::Aes128, 1).unwrap();
     fabric.advance(20e6);
@@ -254,7 +257,7 @@ fn act() -> impl Strategy<Value = (u32, Act)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever is changed, and when: what was taken leaves once, in the order of its flow, not before it could have.
+    /// Accepted packets leave exactly once, in the order of their flow, and no earlier than possible, for any changes.
     #[test]
     fn nothing_is_lost_doubled_or_overtaken(acts in prop::collection::vec(act(), 1..250), queue in 1usize..20) {
         let costs = Costs::default().starting_in(30_000.0);
@@ -265,6 +268,7 @@ proptest! {
             fabric.add_chain(Suite::Aes128CbcSha.graph(Way::Apply), 2).unwrap(),
             fabric.add_chain(Suite::Aes128CbcSha.graph(Way::Undo), 3).unwrap(),
         ];
+        // All services are shared by at least two chains, so changes affect several tenants.
         let services = [Service::Aes128, Service::Ghash, Service::Sha1, Service::KeyExpansion];
         let (mut now, mut names) = (0.0, HashMap::<(ChainId, u64), Vec<u64>>::new());
         for (name, (pause, act)) in (0..).zip(&acts) {
@@ -287,6 +291,7 @@ proptest! {
             let Packet { chain, flow, name, bytes } = departed.packet;
             let of_flow = names.get_mut(&(chain, flow)).unwrap();
             prop_assert_eq!(of_flow.remove(0), name);
+            // 26 ns is the time of the fastest service for a block, shared by fewer than six instances.
             prop_assert!(departed.left_ns >= before && departed.sojourn_ns() >= f64::from(bytes.div_ceil(16).max(1)) * 26.0 / 6.0);
             before = departed.left_ns;
         }

@@ -1,4 +1,4 @@
-//! Chains of services between a NIC and its wire.
+//! Chains of services between a NIC and the wire.
 
 use core::task::Waker;
 use core::time::Duration;
@@ -13,7 +13,7 @@ use offload_wire::frame::Frame;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-/// A NIC that sends a frame at each of some times, and keeps what comes.
+/// A NIC that sends frames at given times, and stores received frames.
 #[derive(Debug, Default)]
 struct Nic {
     to_send: VecDeque<(Instant, Frame)>,
@@ -42,7 +42,8 @@ impl Port for Nic {
     fn register_doorbell(&mut self, _: &Waker) {}
 }
 
-/// Two bytes of flow, four of a number; flow 0 passes by the services' side, the lowest bit of another is its chain.
+/// Creates a frame with two bytes of flow and four of number. Flow 0 bypasses the services; the lowest bit of other
+/// flows selects the chain.
 fn frame(flow: u16, number: u32, len: usize) -> Frame {
     let mut data = vec![0; len.max(6)];
     data[..2].copy_from_slice(&flow.to_be_bytes());
@@ -71,7 +72,7 @@ fn config(area: f64, queue: usize) -> ServicePortConfig {
     config
 }
 
-/// Runs a port to its end as a wire's task does. What left, and when; how many turns it took.
+/// Runs a port to its end, like the task of a wire. Returns the sent frames with their times, and the number of rounds.
 fn run(port: &mut ServicePort<Nic>, mut arriving: VecDeque<(Instant, Frame)>) -> (Vec<(Instant, Frame)>, usize) {
     let (mut left, mut now, mut turns) = (Vec::new(), Instant::ZERO, 0);
     loop {
@@ -86,7 +87,7 @@ fn run(port: &mut ServicePort<Nic>, mut arriving: VecDeque<(Instant, Frame)>) ->
         }
         let next = earliest(port.next_event(), arriving.front().map(|(at, _)| *at));
         let Some(next) = next else { return (left, turns) };
-        assert!(next > now, "it asks for a turn that is over: {next:?}");
+        assert!(next > now, "next event in the past: {next:?}");
         (now, turns) = (next, turns + 1);
     }
 }
@@ -114,9 +115,10 @@ proptest! {
         let nic = Nic { to_send: timed(&sent), taken: Vec::new() };
         let mut port = ServicePort::new(nic, config(area, queue), controller, look).unwrap();
         let (left, _) = run(&mut port, timed(&received));
+        // The run has ended, so no frame may be left inside.
         prop_assert_eq!(port.in_flight(), 0);
         let counters = port.counters();
-        prop_assert_eq!(left.len(), sent.len(), "what leaves is never dropped");
+        prop_assert_eq!(left.len(), sent.len(), "sent frames are never dropped");
         let taken = &port.port().taken;
         prop_assert_eq!(taken.len() as u64 + counters.services_rx_drop_full, received.len() as u64);
         for (frames, of) in [(left.iter().map(|(_, frame)| frame).collect::<Vec<_>>(), &sent), (taken.iter().collect(), &received)] {
@@ -128,9 +130,10 @@ proptest! {
             for frame in frames {
                 let number = u32::from_be_bytes(frame.data[2..6].try_into().unwrap()) as usize;
                 let (_, flow, len) = of[number];
-                prop_assert_eq!((flow_of(frame), frame.len()), (flow, len), "a frame is what it was");
+                prop_assert_eq!((flow_of(frame), frame.len()), (flow, len), "a frame must be unchanged");
             }
         }
+        // Frames of flow 0 bypass the services and are not counted.
         let through = sent.iter().filter(|(_, flow, _)| *flow > 0).count() as u64;
         prop_assert_eq!(counters.services_tx_packets, through);
     }
@@ -140,6 +143,7 @@ proptest! {
 fn what_leaves_waits_for_a_place_and_what_comes_in_is_dropped() {
     let burst: Vec<_> = (0..40).map(|_| (0, 2, 1464)).collect();
     let nic = Nic { to_send: timed(&burst), taken: Vec::new() };
+    // A queue of one place is full most of the time.
     let mut port = ServicePort::new(nic, config(64.0, 1), Box::new(Fixed), look).unwrap();
     let (left, _) = run(&mut port, timed(&burst));
     let counters = port.counters();
@@ -165,7 +169,7 @@ fn a_wire_that_takes_nothing_holds_the_nic_back() {
         port.process(now);
     }
     let waiting = port.port().to_send.len();
-    assert!(waiting > 900, "{waiting} frames are still the NIC's");
+    assert!(waiting > 900, "{waiting} frames are still in the NIC");
     assert!(port.in_flight() < 100);
 }
 
@@ -174,6 +178,7 @@ fn a_lone_frame_takes_what_its_chain_takes_by_itself() {
     let nic = Nic { to_send: timed(&[(0, 2, 1464), (100_000, 2, 1464)]), taken: Vec::new() };
     let mut port = ServicePort::new(nic, config(64.0, 16), Box::new(Fixed), look).unwrap();
     let (left, _) = run(&mut port, VecDeque::new());
+    // The second frame, because the first one also expands the key.
     let took = (left[1].0 - at(100_000)).as_nanos() as f64;
     let mut fabric = Fabric::new(config(64.0, 16).fabric);
     let chain = fabric.add_chain(Suite::Aes128Gcm.graph(Way::Apply), 1).unwrap();

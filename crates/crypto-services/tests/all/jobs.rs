@@ -48,7 +48,7 @@ fn job(session: Handle, user: u64, source: &[u8]) -> Job {
     }
 }
 
-/// Until nothing is under way; with when each ended.
+/// Runs until no job is left. Returns the jobs with the times of their ends.
 fn run(queue: &mut impl JobQueue, jobs: Vec<Job>) -> Vec<(Instant, Done)> {
     let (mut now, mut jobs, mut done) = (Instant::ZERO, jobs.into_iter().peekable(), Vec::new());
     loop {
@@ -70,7 +70,7 @@ fn run(queue: &mut impl JobQueue, jobs: Vec<Job>) -> Vec<(Instant, Done)> {
 }
 
 proptest! {
-    /// What a core makes of jobs, services make of them: results and statuses.
+    /// Services and a CPU must produce the same results and statuses.
     #[test]
     fn jobs_become_what_they_become_on_the_cpu(
         jobs in prop::collection::vec((0usize..5, 0usize..2000, any::<bool>(), any::<bool>()), 1..40),
@@ -92,6 +92,7 @@ proptest! {
         let made = |sessions: &[Handle]| -> Vec<Job> {
             jobs.iter().zip(&sealed).enumerate().map(|(n, ((kind, bytes, undo, damaged), (_, sealed)))| {
                 let mut source = if *undo { sealed.clone() } else { vec![n as u8; *bytes] };
+                // Both must report a damaged packet in the same way.
                 if *damaged && *undo && let Some(byte) = source.first_mut() {
                     *byte ^= 1;
                 }
@@ -100,6 +101,7 @@ proptest! {
         };
         let mut ours: Vec<Done> = run(&mut services, made(&by_services)).into_iter().map(|(_, done)| done).collect();
         let mut theirs: Vec<Done> = run(&mut cpu, made(&by_cpu)).into_iter().map(|(_, done)| done).collect();
+        // Jobs of different sessions may end in another order.
         ours.sort_by_key(|done| done.user);
         theirs.sort_by_key(|done| done.user);
         prop_assert_eq!(ours.len(), jobs.len());
@@ -140,7 +142,7 @@ fn every_suite_goes_there_and_back_and_jobs_of_a_session_end_in_order() {
     }
 }
 
-/// One that floods the device holds up another only as long as its share says.
+/// A tenant that floods the device delays another only within its share.
 #[test]
 fn a_tenant_does_not_starve_another() {
     let mut queue =
@@ -150,11 +152,11 @@ fn a_tenant_does_not_starve_another() {
     let done = run(&mut queue, flood.collect());
     let last = |of: Handle| done.iter().filter(|(_, done)| done.session == of).map(|(at, _)| *at).max().unwrap();
     let (all, modest) = (last(greedy) - Instant::ZERO, last(modest) - Instant::ZERO);
-    // A hundred of each, of nine hundred and a hundred.
+    // The modest tenant gets half of the capacity until its hundred jobs are done.
     assert!(modest < all / 4, "{modest:?} of {all:?}");
 }
 
-/// Under load the bottleneck has more instances, and when it is over fewer.
+/// Under load the bottleneck gets more instances, and fewer afterwards.
 #[test]
 fn the_controller_grows_and_shrinks_what_jobs_need() {
     let goal = Goal::new(200_000.0, 64.0);
@@ -163,6 +165,7 @@ fn the_controller_grows_and_shrinks_what_jobs_need() {
     let alone = queue.fabric().instances(Service::Aes128);
     let (mut now, mut most, mut ended) = (Instant::ZERO, alone, 0);
     for number in 0..20_000u64 {
+        // A job every 6 us needs several AES instances.
         now = Instant::ZERO + core::time::Duration::from_micros(6 * number);
         while queue.complete(now).is_some() {
             ended += 1;
@@ -177,7 +180,7 @@ fn the_controller_grows_and_shrinks_what_jobs_need() {
     assert!(queue.changes().any(|change| change.done && change.decision.service == Service::Aes128));
     now += core::time::Duration::from_secs(3600);
     while queue.complete(now).is_some() {}
-    assert_eq!(queue.fabric().instances(Service::Aes128), alone, "an hour without jobs");
+    assert_eq!(queue.fabric().instances(Service::Aes128), alone, "instances after an hour without jobs");
 }
 
 #[test]
@@ -202,7 +205,7 @@ fn what_cannot_be_done_is_told() {
     queue.submit(Instant::ZERO, job(other, 2, &[1; 100])).unwrap();
     assert_eq!(queue.submit(Instant::ZERO, job(session, 3, &[])).unwrap_err().user, 3, "two places");
     queue.flush(Instant::ZERO);
-    // It has been taken: what becomes of its session is nothing to it.
+    // The job was accepted, so removing its session does not matter.
     queue.contexts().remove(session);
     let mut done = run(&mut queue, vec![]);
     done.sort_by_key(|(_, done)| done.user);
@@ -216,7 +219,7 @@ fn what_cannot_be_done_is_told() {
     assert_eq!((done.outcome.status, done.target.len()), (JobStatus::OutOfSpace, 0));
 }
 
-/// Picoseconds of hours are finer than what says nanoseconds.
+/// After hours, `f64` nanoseconds are coarser than picoseconds.
 #[test]
 fn jobs_end_after_hours_too() {
     let late = Instant::ZERO + core::time::Duration::from_secs(100_000);
@@ -236,7 +239,7 @@ fn jobs_end_after_hours_too() {
     assert!(ended == 200 && now > late, "{ended} by {now:?}");
 }
 
-/// Two instances when there were packets, else one.
+/// Two instances for a service with packets in the window, otherwise one.
 #[derive(Debug)]
 struct TwoIfBusy;
 
@@ -255,7 +258,7 @@ impl Controller for TwoIfBusy {
     }
 }
 
-/// A long steady load is not what a controller has settled for, when it is over.
+/// After a long steady load, the controller must still notice its end.
 #[test]
 fn an_end_of_a_long_load_is_seen() {
     let mut queue = ServiceQueue::new(ServiceQueueConfig::default(), Box::new(TwoIfBusy));
@@ -269,7 +272,7 @@ fn an_end_of_a_long_load_is_seen() {
     assert_eq!(queue.fabric().instances(Service::Snow3g), 2);
     while queue.complete(at(20_000)).is_some() {}
     assert_eq!(queue.fabric().instances(Service::Snow3g), 1);
-    // Ten years of nothing take no time.
+    // Ten years without jobs must not take time.
     while queue.complete(at(315_360_000_000)).is_some() {}
 }
 
@@ -287,7 +290,7 @@ fn what_is_refused_takes_no_area_and_what_is_no_record_is_told() {
     assert_eq!(open(&mut queue, spec(Suite::Aes128Gcm, 1, 1)), Err(Refused::NoSpace));
     assert_eq!(queue.fabric().area(), 0.0);
 
-    // A queue without a place has one.
+    // A queue of zero places is given one.
     let mut queue = fits(64.0);
     let session = open(&mut queue, spec(Suite::Aes128CbcSha, 1, 1)).unwrap();
     let empty = Job { aad: Default::default(), ..job(session, 1, &[]) };

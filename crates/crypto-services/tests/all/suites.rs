@@ -1,4 +1,4 @@
-//! Every chain makes the bytes of another implementation.
+//! Every chain produces the same bytes as another implementation.
 
 use bytes::{Bytes, BytesMut};
 use cellular_crypto::{Algorithm, Iv, Key, TagLen};
@@ -16,7 +16,7 @@ fn keys_of(suite: Suite, rng: &mut offload_base::Rng) -> Keys {
     Keys { cipher, mac, header }
 }
 
-/// The same by another implementation: ring's or our own one-shot AEAD, TLS's CBC, the ciphers of 5G as a whole.
+/// Seals with another implementation: ring's or our own one-shot AEAD, TLS CBC, or the complete 5G ciphers.
 fn reference(suite: Suite, keys: &Keys, iv: [u8; 16], aad: &[u8], plain: &[u8]) -> Vec<u8> {
     let by = |transform: Transform| {
         let mut sealed = BytesMut::with_capacity(plain.len() + 64);
@@ -32,6 +32,7 @@ fn reference(suite: Suite, keys: &Keys, iv: [u8; 16], aad: &[u8], plain: &[u8]) 
     };
     let key = |number| Key::new(Algorithm::from_number(number).unwrap(), keys.cipher.bytes()).unwrap();
     match suite {
+        // QUIC's header mask does not affect the sealed packet.
         Suite::Aes128Gcm | Suite::QuicAes128Gcm => aead(Aead::Aes128Gcm),
         Suite::Aes256Gcm => aead(Aead::Aes256Gcm),
         Suite::ChaCha20Poly1305 => aead(Aead::ChaCha20Poly1305),
@@ -59,7 +60,7 @@ fn every_chain_makes_the_bytes_of_the_cipher_it_is_called_after() {
             let cipher = Cipher::new(suite, &keys).unwrap();
             let mut iv = [0; 16];
             rng.fill(&mut iv);
-            // TLS's header, but for its length.
+            // The TLS header without its length.
             let mut aad = vec![0; if keys.mac.bytes().is_empty() { rng.below(40) as usize } else { 11 }];
             if matches!(suite, Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm) {
                 aad.resize(13, 0);
@@ -73,20 +74,21 @@ fn every_chain_makes_the_bytes_of_the_cipher_it_is_called_after() {
             let sealed = packet.clone();
             assert_eq!(cipher.open(&iv, &aad, &mut packet), Ok(()));
             assert_eq!(packet, plain);
+            // A 5G cipher has no tag, so damage is not detected.
             if matches!(suite, Suite::Nea(_)) {
                 continue;
             }
             let (mut broken, place) = (sealed.clone(), rng.below(sealed.len() as u64) as usize);
             broken[place] ^= 1 << rng.below(8);
             assert_eq!(cipher.open(&iv, &aad, &mut broken), Err(NotAuthentic), "{} {place}", suite.name());
-            assert!(broken.is_empty(), "nothing of it is shown");
+            assert!(broken.is_empty(), "no plaintext is exposed");
             let mut short = sealed[..rng.below(4) as usize].to_vec();
             assert_eq!(cipher.open(&iv, &aad, &mut short), Err(NotAuthentic));
         }
     }
 }
 
-/// Published results: the GCM specification's test cases 4 and 16, and RFC 8439 2.8.2.
+/// Published results: test cases 4 and 16 of the GCM specification, and RFC 8439 2.8.2.
 #[test]
 fn chains_of_aeads_give_what_their_specifications_print() {
     const GCM_PLAIN: &str = "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a721c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b39";
@@ -121,6 +123,7 @@ fn chains_of_aeads_give_what_their_specifications_print() {
         iv[..12].copy_from_slice(&unhex(nonce));
         let mut packet = unhex(plain);
         cipher.seal(&iv, &unhex(aad), &mut packet);
+        // The ciphertext of RFC 8439 is compared only at its beginning; the tag covers the rest.
         assert!(packet.starts_with(&unhex(begins)) && packet.ends_with(&unhex(tag)), "{}", suite.name());
         assert_eq!(packet.len(), plain.len() / 2 + 16);
         assert_eq!(cipher.open(&iv, &unhex(aad), &mut packet), Ok(()));
@@ -138,7 +141,7 @@ fn keys_of_other_lengths_are_refused_and_suites_are_graphs() {
         assert_eq!(Suite::named(suite.name()), Some(suite));
         for way in [Way::Apply, Way::Undo] {
             let graph = suite.graph(way);
-            assert_eq!(Graph::new(graph.steps().to_vec()), Ok(graph.clone()), "a service stands in it once");
+            assert_eq!(Graph::new(graph.steps().to_vec()), Ok(graph.clone()), "each service occurs once");
             assert_eq!(graph.to_string().parse::<Graph>().unwrap(), graph);
         }
         let [cipher, mac, header] = suite.key_lengths();
@@ -163,7 +166,7 @@ fn what_a_suite_cannot_seal_or_open_is_empty_and_not_in_clear() {
     }
     let cipher = Cipher::new(Suite::Nea(1), &Keys::of_cipher(vec![7; 16])).unwrap();
     let mut packet = vec![0; 1 << 29];
-    assert_eq!(cipher.open(&[1; 16], &[], &mut packet), Err(NotAuthentic), "nothing is lost unseen");
+    assert_eq!(cipher.open(&[1; 16], &[], &mut packet), Err(NotAuthentic), "a packet that is too long is refused");
     assert!(packet.is_empty());
 }
 

@@ -54,7 +54,7 @@ pub async fn discover(
             return DiscoveryLog::parse(&log).ok_or(UNREADABLE);
         }
     }
-    Err(HostError::TimedOut("a discovery log that stays the same"))
+    Err(HostError::TimedOut("reading a discovery log that keeps changing"))
 }
 
 async fn read(link: &mut Link, offset: u64, bytes: u32) -> Result<Vec<u8>, HostError> {

@@ -67,7 +67,7 @@ impl Disk {
     pub fn with_volume(self, volume: impl Into<KeyedVolume>) -> Result<Disk, CommandError> {
         let volume = volume.into();
         if volume.volume().units().len() != self.block_size() as usize {
-            return Err(CommandError::Invalid("units of a volume as long as the disk's blocks"));
+            return Err(CommandError::Invalid("the volume's units must be as long as the disk's blocks"));
         }
         Ok(Disk { volume: Some(volume), ..self })
     }
@@ -164,7 +164,7 @@ impl Disk {
     /// Deallocates 1 to 256 `ranges` (first block, number of blocks), whose data are not needed any more.
     pub fn deallocate(&self, ranges: &[(u64, u32)]) -> Done {
         if !(1..=256).contains(&ranges.len()) {
-            return Done(Pending::refused(CommandError::Invalid("1 to 256 ranges"), Payload::None));
+            return Done(Pending::refused(CommandError::Invalid("deallocate takes 1 to 256 ranges"), Payload::None));
         }
         let (command, data) = commands::deallocate(self.id(), ranges);
         Done(self.submit(command, write_payload([Bytes::from(data)])))
@@ -180,6 +180,7 @@ impl Disk {
             Ok(blocks) => blocks,
             Err(error) => return Done(Pending::refused(error, payload)),
         };
+        // The queue checks this as well. Here the caller gets the error even without a connection.
         let payload = match (payload, &self.volume) {
             // Encrypts no bytes; the call only checks the block numbers.
             (payload, Some(volume)) if !volume.is_erased() && volume.encrypt(first, len as u64, &mut []).is_err() => {
@@ -208,10 +209,10 @@ impl Disk {
             return Err(NO_BLOCKS);
         }
         if bytes > self.max_transfer() as usize {
-            return Err(CommandError::Invalid("more than a command moves"));
+            return Err(CommandError::Invalid("too much data for one command: use at most `Disk::max_transfer`"));
         }
         Ok((bytes / block) as u32)
     }
 }
 
-pub(super) const NO_BLOCKS: CommandError = CommandError::Invalid("1 to 65536 whole blocks");
+pub(super) const NO_BLOCKS: CommandError = CommandError::Invalid("a command takes 1 to 65536 whole blocks");

@@ -43,7 +43,7 @@ pub enum HostError {
     #[error("the host was closed")]
     Closed,
     /// A task of the host was dropped or has panicked. The host cannot continue.
-    #[error("a task of the host is gone")]
+    #[error("a task of the host was dropped or has panicked")]
     TaskLost,
 }
 
@@ -62,28 +62,28 @@ pub enum Unsuitable {
     #[error("its capsules are too small for commands")]
     SmallCapsules,
     /// SGLS: no support for SGLs.
-    #[error("it does not know SGLs")]
+    #[error("it does not support SGLs")]
     NoSgls,
     /// ICDOFF is not zero.
     #[error("data in its capsules do not follow the command")]
     DataOffset,
     /// CAP.MQES is zero.
-    #[error("its queues have no room")]
+    #[error("its queues have no entries")]
     NoRoom,
     /// CSTS.CFS: a fatal controller failure. An administrator has to reset the controller.
     #[error("it has failed")]
     Failed,
     /// The answer to Identify has fewer than 4096 bytes.
-    #[error("it does not identify itself")]
+    #[error("its answer to Identify is too short")]
     Unidentified,
     /// CNTLID differs from the one in the answer to Connect.
-    #[error("it is not the controller that was connected to")]
+    #[error("Identify describes another controller than the one connected to")]
     Another,
     /// KAS is zero.
-    #[error("it knows no keep-alive: set `HostConfig::keep_alive` to zero")]
+    #[error("it does not support keep-alive: set `HostConfig::keep_alive` to zero")]
     NoKeepAlive,
     /// AUTHREQ is set.
-    #[error("it demands authentication, which this host does not support")]
+    #[error("it requires authentication, which this host does not support")]
     Authentication,
     /// The discovery log has another format, or entries are missing.
     #[error("its discovery log cannot be parsed")]
@@ -137,14 +137,14 @@ pub enum CommandError {
     /// The controller is out of reach, and the host has given up. A command that was sent may have been executed.
     #[error("the controller is out of reach: {0}")]
     Lost(HostError),
-    /// The connection was lost while the command was running, and the command was not sent again: it must not be
-    /// executed twice, or the lost controller may still execute it. Without a keep-alive, it may be executed even after
-    /// this error.
-    #[error("whether the command was carried out is not known, so it was not sent again: {0}")]
+    /// The connection was lost while the command was running, and the command was not sent again, because it must not
+    /// be executed twice, or because the lost controller may still execute the first one. Without a keep-alive, that
+    /// may happen even after this error.
+    #[error("the command may or may not have been executed, and was not sent again: {0}")]
     Uncertain(HostError),
     /// The namespace was replaced or removed, after a reconnect or by a change that the controller reported. The
     /// command was not sent, or not sent again. Call [`Host::disk`](super::Host::disk) for the current namespace.
-    #[error("namespace {namespace} was replaced by another: look at it again with `Host::disk`")]
+    #[error("namespace {namespace} was replaced or removed: call `Host::disk` again")]
     NamespaceChanged {
         /// Namespace identifier.
         namespace: u32,
@@ -154,7 +154,7 @@ pub enum CommandError {
     Cancelled,
     /// The command's volume was erased. If the command was a running write, its blocks hold the old data, the new data,
     /// or zeros.
-    #[error("the volume was erased: nobody has its key any more")]
+    #[error("the volume was erased: its key no longer exists")]
     Erased,
     /// The command is invalid and was not sent. A fault of the caller.
     #[error("{0}")]

@@ -80,6 +80,7 @@ impl Untold {
     /// Stores an event. Duplicates are dropped, and so is the oldest event if there are too many.
     pub(super) fn keep(&mut self, event: HostEvent) {
         if !self.events.contains(&event) {
+            // Nobody may ever take events, so the oldest one makes room.
             if self.events.len() == UNTOLD {
                 self.events.pop_front();
             }
@@ -100,6 +101,7 @@ impl Events {
         match *self {
             Events::Asking => {
                 let submission = Submission { command: commands::event_request(), payload: Payload::None };
+                // Without room, the state stays the same, and a later round tries again.
                 if let Ok(id) = queue.submit_open_ended(submission) {
                     *self = Events::Waiting(id);
                 }

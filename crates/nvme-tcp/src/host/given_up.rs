@@ -1,10 +1,10 @@
-//! Abandoned commands that may still be executed. Overlapping later commands wait for them.
+//! Abandoned commands that may still be executed. Overlapping later commands wait for their end.
 //!
-//! NVMe does not order commands, not even of one queue. A caller that awaits a command before it sends the next has an
-//! order all the same. A caller that drops a future cannot wait, so the host waits in its place.
+//! NVMe does not order commands, not even of one queue. A caller that awaits each command before sending the next has
+//! an order all the same. A caller that drops a future cannot wait, so the host waits in its place.
 //!
-//! Invariants: an abandoned command that may change something and may still be executed is listed here. While it is
-//! listed, no later overlapping command is in a lane. A command that waits here is in no lane.
+//! Invariants: an abandoned command that may change something and may still be executed is listed here. As long as the
+//! list has the command, no later overlapping command is in a lane. A command that waits here is in no lane.
 
 use super::lane::{Entry, Lane, Ticket};
 use super::lock;
@@ -37,7 +37,7 @@ struct Held {
 }
 
 impl GivenUp {
-    /// Holds a command for `lane` if it overlaps a listed command. Otherwise returns it.
+    /// Holds a command for `lane` if it overlaps a listed command. Otherwise returns the command.
     pub(super) fn hold(&self, lane: &Arc<Lane>, entry: Entry) -> Option<Entry> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Some(entry);
@@ -83,6 +83,7 @@ impl GivenUp {
                 }
             }
         }
+        // Queued after the lock is released, because lanes take their own locks.
         released.into_iter().for_each(|held| held.lane.enqueue(held.entry));
     }
 

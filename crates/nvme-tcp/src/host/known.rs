@@ -1,8 +1,8 @@
 //! Inspected namespaces, kept so that they can be recognised.
 //!
 //! Invariant: a command for an inspected namespace is sent, or sent again, only to that namespace. After a reconnect,
-//! or when the controller reports changed namespaces, the namespace is in doubt: no command for it is sent until it was
-//! inspected again. If it was replaced or removed, it is gone permanently, whatever namespace gets its number later.
+//! or when the controller reports changed namespaces, the namespace is in doubt: no command for this namespace is sent
+//! before a new inspection. A replaced or removed namespace is gone permanently, even if another one gets its number.
 
 use super::error::CommandError;
 use crate::wire::{NamespaceData, NamespaceIds};
@@ -70,7 +70,7 @@ impl Known {
         CommandError::NamespaceChanged { namespace: self.id }
     }
 
-    /// Returns whether `data` and `ids` describe this namespace. If it has an identifier, it may have grown.
+    /// Returns whether `data` and `ids` describe this namespace. A namespace with an identifier may have grown.
     pub(super) fn is(&self, data: &NamespaceData, ids: &NamespaceIds) -> bool {
         let same_size =
             if self.ids.is_some() { data.blocks >= self.data.blocks } else { data.blocks == self.data.blocks };

@@ -81,7 +81,8 @@ pub(super) struct Entry {
     pub(super) submission: Submission,
     pub(super) ticket: Owed,
     pub(super) tries: Tries,
-    /// Whether it was sent on a lost connection. It may still be executed until there is a new one.
+    /// Whether the command was sent on a lost connection. The old controller may execute the command until there is a
+    /// new connection.
     pub(super) was_sent: bool,
 }
 
@@ -156,9 +157,9 @@ impl Done {
     /// or when the host is connected again after a loss. Commands submitted after the future has ended therefore come
     /// after this one. Earlier ones for some of the same blocks are held until then.
     ///
-    /// The exception is a host without a keep-alive that loses a silent controller: it cannot know when the controller
-    /// notices. The future then ends with [`CommandError::Uncertain`], held commands are sent, and the command may
-    /// still be executed after them.
+    /// The exception is a host without a keep-alive that loses a silent controller: such a host cannot know when the
+    /// controller notices. The future then ends with [`CommandError::Uncertain`], held commands are sent, and the
+    /// abandoned command may be executed last.
     pub fn cancel(&self) {
         self.0.cancel();
     }
@@ -325,6 +326,7 @@ impl Lane {
     pub(super) fn rest(&self, until: Option<Instant>, entry: Entry) {
         let mut state = lock(&self.state);
         lock(&entry.ticket.0.state).id = None;
+        // A cancelled command must not wait for its retry.
         if entry.ticket.is_cancelled() || state.ended.is_some() {
             drop(state);
             self.put_back(vec![entry]);
@@ -337,6 +339,7 @@ impl Lane {
     pub(super) fn put_back(&self, entries: Vec<Entry>) {
         let mut over = Vec::new();
         let mut state = lock(&self.state);
+        // Reversed, because each entry is pushed to the front.
         for entry in entries.into_iter().rev() {
             if entry.ticket.is_cancelled() && !entry.may_change_something_yet() {
                 over.push((entry, CommandError::Cancelled));
@@ -425,6 +428,7 @@ impl LaneState {
 
     /// Removes the command of `ticket` if it waits here and cannot be executed.
     fn take_unsent(&mut self, ticket: &Arc<Ticket>) -> Option<Entry> {
+        // A write that was sent on a lost connection cannot be recalled: the old controller may still execute it.
         let is_it = |entry: &Entry| entry.ticket.is(ticket) && !entry.may_change_something_yet();
         if let Some(place) = self.pending.iter().position(is_it) {
             return self.pending.remove(place);

@@ -91,6 +91,7 @@ impl Link {
             return Err(HostError::Unsuitable(Unsuitable::NoRoom));
         };
         let finished = self
+            // Other commands may finish first and must reach their callers.
             .until(|queue| {
                 loop {
                     match queue.poll_finished()? {
@@ -134,6 +135,7 @@ impl Link {
             }
         }
         let Below { stream, offload, sending } = &mut self.below;
+        // Buffers must be with the device before the command that reads into them is sent.
         offload.carry_out(&mut **stream, &mut self.queue, sending.keys());
         progress |= self.transmit(cx)?;
         let Below { stream, sending, .. } = &mut self.below;
@@ -144,7 +146,7 @@ impl Link {
         if self.below.sending.take_erased() && self.queue.cannot_send() {
             // The data cannot be encrypted any more and would block the stream. Other commands continue on a new
             // connection.
-            let why = "a volume was erased whose data were on their way";
+            let why = "a volume was erased while its data were on their way";
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, why).into());
         }
         let due = time::earliest(self.queue.next_event(), also);
@@ -159,8 +161,8 @@ impl Link {
         self.queue.set_emulation(offload.is_emulation());
     }
 
-    /// Closes the stream, waits until it needs no more polling, and returns the queue. Without `last_words`, pending
-    /// data are dropped, because they will be sent again on another connection.
+    /// Closes the stream, waits for the end of its work, and returns the queue. Without `last_words`, pending data are
+    /// dropped, because another connection will send the commands again.
     pub(super) async fn finish(mut self, last_words: bool) -> Queue {
         self.below.end_offload();
         if last_words {
@@ -168,6 +170,7 @@ impl Link {
         } else {
             self.below.stream.abort();
         }
+        // A peer that acknowledges nothing must not keep the buffers forever.
         let deadline = self.timers.now() + FINISH_TIME;
         poll_fn(|cx| match self.below.stream.poll_committed(cx) {
             Poll::Ready(_) => Poll::Ready(()),

@@ -84,6 +84,7 @@ impl Looking {
     /// Handles the log page: these namespaces have changed, or any if the list is empty. The others are confirmed.
     pub(super) fn name(&mut self, namespaces: &[u32]) {
         for known in core::mem::take(&mut self.unnamed) {
+            // An empty list means that the log page has overflowed.
             let is_named = namespaces.is_empty() || namespaces.contains(&known.id);
             let look = self.look.as_mut().map(|look| &mut look.doubt);
             match self.in_doubt.iter_mut().chain(look).find(|doubt| doubt.known.is_one_with(&known)) {
@@ -106,6 +107,7 @@ impl Looking {
 
     /// Sends the next command, if one is due.
     pub(super) fn go_on(&mut self, queue: &mut Queue, now: Instant) {
+        // One inspection at a time, so that a single reserved slot of the queue is enough.
         if self.look.is_none() {
             self.in_doubt.retain(|doubt| !doubt.known.is_gone());
             let next = self.in_doubt.iter().position(|doubt| doubt.due <= now);
@@ -137,10 +139,12 @@ impl Looking {
             _ if status.do_not_retry() || status.is_same_as(Status::INVALID_NAMESPACE) => Vec::new(),
             _ => return Ok(self.put_off(now, look.doubt)),
         };
+        // The data may have been read before the latest change.
         if look.is_stale {
             self.in_doubt.push_front(look.doubt);
             return Ok(None);
         }
+        // Descriptors are read second, and only if the namespace exists.
         let (namespace, descriptors) = match look.page.take() {
             None if self.has_descriptors && !answer.is_empty() => {
                 look.page = Some(answer);

@@ -1,4 +1,4 @@
-//! A host: connected to one controller by an admin queue and any number of I/O queues. It reconnects after a loss.
+//! A host: connected to one controller by an admin queue and any number of I/O queues, with reconnects after a loss.
 //!
 //! - [`Host`]: the interface for applications: submits commands and returns futures;
 //! - [`Disk`]: block access to one namespace;
@@ -12,8 +12,8 @@
 //!
 //! Invariants:
 //! - A command ends exactly once and returns its buffer, even if queues are lost. Commands that were running when a
-//!   queue was lost are sent again on the next one, if they may be executed twice and their namespace is the same as
-//!   before.
+//!   queue was lost are sent again on the next one, if executing a command twice is harmless and its namespace is the
+//!   same as before.
 //! - A command that has ended is not executed any more, so no command is overtaken by one that ended or was abandoned
 //!   before. The exception is a host without a keep-alive that has lost or given up a silent controller. The command's
 //!   error reports this case.
@@ -102,9 +102,9 @@ pub struct HostConfig {
     /// Offload by the NIC on I/O queues.
     pub offload: Offload,
     /// Time after which the controller gives up a silent host; zero for never. A host that loses a silent controller
-    /// waits as long before it sends commands again, because until then the controller may still execute the old ones.
-    /// With zero there is no such limit: running commands that may change something are not sent again. They end with
-    /// [`CommandError::Uncertain`], and may still be executed afterwards.
+    /// waits as long before sending commands again, because until then the controller may still execute the old ones.
+    /// With zero there is no such limit: running commands that may change something are not sent again. Such commands
+    /// end with [`CommandError::Uncertain`], and may still be executed afterwards.
     pub keep_alive: Duration,
     /// Time for a stream to open.
     pub connect_timeout: Duration,
@@ -330,6 +330,7 @@ impl Host {
     pub fn new(connector: impl Connector + 'static, timers: Arc<dyn Timers>, config: HostConfig) -> (Host, Vec<Task>) {
         let config = HostConfig { queues: config.queues.max(1), ..config };
         let given_up = Arc::<GivenUp>::default();
+        // Lane 0 belongs to the admin queue.
         let lanes = (0..=usize::from(config.queues)).map(|_| Arc::new(Lane::new(given_up.clone()))).collect();
         let span = tracing::debug_span!("nvme_host", subsystem = config.subsystem);
         let shared = Arc::new(Shared {
@@ -412,6 +413,7 @@ impl Host {
     pub async fn next_event(&self) -> Result<HostEvent, HostError> {
         poll_fn(|cx| {
             let mut central = lock(&self.handle.shared.central);
+            // Stored events are returned even after the host has ended.
             if let Some(event) = central.untold.take() {
                 return Poll::Ready(Ok(event));
             }
@@ -434,9 +436,9 @@ impl Host {
         Ok(identify::parse_namespace_list(&read.map_err(|failed| failed.error)?.to_vec()))
     }
 
-    /// Inspects a namespace and returns a disk for it. After each reconnect, and when the controller reports a change,
-    /// the namespace is inspected again, and its commands wait. If it was replaced, judging by identifiers, block size
-    /// or a smaller size, or if it does not exist any more, the disk is gone: its commands end with
+    /// Inspects a namespace and returns its disk. After each reconnect, and when the controller reports a change, the
+    /// namespace is inspected again, and its commands wait. If identifiers, block size or a smaller size show that the
+    /// namespace was replaced, or if it was removed, the disk is gone: its commands end with
     /// [`CommandError::NamespaceChanged`], and nothing is sent to the new namespace. A command that was sent before the
     /// controller reported the change runs on the new namespace.
     ///
@@ -454,6 +456,7 @@ impl Host {
             let Some(association) = there.filter(|_| central.doubts == doubts) else {
                 continue; // parts may come from another controller, or from before the change
             };
+            // The same namespace keeps its entry, so that disks created earlier stay usable.
             let known = match central.known.get(&namespace) {
                 Some(known) if !known.is_gone() && known.is(&data, &ids) => match known.data == data {
                     true => known.clone(),
@@ -473,21 +476,21 @@ impl Host {
         }
     }
 
-    /// Submits a command to the admin queue, with `data`. After the loss of a connection it is sent again if it is
-    /// known to change nothing, or to have the same effect when repeated (Set Features). Otherwise it ends with
+    /// Submits a command to the admin queue, with `data`. After the loss of a connection, commands known to change
+    /// nothing, or to have the same effect when repeated (Set Features), are sent again. Others end with
     /// [`CommandError::Uncertain`].
     pub fn admin(&self, command: Command, data: impl IntoIterator<Item = Bytes>) -> Done {
         Done(self.submit_admin(command, write_payload(data)))
     }
 
-    /// Submits a command to the admin queue that reads into `buffer`. It is sent again under the conditions of
-    /// [`Host::admin`].
+    /// Submits a command to the admin queue that reads into `buffer`. The rules of [`Host::admin`] apply to its
+    /// resubmission.
     pub fn admin_read(&self, command: Command, buffer: Buffer) -> Read {
         Read(self.submit_admin(command, Payload::Read(buffer)))
     }
 
-    /// Submits a command to an I/O queue, with `data`. If its status allows it, or after the loss of a connection, it
-    /// is sent again if it is known to change nothing, or to have the same effect when repeated: Write, Write Zeroes,
+    /// Submits a command to an I/O queue, with `data`. If the status allows a retry, or after the loss of a connection,
+    /// commands known to change nothing, or to have the same effect when repeated, are sent again: Write, Write Zeroes,
     /// Write Uncorrectable and Dataset Management on a namespace that was inspected by [`Host::disk`]. Other commands,
     /// for example reservations, Copy or Zone Append, are sent once, and end with [`CommandError::Uncertain`] if the
     /// connection is lost.
@@ -495,8 +498,7 @@ impl Host {
         Done(self.submit_io(command, write_payload(data), self.known(command.namespace())))
     }
 
-    /// Submits a command to an I/O queue that reads into `buffer`. It is sent again under the conditions of
-    /// [`Host::io`].
+    /// Submits a command to an I/O queue that reads into `buffer`. The rules of [`Host::io`] apply to its resubmission.
     pub fn io_read(&self, command: Command, buffer: Buffer) -> Read {
         Read(self.submit_io(command, Payload::Read(buffer), self.known(command.namespace())))
     }
@@ -564,6 +566,7 @@ impl Central {
     /// Puts all namespaces in doubt, and returns them.
     fn doubt(&mut self) -> Vec<Arc<Known>> {
         self.doubts += 1;
+        // A namespace that is gone stays gone, so it needs no inspection.
         let known: Vec<Arc<Known>> = self.known.values().filter(|known| !known.is_gone()).cloned().collect();
         known.iter().for_each(|known| known.doubt());
         known

@@ -59,6 +59,7 @@ impl Offloading {
             self.hear(&event, stream, queue);
             sending.hear(&event, stream);
         }
+        // The device asks about a position that the stream may not have reached yet.
         if let (Some(handle), Some(header)) = (self.handle, self.question)
             && let Some(is_header) = queue.began_at(header)
         {
@@ -110,6 +111,7 @@ impl Offloading {
             let settles = self.settles;
             with_device(stream, |device| match order {
                 Order::Place { command, buffer, volume } => {
+                    // Without the device's digest check, software needs the ciphertext, so the device must not decrypt.
                     let key = volume.filter(|_| settles).and_then(|(volume, unit)| Some((keys.of(&volume)?, unit)));
                     match key {
                         Some((key, unit)) => {

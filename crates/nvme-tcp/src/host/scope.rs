@@ -61,6 +61,7 @@ impl Scope {
             Some(IoOpcode::Flush) => (Effect::None, Reach::Nothing),
             Some(IoOpcode::Read | IoOpcode::Compare | IoOpcode::Verify) => (Effect::None, range),
             Some(IoOpcode::Write | IoOpcode::WriteZeroes | IoOpcode::WriteUncorrectable) => (Effect::Repeatable, range),
+            // The ranges are in the data. If they are incomplete, the command may concern any block.
             Some(IoOpcode::DatasetManagement) => {
                 let (first, end) = hull(command, payload).unwrap_or((0, u64::MAX));
                 (Effect::Repeatable, Reach::Blocks { namespace, first, end })

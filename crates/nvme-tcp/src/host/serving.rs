@@ -188,6 +188,7 @@ impl Serving<'_> {
                 continue;
             }
             if entry.is_in_doubt() {
+                // Sent now, the command could reach another namespace with the same number.
                 self.lane.rest(None, entry);
                 continue;
             }
@@ -263,6 +264,7 @@ impl Serving<'_> {
         if now < keep_alive.due {
             return Ok(());
         }
+        // The last Keep Alive was not answered within a whole interval.
         if keep_alive.outstanding.is_some() {
             return Err(Ended::Failed(HostError::TimedOut("a keep-alive")));
         }
@@ -284,6 +286,7 @@ impl Serving<'_> {
     }
 
     fn settle(&mut self, finished: Finished) {
+        // Commands of the queue's own duties belong to no job, so they are sorted out first.
         let finished = match self.events.finish(finished) {
             Ok(heard) => return self.hear(heard),
             Err(finished) => finished,
@@ -355,6 +358,7 @@ impl Serving<'_> {
             return None; // this controller will not regain the namespace
         }
         if !status.is_passing() {
+            // Other errors use up the limited number of retries.
             tries.passing = None;
             tries.retries += 1;
             return (tries.retries <= config.retries).then_some(Duration::ZERO);

@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use tracing::debug;
 
-/// A task of a host, to be spawned by the caller. If it is dropped before it ends, or panics, the host ends.
+/// A task of a host, to be spawned by the caller. A panic, or dropping the task before its end, ends the host.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Creates one task for each lane.
@@ -94,6 +94,7 @@ async fn keep_queue(task: HasTask, number: usize) {
     let shared = &task.0;
     loop {
         let Some(association) = shared.wait_for_controller(number).await else { return };
+        // The controller granted fewer queues than the host has lanes.
         if number > usize::from(association.queues) {
             if shared.hand_over(number).await { continue } else { return }
         }
@@ -186,6 +187,7 @@ impl Shared {
             let seconds = self.config.keep_alive.as_millis().div_ceil(1000) as u64;
             central.quiet_until = Some(now + Duration::from_secs(seconds));
         }
+        // The other queues of a lost controller fail as a consequence. Only the first error is kept.
         if !is_first {
             return;
         }
@@ -303,6 +305,7 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
         };
     let granted = link.execute("a number of queues", commands::number_of_queues(config.queues), Payload::None).await?;
     let (submission, completion) = (granted.completion.result as u16, (granted.completion.result >> 16) as u16);
+    // Both numbers are 0's based, and a controller may grant more than was requested.
     let queues = submission.min(completion).saturating_add(1).min(config.queues);
     // MAXCMD 0 means no limit reported. A queue has one entry more than it has commands.
     let commands = data.max_commands.checked_sub(1).unwrap_or(MAX_DEPTH);
@@ -323,7 +326,7 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
 }
 
 impl Shared {
-    /// Puts all namespaces in doubt: no command for them is sent until they were inspected again.
+    /// Puts all namespaces in doubt: no command for a namespace is sent before its new inspection.
     pub(super) fn doubt(&self) -> Vec<Arc<Known>> {
         lock(&self.central).doubt()
     }
@@ -392,6 +395,7 @@ pub(super) async fn open_admin(
         return Err(HostError::Unsuitable(Unsuitable::Unidentified));
     };
     let data = ControllerData::parse(&buffer.to_vec()).ok_or(HostError::Unsuitable(Unsuitable::Unidentified))?;
+    // Identify must describe the controller of the Connect, or later queues would go to another one.
     if data.controller != id {
         return Err(HostError::Unsuitable(Unsuitable::Another));
     }
@@ -421,6 +425,7 @@ async fn connect(link: &mut Link, config: &HostConfig, id: u16, depth: u16, cont
         host: config.host.clone(),
     };
     let command = commands::connect(id, depth, config.keep_alive);
+    // Connect's data travel in the capsule, because the transfer limits are not known yet.
     let payload = Payload::Write(SmallVec::from_iter([data.to_bytes().into()]));
     let finished = link.execute("a connection", command, payload).await.map_err(|error| match error {
         HostError::Refused { status, result: SUBSYSTEM_AT_FAULT, .. }

@@ -283,6 +283,7 @@ fn holds_whichever_sync_fails(steps: &[Step]) {
     for syncs in 0.. {
         let system = Lossy::with_blocks(16 * 512);
         system.0.lock().unwrap().syncs_left = Some(syncs);
+        // The failing sync may be one of the open itself, so a second attempt is allowed.
         let open = || system.namespace().or_else(|_| system.namespace()).unwrap().0;
         let (mut namespace, mut at) = (open(), 0);
         let uuid = namespace.uuid();
@@ -332,6 +333,7 @@ fn next_process_goes_on_after_a_failed_sync(steps: &[Step]) {
     for syncs in 0.. {
         let system = Lossy::with_blocks(16 * 512);
         system.0.lock().unwrap().syncs_left = Some(syncs);
+        // The failing sync may be one of the open itself, so a second attempt is allowed.
         let open = || system.namespace().or_else(|_| system.namespace()).unwrap().0;
         let mut namespace = open();
         for (operation, _) in steps {

@@ -78,6 +78,7 @@ impl FileStorage {
             let uuid = identity::of_device(major(device), minor(device)).map_err(OpenError::about(path))?;
             let file = Box::new(RealFile { file, device_bytes: Some(capacity) });
             file.drop_cache();
+            // A block device has no side file, so its marks do not outlive the process.
             let unreadable = Mutex::default();
             let (side, room) = (None, None);
             return Ok(FileStorage { file, uuid, capacity, direct, ranges, side, unreadable, may_block: true, room });
@@ -187,6 +188,7 @@ impl Room {
             if usable < bytes {
                 return Err(io::ErrorKind::StorageFull.into());
             }
+            // Reserved in larger steps, because a query reads a file of the system.
             *left = usable.min(MEMORY_LOOK.max(bytes));
         }
         *left -= bytes;
@@ -212,6 +214,7 @@ impl Storage for FileStorage {
         let mut buffer = if self.direct { aligned(whole) } else { BytesMut::zeroed(whole) };
         let start = around.start;
         let _held = self.ranges.read(around);
+        // A file that was truncated by another program must not read as zeros.
         if read_up_to_the_end(&*self.file, &mut buffer, start)? < whole {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -264,6 +267,7 @@ impl Storage for FileStorage {
     fn keep_unreadable(&self, ranges: &[Range<u64>]) -> io::Result<()> {
         let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
         self.side.as_ref().map_or(Ok(()), |side| side.replace(ranges))?;
+        // The side file has the new list from here on, even if the sync fails.
         *unreadable = ranges.to_vec();
         let Some(side) = &self.side else { return Ok(()) };
         side.sync().inspect_err(|_| {

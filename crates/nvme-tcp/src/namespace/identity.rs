@@ -51,7 +51,7 @@ pub(super) fn of_file(system: &dyn System, path: &Path) -> Result<[u8; 16], Open
 }
 
 /// Returns the UUID of a block device, derived from its hardware or driver name. A device without a name gets a random
-/// UUID each time it is opened, so that no host confuses it with another device.
+/// UUID at each opening, so that no host confuses two devices.
 pub(super) fn of_device(major: u32, minor: u32) -> io::Result<[u8; 16]> {
     let folder = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     match named_device(&folder) {

@@ -39,6 +39,7 @@ impl Marks {
     pub(super) fn with(&self, blocks: Range<u64>) -> Option<Vec<Range<u64>>> {
         let mut all = self.clone();
         all.insert(blocks);
+        // A longer list from storage is accepted, but must not grow further.
         let fits = all.blocks <= MAX_BLOCKS.max(self.blocks) && all.ranges.len() <= MAX_RANGES.max(self.ranges.len());
         fits.then(|| all.list())
     }
@@ -59,6 +60,7 @@ impl Marks {
         let marked: Vec<Range<u64>> =
             self.touching(blocks.clone()).filter(|range| overlap(range, &blocks) > 0).collect();
         let splits = |range: &Range<u64>| range.start < blocks.start && blocks.end < range.end;
+        // Only a split adds a range. Shortening or removing ranges is always possible.
         if self.ranges.len() >= MAX_RANGES && marked.iter().any(splits) {
             return false;
         }

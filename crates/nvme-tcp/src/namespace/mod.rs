@@ -3,15 +3,16 @@
 //! Invariants:
 //! - A written block reads as written, or not at all. A block that was never written, or was deallocated, reads as
 //!   zeros.
-//! - After a Flush, data of all commands completed before it survive the end of the process, as far as the storage
+//! - After a Flush, data of all earlier completed commands survive the end of the process, as far as the storage
 //!   allows. If a Flush fails, all later writes and flushes fail, because earlier writes are in doubt: the system
 //!   reports a failed write once and drops the lost bytes. A process that opens the storage anew reads the medium.
-//! - A block marked by Write Uncorrectable stays unreadable until it is written, if the storage is persistent. The mark
-//!   is durable before its command completes, and is removed by the Flush of the data written in its place, so that the
-//!   old data are never read again.
+//! - A block marked by Write Uncorrectable stays unreadable until the next write, if the storage is persistent. The
+//!   mark is durable before its command completes, and is removed by the Flush of the data written in its place, so
+//!   that the old data are never read again.
 //!
 //! A namespace is shared by all queues and does its own locking. The queues' state machines only create an
-//! [`Operation`]. Their driver executes it, on another thread if the storage [may block](Storage::may_block).
+//! [`Operation`]. Their driver executes the operation, on another thread if the storage [may
+//! block](Storage::may_block).
 
 mod file;
 mod identity;
@@ -68,7 +69,7 @@ pub trait Storage: Send + Sync {
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()>;
 
     /// Deallocates `bytes` bytes at `offset`, at most 1 GiB, if that is cheap. Returns true if the bytes are zeros now,
-    /// and false if they are unchanged, for example because the storage does not support it.
+    /// and false if they are unchanged, for example for lack of support.
     ///
     /// # Errors
     /// If the medium cannot be written.
@@ -84,7 +85,7 @@ pub trait Storage: Send + Sync {
     fn flush(&self) -> io::Result<()>;
 
     /// Returns the ranges last stored by [`keep_unreadable`](Self::keep_unreadable), in this process or an earlier one.
-    /// A namespace reads them when it is created. Only one namespace at a time may use a storage.
+    /// A new namespace reads these ranges. Only one namespace at a time may use a storage.
     fn unreadable(&self) -> Vec<Range<u64>> {
         Vec::new()
     }
@@ -100,7 +101,7 @@ pub trait Storage: Send + Sync {
         Ok(())
     }
 
-    /// Returns the UUID by which hosts recognise the data wherever they are served. `None` if they have none.
+    /// Returns the UUID by which hosts recognise the data on any target. `None` if the data have no UUID.
     fn uuid(&self) -> Option<[u8; 16]> {
         None
     }
@@ -291,8 +292,8 @@ impl Namespace {
         Ok(Namespace { id, block_size, uuid, storage, turns, flushing, failed, flushes, marks, behind, usage })
     }
 
-    /// Sets the UUID by which hosts recognise the namespace. By default it is the UUID of the [storage](Storage::uuid).
-    /// If the storage has none, it is derived from the names of subsystem and namespace, and is the same in every run.
+    /// Sets the UUID by which hosts recognise the namespace. The default is the UUID of the [storage](Storage::uuid),
+    /// or a UUID derived from the names of subsystem and namespace, which is the same in every run.
     #[must_use]
     pub fn with_uuid(mut self, uuid: [u8; 16]) -> Namespace {
         self.uuid = Some(uuid);
@@ -419,6 +420,7 @@ impl Namespace {
             Operation::Write { first, data, .. } => (Some(*first..first + count(data)), true, false),
             Operation::WriteZeroes { .. } | Operation::Deallocate { .. } => (self.part(operation, done), true, false),
             Operation::Flush => (None, false, false),
+            // A mark flushes the storage first, so it needs the flush lock.
             Operation::WriteUncorrectable { .. } => (None, false, true),
         };
         let blocks = blocks.unwrap_or_default();
@@ -478,6 +480,7 @@ impl Namespace {
     fn write(&self, first: u64, data: &[Bytes]) -> Result<(), Status> {
         self.check_writable()?;
         let bytes: usize = data.iter().map(Bytes::len).sum();
+        // Written before the marks are cleared: a concurrent read must not see the old data.
         self.storage.write(self.offset(first), data).map_err(|error| not_written(&error))?;
         self.heal(first..first + bytes as u64 / u64::from(self.block_size))?;
         self.usage.written(bytes as u64);
@@ -531,7 +534,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Stores the marks before it applies them, so that a failed command has no effect.
+    /// Stores the marks before applying them, so that a failed command has no effect.
     fn make_unreadable(&self, first: u64, blocks: u32) -> Result<(), Status> {
         let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;

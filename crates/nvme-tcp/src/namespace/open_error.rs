@@ -31,7 +31,7 @@ pub enum OpenError {
     },
     /// The list of unreadable blocks beside the file is damaged.
     #[error(
-        "{}: {fault}: bring the list back as it was, or remove it for all blocks to be readable",
+        "{}: {fault}: restore the list, or remove it to make all blocks readable",
         path.display()
     )]
     Marks {
@@ -42,7 +42,7 @@ pub enum OpenError {
     },
     /// The file with the UUID of the blocks is damaged.
     #[error(
-        "{}: it does not hold a UUID as it was kept: bring it back, or remove it for hosts to see another disk",
+        "{}: it does not hold a valid UUID: restore it, or remove it so that hosts see a new disk",
         path.display()
     )]
     Identity {
@@ -86,7 +86,7 @@ pub enum MarksFault {
         wanted: &'static str,
     },
     /// A line is not a range of bytes, or not behind the range before.
-    #[error("line {line} is no range of bytes behind those before")]
+    #[error("line {line} is not a range of bytes behind the range before")]
     Range {
         /// Line number, from 1.
         line: u32,
@@ -100,7 +100,7 @@ pub enum MarksFault {
         capacity: u64,
     },
     /// There are lines after the end mark.
-    #[error("line {line} is behind the end")]
+    #[error("line {line} is behind the end mark")]
     BehindEnd {
         /// Line number, from 1.
         line: u32,
@@ -112,7 +112,7 @@ pub enum MarksFault {
         line: u32,
     },
     /// The end mark is missing.
-    #[error("it has no end")]
+    #[error("its end mark is missing")]
     NoEnd,
 }
 

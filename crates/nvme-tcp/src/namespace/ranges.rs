@@ -74,6 +74,7 @@ impl Queue {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
+        // One release may unblock several entries, so all waiting threads are woken.
         let others = {
             let mut queue = self.ranges.queue();
             queue.entries.retain(|entry| entry.number != self.number);

@@ -108,6 +108,7 @@ fn parse(text: &str, capacity: u64) -> Result<Vec<Range<u64>>, MarksFault> {
         if range.end > capacity {
             return Err(MarksFault::Beyond { line, capacity });
         }
+        // Adjacent ranges are an error, because the writer always joins them.
         from = range.end + 1;
         ranges.push(range);
     }

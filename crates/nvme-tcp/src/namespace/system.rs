@@ -129,6 +129,7 @@ impl Medium for RealFile {
 /// [`sync_name`] makes the new one durable.
 pub(super) fn replace(system: &dyn System, path: &Path, content: &[u8]) -> io::Result<()> {
     let new = with_suffix(path, ".new");
+    // Synced before the rename, so that the name never refers to incomplete content.
     system.create(&new, content)?.sync()?;
     system.rename(&new, path)
 }

@@ -318,6 +318,7 @@ fn what_there_is_no_room_for_is_no_media_error() {
             false
         }
     }
+    // Each of the three operations below counts one media error if the medium is broken.
     for (kind, expected, media_errors) in [
         (io::ErrorKind::StorageFull, Status::CAPACITY_EXCEEDED, 0),
         (io::ErrorKind::QuotaExceeded, Status::CAPACITY_EXCEEDED, 0),
@@ -463,6 +464,7 @@ proptest! {
         operations in prop::collection::vec((0u8..8, 0u64..120, 1u32..40, any::<u8>()), 1..60)
     ) {
         let storage = Remembering::new(160 * 512);
+        // A new namespace on the same storage stands for a restart of the process.
         let mut namespace = Namespace::new(1, 512, storage.clone()).unwrap();
         let mut oracle = vec![Some(0u8); 160];
         for (kind, first, blocks, value) in operations {
@@ -471,6 +473,7 @@ proptest! {
                 namespace = Namespace::new(1, 512, storage.clone()).unwrap();
             }
             let range = first as usize..first as usize + blocks as usize;
+            // Reads, compares and verifies of a range with a marked block must all fail.
             let readable = oracle[range.clone()].iter().all(Option::is_some);
             let image: Vec<u8> = oracle[range.clone()].iter().flat_map(|block| [block.unwrap_or(0); 512]).collect();
             let data = || Pieces::from_iter([Bytes::from(vec![value; blocks as usize * 512])]);

@@ -91,6 +91,7 @@ impl Turns {
             }
         }
         let (blockers, waits) = (blockers.len(), !blockers.is_empty());
+        // The callback is created only if the turn has to wait.
         let then = waits.then(|| Then(Box::new(then())));
         queue.entries.insert(number, Entry { span, blockers, behind: Vec::new(), then });
         (!waits).then(|| Turn { turns: self.clone(), number })
@@ -159,6 +160,7 @@ impl Queue {
         self.last_flush.take_if(|last| *last == number);
         let mut seen = behind.len();
         let bytes = if span.bytes.is_empty() { 0..0 } else { span.bytes.clone() };
+        // Segments without a writer and readers are removed, so the map never holds more than the current turns need.
         let left = self.segments.extract_if(bytes, |_, segment| {
             seen += 1;
             segment.writer.take_if(|writer| *writer == number);
@@ -214,6 +216,7 @@ impl Queue {
 
 impl Drop for Turn {
     fn drop(&mut self) {
+        // Callbacks run without the lock, because they may request further turns.
         let due = self.turns.queue().leave(self.number);
         for (number, Then(then)) in due {
             then(Turn { turns: self.turns.clone(), number });
@@ -312,6 +315,7 @@ mod tests {
                         end(&mut held, &mut model, place);
                     }
                 }
+                // The locks and the model must grant the same turns after each step.
                 let (numbers, expected) = check(&mut held, &mut model);
                 prop_assert_eq!(numbers, expected);
             }

@@ -11,10 +11,10 @@ pub trait Blocking: Send + Sync {
     fn run(&self, work: Box<dyn FnOnce() + Send>);
 }
 
-/// A fixed number of threads. They end when the last handle is dropped.
+/// A fixed number of threads, which end when the last handle is dropped.
 ///
-/// A device that hangs blocks each thread that waits for it, until no thread is left. A program that serves disks that
-/// may hang should serve them by a separate [`Server`](super::Server) with its own threads.
+/// A device that hangs blocks each waiting thread, until no thread is left. A program should serve disks that may hang
+/// by a separate [`Server`](super::Server) with its own threads.
 ///
 /// ```
 /// use nvme_tcp::target::{Blocking, Threads};

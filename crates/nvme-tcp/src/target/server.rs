@@ -90,6 +90,7 @@ impl Server {
     pub fn new(mut target: Target, timers: Arc<dyn Timers>, blocking: Arc<dyn Blocking>) -> Server {
         let mailboxes = Arc::<Mailboxes>::default();
         let called = mailboxes.clone();
+        // Bells ring on other threads, perhaps while the target is locked. Mailboxes have a lock of their own.
         target.listen(move |connections| called.wake(connections));
         let target = Mutex::new(target);
         let closes = AtomicBool::new(false);
@@ -161,11 +162,13 @@ impl Server {
         stream: S,
         slot: Option<ConnectionSlot>,
     ) -> impl Future<Output = Result<(), ServeError>> + Send + use<S> {
+        // A stream with a slot may lose it until its Connect: see `is_revoked`.
         let is_stranger = slot.is_some();
         let now = self.shared.timers.now();
         let connection = lock(&self.shared.target).accept(now);
         tracing::debug!(connection = ?connection.id(), "stream accepted");
         let mailbox = Arc::<Mailbox>::default();
+        // Registered before the first poll, so that no wakeup is lost.
         lock(&self.shared.mailboxes.inner).insert(connection.id(), mailbox.clone());
         let alarm = self.shared.timers.alarm();
         let mut sending = Sending::default();
@@ -207,6 +210,7 @@ impl Shared {
 
 impl Mailboxes {
     fn wake(&self, connections: &[ConnectionId]) {
+        // Collected first, because waking a task may run code that takes the same lock.
         let mailboxes: Vec<Arc<Mailbox>> = {
             let inner = lock(&self.inner);
             connections.iter().filter_map(|id| inner.get(id).cloned()).collect()
@@ -323,6 +327,7 @@ impl<S: SegmentStream> Future for Serve<S> {
 impl<S: SegmentStream> Serve<S> {
     fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         for _ in 0..ROUNDS {
+            // A reset tells the host that its stream was not served. A normal end would look like success.
             if self.connection.is_refused() || self.is_revoked(cx) {
                 self.stream.abort();
                 return Poll::Ready(Ok(()));
@@ -424,6 +429,7 @@ impl<S: SegmentStream> Serve<S> {
         let has_given = mark
             .received
             .is_none_or(|received| received < self.connection.data_received() || !self.connection.expects_data());
+        // A host that owes data and acknowledgements must make progress with both.
         if has_given && self.stream.poll_acked(cx, mark.sent)?.is_ready() {
             self.taken = mark.sent;
             return Ok(());
@@ -448,6 +454,7 @@ impl<S: SegmentStream> Serve<S> {
     fn take_mail(&mut self, cx: &mut Context<'_>) -> bool {
         let (done, wakeup) = {
             let mut mail = lock(&self.mailbox.inner);
+            // Registered under the lock, so that mail put afterwards wakes this task.
             mail.waker = Some(cx.waker().clone());
             (core::mem::take(&mut mail.done), core::mem::take(&mut mail.wakeup))
         };
@@ -506,6 +513,7 @@ impl<S: SegmentStream> Serve<S> {
             if job.may_block() {
                 advance(job, self.shared.blocking.clone(), self.mailbox.clone());
             } else {
+                // Storage in memory runs here: handing the job to a thread would cost more than the job.
                 let _scope = cost::work(Work::Application);
                 let done = job.run();
                 drop(_scope);
@@ -527,6 +535,7 @@ impl<S: SegmentStream> Serve<S> {
             }
             let Some(pdu) = self.connection.poll_transmit() else { break };
             progress = true;
+            // A PDU may exceed the room. The stream buffers the excess.
             self.room = self.room.saturating_sub(pdu.len() as usize);
             self.sent += u64::from(pdu.len());
             self.sending.send(&mut self.stream, pdu);

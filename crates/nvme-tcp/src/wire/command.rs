@@ -143,6 +143,7 @@ impl Command {
 
     /// Returns the direction of the data: bits 1:0 of the opcode, or of the type of a Fabrics command.
     pub fn transfer(&self) -> Transfer {
+        // All Fabrics commands share one opcode, so their type carries the direction.
         let code = if self.opcode() == AdminOpcode::Fabrics as u8 { self.fabrics_type() } else { self.opcode() };
         match code & 3 {
             1 => Transfer::ToController,

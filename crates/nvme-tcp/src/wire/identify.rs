@@ -167,6 +167,7 @@ impl ControllerData {
         // VWC bits 2:1, 11b: Flush with namespace FFFFFFFFh flushes all.
         bytes[525] = if self.volatile_cache { 0b111 } else { 0 };
         put(&mut bytes, 536, &self.sgl_support.to_le_bytes());
+        // MNAN: any identifier up to NN may be in use.
         put(&mut bytes, 540, &self.namespaces.to_le_bytes());
         put_text(&mut bytes[768..1024], &self.subsystem, 0);
         put(&mut bytes, 1792, &self.command_capsule.to_le_bytes());
@@ -383,6 +384,7 @@ pub(crate) fn put_text(field: &mut [u8], value: &str, fill: u8) {
 
 /// Reads ASCII text up to its padding. Invalid UTF-8 becomes a replacement character.
 pub(crate) fn text(field: &[u8]) -> String {
+    // Devices pad with blanks or with zeros. Both are removed.
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end]).trim_end().to_owned()
 }

@@ -92,7 +92,7 @@ pub(crate) fn firmware_slots(revision: &str) -> Vec<u8> {
 pub(crate) fn changed_namespaces(changed: impl Iterator<Item = u32>) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     for (place, id) in changed.enumerate() {
-        // More than 1024 identifiers are reported as a single entry of all ones (5.16.1.5).
+        // More than 1024 identifiers are reported as a single entry of all ones.
         if place == 1024 {
             bytes.fill(0);
             put(&mut bytes, 0, &u32::MAX.to_le_bytes());
@@ -110,6 +110,7 @@ pub(crate) fn effects() -> Vec<u8> {
         bytes[*opcode as usize * 4] = 1;
     }
     for opcode in IoOpcode::ALL {
+        // LBCC tells hosts that cached copies of the blocks become invalid.
         let changes = matches!(
             opcode,
             IoOpcode::Write | IoOpcode::WriteZeroes | IoOpcode::DatasetManagement | IoOpcode::WriteUncorrectable
@@ -253,6 +254,7 @@ impl DiscoveryLog {
         let (generation, count) = DiscoveryLog::parse_header(bytes)?;
         let count = usize::try_from(count).ok()?;
         let entries = bytes.get(DiscoveryLog::HEADER..)?.chunks_exact(DiscoveryEntry::LEN);
+        // NUMREC counts all entries of the log, although the host may have read fewer.
         if entries.len() < count {
             return None;
         }

@@ -154,6 +154,7 @@ impl Status {
     /// Returns whether the command was not executed and may soon succeed: the path to the namespace is changing, the
     /// namespace is not ready, or the controller had no room for the command.
     pub(crate) const fn is_passing(self) -> bool {
+        // A persistent ANA loss has a path status but does not pass by itself.
         let of_path = self.code_type() == PATH && !self.is_same_as(Status::ANA_PERSISTENT_LOSS);
         let of_controller = self.is_same_as(Status::NOT_READY) || self.is_same_as(Status::COMMAND_INTERRUPTED);
         !self.do_not_retry() && (of_path || of_controller)

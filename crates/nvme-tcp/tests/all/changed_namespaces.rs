@@ -55,6 +55,7 @@ fn a_namespace_that_is_another_while_connected_gets_nothing_that_was_for_the_fir
             }
             Act::Answer
         });
+        // The host enables only notices that the controller supports.
         (faulty.data.notices, faulty.changed) = (Notices::NAMESPACES, named.to_vec());
         let looked = counts.clone();
         faulty.namespace = Box::new(move |_| (if looked[1].load(Relaxed) > 1 { now.clone() } else { WAS }, Vec::new()));
@@ -77,6 +78,7 @@ fn a_namespace_that_is_another_while_connected_gets_nothing_that_was_for_the_fir
                     assert!(ended.iter().all(Result::is_ok), "{ended:?}");
                 } else {
                     assert!(ended.iter().all(is_gone), "{ended:?}");
+                    // The new namespace is usable by a new disk, and the old disk stays unusable.
                     let again = host.disk(1).await.unwrap();
                     again.write(0, [vec![1; 4096].into()]).await.unwrap();
                     assert!(is_gone(&write().await));
@@ -148,6 +150,7 @@ fn a_namespace_that_cannot_be_told_of_keeps_no_other_waiting() {
                 let (waits, given_up) = (untold.verify(0, 1), untold.verify(1, 1));
                 flush.await.unwrap();
                 assert!(runtime.now() - start < Duration::from_millis(100), "{status}");
+                // A command that waits for an inspection was never sent, so cancelling it takes effect at once.
                 given_up.cancel();
                 let early = given_up.await;
                 assert!(runtime.now() - start < Duration::from_millis(100), "{status}: {early:?}");

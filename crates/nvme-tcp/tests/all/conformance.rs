@@ -177,6 +177,7 @@ fn a_wrong_data_digest_ends_the_command_only() {
         let [Came(Pdu::Response(completion), _)] = came[..] else { panic!("{came:?}") };
         assert_eq!(completion.status, Status::TRANSIENT_TRANSPORT_ERROR);
     };
+    // Both kinds of data are checked: in the capsule, and in H2CData PDUs.
     let wrong = bytes(&wire, &Pdu::Command(write.with_sgl(Sgl::in_capsule(512))), vec![9; 512]);
     failed(wire.send_bytes(&mut target, &wrong));
     let came = wire.send(&mut target, &Pdu::Command(write.with_sgl(Sgl::transport(512))), &[]);
@@ -240,6 +241,7 @@ fn connects_that_cannot_be() {
     let (io_command, io_good) = connect_command(1, controller);
     let parameters = Status::CONNECT_INVALID_PARAMETERS;
     let in_data = |offset: u64| 1 << 16 | offset;
+    // The result holds the offset of the wrong field. Bit 16 says that the field is in the data.
     let rows = [
         (command.with_u32(10, 1), good.clone(), Status::CONNECT_FORMAT, 0),
         (command.with_u32(11, 0), good.clone(), parameters, 44),
@@ -294,6 +296,7 @@ fn what_identify_tells_is_what_linux_insists_on() {
     let identify = |cns: u32| Command::new(AdminOpcode::Identify as u8, 2).with_u32(10, cns);
     let data = ControllerData::parse(&read(&mut wire, &mut target, identify(1), 4096)).unwrap();
     assert_eq!(data.controller, controller);
+    // Linux refuses a controller if one of these fields is too small.
     assert!(data.keep_alive != 0 && data.command_capsule >= 4 && data.response_capsule >= 1);
     assert!(data.sgl_support & 3 != 0);
     assert_eq!((data.kind, data.version, data.subsystem.as_str()), (ControllerKind::Io, 0x20000, DISK));
@@ -331,6 +334,7 @@ fn an_event_is_told_once_until_its_log_is_read() {
     let [Came(Pdu::Response(completion), _)] = came[..] else { panic!("{came:?}") };
     assert_eq!((completion.command, completion.result), (10, 0x04_0002));
     assert!(wire.send(&mut target, &wait(11), &[]).is_empty(), "not reported again before the log was read");
+    // Reading the log page clears the event and enables the next one.
     let changed = read(&mut wire, &mut target, log(0x04, 4096), 4096);
     assert_eq!(nvme_tcp::wire::parse_namespace_list(&changed), [2, 3]);
     assert_eq!(read(&mut wire, &mut target, log(0x04, 4096), 4096), [0; 4096], "reading clears it");
@@ -346,6 +350,7 @@ fn abort_gives_up_what_waits_for_events() {
     let wait = Pdu::Command(Command::new(AdminOpcode::AsyncEventRequest as u8, 10));
     assert!(wire.send(&mut target, &wait, &[]).is_empty());
     let abort = |id: u32| Pdu::Command(Command::new(AdminOpcode::Abort as u8, 11).with_u32(10, id << 16));
+    // Result 0 means aborted, result 1 not aborted.
     let came = wire.send(&mut target, &abort(10), &[]);
     let [Came(Pdu::Response(first), _), Came(Pdu::Response(second), _)] = came[..] else { panic!("{came:?}") };
     assert_eq!((first.command, first.status), (10, Status::ABORTED_BY_REQUEST));
@@ -389,6 +394,7 @@ fn discovery_tells_what_a_host_may_connect_to() {
     assert!(wire.command(&mut target, command, &data.to_bytes()).status.is_success());
     let enable = Command::fabrics(FabricsType::PropertySet, 1).with_u32(11, property::CC).with_u32(12, 0x0046_0001);
     assert!(wire.command(&mut target, enable, &[]).status.is_success());
+    // The private subsystem admits another host only, so this host must not see it.
     let found = DiscoveryLog::parse(&read(&mut wire, &mut target, log(0x70, 4096), 4096)).unwrap();
     assert_eq!(found.entries, [DiscoveryEntry::new(DISK, "192.0.2.7:4420".parse().unwrap())]);
     assert_eq!(found.generation, 0, "unchanged since the start");
@@ -412,6 +418,7 @@ fn a_host_that_is_silent_is_lost_with_its_queues() {
     assert!(queue.connect(&mut target, 1, controller).status.is_success());
     admin.now = Instant::ZERO + Duration::from_secs(3);
     assert!(admin.command(&mut target, Command::new(AdminOpcode::KeepAlive as u8, 2), &[]).status.is_success());
+    // KATO of 3.5 seconds is rounded up to the granularity of one second.
     let due = admin.connection.next_event(&target).unwrap();
     assert_eq!(due, Instant::ZERO + Duration::from_secs(7), "whole seconds after the last keep alive");
     admin.connection.handle_timeout(Instant::ZERO + Duration::from_millis(6900), &mut target);
@@ -447,6 +454,7 @@ fn disconnect_ends_the_queue_and_what_it_has_under_way() {
         .collect();
     assert_eq!(statuses, [(5, Status::ABORTED_QUEUE_DELETED), (9, Status::SUCCESS)]);
     assert!(wire.connection.is_closing());
+    // An admin queue cannot be disconnected: ending it ends the controller.
     assert_eq!(admin.command(&mut target, disconnect, &[]).status, Status::INVALID_QUEUE_TYPE);
 }
 
@@ -496,6 +504,7 @@ fn features_are_kept_until_a_reset() {
     assert_eq!(wire.command(&mut target, set(0x06 | 1 << 31, 1), &[]).status, Status::FEATURE_NOT_SAVEABLE);
     assert_eq!(wire.command(&mut target, set(0x81, 1), &[]).status, Status::FEATURE_NOT_CHANGEABLE);
     assert_eq!(wire.command(&mut target, get(0x7f), &[]).status, Status::INVALID_FIELD);
+    // The timestamp counts on from the value set, in milliseconds.
     assert!(wire.command(&mut target, set(0x0e, 0), &[1, 2, 0, 0, 0, 0, 0, 0]).status.is_success());
     wire.now = Instant::ZERO + Duration::from_millis(5);
     assert_eq!(read(&mut wire, &mut target, get(0x0e), 8), [6, 2, 0, 0, 0, 0, 2, 0]);

@@ -35,6 +35,7 @@ fn answers_that_nobody_takes_are_bounded() {
     let transport = TransportConfig::default();
     let mut target = target(transport);
     let mut wire = discovery(&mut target);
+    // Each command asks for the largest possible log page: 1 MiB.
     let words = (1u32 << 18) - 1;
     let log = Command::new(AdminOpcode::GetLogPage as u8, 5)
         .with_u32(10, u32::from(page::DISCOVERY) | words << 16)
@@ -122,6 +123,7 @@ fn what_is_under_way_is_over_before_its_host_goes_on() {
             assert!(another_host.command(&mut target, property_set(0x0046_0001), &[]).status.is_success());
             assert_eq!(status(&mut another_host, &mut target), 1);
         }
+        // The old write ends, which makes all three controllers ready.
         stuck.run();
         assert_eq!(storage.writes.load(Ordering::Relaxed), 1);
         assert!(again.iter_mut().all(|(wire, _)| status(wire, &mut target) == 1));
@@ -153,6 +155,7 @@ fn a_controller_nobody_has_noticed_the_end_of_expires_beside_its_successor() {
     let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
     let mut dead = open(&mut target, at(0), 5000);
     let mut alive = open(&mut target, at(3), 5000);
+    // The new controller does not replace the old one, which may still be alive.
     assert_eq!(target.controllers(), 2);
     for (wire, expires) in [(&mut dead, 5), (&mut alive, 8)] {
         assert_eq!(wire.connection.next_event(&target), Some(at(expires)));
@@ -184,6 +187,7 @@ fn controllers_without_end_lock_nobody_out_who_is_known() {
     let keep_alive = Command::new(AdminOpcode::KeepAlive as u8, 1);
     assert!(first.command(&mut target, keep_alive, &[]).status.is_success());
     assert_eq!(open(&mut target, 4, 3).1.status, Status::CONNECT_BUSY, "another host");
+    // Host 2 gets another controller in place of its own least recently heard one.
     let (mut third, answer) = open(&mut target, 4, 2);
     assert!(answer.status.is_success());
     assert_eq!(target.controllers(), 3);
@@ -204,6 +208,7 @@ fn a_reset_waits_for_what_is_under_way() {
     assert!(admin.command(&mut target, property_set(0), &[]).status.is_success());
     assert!(admin.command(&mut target, property_set(0x0046_0001), &[]).status.is_success());
     assert_eq!(admin.command(&mut target, property_get(property::CSTS), &[]).result, 0, "not ready yet");
+    // RDY follows the end of the old command, not the write to CC.EN.
     stuck.run();
     assert_eq!(admin.command(&mut target, property_get(property::CSTS), &[]).result, 1);
 }
@@ -277,6 +282,7 @@ fn hosts_tell_namespaces_of_different_subsystems_apart() {
         assert_eq!(data[104..120], descriptors[4..20], "NGUID");
         (descriptors[4..20].to_vec(), descriptors[24..40].to_vec())
     };
+    // Identifiers are derived from names, so they must be stable and different.
     let first = describe("nqn.2026-01.test:one");
     assert_eq!(first, describe("nqn.2026-01.test:one"), "the same in every run");
     let second = describe("nqn.2026-01.test:two");
@@ -446,6 +452,7 @@ fn forsaken_controllers_keep_no_host_out() {
     assert!(status.is_success(), "a keep-alive does not protect a controller without queues");
     assert_eq!(enabled(&mut target, 9, 5000, at(14)).1, Status::CONNECT_BUSY);
     let wires = [&mut works, &mut keeps, &mut first, &mut second, &mut stranger, &mut another, &mut third];
+    // Only controllers without queues were replaced, oldest sign of life first.
     let ended = wires.map(|wire| {
         wire.connection.handle_wakeup(&mut target);
         wire.connection.is_closing()

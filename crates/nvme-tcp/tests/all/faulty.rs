@@ -29,6 +29,7 @@ fn what_cannot_be_used_is_refused() {
 
 #[test]
 fn a_queue_is_no_deeper_than_the_controller_takes() {
+    // SQSIZE is a 0's based number, and a queue has one entry more than commands.
     for (entries, max_commands, sent) in [(7, 0, 7), (127, 9, 8), (127, 1, 1), (500, 0, 200)] {
         let size = Arc::new(Mutex::new(0));
         let seen = size.clone();
@@ -61,6 +62,7 @@ fn a_command_that_no_connection_survives_fails_in_the_end() {
             let Err(Failed { error: CommandError::Lost(_), buffer }) = failed else { panic!("{failed:?}") };
             assert_eq!(buffer.len(), 4096);
             let took = runtime.now() - start;
+            // Other commands still succeed afterwards.
             disk.read(12, disk.buffer(1)).await.unwrap();
             (host.stats(), took)
         },
@@ -108,6 +110,7 @@ fn with_fewer_queues_than_before_nothing_is_left_behind() {
             let disk = host.disk(1).await.unwrap();
             let reads: Vec<_> = (0..8).map(|_| disk.read(0, disk.buffer(1))).collect();
             let stuck: Vec<_> = (0..8).map(|_| disk.read(1, disk.buffer(1))).collect();
+            // The flush closes the first association, so all commands move to the single remaining queue.
             disk.flush().await.unwrap();
             assert!(join_all(reads).await.iter().all(Result::is_ok));
             runtime.sleep(Duration::from_secs(1)).await;
@@ -193,6 +196,7 @@ fn a_controller_that_falls_silent_is_noticed() {
         |config| config.keep_alive = Duration::from_secs(2),
         |host, runtime| async move {
             host.ready().await.unwrap();
+            // A Keep Alive is sent each second and missed after the second interval.
             runtime.sleep(Duration::from_millis(1900)).await;
             assert_eq!(host.stats().connects, 1);
             runtime.sleep(Duration::from_secs(8)).await;
@@ -227,6 +231,7 @@ fn what_was_lost_in_silence_is_sent_again_when_the_controller_must_have_given_up
                 (runtime.now() - start, host.stats())
             },
         );
+        // A silent loss is noticed by the command's timeout. A closed connection is noticed at once.
         let timeout = if matches!(act, Act::Never) { 1000 } else { 0 };
         let waited = took.as_millis().checked_sub(timeout).unwrap();
         assert!((least..least + 10).contains(&waited), "{took:?}");
@@ -263,6 +268,7 @@ fn a_path_that_is_changing_is_waited_for() {
                     _ => Act::Refuse(status),
                 }
             });
+            // Retries of this command must not delay other commands, so a flush runs beside it.
             let (written, took, stats) = with(
                 faulty,
                 |config| config.path_wait = Duration::from_secs(8),
@@ -400,6 +406,7 @@ fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first(
             false if association == 1 && is_io(queue, command, IoOpcode::Flush) => Act::Close,
             false => Act::Answer,
         });
+        // Version 1.4 supports descriptors, so the host compares UUIDs.
         (faulty.namespace, faulty.data.version) = (Box::new(said), 0x0001_0400);
         with(
             faulty,
@@ -463,6 +470,7 @@ fn a_disk_that_was_looked_at_before_it_grew_goes_with_it() {
             let small = host.disk(1).await.unwrap();
             small.flush().await.unwrap();
             let large = host.disk(1).await.unwrap();
+            // Both disks are the same namespace. If it is replaced, both must fail.
             assert_eq!((small.blocks(), large.blocks(), host.stats().connects), (1000, 2000, 2));
             let lost = large.verify(0, 1).await;
             assert!(matches!(lost, Err(CommandError::NamespaceChanged { .. })), "{lost:?}");

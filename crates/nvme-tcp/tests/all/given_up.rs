@@ -1,4 +1,4 @@
-//! Abandoned commands: they end when they cannot be executed any more, and later overlapping commands wait for them.
+//! Abandoned commands: their futures end when no execution is possible any more, and overlapping later commands wait.
 
 use crate::made_by_hand;
 
@@ -108,7 +108,9 @@ fn what_was_given_up_does_not_come_after_what_is_submitted_later() {
                         given_up.as_mut().is_none_or(|given_up| !is_over(given_up)),
                         "the command may still be executed"
                     );
+                    // The three overlapping commands have not been sent, although the second queue is idle.
                     assert_eq!(seen.lock().unwrap().len(), 3, "{number}, {door:?}");
+                    // The flush makes the controller answer the abandoned command.
                     disk.flush().await.unwrap();
                     if let Some(given_up) = given_up {
                         assert!(matches!(given_up.await, Err(CommandError::Cancelled)));
@@ -138,6 +140,7 @@ fn what_changes_nothing_ends_when_it_is_given_up() {
             runtime.sleep(Duration::from_millis(1)).await;
             others.iter().for_each(Done::cancel);
             read.cancel();
+            // The controller never answers, so only the cancellation can end the commands.
             for other in others {
                 assert!(matches!(other.await, Err(CommandError::Cancelled)));
             }
@@ -287,6 +290,7 @@ fn without_a_keep_alive_nothing_that_changes_something_is_sent_again() {
                 if cancelled {
                     changes.iter().for_each(Done::cancel);
                 }
+                // Cancelled or not, the result is unknown.
                 for change in changes {
                     let ended = change.await;
                     assert!(matches!(ended, Err(CommandError::Uncertain(_))), "{ended:?}");
@@ -375,6 +379,7 @@ fn what_must_not_be_carried_out_twice_is_not_tried_again() {
         move |host, _| async move {
             host.ready().await.unwrap();
             host.disk(1).await.unwrap();
+            // One attempt for Copy, and one plus five retries for a write.
             for (command, times) in
                 [(Command::new(COPY, 0).with_namespace(1), 1), (commands::range(IoOpcode::Write, 1, 0, 1), 6)]
             {

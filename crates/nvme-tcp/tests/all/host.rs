@@ -45,6 +45,7 @@ fn every_command_does_what_it_says() {
         disk.flush().await.unwrap();
         disk.verify(100, 16).await.unwrap();
         disk.write_zeroes(100, 1).await.unwrap();
+        // Memory storage returns zeros for deallocated blocks.
         disk.deallocate(&[(101, 1), (103, 2)]).await.unwrap();
         let buffer = Buffer::from_parts([BytesMut::zeroed(1000), BytesMut::zeroed(16 * 512 - 1000)]);
         let read = disk.read(100, buffer).await.unwrap().to_vec();
@@ -82,6 +83,7 @@ fn a_cancelled_command_gives_its_buffer_back() {
             let read = disk.read(0, disk.buffer(64));
             read.cancel();
             reads.push(read);
+            // Dropped reads mix with cancelled ones, so late data of both kinds arrive.
             drop(disk.read(64, disk.buffer(64)));
         }
         for read in reads {
@@ -148,6 +150,7 @@ fn a_namespace_that_was_replaced_gets_nothing_that_was_for_the_first() {
             let storage = Arc::new(MemoryStorage::new(8192 * 512));
             target.add_namespace(bed::DISK, Namespace::new(1, 512, storage).unwrap().with_uuid([9; 16])).unwrap();
         });
+        // Time for the event to reach the host.
         runtime.sleep(Duration::from_millis(10)).await;
         for _ in 0..2 {
             let written = disk.write(0, [data.clone()]).await;
@@ -183,6 +186,7 @@ fn connections_that_are_lost_are_made_again_and_commands_replayed() {
         let stats = bed.run(async move {
             host.ready().await.unwrap();
             let disk = host.disk(1).await.unwrap();
+            // The exercise fails if a resubmitted command was executed out of order.
             let exercise = Exercise { bytes: 24 << 20, blocks: 8192, ..Exercise::new(Seed(5)) };
             exercise.run(&disk, |_| ()).await.unwrap();
             cutter.await;
@@ -273,6 +277,7 @@ fn an_idle_host_is_kept_alive() {
     let runtime = bed.runtime();
     let stats = bed.run(async move {
         host.ready().await.unwrap();
+        // Much longer than the keep-alive time.
         runtime.sleep(Duration::from_secs(60)).await;
         host.disk(1).await.unwrap();
         host.stats()

@@ -226,6 +226,7 @@ fn an_answer_before_the_data_have_left_waits_for_them() {
     send(&mut queue, Framing::default(), &Pdu::ReadyToTransfer(ask), &[]);
     let response = Completion { command: id, status: Status::WRITE_FAULT, ..Completion::default() };
     send(&mut queue, Framing::default(), &Pdu::Response(response), &[]);
+    // The identifier stays in use until the data have left, because the data PDUs carry it.
     assert!(queue.poll_finished().is_none() && queue.room() == 3);
     while queue.poll_transmit().is_some() {}
     assert_eq!(queue.poll_finished().unwrap().completion.status, Status::WRITE_FAULT);
@@ -240,6 +241,7 @@ fn data_with_a_wrong_digest_fail_their_command_alone() {
     for (id, flip) in [(spoilt, 1), (good, 0)] {
         let pdu = framing.frame(&Pdu::ControllerData(data(id, 512)), [Bytes::from(vec![3; 512])]);
         let mut bytes = pdu.into_pieces().collect::<Vec<_>>().concat();
+        // Position 200 is in the data, so the header digest stays correct.
         bytes[200] ^= flip;
         let data = BytesMut::from(&bytes[..]).into();
         queue.handle_segment(RxSegment { seq: Seq(0), data, meta: RxMeta::default() });
@@ -279,6 +281,7 @@ fn what_is_abandoned_comes_to_an_end_that_nobody_hears_of() {
         &Pdu::ControllerData(DataHeader { success: true, ..data(id, 1024) }),
         &[1; 1024],
     );
+    // The slot is free again, and nothing is reported, because the buffer was returned before.
     assert!(queue.poll_finished().is_none() && queue.room() == 4 && queue.error().is_none());
 }
 
@@ -360,6 +363,7 @@ fn no_answer_in_time() {
     assert_eq!(queue.error(), Some(&QueueError::TimedOut), "ICResp");
     let mut queue = open_queue(false);
     assert_eq!(queue.next_event(), None);
+    // The deadline of a finished command must not count.
     let first = read(&mut queue, 512);
     let later = Instant::ZERO + Duration::from_secs(1);
     let submission = Submission { command: commands::flush(1), payload: Payload::None };

@@ -48,6 +48,7 @@ fn what_is_to_be_durable_is_before_it_is_complete() {
     let mut range = [0; 16];
     range[4] = 1;
     let deallocate = io(IoOpcode::DatasetManagement).with_u32(11, 1 << 2);
+    // Write cache, command, data, and number of flushes: with the cache, only FUA and Flush are durable.
     for (cache, command, data, flushes) in [
         (1, io(IoOpcode::Flush), &[][..], 1),
         (1, io(IoOpcode::Write), &[1; 512][..], 0),
@@ -84,7 +85,7 @@ fn advance(job: Job, later: &Later) -> Option<Done> {
     job.advance(move |job| later.lock().unwrap().push(job))
 }
 
-/// Advances a job until it is done or waits. If it waits, `later` receives it with its turn.
+/// Advances a job until its end or until it has to wait. `later` receives a waiting job with its turn.
 fn advance_far(mut job: Job, later: &Later) -> Option<Done> {
     loop {
         if let Some(done) = advance(job, later) {
@@ -184,6 +185,7 @@ fn long_work_goes_on_in_parts_and_ends_when_it_is_aborted() {
     send_only(&mut queue, &mut target, &Pdu::Command(write), &[]);
     let came = queue.collect();
     let [Came(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
+    // The admin queue cannot abort an I/O command itself: the result says not aborted.
     for id in [6, 7, 8] {
         assert_eq!(admin.command(&mut target, abort(id), &[]).result, 1, "not at once");
     }
@@ -212,6 +214,7 @@ fn an_abort_is_about_the_command_that_was_there() {
     send_only(&mut queue, &mut target, &zero(6), &[]);
     queue.connection.handle_wakeup(&mut target);
     assert_eq!(statuses(&queue.collect()), [(5, Status::ABORTED_BY_REQUEST)]);
+    // Command 6 runs, because the Abort came before it.
     while let Some(job) = queue.connection.poll_job() {
         queue.connection.complete(queue.now, job.run(), &mut target);
     }
@@ -229,6 +232,7 @@ fn one_queue_does_not_fill_the_storage_with_its_work() {
     let flush = |id| Pdu::Command(Command::new(IoOpcode::Flush as u8, id).with_namespace(1));
     (0..1000).for_each(|id| send_only(&mut wire, &mut target, &flush(id), &[]));
     let jobs: Vec<Job> = core::iter::from_fn(|| wire.connection.poll_job()).collect();
+    // The remaining commands wait in the connection until jobs complete.
     assert_eq!(jobs.len(), 128);
     for job in jobs {
         wire.connection.complete(wire.now, job.run(), &mut target);

@@ -131,7 +131,7 @@ fn whoever_waits_for_a_host_without_a_task_hears_of_it() {
                 host.ready().await.unwrap();
                 let disk = host.disk(1).await.unwrap();
                 disk.write(0, [blocks(8)]).await.unwrap();
-                // Two commands for each queue and more, so that each queue has running and waiting ones.
+                // Enough commands that each queue has running and waiting ones.
                 let reads: Vec<_> = (0..600).map(|_| disk.read(0, disk.buffer(8))).collect();
                 let writes: Vec<_> = (0..600).map(|_| disk.write(8, [blocks(64)])).collect();
                 let log = host.admin_read(commands::log_page(2, 0, 512), Buffer::zeroed(512));
@@ -141,6 +141,7 @@ fn whoever_waits_for_a_host_without_a_task_hears_of_it() {
                 for read in reads {
                     match read.await {
                         Ok(buffer) => assert_eq!(buffer.to_vec(), blocks(8)),
+                        // The buffer is empty if the lost task had it.
                         Err(Failed { error, buffer }) => {
                             lost += 1;
                             assert!(is_lost(&error), "{fate:?} {number}: {error}");
@@ -183,6 +184,7 @@ fn a_lost_task_gives_its_contexts_back() {
         bed.run(async move {
             host.ready().await.unwrap();
             let disk = host.disk(1).await.unwrap();
+            // Several commands, because a context is installed only with traffic.
             for _ in 0..4 {
                 disk.write(0, [blocks(64)]).await.unwrap();
                 disk.read(0, disk.buffer(64)).await.unwrap();

@@ -65,6 +65,7 @@ fn data_in_segments_of_one_byte_take_what_they_are() {
     let (mut wire, _admin, request) = asked(&mut target);
     let bytes = framed(&wire, &Pdu::HostData(host_data(&request)), &vec![1; MIB]);
     let before = HELD.get();
+    // The last byte is kept back, so that the command holds all its data when measured.
     for byte in &bytes[..bytes.len() - 1] {
         wire.connection.handle_segment(wire.now, segment(&[*byte]), &mut target);
     }
@@ -177,6 +178,7 @@ fn what_all_hosts_together_hold_is_bounded() {
     } {}
     let written = wire.command(&mut target, write(1), &[7; 4096]).status;
     assert!(written.is_success());
+    // Everything that was charged must be freed in the end.
     drop((queues, admin, target));
     let held = HELD.get() - before;
     assert!(held <= 0, "{held} bytes are left");
@@ -271,6 +273,7 @@ fn streams_cost_little_before_their_hosts_have_said_anything() {
     let mut target = target_with(min_memory() + 20 * (8 << 10), 512);
     let silent: Vec<_> = (0..20).map(|_| target.accept(Instant::ZERO)).collect();
     assert!(silent.iter().all(|connection| !connection.is_closing()));
+    // A real host connects and takes the memory that the silent streams would need later.
     let (_wire, _admin, _) = asked(&mut target);
     let icreq = Pdu::InitializeRequest(InitializeRequest::default());
     let refused = silent.into_iter().filter_map(|mut connection| {

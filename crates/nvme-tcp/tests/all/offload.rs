@@ -47,6 +47,7 @@ fn what_the_device_places_is_what_the_cpu_would_copy() {
                 let count = |name| counters.value(name);
                 assert!(count("rx_nvmeotcp_bytes") > 4 << 20, "seed {seed}: {}", count("rx_nvmeotcp_bytes"));
                 assert_eq!(count("rx_nvmeotcp_checked") > 0, offload == Offload::PlaceAndCheck);
+                // Loss makes the device lose its place and resynchronise.
                 if loss > 0.0 {
                     assert!(count("rx_nvmeotcp_drop") > 0 && count("rx_nvmeotcp_resync") > 0, "seed {seed}");
                 }
@@ -68,6 +69,7 @@ fn a_buffer_cut_from_one_slab_is_read_part_by_part() {
             host.ready().await.unwrap();
             let disk = host.disk(1).await.unwrap();
             disk.write(0, [data]).await.unwrap();
+            // Several rounds, because placement begins only once the context is installed.
             for _ in 0..4 {
                 let mut slab = BytesMut::zeroed(128 << 10);
                 let parts = [1 << 10, 63 << 10, 32 << 10, 32 << 10].map(|bytes| slab.split_to(bytes));
@@ -411,6 +413,7 @@ fn buffers_come_back_from_lost_connections_and_resets() {
             resets.await;
             host.stats()
         });
+        // A lost buffer would make the exercise hang.
         assert!(stats.connects >= 3 && stats.replays > 0, "seed {seed}: {stats:?}");
         let counters = bed.counters();
         assert!(counters.value("resets") >= 6 && counters.value("rx_nvmeotcp_sk_add") > 6);
@@ -488,6 +491,7 @@ fn enough_is_offloaded_of_large_commands_and_nothing_of_small_ones() {
         let share = |name, of| counters.value(name) as f64 / counters.value(of) as f64;
         let (bytes, packets) = (share("rx_nvmeotcp_bytes", "rx_bytes"), share("rx_nvmeotcp_packets", "rx_packets"));
         let lost = counters.value("rx_nvmeotcp_drop") + counters.value("rx_nvmeotcp_resync");
+        // Small commands are copied, because lending their buffers would cost more.
         if kib < 32 {
             assert_eq!((bytes, packets), (0.0, 0.0), "{kib} KiB");
         } else {

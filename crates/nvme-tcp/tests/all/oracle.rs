@@ -56,6 +56,7 @@ impl Oracle {
             let value = u32::from_le_bytes(bytes[..4].try_into().unwrap());
             assert!(held.contains(&value), "block {block} holds {value}, not one of {held:?}: {note}");
             assert!(bytes == content(value), "block {block} holds parts of several writes: {note}");
+            // The read has decided: the block must keep this value.
             *held = vec![value];
         }
     }
@@ -99,6 +100,7 @@ impl Adversary {
         };
         let fate = [Fate::Awaited, Fate::Cancelled, Fate::Dropped, Fate::TimedOut][self.rng.below(4) as usize];
         let pause = self.pause();
+        // An abandoned command without a result may or may not have been executed.
         let ended = match fate {
             Fate::Awaited => Some(done.await),
             Fate::Cancelled => {

@@ -63,6 +63,7 @@ impl Pair {
                     self.queue.handle_segment(segment);
                 }
             }
+            // Jobs complete in random order, as on several threads.
             4 => self.jobs.extend(self.connection.poll_job()),
             _ => {
                 if !self.jobs.is_empty() {
@@ -124,6 +125,7 @@ fn commands_against_an_oracle(seed: u64, transport: TransportConfig, config: Que
         if left > 0 && pair.queue.room() > 0 && rng.chance(0.3) {
             let count = 1 + rng.below(48) as usize;
             let first = rng.below((BLOCKS - count) as u64) as usize;
+            // Overlapping concurrent commands have no defined result, so they are not submitted.
             let free = under_way.values().all(|(at, blocks, _)| first + count <= *at || at + blocks <= first);
             if free {
                 left -= 1;
@@ -147,6 +149,7 @@ fn commands_against_an_oracle(seed: u64, transport: TransportConfig, config: Que
             }
         }
         pair.step(&mut target, &mut rng, most);
+        // Detects a deadlock between the two sides.
         idle += 1;
         assert!(idle < 3_000_000, "no progress (seed {seed})");
         while let Some(finished) = pair.queue.poll_finished() {

@@ -116,6 +116,7 @@ proptest! {
             receiver.push(segment(at as u32, &stream[at..end], verdict));
             receive(&mut receiver, &mut all).unwrap();
             at = end;
+            // `rest` must be exact between and within PDUs, and unknown only within a header.
             let next = ends[ends.partition_point(|end| *end < at)];
             let header = all.last().is_none_or(|(_, _, ended)| *ended) && next > at;
             prop_assert_eq!(receiver.rest(), (!header).then_some((next - at) as u32));
@@ -336,6 +337,7 @@ fn every_wrong_header_has_its_fatal_error() {
         receiver.push(segment(0, &stream, NvmeVerdict::NotChecked));
         let error = receive(&mut receiver, &mut Vec::new()).expect_err(what);
         assert_eq!(error.status, status, "{what}");
+        // FEI is defined for some errors only.
         if let Some(information) = information {
             assert_eq!(error.information, information.to_le_bytes(), "{what}");
         }

@@ -110,11 +110,12 @@ impl Served {
         served.send(&Pdu::InitializeRequest(InitializeRequest::default()), &[]);
         let (command, data) = connect_command(1, controller);
         served.send(&Pdu::Command(command), &data.to_bytes());
+        // ICResp and the answer to the Connect.
         assert_eq!(served.take(), 128 + HEADER);
         served
     }
 
-    /// Polls the server's task as long as it is woken. Returns whether it has ended.
+    /// Polls the server's task while the task is woken. Returns whether the task has ended.
     fn go(&mut self) -> bool {
         while let Some(serve) = self.serve.as_mut()
             && self.woken.0.swap(false, Ordering::SeqCst)
@@ -222,6 +223,7 @@ impl Starved {
         let Starved { served, other, next, held } = self;
         served.server.with_target(|target| {
             for _ in 0..30 {
+                // Each read takes what is free now. The loop ends when not even one block fits.
                 let free = served.limit - target.stats().memory;
                 if *next > 1 && free < 4096 {
                     break;
@@ -273,6 +275,7 @@ fn a_host_that_has_gone_is_noticed_though_others_have_all_memory() {
 fn disconnecting() -> Served {
     let mut served = Served::new(target(None).unwrap());
     served.read(1, 15 * 16);
+    // Only the flush hangs. The read data are in the queue already.
     served.disk.hangs.store(true, Ordering::SeqCst);
     served.send(&Pdu::Command(Command::new(IoOpcode::Flush as u8, 2).with_namespace(1)), &[]);
     served.send(&Pdu::Command(Command::fabrics(FabricsType::Disconnect, 3)), &[]);
@@ -310,6 +313,7 @@ fn a_host_that_takes_nothing_loses_its_connection() {
     assert!(!served.go());
     assert_eq!(served.take_all(|_| ()), 16 * PIECE + HEADER - (64 << 10));
     assert!(!served.pass(149) && !served.pass(149) && !served.pass(1000), "no answer is pending");
+    // A new answer starts the clock again.
     served.read(2, 256);
     assert!(!served.pass(149), "progress is checked every 150 seconds");
     assert!(served.pass(151));

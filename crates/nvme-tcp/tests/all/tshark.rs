@@ -100,6 +100,7 @@ fn read(file: &TemporaryFile) -> Vec<Pdu> {
         .output()
         .expect("tshark starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // PDML, because the field output of tshark mixes the PDUs of a packet.
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(!text.contains("_ws.malformed"), "tshark finds a PDU malformed");
     // A `proto` element for each PDU of a packet, with fields in order.

@@ -31,6 +31,7 @@ fn exercised(mut bed: Bed, block: usize, offload: Offload, data_digest: bool, re
     bed.import(&volume);
     let resets = bed.reset_host_with(volume.clone(), resets.to_vec());
     let keyed = volume.keyed.clone();
+    // The raw disk shows the medium, the disk with the volume its plaintext.
     let (stats, plain, medium) = bed.run(async move {
         host.ready().await.unwrap();
         let raw = host.disk(1).await.unwrap();
@@ -224,6 +225,7 @@ fn packets_bring_the_keys_of_their_commands_only() {
             }
             (host, disks)
         });
+        // All contexts have been used once, so later fetches are caused by the commands alone.
         let fetched = bed.host_counters().value("ctx_fetched");
         let disks = bed.run(async move {
             let (_, all) = &disks;
@@ -283,6 +285,7 @@ fn volumes_that_were_erased_make_room_for_others() {
                 let mut made = data.to_vec();
                 volume.encrypt(number, &mut made);
                 assert!(raw.read(number, raw.buffer(32)).await.unwrap().to_vec() == made, "{number}");
+                // The erasure frees the number, so the 256th volume can be encrypted by the device, too.
                 volume.keyed.erase().into_iter().for_each(&forget);
             }
         });

@@ -33,6 +33,8 @@ pub(super) fn execute(
 ) -> Result<Reply, Status> {
     let queues = target.config.max_queues;
     let opcode = AdminOpcode::from_u8(command.opcode()).ok_or(Status::INVALID_OPCODE)?;
+    // Identify and Get Log Page read the subsystems and other sessions, too, so they run before one session is
+    // borrowed.
     if opcode == AdminOpcode::Identify {
         return identify(target, id, command).map(Reply::data);
     }
@@ -54,6 +56,7 @@ pub(super) fn execute(
             }
         }
         AdminOpcode::KeepAlive => {
+            // Only this command and Set Features with a new timeout restart the timer of a ready controller.
             session.heard(now);
             Ok(Reply::Result(0))
         }
@@ -180,6 +183,7 @@ fn log_page(target: &mut Target, id: u16, command: &Command, now: Instant) -> Re
     if !offset.is_multiple_of(4) {
         return Err(Status::INVALID_FIELD);
     }
+    // The SGL must have the length of the command: otherwise the host would wait for data that never come.
     if length != u64::from(command.sgl().length) {
         return Err(Status::INVALID_SGL_LENGTH);
     }
@@ -206,6 +210,7 @@ fn whole_log_page(target: &mut Target, id: u16, command: &Command, now: Instant)
     let page = command.u32(10) as u8;
     let retain = command.u32(10) & RETAIN_EVENT != 0;
     let host = target.sessions.get(&id).map(|session| session.host.clone()).unwrap_or_default();
+    // Built before the session is borrowed mutably, because the log depends on the subsystems.
     let discovery_log = (page == page::DISCOVERY).then(|| target.discovery_log(&host));
     let session = target.sessions.get_mut(&id).ok_or(Status::INTERNAL_ERROR)?;
     if session.is_discovery() {
@@ -222,6 +227,7 @@ fn whole_log_page(target: &mut Target, id: u16, command: &Command, now: Instant)
     }
     Ok(match page {
         page::SUPPORTED => log::supported(&IO_PAGES),
+        // Zeros follow the entries, so that the page always has its full length.
         page::ERROR => session.errors().flat_map(|entry| entry.to_bytes()).chain([0; ERROR_ENTRIES * 64]).collect(),
         page::SMART => {
             let subsystem = target.subsystems.get(session.subsystem()).ok_or(Status::INTERNAL_ERROR)?;

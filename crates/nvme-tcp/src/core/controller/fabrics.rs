@@ -84,6 +84,7 @@ pub(super) fn connect(
         if session.subsystem() != data.subsystem || session.is_discovery() {
             return Err(in_data(256));
         }
+        // A queue must come from the controller's own host. Another host must not be able to join.
         if session.host != data.host || session.host_id != data.host_id {
             return Err(in_data(if session.host == data.host { 0 } else { 512 }));
         }
@@ -161,6 +162,7 @@ pub(super) fn property_set(
         session.shut_down();
     }
     session.watch(now);
+    // The connections of removed queues are woken, find the queues gone, and close.
     target.wakeups.extend(reset.queues);
     Ok(PropertySet { given_up: reset.waiting, flush })
 }

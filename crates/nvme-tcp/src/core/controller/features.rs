@@ -119,16 +119,18 @@ pub(super) fn set(
         id::KEEP_ALIVE => session.set_keep_alive(now, Duration::from_millis(u64::from(value))),
         _ if discovery => return Err(Status::INVALID_FIELD),
         id::ARBITRATION => session.features.arbitration = value,
+        // The controller has only power state 0.
         id::POWER if value & 0x1f == 0 => {}
         id::TEMPERATURE => session.features.temperature = value,
         id::ERROR_RECOVERY => session.features.error_recovery = value,
         id::WRITE_CACHE => session.features.write_cache = value & 1 != 0,
         id::QUEUES => {
-            // NSQR and NCQR are 0's based numbers; FFFFh is reserved (5.27.1.5).
+            // NSQR and NCQR are 0's based numbers; FFFFh is reserved.
             let (submission, completion) = (value as u16, (value >> 16) as u16);
             if submission == u16::MAX || completion == u16::MAX {
                 return Err(Status::INVALID_FIELD);
             }
+            // The smaller number is granted, because each I/O queue has one submission and one completion queue.
             let granted = u32::from(submission.min(completion).min(queues - 1));
             return Ok(granted | granted << 16);
         }

@@ -29,6 +29,7 @@ pub(super) fn check(command: &Command, namespace: &Namespace, max_transfer: u32)
             if !matches!(opcode, IoOpcode::Read | IoOpcode::Write | IoOpcode::Compare) {
                 return Ok(0);
             }
+            // The transfer limit applies to commands with data only. The others may cover up to 65536 blocks.
             let bytes = u64::from(blocks) * u64::from(namespace.block_size());
             if bytes > u64::from(max_transfer) {
                 return Err(Status::INVALID_FIELD);

@@ -1,14 +1,14 @@
 //! The memory budget of a target: data of pending writes, data of reads that hosts have not taken, and the fixed cost
 //! of each connection.
 //!
-//! Each queue is promised memory for one of the largest commands when it is connected, so that it makes progress
-//! regardless of other queues. A connection without enough memory is refused. Memory beyond the promise comes from the
-//! free rest. An account that finds too little free memory waits in line. The first account in line is called when
-//! there is enough for it, and no later account gets memory before. Every wait therefore ends, however many small
-//! pieces others request, and each released piece of memory calls only the accounts that it is enough for.
+//! Each queue is promised memory for one of the largest commands at its Connect, so that the queue makes progress
+//! regardless of others. A connection without enough memory is refused. Memory beyond the promise comes from the free
+//! rest. An account that finds too little free memory waits in line. The first account in line is called when enough
+//! memory is free, and no later account gets memory before. Every wait therefore ends, however many small pieces others
+//! request, and each released piece of memory calls only accounts whose requests it satisfies.
 //!
-//! Invariants: promises plus memory taken beyond promises never exceed the limit. There is never enough memory for the
-//! first waiting account without it being called.
+//! Invariants: promises plus memory taken beyond promises never exceed the limit. If there is enough memory for the
+//! first waiting account, that account has been called.
 
 use super::bell::Bell;
 use super::connection::ConnectionId;
@@ -124,6 +124,7 @@ impl Pool {
     /// Removes and returns the waiting connections that have enough memory.
     fn call(&mut self) -> Vec<ConnectionId> {
         let mut connections = Vec::new();
+        // Strictly in order: a small request behind a large one must not overtake it.
         while let Some((place, Waits { connection, bytes })) = self.waiting.first_key_value().map(|(k, v)| (*k, *v))
             && bytes <= self.left()
         {
@@ -171,7 +172,9 @@ impl Account {
             let place = self.place.swap(0, Relaxed);
             pool.forget(place);
             let beyond = self.beyond(bytes);
+            // An account that asks again keeps its old place, so asking costs nothing.
             let is_first = pool.waiting.first_key_value().is_none_or(|(first, _)| place > 0 && place < *first);
+            // Memory within the promise never waits, whatever others hold.
             if beyond == 0 || (is_first && beyond <= pool.left()) {
                 pool.free -= beyond;
                 self.used.fetch_add(bytes, Relaxed);

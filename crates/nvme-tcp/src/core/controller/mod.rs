@@ -185,18 +185,18 @@ pub enum TargetError {
     #[error("{0:?} is not an NVMe qualified name: \"nqn.\" and at most 223 bytes")]
     Name(String),
     /// The subsystem already exists.
-    #[error("there is a subsystem {0} already")]
+    #[error("subsystem {0} already exists")]
     SubsystemExists(String),
     /// The subsystem does not exist.
     #[error("there is no subsystem {0}")]
     NoSubsystem(String),
     /// The subsystem already has a namespace with this identifier.
-    #[error("there is a namespace {0} already")]
+    #[error("namespace {0} already exists")]
     NamespaceExists(u32),
     /// A namespace with this UUID is served already. Hosts would take both for the same namespace.
     #[error(
-        "namespace {0} of {1} has the same UUID: give one of them another; of two copies of a file, remove the .identity \
-         beside the one that is to be another disk"
+        "namespace {0} of {1} has the same UUID: give one of the two another UUID; if one is a copy of the other's file, \
+         remove the copy's .identity file"
     )]
     SameUuid(u32, String),
     /// The subsystem has no namespace with this identifier.
@@ -204,7 +204,7 @@ pub enum TargetError {
     NoNamespace(u32),
     /// The memory is too small for a host with one I/O queue.
     #[error(
-        "memory for {memory} bytes, but a host with one I/O queue needs {needed}: give the target more `memory`, or lower \
+        "{memory} bytes of memory, but a host with one I/O queue needs {needed}: give the target more `memory`, or lower \
          `max_transfer` or `in_capsule`"
     )]
     Memory {
@@ -313,6 +313,7 @@ impl Target {
         if self.subsystem(subsystem)?.namespaces.contains_key(&id) {
             return Err(TargetError::NamespaceExists(id));
         }
+        // The UUID may be derived from the subsystem's name, so it is fixed before the comparison.
         let namespace = namespace.in_subsystem(subsystem);
         for (name, other) in &self.subsystems {
             if let Some(same) = other.namespaces.values().find(|other| other.uuid() == namespace.uuid()) {
@@ -346,6 +347,7 @@ impl Target {
         self.next_connection += 1;
         let id = ConnectionId(self.next_connection);
         let account = self.memory.open(id);
+        // The connection object is created in any case. A refused one closes itself at once.
         let has_room = account.promise(OPENING_BYTES, 0);
         let connection = Connection::new(id, now, self.config.transport, account);
         if has_room {
@@ -475,6 +477,7 @@ impl Target {
                 self.by_host.remove(&key);
             }
         }
+        // The host's next controller has to wait for these commands.
         self.keep_unfinished(key, session.end_work().clone());
     }
 
@@ -488,6 +491,7 @@ impl Target {
         if self.sessions.len() >= usize::from(MAX_CONTROLLER) {
             return None;
         }
+        // Identifiers are reused as late as possible, so that late references do not match another controller.
         loop {
             let id = self.next_controller;
             self.next_controller = if id >= MAX_CONTROLLER { 1 } else { id + 1 };

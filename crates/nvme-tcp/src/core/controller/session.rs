@@ -95,6 +95,7 @@ impl Session {
             status: 0,
             keep_alive,
             stage: Stage::Idle,
+            // The timers begin with the Connect, as if the host had just been heard.
             last_heard: now,
             last_used: now,
             began: now,
@@ -183,10 +184,11 @@ impl Session {
         let before = core::mem::replace(&mut self.configuration, value);
         let mut reset = Reset::default();
         if value & CC_ENABLE == 0 && before & CC_ENABLE != 0 {
-            // A controller reset removes the I/O queues and the event requests, and restores the features (3.7.2).
+            // A controller reset removes the I/O queues and the event requests, and restores the features.
             reset.queues.extend(self.queues());
             reset.waiting.extend(core::mem::take(&mut self.waiting));
             self.features = Default::default();
+            // Changes that were reported before the reset are reported again, because their event requests are gone.
             (self.told_namespaces, self.told_discovery) = (false, false);
             self.end_work();
             self.queues.clear();
@@ -288,6 +290,7 @@ impl Session {
     /// first. Either the host had time to connect I/O queues and has none, or it promised no keep-alive and is silent.
     pub(super) fn is_forsaken(&self, now: Instant) -> Option<(bool, Instant)> {
         if self.queues.is_empty() {
+            // A controller without I/O queues serves nobody, so a keep-alive does not protect it.
             let is_old = now.saturating_since(self.began) >= SETUP_TIME;
             return is_old.then_some((false, self.last_heard));
         }
@@ -362,6 +365,7 @@ impl Session {
         } else {
             return None;
         };
+        // The change stays recorded if no request waits. It is then reported with the next request.
         let command = self.waiting.pop_front()?;
         if event == notice(0x00, log::page::CHANGED_NAMESPACES) {
             self.told_namespaces = true;

@@ -94,13 +94,14 @@ impl Work {
         state.received - 1
     }
 
-    /// Marks `command` as aborted. If it is running, it ends after its current part. Otherwise, its connection sees the
+    /// Marks `command` as aborted. A running command ends after its current part. Otherwise, its connection sees the
     /// mark by [`take_aborts`](Self::take_aborts).
     pub(super) fn abort(&self, command: u16) {
         let mut state = self.state();
         for begun in state.running.values_mut().filter(|begun| begun.command == command) {
             begun.aborted = true;
         }
+        // The count tells this command from a later one with the same identifier.
         let received = state.received;
         state.aborts.insert(command, received);
     }
@@ -134,6 +135,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // Waiters are called after the lock is released, because a listener may take other locks.
         let mut called = Vec::new();
         {
             let mut state = self.0.state();
@@ -183,6 +185,7 @@ impl AllUnderWay {
     pub(super) fn extend(&mut self, more: impl IntoIterator<Item = UnderWay>) {
         for under_way in more {
             match self.0.iter_mut().find(|known| Arc::ptr_eq(&known.work, &under_way.work)) {
+                // The later moment includes all commands of the earlier one.
                 Some(known) => known.until = known.until.max(under_way.until),
                 None => self.0.push(under_way),
             }

@@ -23,14 +23,15 @@ impl Queue {
         }
     }
 
-    /// Takes a returned buffer. An abandoned command hands it to its task now. Returns false if a device still has part
-    /// of it.
+    /// Takes a returned buffer, and passes the buffer of an abandoned command to its task. Returns false if a device
+    /// still has a part.
     pub(super) fn land(&mut self, id: u16) -> bool {
         let Some(active) = self.active(id) else { return true };
         let Some(landing) = active.landing.take_if(|landing| landing.is_home()) else {
             return active.landing.is_none();
         };
         active.submission.payload = Payload::Read(landing.finish());
+        // The task of an abandoned read waits for the buffer only, not for the controller's answer.
         if active.abandoned {
             let payload = core::mem::take(&mut active.submission.payload);
             let submission = Submission { command: active.submission.command, payload };

@@ -1,8 +1,8 @@
 //! A command's buffer while a device has it, and the return of its pieces.
 //!
 //! Invariants: every piece returns exactly once, filled or not. Only then is the buffer complete, and data that the
-//! device did not place are copied into it. No returned piece crosses the boundary between two parts, although the
-//! parts may be neighbours in memory and their pieces may have been joined on the way.
+//! device did not place are copied. No returned piece crosses the boundary between two parts, although the parts may be
+//! neighbours in memory and their pieces may have been joined on the way.
 
 use super::Buffer;
 use super::buffer::gaps;
@@ -86,6 +86,7 @@ impl Landing {
         if start == end {
             return;
         }
+        // Decryption works on whole cipher blocks, so the range covers whole blocks, too.
         let (start, end) = (start - start % Piece::BLOCK, end.next_multiple_of(Piece::BLOCK));
         match self.opened.last_mut() {
             Some(last) if last.end >= start => last.end = last.end.max(end),
@@ -266,6 +267,7 @@ mod tests {
             let total = buffer.len();
             let parts: Vec<(*const u8, usize)> = buffer.parts().iter().map(|part| (part.as_ptr(), part.len())).collect();
             let (mut landing, mut pieces) = Landing::lend(buffer, 0, &Arc::default());
+            // A device splits pieces at packet boundaries and may join them again.
             for (at, which) in splits {
                 let index = which.index(pieces.len());
                 let at = at.min(pieces[index].len());
@@ -292,6 +294,7 @@ mod tests {
                 expected[from..from + length].fill(number as u8 + 1);
                 landing.take(from as u32, RxBuf::Placed(piece));
             }
+            // Data that the device did not place overwrite the buffer at the end.
             if let Some(offset) = late.filter(|offset| (*offset as usize) < total) {
                 landing.take(offset, BytesMut::from(&[0xee][..]).into());
                 expected[offset as usize] = 0xee;

@@ -165,6 +165,7 @@ impl Queue {
             state: State::Opening,
             max_data: 0,
             slots: (0..config.depth).map(|_| Slot::default()).collect(),
+            // Reversed, so that low slots are used first.
             free: (0..config.depth).rev().collect(),
             submitted: 0,
             deadlines: VecDeque::new(),
@@ -280,14 +281,15 @@ impl Queue {
         Ok(id)
     }
 
-    /// Gives a command up. A read's buffer comes back, and its data are dropped as they arrive. Any other command
-    /// finishes when it is answered, because the controller may execute it until then.
+    /// Gives a command up. A read's buffer comes back, and its data are dropped on arrival. Any other command finishes
+    /// with its answer, because the controller may execute the command until then.
     ///
     /// The controller is not told. Abort is best effort, a controller accepts only a few at a time, and the identifier
     /// stays in use until the response arrives, whatever the result of an Abort. The buffer comes back without an
     /// Abort.
     pub fn abandon(&mut self, id: u16) -> Abandoned {
         let Some(active) = self.active(id).filter(|active| !active.abandoned) else { return Abandoned::Finished };
+        // The controller may still request a write's data, so they have to be kept until the answer.
         if !matches!(active.submission.payload, Payload::Read(_)) {
             return Abandoned::Unanswered;
         }
@@ -310,6 +312,7 @@ impl Queue {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
+                    // Pending PDUs are pointless now. The TermReq must be the last PDU.
                     self.out.clear();
                     self.send(&error.pdu(Side::Host), Pieces::from_iter([error.header.clone()]), None, None);
                     self.close(error.into());
@@ -333,6 +336,7 @@ impl Queue {
 
     /// Returns when [`handle_timeout`](Self::handle_timeout) must be called.
     pub fn next_event(&mut self) -> Option<Instant> {
+        // Deadlines of finished commands are removed here, when they reach the front.
         while let Some((_, id)) = self.deadlines.front() {
             let id = *id;
             if self.active(id).is_some() {
@@ -348,6 +352,7 @@ impl Queue {
     /// Returns the next PDU to send.
     pub fn poll_transmit(&mut self) -> Option<WirePdu> {
         let Outgoing { pdu, answers } = self.out.pop_front()?;
+        // With the last data of a request, the controller may send another one for this command.
         if let Some(id) = answers
             && let Some(active) = self.active(id)
         {

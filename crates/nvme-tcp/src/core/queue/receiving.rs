@@ -38,6 +38,7 @@ impl Queue {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 10));
         }
         let (header_digest, data_digest) = (response.header_digest, response.data_digest);
+        // The controller may decline a digest, but not enable one that was not requested.
         if (header_digest && !self.config.header_digest) || (data_digest && !self.config.data_digest) {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 11));
         }
@@ -54,6 +55,7 @@ impl Queue {
     }
 
     fn handle_response(&mut self, completion: Completion) -> Result<(), FatalError> {
+        // A second response to the same command is as wrong as one to an unknown command.
         let Some(active) = self.active(completion.command).filter(|active| active.response.is_none()) else {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 8 + 12));
         };
@@ -118,7 +120,7 @@ impl Queue {
         let Some(active) = self.active(request.command).filter(|active| active.response.is_none()) else {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
         };
-        // The controller may request each byte once, in order (3.3.1.2).
+        // The controller may request each byte once, in order.
         let sends = matches!(active.submission.payload, Payload::Write(_) | Payload::Encrypt(..));
         let end = request.offset.checked_add(request.length).filter(|end| *end <= active.total);
         let (asked, outstanding) = (active.asked, active.outstanding);

@@ -114,7 +114,7 @@ pub enum SubmitError {
     #[error("{1} bytes from block {first} on cannot be encrypted: give whole blocks that the volume has", first = .0.command.first_block())]
     NotBlocks(Submission, u64),
     /// The command's volume was erased.
-    #[error("the volume was erased: it has no key any more")]
+    #[error("the volume was erased: its key no longer exists")]
     Erased(Submission),
 }
 
@@ -167,8 +167,8 @@ pub enum Abandoned {
     /// A device has the buffer: the command will finish with
     /// [`Status::ABORTED_BY_HOST`](crate::Status::ABORTED_BY_HOST).
     Later,
-    /// The command is not a read and may still be executed. It will finish with the controller's answer. Until then, it
-    /// may overtake a later command for the same blocks.
+    /// The command is not a read and may still be executed. The controller's answer finishes the command. Until then,
+    /// the command may overtake a later one for the same blocks.
     Unanswered,
     /// The command has finished already.
     Finished,

@@ -97,7 +97,7 @@ pub enum FatalStatus {
     #[error("data out of range")]
     DataOutOfRange = 4,
     /// More data, or more requests for data, than allowed.
-    #[error("more than the limit of data or requests")]
+    #[error("too much data or too many requests")]
     LimitExceeded = 5,
     /// A parameter is not supported.
     #[error("an unsupported parameter")]

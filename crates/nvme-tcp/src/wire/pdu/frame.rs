@@ -55,6 +55,7 @@ impl Framing {
         let mut common = pdu.common();
         common.flags |= if digested { PduHeader::HEADER_DIGEST } else { 0 };
         common.flags |= if data_digest { PduHeader::DATA_DIGEST } else { 0 };
+        // PDO is zero without data, and for a TermReq, whose data directly follow the header.
         common.data_offset = if kind.carries_data() && data_len > 0 { start as u8 } else { 0 };
         common.len = u32::try_from(len).expect("PLEN has 32 bits");
         header[..PduHeader::BYTES].copy_from_slice(&common.to_bytes());
@@ -136,6 +137,7 @@ impl WirePdu {
     pub(crate) fn into_pieces_for_stages(mut self, marked: MarkedData) -> impl Iterator<Item = Bytes> {
         let mut head = BytesMut::from(&self.head[..]);
         if let Some(header) = head.first_chunk_mut() {
+            // The device or the sealer removes the mark before the PDU is sent.
             marked.write(header);
         }
         (self.head, self.sealing) = (head.freeze(), None);

@@ -281,6 +281,7 @@ impl Receiver {
         {
             return Err(FatalError::new(FatalStatus::InvalidHeaderField, 4, header));
         }
+        // The bytes stay in place until the next PDU: an error in the data quotes them.
         self.have = 0;
         self.state = State::Padding { left: data_start - whole as u32, data };
         Ok(Step::Give(Received::Header { pdu, data }))
@@ -300,7 +301,7 @@ impl Receiver {
         }
         let plen = common.len;
         // The flag must match the negotiated digests exactly: HDGSTF on a connection without digests is an error as
-        // well (3.6.1).
+        // well.
         let digested = self.limits.header_digest && !kind.never_digested();
         if !kind.never_digested() && common.has_header_digest() != digested {
             return wrong(1);
@@ -356,6 +357,7 @@ impl Receiver {
 
     fn padding_step(&mut self) -> Result<Step, FatalError> {
         let State::Padding { left, data } = self.state else { return Ok(Step::Again) };
+        // The content of the padding is not checked.
         if left > 0 {
             let Some(skipped) = self.take(left) else { return Ok(Step::Starved) };
             self.state = State::Padding { left: left - skipped.data.len() as u32, data };
@@ -406,6 +408,7 @@ impl Receiver {
             }
         };
         self.state = match (left, digest) {
+            // Without a digest, an empty release reports the end of the data.
             (0, Sum::Off) => State::Release { pieces: VecDeque::new(), then: After::End },
             (0, digest) => State::DataDigest { have: 0, bytes: [0; DIGEST_LEN], digest },
             (left, digest) => State::Data { left, digest },
@@ -432,6 +435,7 @@ impl Receiver {
                 self.state = State::DataDigest { have, bytes, digest: Sum::Device(pieces) };
                 Ok(Step::Again)
             }
+            // The device did not verify the digest itself, so the CPU verifies the data that were held back.
             Sum::Device(mut pieces) => {
                 let digest = sum(&mut pieces);
                 self.state = State::Release { pieces, then: After::DataDigest { have, bytes, digest } };
@@ -455,6 +459,7 @@ impl Receiver {
             return Ok(Step::Again);
         };
         match then {
+            // The rest of the data is passed on as it arrives.
             After::Data { left, digest } => self.state = State::Data { left, digest: Sum::Software(digest) },
             After::DataDigest { have: DIGEST_LEN, bytes, digest } => {
                 return Ok(Step::Give(Received::DataEnd { intact: digest.wire() == bytes }));
@@ -471,6 +476,7 @@ impl Receiver {
     fn fill_header(&mut self, wanted: usize) -> bool {
         while self.have < wanted {
             let Some(segment) = self.take((wanted - self.have) as u32) else { return false };
+            // Only the first byte of a header marks the start of a PDU.
             if let (0, Some(starts)) = (self.have, &mut self.starts) {
                 if starts.len() == STARTS {
                     starts.pop_front();
@@ -508,7 +514,8 @@ fn sum(pieces: &mut VecDeque<RxSegment>) -> Digest {
     digest
 }
 
-/// Adds the bytes as they were on the wire. If they cannot be restored, the digest comes out wrong and the PDU fails.
+/// Adds the bytes of the wire, undoing decryption by a device. If that is not possible, the digest is wrong and the PDU
+/// fails.
 fn update(digest: &mut Digest, segment: &mut RxSegment) {
     let _restored = segment.data.close();
     digest.update(&segment.data);

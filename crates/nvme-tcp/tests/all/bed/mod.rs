@@ -112,11 +112,13 @@ impl Bed {
         block: u32,
     ) -> Bed {
         let seed = Seed(seed);
+        // Delayed packets arrive out of order, which makes a device lose and regain its place in the stream.
         let reorder = Reorder { share: Share::new(loss).unwrap(), hold: Duration::from_micros(40) };
         let impairments =
             Impairments { loss: Share::new(loss).unwrap(), reorder: Some(reorder), ..Impairments::default() };
         let link = LinkConfig { rate: Some(2_000_000_000), impairments, ..LinkConfig::default() };
         let mut builder = Testbed::builder(seed)
+            // Limits of the NIC's engines apply to the host only, so that the target always has contexts.
             .host("target", NicConfig { engines: NicConfig::default().engines, ..nic.clone() }, TcpConfig::default())
             .host("host", nic, TcpConfig::default())
             .wire(0, 1, link);
@@ -227,6 +229,7 @@ impl Bed {
         then: impl Fn(&BedHost) + Send + 'static,
     ) -> JoinHandle<()> {
         let (runtime, host) = (self.bed.host(host).runtime(), self.bed.host(host).clone());
+        // Collected before the task starts, because the iterator need not be `Send`.
         let times: Vec<u64> = times.into_iter().collect();
         let start = runtime.now();
         host.clone().spawn("resetter", async move {
@@ -248,6 +251,7 @@ impl Bed {
         host.spawn("cutter", async move {
             for time in times {
                 runtime.sleep_until(start + Duration::from_millis(time)).await;
+                // Long enough for every serving task to see the flag, which is polled each millisecond.
                 away.store(true, Ordering::Relaxed);
                 runtime.sleep(Duration::from_millis(2)).await;
                 away.store(false, Ordering::Relaxed);
@@ -325,6 +329,7 @@ impl Connector for Opens {
             *count
         };
         let (near, far, layers) = (self.near.clone(), self.far, self.layers);
+        // Each connection has its own randomness, or two sessions would share keys.
         let seed = self.seed.derive(&format!("client {number}"));
         Box::pin(async move {
             let stream = near.stack().connect(None, far).await?;

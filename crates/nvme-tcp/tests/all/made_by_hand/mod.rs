@@ -166,6 +166,7 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()
                 Act::Close => return None,
             }
             let (before, after) = (late.drain(..), after_next.drain(..));
+            // The order of answers is part of the script: late ones, this one, then those after it.
             let answered = before.map(succeeds).chain(answered).chain(after.map(succeeds));
             for (command, status) in answered {
                 let (data, result) = faulty.answer(association, queue, &command);
@@ -230,6 +231,7 @@ pub(crate) fn with<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
         }
     });
     let mut config = HostConfig::new("nqn.2026-01.test:disk", HostIdentity::of_uuid([7; 16]));
+    // Short, because many tests lose a connection on purpose.
     config.reconnect_delay = Duration::from_millis(20);
     change(&mut config);
     let opens = Opens(near.clone(), (far.address(), PORT).into());

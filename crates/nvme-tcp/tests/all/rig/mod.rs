@@ -115,6 +115,7 @@ impl Wire {
 
     pub(crate) fn send_bytes(&mut self, target: &mut Target, bytes: &[u8]) -> Vec<Came> {
         self.connection.handle_segment(self.now, segment(bytes), target);
+        // Jobs run at once, so that tests see all answers.
         while let Some(job) = self.connection.poll_job() {
             self.connection.complete(self.now, job.run(), target);
         }

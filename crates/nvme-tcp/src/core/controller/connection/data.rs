@@ -86,6 +86,7 @@ impl Connection {
         self.received += u64::from(length);
         if let Some(incoming) = receiving.command.and_then(|id| self.commands.get_mut(&id)) {
             incoming.received += length;
+            // Data of a refused command still have to be received, to reach the next PDU, but are not stored.
             if incoming.refused.is_none() {
                 let charge = &mut incoming.charge;
                 let keep = |more| charge.as_mut().is_some_and(|charge| charge.grow(more));

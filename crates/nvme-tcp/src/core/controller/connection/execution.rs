@@ -54,6 +54,7 @@ impl Connection {
         }
         let session = target.sessions.get(&queue.controller).ok_or(Status::INTERNAL_ERROR)?;
         let write_cache = session.features.write_cache();
+        // Namespace FFFFFFFFh flushes all namespaces, as VWC in Identify Controller announces.
         if command.opcode() == IoOpcode::Flush as u8 && command.namespace() == u32::MAX {
             let subsystem = target.subsystems.get(session.subsystem()).ok_or(Status::INTERNAL_ERROR)?;
             return Ok(Reply::Job(subsystem.namespaces.values().cloned().collect(), Operation::Flush));
@@ -86,6 +87,7 @@ impl Connection {
                         let limits = self.receiver.limits();
                         self.receiver.set_limits(Limits { max_in_capsule: self.config.in_capsule, ..limits });
                     }
+                    // The answer has to wait for commands of earlier connections of this queue.
                     self.connecting = Some((command.identifier(), connected.waits_for));
                     Reply::Waits
                 }
@@ -205,6 +207,7 @@ impl Connection {
 
     pub(super) fn complete_with(&mut self, id: u16, status: Status, result: u64, target: &mut Target) {
         let Some(command) = self.forget(id) else { return };
+        // The error log belongs to the controller, so that the host can read it on the admin queue.
         if !status.is_success()
             && let Some(queue) = self.queue
             && let Some(session) = target.sessions.get_mut(&queue.controller)
@@ -220,6 +223,7 @@ impl Connection {
     /// Removes a command; its identifier can be used again.
     pub(super) fn forget(&mut self, id: u16) -> Option<Command> {
         let incoming = self.commands.remove(&id)?;
+        // The budget of this command is free, so the next one may be asked for its data.
         if incoming.admitted {
             self.asked_bytes -= incoming.total as usize;
             self.ask();

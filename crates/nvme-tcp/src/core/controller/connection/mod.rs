@@ -256,6 +256,7 @@ impl Connection {
 
     /// Handles expired deadlines.
     pub fn handle_timeout(&mut self, now: Instant, target: &mut Target) {
+        // The stage changes with time only for an admin queue, which carries the keep-alive timer.
         if let Some(queue) = self.queue.filter(|queue| queue.id == 0)
             && let Some(session) = target.sessions.get_mut(&queue.controller)
         {
@@ -271,6 +272,7 @@ impl Connection {
         if self.state == State::Closing {
             return None;
         }
+        // Keep-alive belongs to the admin queue, so I/O connections have no such deadline.
         let admin = self.queue.filter(|queue| queue.id == 0);
         let alive = admin.and_then(|queue| target.sessions.get(&queue.controller)?.alive_until());
         time::earliest(self.deadline, alive)
@@ -280,6 +282,7 @@ impl Connection {
     pub fn handle_wakeup(&mut self, target: &mut Target) {
         let Some(queue) = self.queue else { return };
         let session = target.sessions.get_mut(&queue.controller);
+        // The controller may have ended, or another connection may have taken the queue after a reset.
         let Some(session) = session.filter(|session| match queue.id {
             0 => session.admin() == self.id,
             id => session.has_queue(id, self.id),
@@ -322,6 +325,7 @@ impl Connection {
         if self.read_bytes > 0 && self.read_bytes + reads > self.config.budget {
             return None;
         }
+        // A read is charged when it starts. A write was charged before its data were requested.
         let charge = if reads > 0 { Some(self.account.take_or_wait(reads)?) } else { None };
         let command = self.jobs.front()?.command;
         let running = match self.work.as_ref().map(|work| work.begin(command)) {
@@ -380,6 +384,7 @@ impl Connection {
 
     /// Returns whether more should be received. False while the host does not take its answers.
     pub fn wants_input(&self) -> bool {
+        // While a Connect waits for old commands, no command of the new connection may overtake them.
         let listens = matches!(self.state, State::Opening | State::Open) && self.connecting.is_none();
         let is_io = self.work.is_some();
         let most = if is_io { self.config.budget } else { ADMIN_ANSWERS.min(self.config.budget) };
@@ -400,6 +405,7 @@ impl Connection {
                 (State::Opening, Pdu::InitializeRequest(request)) => self.initialize(&request, target)?,
                 (State::Open, Pdu::Command(command)) => self.handle_command(now, command, data, target)?,
                 (State::Open, Pdu::HostData(header)) => self.handle_data(&header)?,
+                // A TermReq is never answered, because the host has already closed its end.
                 (_, Pdu::HostTermination(_)) => self.close(target),
                 _ => return Err(self.fatal(FatalStatus::SequenceError, 0)),
             },
@@ -433,6 +439,7 @@ impl Connection {
             max_data: self.config.max_data,
         };
         self.queue_pdu(&Pdu::InitializeResponse(response), []);
+        // The digests apply from the next PDU on. ICResp itself has none.
         self.framing = Framing { header_digest, data_digest, alignment: request.alignment };
         let limits = self.receiver.limits();
         self.receiver.set_limits(Limits { header_digest, data_digest, alignment: self.config.alignment, ..limits });
@@ -450,12 +457,14 @@ impl Connection {
     ) -> Result<(), FatalError> {
         self.check_framing(&command, data)?;
         if let Some(queue) = self.queue.as_mut() {
+            // The queue head advances for each command taken, executed or not.
             queue.head = (queue.head + 1) % queue.entries;
         }
         let id = command.identifier();
         if self.commands.contains_key(&id) {
             let completion = self.completion(id, Status::COMMAND_ID_CONFLICT, 0);
             self.queue_pdu(&Pdu::Response(completion), []);
+            // The in-capsule data of the rejected command are received and dropped.
             self.receiving = Some(Receiving { command: None, offset: 0, end: data, tag: None });
             return Ok(());
         }
@@ -522,6 +531,7 @@ impl Connection {
     fn refusal(&self, now: Instant, command: &Command, target: &mut Target) -> Option<Status> {
         let (sgl, transfer) = (command.sgl(), command.transfer());
         let in_capsule = sgl.kind() == Some(SglKind::InCapsule);
+        // Errors here fail the command only: the stream stays in order, because the amount of data is known.
         match self.expected_data(now, command, target) {
             Err(status) => Some(status),
             // NVMe over Fabrics does not support PRPs.
@@ -577,6 +587,7 @@ impl Connection {
         if self.state == State::Closing {
             return;
         }
+        // Running jobs complete later, find this state, and are dropped.
         self.state = State::Closing;
         self.commands.clear();
         self.jobs.clear();
