@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_description_and_its_graph_say_the_same() {
+    fn description_round_trips() {
         let text =
             "key-expansion:once,blocks=1 > cbc:serial > aes-256:serial,extra=3 > hmac:blocks=0 > compare:blocks=1";
         let graph: Graph = text.parse().unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_descriptions_are_refused() {
         let wrong = |text: &str| text.parse::<Graph>().unwrap_err();
         assert!(matches!(wrong(""), GraphError::Service { step: 1, .. }));
         assert!(matches!(wrong("ghash > "), GraphError::Service { step: 2, .. }));

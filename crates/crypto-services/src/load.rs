@@ -33,7 +33,7 @@ pub struct Arrival {
 pub enum Load {
     /// Packets of 1,464 bytes with random gaps, at a constant mean rate.
     Steady,
-    /// As `Steady`, but alternating half a second at 150 % and half a second at 50 % of the rate.
+    /// Packets that alternate between half a second at 150 % and half a second at 50 % of the rate.
     Bursty,
     /// Changing sizes: a quarter of a second each of 64 bytes, 512, 1,464, and a random mix of all three.
     Mixed,
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_load_has_its_rate_and_is_the_same_again() {
+    fn loads_have_their_rate_and_are_reproducible() {
         for load in Load::ALL {
             let seconds = match load {
                 Load::WebSearch => 60.0,
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_flows_are_those_that_were_published() {
+    fn flow_sizes_match_the_published_ones() {
         let mut rng = Seed(5).stream("sizes");
         for sizes in [&WEB_SEARCH[..], &DATA_MINING[..]] {
             let drawn: Vec<f64> = (0..200_000).map(|_| quantile(sizes, rng.unit())).collect();

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_leave_when_their_last_block_does() {
+    fn closed_form_matches_every_block() {
         let mut rng = Seed(7).stream("pipeline");
         for round in 0..200 {
             let mut chain = Chain::new(&[Service::Counter, Service::Aes128, Service::Zuc, Service::Ghash]).unwrap();

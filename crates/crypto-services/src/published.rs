@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_claimed_and_what_the_table_says() {
+    fn table_contradicts_the_claimed_reduction() {
         let percent =
             |of: fn(f64, f64) -> f64, start: f64| ROWS.iter().map(|row| 100.0 * row.reduction()).fold(start, of);
         assert!((percent(f64::min, 100.0) - 88.5).abs() < 0.05);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_aes_takes_266_ns() {
+    fn aes_block_takes_266_ns() {
         assert!((fpga_line().per_byte_ns * 16.0 - 266.0).abs() < 0.1);
         assert!((fpga_line().fixed_us - 4.83).abs() < 0.01);
     }

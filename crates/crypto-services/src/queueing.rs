@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn exponential_service_waits_as_erlang_says() {
+    fn exponential_service_matches_erlang() {
         for servers in [1, 2, 4, 8] {
             let queue = Queue { arrivals: 0.7 * f64::from(servers), service: 1.0, variation: 1.0, servers };
             within_a_percent(simulate(servers as usize, 0.7, exponential), queue.mean_wait().unwrap());
@@ -132,7 +132,7 @@ mod tests {
 
     /// IMIX (7:4:1) through a single stage of a chain, which is an M/G/1 queue.
     #[test]
-    fn packets_of_a_chain_wait_as_pollaczek_and_khinchine_say() {
+    fn chain_matches_pollaczek_and_khinchine() {
         let chain = Chain::new(&[Service::Aes128]).unwrap();
         let interval = chain.bottleneck().interval_ns();
         let sizes: Vec<u32> = [(7, 64u32), (4, 594), (1, 1518)]

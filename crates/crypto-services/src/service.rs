@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn services_are_found_by_place_and_by_name() {
+    fn services_are_found_by_index_and_name() {
         for (place, service) in Service::ALL.into_iter().enumerate() {
             assert_eq!((service.index(), Service::named(service.name())), (place, Some(service)));
         }

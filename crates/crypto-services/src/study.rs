@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn the_optimum_is_the_least_of_all_ways() {
+    fn optimum_matches_exhaustive_search() {
         let mut rng = offload_base::Seed(9).stream("optimum");
         for _ in 0..200 {
             let areas: Vec<f64> = (1..4).map(|step| f64::from(step) * 1.5).collect();
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_values_that_came() {
+    fn percentiles_are_measured_values() {
         assert_eq!(percentile(&mut [3.0, 1.0, 2.0], 0.5), 2.0);
         assert_eq!(percentile(&mut [1.0; 100], 0.99), 1.0);
         let mut one_of_hundred: Vec<f64> = (0..99).map(f64::from).chain([f64::INFINITY]).collect();

@@ -241,7 +241,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_left_to_a_device_is_sealed_to_what_software_sends(
+        fn sealer_and_software_send_the_same_bytes(
             data in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 0..5),
             header_digest: bool,
             alignment in 0u8..9,
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_are_left_to_a_device_are_encrypted_by_the_sealer_as_by_the_cpu() {
+    fn sealer_and_cpu_encrypt_alike() {
         let key: Vec<u8> = (0..64).collect();
         let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
         let mut sealer = PduSealer { volumes: ByNumber::of(vec![volume.clone()]) };
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pdu_is_not_sealed() {
+    fn malformed_pdu_is_not_sealed() {
         let header = DataHeader { command: 7, tag: 1, offset: 0, length: 9, last: true, success: false };
         let framing = Framing { data_digest: true, ..Framing::default() };
         let pdu: Vec<u8> =

@@ -200,7 +200,7 @@ mod tests {
     use resumable_aead::{DataUnits, XtsKey};
 
     #[test]
-    fn volumes_that_were_dropped_are_not_kept_where_their_keys_are_named() {
+    fn dropped_volumes_are_forgotten_in_named_keys() {
         let keys = NamedKeys::default();
         let new = |index| {
             let key: Vec<u8> = (index..index + 64).collect();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_watch_hear_of_an_erasure_once_and_those_that_are_gone_are_forgotten() {
+    fn watchers_see_one_erasure_and_dead_ones_are_forgotten() {
         let key: Vec<u8> = (0..64).collect();
         let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
         let (one, late) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));

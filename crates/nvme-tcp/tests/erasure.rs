@@ -175,7 +175,7 @@ fn dropped(number: u64, layers: Layers, offload: Offload) {
 }
 
 #[test]
-fn of_a_volume_that_is_dropped_no_key_is_left() {
+fn dropped_volume_leaves_no_key() {
     for (at, layers) in [Layers::Tcp, Layers::TlsNic].into_iter().enumerate() {
         for (by, offload) in [Offload::None, Offload::PlaceAndCheck].into_iter().enumerate() {
             dropped(200 + 10 * at as u64 + by as u64, layers, offload);
@@ -184,7 +184,7 @@ fn of_a_volume_that_is_dropped_no_key_is_left() {
 }
 
 #[test]
-fn a_volume_that_is_erased_under_way_ends_its_commands_and_no_others() {
+fn erasure_ends_only_the_volumes_commands() {
     erased_under_way(100, Layers::Tcp, Offload::None, false);
     erased_under_way(102, Layers::TlsNic, Offload::PlaceAndCheck, false);
     erased_under_way(104, Layers::Tcp, Offload::PlaceAndCheck, true);

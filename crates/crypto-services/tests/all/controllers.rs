@@ -20,7 +20,7 @@ fn run(study: &Study, load: &[Arrival]) -> Outcome {
 
 /// At most two changes of a service within ten dwell times.
 #[test]
-fn under_constant_load_services_are_left_alone() {
+fn constant_load_causes_few_changes() {
     let study = study();
     let goal = Goal::new(study.target_ns, study.fabric.area);
     let seconds = (2.0 * study.window_ns + 40.0 * goal.dwell as f64 * study.control_ns) / 1e9;
@@ -37,7 +37,7 @@ fn under_constant_load_services_are_left_alone() {
 }
 
 #[test]
-fn no_controller_takes_more_than_the_area_and_all_lose_nothing() {
+fn controllers_keep_the_area_and_lose_no_packet() {
     let mut study = study();
     // Less than the load needs, so that every controller reaches the limit.
     study.fabric.area = 6.0;
@@ -52,7 +52,7 @@ fn no_controller_takes_more_than_the_area_and_all_lose_nothing() {
 }
 
 #[test]
-fn no_packet_is_left_out_however_long_the_times_between_decisions() {
+fn decision_interval_does_not_lose_packets() {
     let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 1e8, 0.05).collect();
     for control_ns in [3e6, 4e7, 7e7, 1e5 / 3.0] {
         let study = Study { control_ns, ..study() };
@@ -64,7 +64,7 @@ fn no_packet_is_left_out_however_long_the_times_between_decisions() {
 }
 
 #[test]
-fn a_load_at_a_rate_that_is_no_rate_has_no_packets() {
+fn invalid_rate_gives_no_packets() {
     for load in Load::ALL {
         for rate in [0.0, -1e9, f64::NAN, f64::INFINITY] {
             assert_eq!(load.arrivals(SEED, rate, 1.0).next(), None, "{} {rate}", load.name());
@@ -73,7 +73,7 @@ fn a_load_at_a_rate_that_is_no_rate_has_no_packets() {
 }
 
 #[test]
-fn a_service_that_cannot_have_all_it_needs_gets_what_is_left() {
+fn service_gets_the_rest_of_the_area() {
     let mut study = study();
     study.fabric.area = 5.5;
     let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 3e9, 0.2).collect();
@@ -82,7 +82,7 @@ fn a_service_that_cannot_have_all_it_needs_gets_what_is_left() {
 }
 
 #[test]
-fn packets_that_are_too_slow_by_themselves_do_not_take_all_of_the_area() {
+fn slow_packets_do_not_take_all_area() {
     // A single packet exceeds this target with any number of instances.
     let study = Study { target_ns: 10_000.0, ..Study::new("aes-128:serial".parse().unwrap()) };
     let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 1e9, 0.2).collect();
@@ -92,7 +92,7 @@ fn packets_that_are_too_slow_by_themselves_do_not_take_all_of_the_area() {
 }
 
 #[test]
-fn the_optimum_of_a_large_device_is_that_of_one_that_is_large_enough() {
+fn optimum_does_not_depend_on_spare_area() {
     let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 1e9, 0.05).collect();
     let of = |area: f64| {
         let mut study = study();
@@ -128,7 +128,7 @@ fn beside_the_optimum(load: &[Arrival]) -> (Outcome, f64, usize, String) {
 }
 
 #[test]
-fn the_area_is_near_the_least_and_a_fixed_chain_of_that_area_misses_more() {
+fn predictive_area_is_near_the_optimum() {
     for load in [Load::Bursty, Load::OnOff, Load::Imix, Load::WebSearch, Load::DataMining] {
         let packets: Vec<Arrival> = load.arrivals(SEED, 1e9, 1.0).collect();
         let (outcome, ratio, by_fixed, told) = beside_the_optimum(&packets);

@@ -16,7 +16,7 @@ fn all_of(fabric: &mut Fabric) -> Vec<Departed> {
 }
 
 #[test]
-fn graphs_that_say_two_things_or_nothing_are_refused_in_a_few_words() {
+fn ambiguous_graphs_are_refused_with_short_errors() {
     let wrong = |text: &str| text.parse::<Graph>().unwrap_err();
     let twice = ["ghash:blocks=3,extra=1", "ghash:extra=2,once,extra=1", "ghash:extra=2,extra=1"];
     for text in twice {
@@ -32,7 +32,7 @@ fn graphs_that_say_two_things_or_nothing_are_refused_in_a_few_words() {
 }
 
 #[test]
-fn one_chain_by_itself_is_as_the_closed_form_says() {
+fn single_chain_matches_the_closed_form() {
     let mut rng = Seed(4).stream("fabric");
     for round in 0..60 {
         let services = [Service::Counter, Service::Aes128, Service::Zuc, Service::Ghash];
@@ -61,7 +61,7 @@ fn one_chain_by_itself_is_as_the_closed_form_says() {
 }
 
 #[test]
-fn serial_services_take_more_packets_and_none_of_them_faster() {
+fn serial_instances_add_throughput_not_speed() {
     let graph: Graph = "aes-128:serial".parse().unwrap();
     let one = Service::Aes128.cost().block_ns * 10.0;
     for instances in [1, 2, 4] {
@@ -78,7 +78,7 @@ fn serial_services_take_more_packets_and_none_of_them_faster() {
 }
 
 #[test]
-fn a_flows_key_is_expanded_once_until_it_is_forgotten() {
+fn flow_key_is_expanded_once_until_forgotten() {
     let config = FabricConfig { flows: 2, ..FabricConfig::default() };
     let mut fabric = Fabric::new(config);
     let chain = fabric.add_chain("key-expansion:once,blocks=1 > counter".parse().unwrap(), 1).unwrap();
@@ -94,7 +94,7 @@ fn a_flows_key_is_expanded_once_until_it_is_forgotten() {
 }
 
 #[test]
-fn no_packet_passes_a_cipher_before_its_key_is_expanded() {
+fn packet_waits_for_the_key_expansion() {
     let costs = Costs::default().scaled(Service::KeyExpansion, 100.0);
     let mut fabric = Fabric::new(FabricConfig { costs, ..FabricConfig::default() });
     let chain = fabric.add_chain("key-expansion:once,blocks=1 > aes-128".parse().unwrap(), 1).unwrap();
@@ -110,7 +110,7 @@ fn no_packet_passes_a_cipher_before_its_key_is_expanded() {
 }
 
 #[test]
-fn shares_of_any_size_divide_a_service() {
+fn large_shares_divide_a_service() {
     let mut fabric = Fabric::new(FabricConfig { queue: 8, ..FabricConfig::default() });
     let graph: Graph = "aes-128".parse().unwrap();
     let chains = [fabric.add_chain(graph.clone(), 1 << 30).unwrap(), fabric.add_chain(graph, 1 << 31).unwrap()];
@@ -128,7 +128,7 @@ fn shares_of_any_size_divide_a_service() {
 }
 
 #[test]
-fn times_that_are_no_times_neither_panic_nor_lose_a_packet() {
+fn invalid_times_do_not_lose_packets() {
     for cost in [1e300, f64::INFINITY, f64::NAN, -1.0] {
         let costs = Costs::default().scaled(Service::Aes128, cost).starting_in(cost);
         let mut fabric = Fabric::new(FabricConfig { costs, ..FabricConfig::default() });
@@ -145,7 +145,7 @@ fn times_that_are_no_times_neither_panic_nor_lose_a_packet() {
 }
 
 #[test]
-fn instances_that_are_set_up_after_packets_came_replace_those_that_come_or_go() {
+fn set_up_replaces_starting_and_retiring_instances() {
     let mut fabric = Fabric::new(FabricConfig::default());
     let chain = fabric.add_chain("aes-128:serial".parse().unwrap(), 1).unwrap();
     fabric.set_up(Service::Aes128, 4).unwrap();
@@ -168,7 +168,7 @@ fn instances_that_are_set_up_after_packets_came_replace_those_that_come_or_go() 
 }
 
 #[test]
-fn tenants_get_their_shares_and_none_holds_up_another() {
+fn tenants_get_their_shares() {
     let mut fabric = Fabric::new(FabricConfig { queue: 64, ..FabricConfig::default() });
     let graph: Graph = "aes-128 > ghash".parse().unwrap();
     let chains = [fabric.add_chain(graph.clone(), 1).unwrap(), fabric.add_chain(graph, 3).unwrap()];
@@ -192,7 +192,7 @@ fn tenants_get_their_shares_and_none_holds_up_another() {
 }
 
 #[test]
-fn chains_that_use_services_in_opposite_orders_do_not_stop_each_other() {
+fn opposite_orders_of_services_do_not_deadlock() {
     let mut fabric = Fabric::new(FabricConfig { queue: 1, ..FabricConfig::default() });
     // With one place at each service, two full queues could wait for each other.
     let one = fabric.add_chain("aes-128 > sha-1:serial > compare".parse().unwrap(), 1).unwrap();
@@ -210,7 +210,7 @@ fn chains_that_use_services_in_opposite_orders_do_not_stop_each_other() {
 }
 
 #[test]
-fn area_is_taken_up_at_once_and_given_back_when_packets_are_through() {
+fn area_is_occupied_at_once_and_freed_after_use() {
     let config = FabricConfig { area: 4.0, ..FabricConfig::default() };
     let mut fabric = Fabric::new(config);
     let chain = fabric.add_chain("aes-128:serial".parse().unwrap(), 1).unwrap();
@@ -259,7 +259,7 @@ proptest! {
 
     /// Accepted packets leave exactly once, in the order of their flow, and no earlier than possible, for any changes.
     #[test]
-    fn nothing_is_lost_doubled_or_overtaken(acts in prop::collection::vec(act(), 1..250), queue in 1usize..20) {
+    fn packets_leave_once_and_in_order(acts in prop::collection::vec(act(), 1..250), queue in 1usize..20) {
         let costs = Costs::default().starting_in(30_000.0);
         let config = FabricConfig { costs, queue, flows: 2, area: 12.0 };
         let mut fabric = Fabric::new(config);

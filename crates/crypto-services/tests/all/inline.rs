@@ -103,7 +103,7 @@ fn timed(frames: &[(u64, u16, usize)]) -> VecDeque<(Instant, Frame)> {
 
 proptest! {
     #[test]
-    fn each_frame_passes_once_and_in_its_flows_order(
+    fn frames_pass_once_and_in_flow_order(
         sent in prop::collection::vec((0u64..4000, 0u16..6, 6usize..1600), 0..60),
         received in prop::collection::vec((0u64..4000, 0u16..6, 6usize..1600), 0..60),
         area in 6.0f64..40.0,
@@ -140,7 +140,7 @@ proptest! {
 }
 
 #[test]
-fn what_leaves_waits_for_a_place_and_what_comes_in_is_dropped() {
+fn sent_frames_wait_and_received_frames_are_dropped() {
     let burst: Vec<_> = (0..40).map(|_| (0, 2, 1464)).collect();
     let nic = Nic { to_send: timed(&burst), taken: Vec::new() };
     // A queue of one place is full most of the time.
@@ -154,7 +154,7 @@ fn what_leaves_waits_for_a_place_and_what_comes_in_is_dropped() {
 }
 
 #[test]
-fn a_wire_that_takes_nothing_holds_the_nic_back() {
+fn blocked_wire_holds_back_the_nic() {
     let burst: Vec<_> = (0..1000).map(|_| (0, 2, 64)).collect();
     let nic = Nic { to_send: timed(&burst), taken: Vec::new() };
     let mut port = ServicePort::new(nic, config(64.0, 16), Box::new(Fixed), look).unwrap();
@@ -174,7 +174,7 @@ fn a_wire_that_takes_nothing_holds_the_nic_back() {
 }
 
 #[test]
-fn a_lone_frame_takes_what_its_chain_takes_by_itself() {
+fn single_frame_takes_the_time_of_its_chain() {
     let nic = Nic { to_send: timed(&[(0, 2, 1464), (100_000, 2, 1464)]), taken: Vec::new() };
     let mut port = ServicePort::new(nic, config(64.0, 16), Box::new(Fixed), look).unwrap();
     let (left, _) = run(&mut port, VecDeque::new());
@@ -192,7 +192,7 @@ fn a_lone_frame_takes_what_its_chain_takes_by_itself() {
 }
 
 #[test]
-fn what_is_dropped_is_asked_for_and_the_controller_grows() {
+fn dropped_frames_count_as_demand() {
     let load: Vec<_> = (0..20_000).map(|_| (1000, 2, 1464)).collect();
     let grown = |controller: Box<dyn Controller + Send>| {
         let mut port = ServicePort::new(Nic::default(), config(64.0, 8), controller, look).unwrap();
@@ -206,7 +206,7 @@ fn what_is_dropped_is_asked_for_and_the_controller_grows() {
 }
 
 #[test]
-fn a_device_without_room_for_the_chains_is_refused() {
+fn device_without_room_for_the_chains_is_refused() {
     let refused = ServicePort::new(Nic::default(), config(1.0, 8), Box::new(Fixed), look).unwrap_err();
     assert!(refused.to_string().contains("units of area"), "{refused}");
 }

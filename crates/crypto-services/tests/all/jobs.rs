@@ -72,7 +72,7 @@ fn run(queue: &mut impl JobQueue, jobs: Vec<Job>) -> Vec<(Instant, Done)> {
 proptest! {
     /// Services and a CPU must produce the same results and statuses.
     #[test]
-    fn jobs_become_what_they_become_on_the_cpu(
+    fn services_and_cpu_produce_the_same_results(
         jobs in prop::collection::vec((0usize..5, 0usize..2000, any::<bool>(), any::<bool>()), 1..40),
         depth in 1usize..64,
         queue in 1usize..8,
@@ -118,7 +118,7 @@ fn jobs_kind(sessions: &[Handle], session: Handle) -> usize {
 }
 
 #[test]
-fn every_suite_goes_there_and_back_and_jobs_of_a_session_end_in_order() {
+fn every_suite_round_trips_in_order() {
     for suite in Suite::ALL {
         let mut queue = ServiceQueue::new(ServiceQueueConfig::default(), Box::new(Fixed));
         let spec = spec(suite, 3, 1);
@@ -144,7 +144,7 @@ fn every_suite_goes_there_and_back_and_jobs_of_a_session_end_in_order() {
 
 /// A tenant that floods the device delays another only within its share.
 #[test]
-fn a_tenant_does_not_starve_another() {
+fn tenant_does_not_starve_another() {
     let mut queue =
         ServiceQueue::new(ServiceQueueConfig { depth: 1000, ..ServiceQueueConfig::default() }, Box::new(Fixed));
     let [greedy, modest] = [1, 2].map(|tenant| open(&mut queue, spec(Suite::Nea(1), tenant, 1)).unwrap());
@@ -158,7 +158,7 @@ fn a_tenant_does_not_starve_another() {
 
 /// Under load the bottleneck gets more instances, and fewer afterwards.
 #[test]
-fn the_controller_grows_and_shrinks_what_jobs_need() {
+fn controller_follows_the_demand_of_jobs() {
     let goal = Goal::new(200_000.0, 64.0);
     let mut queue = ServiceQueue::new(ServiceQueueConfig::default(), Box::new(Predictive::new(goal)));
     let session = open(&mut queue, spec(Suite::Aes128Gcm, 1, 1)).unwrap();
@@ -184,7 +184,7 @@ fn the_controller_grows_and_shrinks_what_jobs_need() {
 }
 
 #[test]
-fn what_cannot_be_done_is_told() {
+fn impossible_sessions_and_jobs_are_refused() {
     let mut config = ServiceQueueConfig { depth: 2, sessions: 2, ..ServiceQueueConfig::default() };
     config.fabric.area = 4.0;
     let mut queue = ServiceQueue::new(config, Box::new(Fixed));
@@ -221,7 +221,7 @@ fn what_cannot_be_done_is_told() {
 
 /// After hours, `f64` nanoseconds are coarser than picoseconds.
 #[test]
-fn jobs_end_after_hours_too() {
+fn jobs_end_after_hours_of_virtual_time() {
     let late = Instant::ZERO + core::time::Duration::from_secs(100_000);
     let mut queue = ServiceQueue::new(ServiceQueueConfig::default(), Box::new(Fixed));
     let session = open(&mut queue, spec(Suite::Nea(2), 1, 1)).unwrap();
@@ -260,7 +260,7 @@ impl Controller for TwoIfBusy {
 
 /// After a long steady load, the controller must still notice its end.
 #[test]
-fn an_end_of_a_long_load_is_seen() {
+fn controller_notices_the_end_of_a_long_load() {
     let mut queue = ServiceQueue::new(ServiceQueueConfig::default(), Box::new(TwoIfBusy));
     let session = open(&mut queue, spec(Suite::Nea(1), 1, 1)).unwrap();
     let at = |millis| Instant::ZERO + core::time::Duration::from_millis(millis);
@@ -277,7 +277,7 @@ fn an_end_of_a_long_load_is_seen() {
 }
 
 #[test]
-fn what_is_refused_takes_no_area_and_what_is_no_record_is_told() {
+fn refused_session_takes_no_area() {
     let fits = |area| {
         let mut config = ServiceQueueConfig::default();
         (config.fabric.area, config.fabric.queue) = (area, 0);

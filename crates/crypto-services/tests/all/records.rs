@@ -84,7 +84,7 @@ fn records(mut bytes: &[u8]) -> Vec<&[u8]> {
 }
 
 #[test]
-fn chains_take_the_place_of_an_end_after_a_handshake_of_rustls() {
+fn chains_replace_an_end_after_a_rustls_handshake() {
     for (of_rustls, suite) in SUITES {
         let (client, mut server) = shaken(of_rustls);
         let version = match client.protocol_version() {
@@ -121,7 +121,7 @@ fn chains_take_the_place_of_an_end_after_a_handshake_of_rustls() {
 }
 
 #[test]
-fn what_is_no_record_is_refused_and_costs_no_number() {
+fn invalid_record_is_refused_without_using_a_number() {
     let (client, mut server) = shaken(SUITES[0].0);
     let secrets = client.dangerous_extract_secrets().unwrap();
     let (number, secrets) = secrets.rx;
@@ -139,7 +139,7 @@ fn what_is_no_record_is_refused_and_costs_no_number() {
 
 /// RFC 8446 5.3 and 5.5: a key seals a limited number of records, and a number is not used twice.
 #[test]
-fn records_end_at_the_limit_of_their_key() {
+fn records_end_at_the_key_limit() {
     for (suite, key_len, limit) in [
         (TlsSuite::Aes128Gcm, 16, 1 << 24),
         (TlsSuite::Aes256Gcm, 32, 1 << 24),

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_cannot_be_reached_may_not_have_noticed() {
+    fn unreachable_peer_counts_as_silent() {
         use io::ErrorKind::*;
         let is_silence = |kind: io::ErrorKind| HostError::from(io::Error::from(kind)).is_silence();
         let silent = [TimedOut, HostUnreachable, NetworkUnreachable, NetworkDown, Other];

@@ -44,7 +44,7 @@ pub(super) struct Untold {
 /// Meaning of a completed event command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// Nothing to report.
+    /// No event to report.
     Nothing,
     /// Namespaces have changed. The log page with their identifiers is still to be read.
     NamespacesMayDiffer,
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_and_log_pages_tell_events() {
+    fn events_are_decoded_from_results_and_logs() {
         let mut log = vec![0; 4096];
         log[0] = 3;
         log[4] = 9;
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_is_bounded() {
+    fn stored_events_are_limited() {
         let mut untold = Untold::default();
         for information in 0..200 {
             untold.keep(HostEvent::Other { kind: 7, information, page: 0xc0 });

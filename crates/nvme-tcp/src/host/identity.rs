@@ -62,7 +62,7 @@ mod tests {
     use offload_base::Seed;
 
     #[test]
-    fn a_name_is_made_of_a_random_uuid() {
+    fn name_contains_the_random_uuid() {
         let id = core::array::from_fn(|at| 0x11 * at as u8);
         let name = "nqn.2014-08.org.nvmexpress:uuid:00112233-4455-6677-8899-aabbccddeeff";
         assert_eq!(HostIdentity::of_uuid(id).name, name);

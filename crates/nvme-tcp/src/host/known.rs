@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_that_is_gone_does_not_come_back() {
+    fn gone_namespace_does_not_come_back() {
         let known = Known::new(1, NamespaceData::default(), NamespaceIds::default());
         let grown = known.grown(NamespaceData { blocks: 7, ..NamespaceData::default() });
         grown.doubt();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_the_same_by_its_identifiers_and_its_geometry() {
+    fn namespace_is_recognised_by_ids_and_size() {
         let data = |blocks, block_shift| NamespaceData { blocks, block_shift, nguid: [0; 16] };
         let none = NamespaceIds::default();
         let uuid = NamespaceIds { uuid: [1; 16], ..none };

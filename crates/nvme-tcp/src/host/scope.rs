@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_may_be_repeated_if_they_are_known_to_come_to_the_same() {
+    fn only_known_idempotent_commands_are_repeatable() {
         let io = |opcode: u8| Scope::of_io(&Command::new(opcode, 0).with_namespace(1), &Payload::None).effect;
         for opcode in 0..=u8::MAX {
             let expected = match opcode {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_overlaps_both_ways() {
+    fn overlap_is_symmetric() {
         let all = [blocks(1, 0, 8), blocks(1, 7, 9), blocks(1, 8, 9), blocks(2, 0, 8), blocks(u32::MAX, 0, 1)];
         let rows = [
             (all[0], [true, true, false, false, true]),

@@ -246,7 +246,7 @@ fn block(namespace: &Namespace, first: u64) -> Option<u8> {
 type Step = (Operation, &'static [(u64, &'static [Option<u8>])]);
 
 /// Runs the steps with a power failure after each possible number of calls.
-fn holds_whenever_the_power_fails(steps: &[Step]) {
+fn check_power_failures(steps: &[Step]) {
     for kept in EVERYTHING {
         for calls in 0.. {
             let system = Lossy::with_blocks(16 * 512);
@@ -279,7 +279,7 @@ fn holds_whenever_the_power_fails(steps: &[Step]) {
 
 /// Runs the steps once for each sync that can fail. Only the caller of that sync gets the error. If the namespace is in
 /// doubt, it is reopened and written again. Then the power fails.
-fn holds_whichever_sync_fails(steps: &[Step]) {
+fn check_failed_syncs(steps: &[Step]) {
     for syncs in 0.. {
         let system = Lossy::with_blocks(16 * 512);
         system.0.lock().unwrap().syncs_left = Some(syncs);
@@ -317,7 +317,7 @@ fn holds_whichever_sync_fails(steps: &[Step]) {
 
 #[test]
 fn flushed_blocks_survive_any_failed_sync() {
-    holds_whichever_sync_fails(&[
+    check_failed_syncs(&[
         (write(2, 7, false), &[]),
         (Operation::Flush, &[(2, &[Some(7)])]),
         (write(3, 8, true), &[(3, &[Some(8)])]),
@@ -329,7 +329,7 @@ fn flushed_blocks_survive_any_failed_sync() {
 
 /// Runs the steps once for each sync that can fail. After each failed operation, another process opens the namespace
 /// and its host repeats the operation. Then the power fails.
-fn next_process_goes_on_after_a_failed_sync(steps: &[Step]) {
+fn check_failed_syncs_across_processes(steps: &[Step]) {
     for syncs in 0.. {
         let system = Lossy::with_blocks(16 * 512);
         system.0.lock().unwrap().syncs_left = Some(syncs);
@@ -357,7 +357,7 @@ fn next_process_goes_on_after_a_failed_sync(steps: &[Step]) {
 
 #[test]
 fn marks_survive_a_failed_sync_and_a_new_process() {
-    next_process_goes_on_after_a_failed_sync(&[
+    check_failed_syncs_across_processes(&[
         (Operation::WriteUncorrectable { first: 4, blocks: 2 }, &[]),
         (Operation::WriteUncorrectable { first: 4, blocks: 1 }, &[]),
         (write(4, 5, true), &[(4, &[Some(5)])]),
@@ -368,7 +368,7 @@ fn marks_survive_a_failed_sync_and_a_new_process() {
 
 #[test]
 fn identity_survives_any_failed_sync() {
-    holds_whichever_sync_fails(&[]);
+    check_failed_syncs(&[]);
 }
 
 /// A host must not rely on cached bytes whose write was lost.
@@ -386,8 +386,8 @@ fn reopened_namespace_reads_the_medium() {
 }
 
 #[test]
-fn what_was_flushed_survives() {
-    holds_whenever_the_power_fails(&[
+fn flushed_blocks_survive_a_power_failure() {
+    check_power_failures(&[
         (write(2, 7, false), &[(2, &[Some(1), Some(7)])]),
         (Operation::Flush, &[(2, &[Some(7)])]),
         (write(3, 8, true), &[(3, &[Some(8)])]),
@@ -397,9 +397,9 @@ fn what_was_flushed_survives() {
 }
 
 #[test]
-fn what_was_before_a_mark_is_never_read_again() {
+fn data_before_a_mark_are_never_read_again() {
     let mark = |first| Operation::WriteUncorrectable { first, blocks: 1 };
-    holds_whenever_the_power_fails(&[
+    check_power_failures(&[
         (mark(3), &[(3, &[None])]),
         (mark(4), &[(4, &[None])]),
         (write(3, 2, false), &[(3, &[None, Some(2)])]),
@@ -414,7 +414,7 @@ fn what_was_before_a_mark_is_never_read_again() {
 }
 
 #[test]
-fn a_write_beside_a_flush_takes_no_mark_away_that_is_needed() {
+fn write_during_a_flush_keeps_needed_marks() {
     let system = Lossy::with_blocks(16 * 512);
     let (namespace, synced) = system.namespace().unwrap();
     let namespace = Arc::new(namespace);
@@ -434,7 +434,7 @@ fn a_write_beside_a_flush_takes_no_mark_away_that_is_needed() {
 }
 
 #[test]
-fn hosts_recognise_a_file_whenever_the_power_failed() {
+fn uuid_survives_any_power_failure() {
     for kept in EVERYTHING {
         for calls in 0.. {
             let system = Lossy::with_blocks(16 * 512);
@@ -453,7 +453,7 @@ fn hosts_recognise_a_file_whenever_the_power_failed() {
 }
 
 #[test]
-fn what_cannot_have_holes_is_not_deallocated() {
+fn file_without_holes_is_not_deallocated() {
     let system = Lossy::with_blocks(16 * 512);
     let (namespace, _) = system.namespace().unwrap();
     let mark = Operation::WriteUncorrectable { first: 4, blocks: 1 };

@@ -393,14 +393,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn direct_or_not_the_file_holds_the_same() {
+    fn direct_and_cached_writes_match() {
         let images: Vec<Vec<u8>> = [false, true].map(after_some_writes).into_iter().flatten().collect();
         assert!(!images.is_empty());
         assert!(images.windows(2).all(|pair| pair[0] == pair[1]));
     }
 
     #[test]
-    fn blocks_beside_each_other_are_written_at_the_same_time() {
+    fn adjacent_blocks_are_written_concurrently() {
         for direct in [false, true] {
             let path = path(&format!("beside-{direct}"));
             std::fs::write(&path, vec![0; 8192]).unwrap();
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_read_as_it_was_or_as_it_will_be() {
+    fn block_is_read_before_or_after_a_write() {
         let path = path("whole");
         std::fs::write(&path, vec![0; 4096]).unwrap();
         let storage = FileStorage::open(&path, false).unwrap();
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_one_call_however_many_pieces_it_has() {
+    fn write_of_many_pieces_is_one_call() {
         for (pieces, most) in [(3, usize::MAX), (1024, usize::MAX), (5000, usize::MAX), (700, 1000), (2000, 999)] {
             let data: Vec<Bytes> =
                 (0..pieces).map(|number| Bytes::from(vec![number as u8; 7 * (number % 3)])).collect();
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_served_once() {
+    fn served_file_cannot_be_opened_again() {
         let path = path("twice");
         std::fs::write(&path, vec![0; 4096]).unwrap();
         let storage = FileStorage::open(&path, false).unwrap();
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_to_be_read_is_what_was_kept_last() {
+    fn unreadable_ranges_are_the_last_stored() {
         let path = path("kept");
         std::fs::write(&path, vec![0; 4096]).unwrap();
         let storage = FileStorage::open(&path, false).unwrap();
@@ -497,7 +497,7 @@ mod tests {
 
     /// The flag is checked on the open file, because all reads and writes use it.
     #[test]
-    fn direct_files_go_past_the_page_cache() {
+    fn direct_files_bypass_the_page_cache() {
         for direct in [false, true] {
             let path = path(&format!("flags-{direct}"));
             std::fs::write(&path, vec![0; 4096]).unwrap();
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_keeps_its_uuid_wherever_it_is() {
+    fn moved_file_keeps_its_uuid() {
         let (old, new) = (path("moved"), path("moved-away"));
         std::fs::write(&old, vec![0; 4096]).unwrap();
         let uuid = |path: &Path| FileStorage::open(path, false).map(|storage| storage.uuid().unwrap());
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_given_up_is_the_systems_again() {
+    fn deallocated_memory_returns_to_the_system() {
         let file = memory_file(1 << 40).unwrap();
         let same = file.try_clone().unwrap();
         let taken = || same.metadata().unwrap().blocks() * 512;
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_memory_is_full_before_the_system_has_no_memory() {
+    fn memory_file_leaves_memory_to_the_system() {
         let available = Arc::new(Mutex::new(Some(MEMORY_KEPT + (1 << 20))));
         let told = available.clone();
         let available_now = Box::new(move || *told.lock().unwrap());
@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_behind_the_end_of_a_file_that_was_cut_short_are_read() {
+    fn zeroing_extends_a_truncated_file() {
         for direct in [false, true] {
             let path = path(&format!("short-{direct}"));
             std::fs::write(&path, vec![1; 64 << 10]).unwrap();

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_read_and_nothing_else() {
+    fn uuid_file_round_trips_and_rejects_damage() {
         let uuid = random_uuid().unwrap();
         assert_eq!((uuid[6] >> 4, uuid[8] >> 6), (4, 0b10));
         let kept = text(&uuid);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_told_apart_by_their_names_and_parts() {
+    fn device_names_include_the_partition() {
         let folder = std::env::temp_dir().join(format!("nvme-tcp-identity-{}", std::process::id()));
         let part = folder.join("part");
         fs::create_dir_all(&part).unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_of_other_names_have_other_uuids() {
+    fn derived_uuids_differ_by_name() {
         // FNV-1a of 128 bits: the offset basis, and the value that implementations publish for "a".
         assert_eq!(fnv1a(core::iter::empty()), 0x6c62272e07bb014262b821756295c58d);
         assert_eq!(fnv1a(core::iter::once(b'a')), 0xd228cb696f1a8caf78912b704e4a8964);

@@ -125,7 +125,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn no_more_are_marked_than_may_be() {
+    fn number_of_marked_blocks_is_limited() {
         let mut marks = Marks::new([0..MAX_BLOCKS - 1]);
         assert_eq!(marks.with(MAX_BLOCKS..MAX_BLOCKS + 2), None);
         let all = [0..MAX_BLOCKS];
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_ranges_than_may_be() {
+    fn number_of_ranges_is_limited() {
         let every_other = |count: u64| (0..count).map(|number| 10 * number..10 * number + 3);
         let most = MAX_RANGES as u64;
         let mut marks = Marks::new(every_other(most));
@@ -169,7 +169,7 @@ mod tests {
     proptest! {
         /// Compares with an array of blocks.
         #[test]
-        fn marks_are_what_was_marked(steps in prop::collection::vec((any::<bool>(), 0u64..100, 1u64..40), 1..60)) {
+        fn marks_match_an_array_of_blocks(steps in prop::collection::vec((any::<bool>(), 0u64..100, 1u64..40), 1..60)) {
             let (mut marks, mut oracle) = (Marks::default(), [false; 140]);
             for (set, first, count) in steps {
                 let range = first..first + count;

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_stays_as_it_was() {
+    fn data_read_before_a_write_stay_unchanged() {
         let storage = MemoryStorage::new(3 * CHUNK as u64);
         storage.write(CHUNK as u64 - 2, &[Bytes::from_static(b"ab"), Bytes::from_static(b"cd")]).unwrap();
         let before = storage.read(CHUNK as u64 - 2, 4).unwrap();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_written_costs_nothing() {
+    fn unwritten_chunks_use_no_memory() {
         let storage = MemoryStorage::new(1 << 60);
         storage.write((1 << 59) - 1, &[Bytes::from_static(b"abcd")]).unwrap();
         assert_eq!(storage.read((1 << 59) - 2, 6).unwrap().concat(), b"\0abcd\0");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_zeroed_bit_by_bit_costs_nothing() {
+    fn chunk_zeroed_in_steps_uses_no_memory() {
         let storage = MemoryStorage::new(1 << 20);
         storage.write(0, &[Bytes::from(vec![7; 2 * CHUNK])]).unwrap();
         for block in 0..2 * CHUNK as u64 / 512 {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_end_is_an_error() {
+    fn access_beyond_the_end_fails() {
         let storage = MemoryStorage::new(CHUNK as u64);
         assert!(storage.read(CHUNK as u64, 1).is_err());
         assert!(storage.write(CHUNK as u64 - 1, &[Bytes::from_static(b"ab")]).is_err());

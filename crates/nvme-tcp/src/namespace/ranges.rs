@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writers_wait_for_what_they_overlap_and_readers_for_writers() {
+    fn writers_exclude_overlapping_entries() {
         let ranges = Ranges::default();
         let (first, second) = (ranges.read(0..10), ranges.read(5..15));
         let beside = ranges.write(15..20);

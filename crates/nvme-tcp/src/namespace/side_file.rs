@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_the_old_one_or_the_new_one() {
+    fn list_is_replaced_atomically() {
         let path = blocks("list");
         let side = side_of(&path);
         assert_eq!(side.read(100).unwrap(), []);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused_by_name() {
+    fn damaged_list_is_refused_by_name() {
         let path = blocks("refused");
         let side = side_of(&path);
         let list = |lines: &str| format!("{FIRST_LINE}\n{lines}");
@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(gaps in prop::collection::vec((0u64..1000, 1u64..1 << 40), 0..50)) {
+        fn list_round_trips(gaps in prop::collection::vec((0u64..1000, 1u64..1 << 40), 0..50)) {
             let (mut at, mut ranges) = (0, Vec::new());
             for (gap, length) in gaps {
                 ranges.push(at + gap..at + gap + length);
@@ -223,7 +223,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_is_read_or_refused(lines in prop::collection::vec("[0-9 end]{0,6}", 0..6)) {
+        fn random_lists_do_not_panic(lines in prop::collection::vec("[0-9 end]{0,6}", 0..6)) {
             let _either = parse(&format!("{FIRST_LINE}\n{}", lines.join("\n")), 1000);
         }
     }

@@ -152,7 +152,7 @@ mod tests {
 
     /// Unreadable marks must not count as absent.
     #[test]
-    fn only_what_is_not_there_is_nothing() {
+    fn missing_file_is_none() {
         let (absent, unseen) = (Path::new("/dev/absent"), Path::new("/dev/null/unseen"));
         assert_eq!(Real.read(absent, 1).unwrap(), None);
         assert!(Real.remove(absent).is_ok());
@@ -162,7 +162,7 @@ mod tests {
 
     /// Syncing these files fails, which shows that the system was asked to sync.
     #[test]
-    fn files_are_synchronised() {
+    fn files_are_synced() {
         let nothing = Path::new("/dev/null");
         let file = RealFile { file: File::open(nothing).unwrap(), device_bytes: None };
         assert_eq!(file.sync().unwrap_err().kind(), io::ErrorKind::InvalidInput);

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn what_cannot_be_a_namespace() {
+fn invalid_namespaces_are_refused() {
     let storage = || Arc::new(MemoryStorage::new(4096));
     assert_eq!(Namespace::new(0, 512, storage()).unwrap_err(), NamespaceError::Identifier(0));
     assert_eq!(Namespace::new(1, 1024, storage()).unwrap_err(), NamespaceError::BlockSize(1024));
@@ -77,7 +77,7 @@ impl Storage for Remembering {
 }
 
 #[test]
-fn marks_are_durable_before_their_command_ends_and_until_data_are() {
+fn marks_are_durable_until_new_data_are() {
     let storage = Remembering::new(1 << 20);
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
     let data = |blocks: usize| Pieces::from_iter([Bytes::from(vec![1; blocks * 512])]);
@@ -130,7 +130,7 @@ fn marks_are_durable_before_their_command_ends_and_until_data_are() {
 
 /// Marks of small blocks in a partial large block at the end of the storage.
 #[test]
-fn marks_behind_the_last_block_are_kept_as_they_were() {
+fn marks_behind_the_last_block_are_preserved() {
     let storage = Remembering::new(12_800);
     let mark = |first, blocks| Operation::WriteUncorrectable { first, blocks };
     let with_blocks = |size| Namespace::new(1, size, storage.clone()).unwrap();
@@ -149,7 +149,7 @@ fn marks_behind_the_last_block_are_kept_as_they_were() {
 
 /// With the maximum number of ranges, a write that splits one more range fails and changes nothing.
 #[test]
-fn a_write_may_not_make_the_list_of_marks_longer_than_it_may_be() {
+fn write_cannot_exceed_the_limit_of_marks() {
     let storage = Remembering::new(64 << 20);
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
     assert!(namespace.execute(&Operation::WriteUncorrectable { first: 0, blocks: 65536 }).status.is_success());
@@ -178,7 +178,7 @@ fn marks_do_not_fill_memory() {
 }
 
 #[test]
-fn marks_of_blocks_of_another_size_cover_what_they_covered() {
+fn marks_cover_the_same_bytes_in_other_block_sizes() {
     let storage = Remembering::new(1 << 20);
     storage.keep_unreadable(&[512..1024, 8192..12288]).unwrap();
     let namespace = Namespace::new(1, 4096, storage).unwrap();
@@ -189,7 +189,7 @@ fn marks_of_blocks_of_another_size_cover_what_they_covered() {
 }
 
 #[test]
-fn a_file_stays_unreadable_where_it_was_made_so() {
+fn marks_of_a_file_survive_reopening() {
     let path = std::env::temp_dir().join(format!("nvme-tcp-marks-{}", std::process::id()));
     let [side, identity] = ["uncorrectable", "identity"].map(|extension| path.with_extension(extension));
     std::fs::write(&path, vec![0; 64 << 10]).unwrap();
@@ -272,7 +272,7 @@ impl Storage for Counting {
 }
 
 #[test]
-fn what_is_to_be_durable_is_flushed_and_nothing_else() {
+fn only_durable_operations_flush() {
     let storage = Arc::new(Counting::default());
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
     let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
@@ -293,7 +293,7 @@ fn what_is_to_be_durable_is_flushed_and_nothing_else() {
 
 /// A full medium is not a broken one.
 #[test]
-fn what_there_is_no_room_for_is_no_media_error() {
+fn full_storage_is_not_a_media_error() {
     struct Full(io::ErrorKind);
     impl Storage for Full {
         fn capacity(&self) -> u64 {
@@ -337,7 +337,7 @@ fn what_there_is_no_room_for_is_no_media_error() {
 }
 
 #[test]
-fn a_flush_that_failed_is_not_made_good_by_the_next() {
+fn failed_flush_fails_later_writes() {
     let storage = Arc::new(Counting { failing: AtomicU64::new(1), ..Counting::default() });
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
     let data = Pieces::from_iter([Bytes::from(vec![1; 512])]);
@@ -365,7 +365,7 @@ fn part(namespace: &Namespace, operation: &Operation, done: u64) -> Option<u64> 
 }
 
 #[test]
-fn one_flush_is_enough_for_all_that_was_written_before_it_began() {
+fn one_flush_covers_all_earlier_writes() {
     let storage = Arc::new(Counting::default());
     let namespace = Arc::new(Namespace::new(1, 512, storage.clone()).unwrap());
     let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
@@ -397,7 +397,7 @@ fn one_flush_is_enough_for_all_that_was_written_before_it_began() {
 }
 
 #[test]
-fn a_disk_is_deallocated_in_parts() {
+fn disk_is_deallocated_in_parts() {
     let storage = Arc::new(Counting::default());
     let namespace = Namespace::new(1, 4096, storage.clone()).unwrap();
     let blocks = namespace.blocks();
@@ -416,7 +416,7 @@ fn a_disk_is_deallocated_in_parts() {
 }
 
 #[test]
-fn storage_that_cannot_deallocate_is_left_as_it_is() {
+fn storage_without_deallocation_is_unchanged() {
     struct Plain(MemoryStorage);
     impl Storage for Plain {
         fn capacity(&self) -> u64 {
@@ -447,7 +447,7 @@ fn storage_that_cannot_deallocate_is_left_as_it_is() {
 }
 
 #[test]
-fn verify_holds_little_at_a_time() {
+fn verify_reads_in_small_parts() {
     let storage = Arc::new(Counting::default());
     let namespace = Namespace::new(1, 4096, storage.clone()).unwrap();
     assert!(namespace.execute(&Operation::Verify { first: 3, blocks: 65536 }).status.is_success());
@@ -460,7 +460,7 @@ fn verify_holds_little_at_a_time() {
 proptest! {
     /// Compares with an array of blocks, each a value or unreadable. The process may end after a flush.
     #[test]
-    fn operations_do_what_an_array_does(
+    fn operations_match_an_array(
         operations in prop::collection::vec((0u8..8, 0u64..120, 1u32..40, any::<u8>()), 1..60)
     ) {
         let storage = Remembering::new(160 * 512);

@@ -285,7 +285,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn turns_come_as_if_each_were_compared_with_all(
+        fn turns_match_the_reference_model(
             steps in prop::collection::vec(prop_oneof![3 => spans().prop_map(Ok), 2 => any::<usize>().prop_map(Err)], 1..120)
         ) {
             let (turns, came) = (Arc::<Turns>::default(), Came::default());
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_costs_the_same_however_many_there_are() {
+    fn cost_of_a_turn_is_constant() {
         type Row = fn(u64) -> Span;
         let rows: [(&str, Row); 5] = [
             ("apart", |number| span(number * 8..number * 8 + 8, true)),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_needs_any_more_is_joined() {
+    fn unneeded_segments_are_joined() {
         let (turns, came) = (Arc::<Turns>::default(), Came::default());
         take(&turns, &came, 0, span(0..100, false));
         for number in 1..50 {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_wait_for_what_they_overlap_and_readers_for_writers() {
+    fn writers_exclude_overlapping_turns() {
         let turns = Arc::<Turns>::default();
         let came = Arc::<Mutex<Vec<(u8, Turn)>>>::default();
         let take = |name: u8, span: Span| {
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_flushes_whatever_it_writes() {
+    fn only_one_turn_flushes_at_a_time() {
         let turns = Arc::<Turns>::default();
         let came = Arc::<Mutex<Vec<Turn>>>::default();
         let take = |span: Span| {

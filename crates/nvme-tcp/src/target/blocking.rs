@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_outlives_work_that_panics() {
+    fn thread_survives_a_panicking_job() {
         let threads = Threads::new(1).unwrap();
         threads.run(Box::new(|| panic!("expected panic of the test")));
         let (sender, receiver) = mpsc::channel();

@@ -407,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_controllers_are_written_as_they_are_read() {
+    fn controller_kinds_round_trip() {
         assert!((0..=u8::MAX).all(|value| ControllerKind::from_u8(value).to_u8() == value));
         assert_eq!(
             (1..=3).map(ControllerKind::from_u8).collect::<Vec<_>>(),
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_of_a_namespace_are_read_as_far_as_they_make_sense() {
+    fn invalid_namespace_descriptors_are_skipped() {
         let mut namespace = vec![0; LEN];
         namespace[104..120].fill(1);
         namespace[120..128].fill(2);

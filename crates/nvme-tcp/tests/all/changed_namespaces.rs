@@ -26,7 +26,7 @@ fn is_health(queue: u16, command: &Command) -> bool {
 }
 
 #[test]
-fn a_namespace_that_is_another_while_connected_gets_nothing_that_was_for_the_first() {
+fn replaced_namespace_gets_no_old_commands() {
     // The namespace now, the log page's entries, the number of inspections, and whether the disk stays usable.
     let rows: [(NamespaceData, &[u32], u32, bool); 5] = [
         (IS, &[1], 1, false),
@@ -91,7 +91,7 @@ fn a_namespace_that_is_another_while_connected_gets_nothing_that_was_for_the_fir
 
 /// The second event arrives with the answer that describes the namespace as of the first event.
 #[test]
-fn what_was_told_of_a_namespace_before_it_changed_again_does_not_count() {
+fn inspection_before_another_change_is_ignored() {
     let counts = Arc::new([const { AtomicU32::new(0) }; 2]);
     let seen = counts.clone();
     let mut faulty = Faulty::new(move |_, queue, command| {
@@ -122,7 +122,7 @@ fn what_was_told_of_a_namespace_before_it_changed_again_does_not_count() {
 
 /// After a reconnect, the controller cannot describe one namespace, temporarily or permanently.
 #[test]
-fn a_namespace_that_cannot_be_told_of_keeps_no_other_waiting() {
+fn unknown_namespace_does_not_delay_others() {
     let without_retry = |status: Status| Status::new(status.code_type(), status.code(), false);
     // Status, number of refusals, milliseconds until a command for it ends, and whether the command succeeds.
     let rows = [
@@ -172,7 +172,7 @@ fn a_namespace_that_cannot_be_told_of_keeps_no_other_waiting() {
 
 /// The application inspects a namespace before the host can. Commands for the old namespace end at once.
 #[test]
-fn what_waits_for_a_namespace_ends_when_another_is_found_in_its_place() {
+fn waiting_commands_fail_when_namespace_is_replaced() {
     let counts = Arc::new(AtomicU32::new(0));
     let seen = counts.clone();
     let mut faulty = Faulty::new(move |association, queue, command| match association {

@@ -24,7 +24,7 @@ fn ends(wire: &mut Wire, target: &mut nvme_tcp::target::Target, pdu: &Pdu, data:
 }
 
 #[test]
-fn a_format_version_that_is_not_zero() {
+fn icreq_with_nonzero_version_is_refused() {
     let mut target = target(TransportConfig::default());
     let request = InitializeRequest { version: 1, ..InitializeRequest::default() };
     ends(
@@ -38,7 +38,7 @@ fn a_format_version_that_is_not_zero() {
 }
 
 #[test]
-fn an_alignment_beyond_31() {
+fn icreq_with_alignment_above_31_is_refused() {
     let mut target = target(TransportConfig::default());
     let request = InitializeRequest { alignment: 32, ..InitializeRequest::default() };
     ends(
@@ -52,7 +52,7 @@ fn an_alignment_beyond_31() {
 }
 
 #[test]
-fn a_second_icreq_and_anything_before_the_first() {
+fn icreq_must_come_first_and_once() {
     let mut target = target(TransportConfig::default());
     let request = Pdu::InitializeRequest(InitializeRequest::default());
     let mut wire = Wire::open(&mut target, false);
@@ -72,7 +72,7 @@ fn asked(target: &mut nvme_tcp::target::Target) -> (Wire, Wire, ReadyToTransfer)
 }
 
 #[test]
-fn data_that_were_not_asked_for() {
+fn unrequested_data_are_fatal() {
     type Change = fn(&mut DataHeader);
     let rows: [(Change, FatalStatus, u32, usize); 8] = [
         // TTAG out of range; TTAG not outstanding; wrong command; not the next byte; beyond the end; wrong LAST_PDU.
@@ -95,7 +95,7 @@ fn data_that_were_not_asked_for() {
 }
 
 #[test]
-fn data_twice() {
+fn repeated_data_are_fatal() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _admin, request) = asked(&mut target);
     let data = Pdu::HostData(host_data(&request));
@@ -105,7 +105,7 @@ fn data_twice() {
 }
 
 #[test]
-fn sgls_that_do_not_describe_the_capsule() {
+fn sgl_must_describe_the_capsule() {
     let write = || Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
     let rows = [
         // Wrong length; transport SGL with in-capsule data; unknown type; too long; no data in the capsule.
@@ -138,7 +138,7 @@ fn offset_into_a_capsule_ends_the_command_alone() {
 }
 
 #[test]
-fn more_commands_than_the_queue_has_entries() {
+fn commands_beyond_the_queue_depth_are_fatal() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _admin) = Wire::io(&mut target, false);
     let write =
@@ -151,7 +151,7 @@ fn more_commands_than_the_queue_has_entries() {
 }
 
 #[test]
-fn an_identifier_in_use() {
+fn identifier_in_use_is_refused() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _admin, request) = asked(&mut target);
     let again = Command::new(IoOpcode::Write as u8, request.command).with_namespace(1);
@@ -164,7 +164,7 @@ fn an_identifier_in_use() {
 }
 
 #[test]
-fn a_wrong_data_digest_ends_the_command_only() {
+fn wrong_data_digest_fails_only_the_command() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _admin) = Wire::io(&mut target, true);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
@@ -190,7 +190,7 @@ fn a_wrong_data_digest_ends_the_command_only() {
 }
 
 #[test]
-fn too_much_for_one_command_is_no_fatal_error() {
+fn oversized_command_is_not_fatal() {
     let mut target = target(TransportConfig { max_transfer: 1, ..TransportConfig::default() });
     let (mut wire, _admin) = Wire::io(&mut target, false);
     for opcode in [IoOpcode::Write, IoOpcode::Read, IoOpcode::Compare] {
@@ -200,7 +200,7 @@ fn too_much_for_one_command_is_no_fatal_error() {
 }
 
 #[test]
-fn io_commands_that_cannot_be() {
+fn invalid_io_commands_are_refused() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _admin) = Wire::io(&mut target, false);
     let io = |opcode: IoOpcode| Command::new(opcode as u8, 5).with_namespace(1);
@@ -233,7 +233,7 @@ fn io_commands_that_cannot_be() {
 }
 
 #[test]
-fn connects_that_cannot_be() {
+fn invalid_connects_are_refused() {
     let mut target = target(TransportConfig::default());
     target.add_subsystem("nqn.2026-01.test:private", Some(vec!["nqn.2026-01.test:friend".into()])).unwrap();
     let (_admin, controller) = Wire::admin(&mut target);
@@ -290,7 +290,7 @@ fn log(page: u8, length: u32) -> Command {
 }
 
 #[test]
-fn what_identify_tells_is_what_linux_insists_on() {
+fn identify_data_satisfy_linux() {
     let mut target = target(TransportConfig::default());
     let (mut wire, controller) = Wire::admin(&mut target);
     let identify = |cns: u32| Command::new(AdminOpcode::Identify as u8, 2).with_u32(10, cns);
@@ -317,7 +317,7 @@ fn what_identify_tells_is_what_linux_insists_on() {
 }
 
 #[test]
-fn an_event_is_told_once_until_its_log_is_read() {
+fn event_is_reported_once_until_its_log_is_read() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _) = Wire::admin(&mut target);
     let enable = Command::new(AdminOpcode::SetFeatures as u8, 1).with_u32(10, 0x0b).with_u32(11, 1 << 8);
@@ -344,7 +344,7 @@ fn an_event_is_told_once_until_its_log_is_read() {
 }
 
 #[test]
-fn abort_gives_up_what_waits_for_events() {
+fn abort_cancels_event_requests() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _) = Wire::admin(&mut target);
     let wait = Pdu::Command(Command::new(AdminOpcode::AsyncEventRequest as u8, 10));
@@ -360,7 +360,7 @@ fn abort_gives_up_what_waits_for_events() {
 }
 
 #[test]
-fn logs_tell_what_happened() {
+fn logs_report_errors_and_usage() {
     let mut target = target(TransportConfig::default());
     let (mut wire, mut admin) = Wire::io(&mut target, false);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
@@ -384,7 +384,7 @@ fn logs_tell_what_happened() {
 }
 
 #[test]
-fn discovery_tells_what_a_host_may_connect_to() {
+fn discovery_lists_accessible_subsystems() {
     let mut target = target(TransportConfig::default());
     target.add_subsystem("nqn.2026-01.test:private", Some(vec!["nqn.2026-01.test:friend".into()])).unwrap();
     target.advertise("192.0.2.7:4420".parse().unwrap());
@@ -407,7 +407,7 @@ fn discovery_tells_what_a_host_may_connect_to() {
 }
 
 #[test]
-fn a_host_that_is_silent_is_lost_with_its_queues() {
+fn silent_host_loses_its_queues() {
     let mut target = target(TransportConfig::default());
     let mut admin = Wire::open(&mut target, false);
     let (command, data) = connect_command(0, 0xffff);
@@ -431,7 +431,7 @@ fn a_host_that_is_silent_is_lost_with_its_queues() {
 }
 
 #[test]
-fn who_does_not_connect_in_time_is_dropped() {
+fn stream_without_connect_times_out() {
     let mut target = target(TransportConfig::default());
     let mut wire = Wire::open(&mut target, false);
     let due = wire.connection.next_event(&target).unwrap();
@@ -440,7 +440,7 @@ fn who_does_not_connect_in_time_is_dropped() {
 }
 
 #[test]
-fn disconnect_ends_the_queue_and_what_it_has_under_way() {
+fn disconnect_aborts_the_queues_commands() {
     let mut target = target(TransportConfig::default());
     let (mut wire, mut admin, _request) = asked(&mut target);
     let disconnect = Command::fabrics(FabricsType::Disconnect, 9);
@@ -459,7 +459,7 @@ fn disconnect_ends_the_queue_and_what_it_has_under_way() {
 }
 
 #[test]
-fn a_reset_ends_the_io_queues() {
+fn reset_ends_the_io_queues() {
     let mut target = target(TransportConfig::default());
     let (mut wire, mut admin) = Wire::io(&mut target, false);
     let configuration = Command::fabrics(FabricsType::PropertyGet, 2).with_u32(11, property::CC);
@@ -475,7 +475,7 @@ fn a_reset_ends_the_io_queues() {
 }
 
 #[test]
-fn a_host_that_terminates_is_not_answered() {
+fn termreq_is_not_answered() {
     let mut target = target(TransportConfig::default());
     let (_wire, mut admin) = Wire::io(&mut target, false);
     let ending = Pdu::HostTermination(Termination { status: 1, information: [0; 4] });
@@ -484,7 +484,7 @@ fn a_host_that_terminates_is_not_answered() {
 }
 
 #[test]
-fn features_are_kept_until_a_reset() {
+fn features_keep_their_values() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _) = Wire::admin(&mut target);
     let set =

@@ -31,7 +31,7 @@ fn discovery(target: &mut Target) -> Wire {
 }
 
 #[test]
-fn answers_that_nobody_takes_are_bounded() {
+fn unsent_answers_are_limited() {
     let transport = TransportConfig::default();
     let mut target = target(transport);
     let mut wire = discovery(&mut target);
@@ -63,7 +63,7 @@ fn answers_that_nobody_takes_are_bounded() {
 }
 
 #[test]
-fn a_reset_takes_requests_for_events_away() {
+fn reset_discards_event_requests() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _) = Wire::admin(&mut target);
     let enable = Command::new(AdminOpcode::SetFeatures as u8, 1).with_u32(10, 0x0b).with_u32(11, 1 << 8);
@@ -85,7 +85,7 @@ fn a_reset_takes_requests_for_events_away() {
 }
 
 #[test]
-fn what_is_under_way_is_over_before_its_host_goes_on() {
+fn new_controller_waits_for_old_commands() {
     // Once with the host's connections lost, and once with the loss unnoticed.
     for noticed in [true, false] {
         let (mut target, storage) = counting_target();
@@ -141,7 +141,7 @@ fn what_is_under_way_is_over_before_its_host_goes_on() {
 }
 
 #[test]
-fn a_controller_nobody_has_noticed_the_end_of_expires_beside_its_successor() {
+fn dead_controller_expires_beside_its_successor() {
     let mut target = target(TransportConfig::default());
     let open = |target: &mut Target, now, keep_alive: u32| {
         let mut wire = Wire::open(target, false);
@@ -167,7 +167,7 @@ fn a_controller_nobody_has_noticed_the_end_of_expires_beside_its_successor() {
 }
 
 #[test]
-fn controllers_without_end_lock_nobody_out_who_is_known() {
+fn known_host_connects_at_the_controller_limit() {
     let mut target = Target::new(TargetConfig { max_controllers: 3, ..TargetConfig::default() }).unwrap();
     target.add_subsystem(DISK, None).unwrap();
     let open = |target: &mut Target, seconds, host: u8| {
@@ -198,7 +198,7 @@ fn controllers_without_end_lock_nobody_out_who_is_known() {
 }
 
 #[test]
-fn a_reset_waits_for_what_is_under_way() {
+fn reset_waits_for_running_commands() {
     let (mut target, _storage) = counting_target();
     let (mut wire, mut admin) = Wire::io(&mut target, false);
     let zero = Command::new(IoOpcode::WriteZeroes as u8, 5).with_namespace(1);
@@ -214,7 +214,7 @@ fn a_reset_waits_for_what_is_under_way() {
 }
 
 #[test]
-fn io_queues_take_what_the_controller_says() {
+fn io_queues_accept_the_reported_capsule_size() {
     let mut target = target(TransportConfig { in_capsule: 4096, ..TransportConfig::default() });
     let (mut wire, _admin) = Wire::io(&mut target, false);
     let write = |blocks: u32| Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_u32(12, blocks - 1);
@@ -225,7 +225,7 @@ fn io_queues_take_what_the_controller_says() {
 }
 
 #[test]
-fn pages_of_memory_are_no_way_to_describe_data() {
+fn prp_data_pointers_are_refused() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _admin) = Wire::io(&mut target, false);
     for pointer in [0, 0b10, 0b11] {
@@ -236,7 +236,7 @@ fn pages_of_memory_are_no_way_to_describe_data() {
 }
 
 #[test]
-fn requests_end_at_words_whatever_was_configured() {
+fn requests_end_at_multiples_of_four_bytes() {
     for (request_bytes, lengths) in [(1021, &[1020, 1020, 8][..]), (1, &[4; 512][..]), (2048, &[2048][..])] {
         let mut target = target(TransportConfig { request_bytes, requests: 1024, ..TransportConfig::default() });
         let (_admin, controller) = Wire::admin(&mut target);
@@ -261,7 +261,7 @@ fn requests_end_at_words_whatever_was_configured() {
 }
 
 #[test]
-fn hosts_tell_namespaces_of_different_subsystems_apart() {
+fn namespace_ids_differ_between_subsystems() {
     let describe = |subsystem: &str| {
         let mut target = Target::new(TargetConfig::default()).unwrap();
         target.add_subsystem(subsystem, None).unwrap();
@@ -290,7 +290,7 @@ fn hosts_tell_namespaces_of_different_subsystems_apart() {
 }
 
 #[test]
-fn a_disconnect_is_answered_when_what_runs_is_over() {
+fn disconnect_waits_for_running_commands() {
     let mut target = target(TransportConfig::default());
     let (_admin, [mut first, mut second], controller) = two_queues(&mut target);
     let write =
@@ -320,7 +320,7 @@ fn a_disconnect_is_answered_when_what_runs_is_over() {
 }
 
 #[test]
-fn a_queue_is_connected_again_when_nothing_of_it_is_under_way() {
+fn reconnected_queue_waits_for_its_old_commands() {
     let mut target = target(TransportConfig::default());
     let (_admin, [mut first, mut second], controller) = two_queues(&mut target);
     let write = Pdu::Command(Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_sgl(Sgl::in_capsule(512)));
@@ -367,7 +367,7 @@ const fn at(seconds: u64) -> Instant {
 }
 
 #[test]
-fn no_keep_alive_is_due_while_a_host_can_send_none() {
+fn keep_alive_timer_runs_only_while_ready() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _) = with_keep_alive(&mut target, 7, 5000, at(0));
     assert_eq!(
@@ -398,7 +398,7 @@ fn no_keep_alive_is_due_while_a_host_can_send_none() {
 }
 
 #[test]
-fn a_host_that_waits_for_a_controller_to_get_ready_is_not_lost() {
+fn host_waiting_for_ready_is_not_lost() {
     let (mut target, _storage) = counting_target();
     let (mut old, old_admin) = Wire::io(&mut target, false);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_sgl(Sgl::in_capsule(512));
@@ -419,7 +419,7 @@ fn a_host_that_waits_for_a_controller_to_get_ready_is_not_lost() {
 }
 
 #[test]
-fn forsaken_controllers_keep_no_host_out() {
+fn forsaken_controllers_are_replaced() {
     let mut target = Target::new(TargetConfig { max_controllers: 4, ..TargetConfig::default() }).unwrap();
     target.add_subsystem(DISK, None).unwrap();
     target.add_namespace(DISK, Namespace::new(1, 512, Arc::new(MemoryStorage::new(1 << 20))).unwrap()).unwrap();
@@ -461,7 +461,7 @@ fn forsaken_controllers_keep_no_host_out() {
 }
 
 #[test]
-fn a_queue_that_nobody_uses_keeps_no_host_out() {
+fn unused_queue_does_not_protect_a_controller() {
     let mut target = Target::new(TargetConfig { max_controllers: 3, ..TargetConfig::default() }).unwrap();
     target.add_subsystem(DISK, None).unwrap();
     target.add_namespace(DISK, Namespace::new(1, 512, Arc::new(MemoryStorage::new(1 << 20))).unwrap()).unwrap();
@@ -495,7 +495,7 @@ fn a_queue_that_nobody_uses_keeps_no_host_out() {
 }
 
 #[test]
-fn a_disconnect_asks_for_nothing_that_it_ends() {
+fn disconnect_requests_no_further_data() {
     let transport = TransportConfig { budget: 4096, ..TransportConfig::default() };
     let mut target = target(transport);
     let (mut wire, _admin) = Wire::io(&mut target, false);
@@ -516,7 +516,7 @@ fn a_disconnect_asks_for_nothing_that_it_ends() {
 }
 
 #[test]
-fn no_two_namespaces_have_one_uuid() {
+fn duplicate_uuid_is_refused() {
     let mut target = Target::new(TargetConfig::default()).unwrap();
     let namespace = |id| Namespace::new(id, 512, Arc::<Counting>::default()).unwrap();
     for name in [DISK, "nqn.2026-01.test:other"] {

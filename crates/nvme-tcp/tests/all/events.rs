@@ -7,7 +7,7 @@ use nvme_tcp::target::TransportConfig;
 use offload_api::EventLog;
 
 #[test]
-fn events_tell_of_connections_and_offloads() {
+fn log_events_report_connections_and_offloads() {
     let ((), lines) = EventLog::collect(|| {
         let mut bed = Bed::new(7, TransportConfig::default(), Layers::TlsNic, 0.0);
         let mut config = bed.host_config();

@@ -10,7 +10,7 @@ use nvme_tcp::wire::{AdminOpcode, FabricsType, IoOpcode, NamespaceData, Status, 
 use std::sync::{Arc, Mutex};
 
 #[test]
-fn what_cannot_be_used_is_refused() {
+fn unsuitable_controllers_are_refused() {
     type Change = fn(&mut Faulty);
     let rows: [(Change, Unsuitable); 4] = [
         (|faulty| faulty.entries = 0, Unsuitable::NoRoom),
@@ -28,7 +28,7 @@ fn what_cannot_be_used_is_refused() {
 }
 
 #[test]
-fn a_queue_is_no_deeper_than_the_controller_takes() {
+fn queue_depth_obeys_the_controller() {
     // SQSIZE is a 0's based number, and a queue has one entry more than commands.
     for (entries, max_commands, sent) in [(7, 0, 7), (127, 9, 8), (127, 1, 1), (500, 0, 200)] {
         let size = Arc::new(Mutex::new(0));
@@ -46,7 +46,7 @@ fn a_queue_is_no_deeper_than_the_controller_takes() {
 }
 
 #[test]
-fn a_command_that_no_connection_survives_fails_in_the_end() {
+fn command_that_kills_connections_fails() {
     let faulty = Faulty::new(|_, queue, command| match is_io(queue, command, IoOpcode::Read) {
         true if command.u64(10) == 13 => Act::Close,
         _ => Act::Answer,
@@ -73,7 +73,7 @@ fn a_command_that_no_connection_survives_fails_in_the_end() {
 }
 
 #[test]
-fn a_controller_that_is_gone_again_is_no_reason_to_give_up() {
+fn host_retries_when_the_controller_disappears() {
     let faulty = Faulty::new(|association, queue, command| match (association, queue, command.opcode()) {
         (1, 1, opcode) if opcode == IoOpcode::Flush as u8 => Act::Close,
         // The controller disappears between the admin queue's Connect and this one.
@@ -93,7 +93,7 @@ fn a_controller_that_is_gone_again_is_no_reason_to_give_up() {
 }
 
 #[test]
-fn with_fewer_queues_than_before_nothing_is_left_behind() {
+fn fewer_queues_after_a_loss_keep_all_commands() {
     let mut faulty = Faulty::new(|association, queue, command| match is_io(queue, command, IoOpcode::Read) {
         // Reads of block 1 are never answered.
         true if command.u64(10) == 1 || association == 1 => Act::Never,
@@ -124,7 +124,7 @@ fn with_fewer_queues_than_before_nothing_is_left_behind() {
 }
 
 #[test]
-fn a_command_that_ends_during_the_goodbye_ends() {
+fn command_finishes_during_the_shutdown() {
     for (of_read, of_shutdown) in [
         (Act::AnswerLate, Act::Answer),
         (Act::AnswerAfterNext, Act::Answer),
@@ -155,7 +155,7 @@ fn a_command_that_ends_during_the_goodbye_ends() {
 }
 
 #[test]
-fn a_host_can_be_closed_while_it_connects() {
+fn host_can_be_closed_while_it_connects() {
     for connects in [0, 1] {
         // During the first connect, or during a reconnect.
         let faulty = Faulty::new(move |association, queue, command| match association {
@@ -186,7 +186,7 @@ fn a_host_can_be_closed_while_it_connects() {
 }
 
 #[test]
-fn a_controller_that_falls_silent_is_noticed() {
+fn silent_controller_is_noticed() {
     let faulty = Faulty::new(|association, queue, command| match AdminOpcode::from_u8(command.opcode()) {
         Some(AdminOpcode::KeepAlive) if queue == 0 && association == 1 => Act::Never,
         _ => Act::Answer,
@@ -208,7 +208,7 @@ fn a_controller_that_falls_silent_is_noticed() {
 
 /// A silent controller may execute old commands until it has given the host up.
 #[test]
-fn what_was_lost_in_silence_is_sent_again_when_the_controller_must_have_given_up() {
+fn silent_loss_delays_resubmission() {
     for (act, queues, least) in [(Act::Never, 1, 5000), (Act::Never, 2, 5000), (Act::Close, 1, 20), (Act::Close, 2, 20)]
     {
         let mut faulty = Faulty::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
@@ -240,7 +240,7 @@ fn what_was_lost_in_silence_is_sent_again_when_the_controller_must_have_given_up
 }
 
 #[test]
-fn a_path_that_is_changing_is_waited_for() {
+fn temporary_path_errors_are_retried() {
     let passing = [
         (Status::INTERNAL_PATH_ERROR, "internal path error"),
         (Status::ANA_INACCESSIBLE, "asymmetric access inaccessible"),
@@ -301,7 +301,7 @@ fn a_path_that_is_changing_is_waited_for() {
 }
 
 #[test]
-fn a_namespace_that_a_controller_has_lost_for_good_is_not_waited_for() {
+fn persistent_path_loss_is_not_retried() {
     let faulty = Faulty::new(|_, queue, command| match is_io(queue, command, IoOpcode::Write) {
         true => Act::Refuse(Status::ANA_PERSISTENT_LOSS),
         false => Act::Answer,
@@ -319,7 +319,7 @@ fn a_namespace_that_a_controller_has_lost_for_good_is_not_waited_for() {
 }
 
 #[test]
-fn behind_another_connection_a_path_has_its_whole_time_again() {
+fn reconnect_restarts_the_path_wait() {
     let faulty = Faulty::new(|association, queue, command| match command.opcode() {
         opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => Act::Answer,
         opcode if opcode == IoOpcode::Flush as u8 && association == 1 => Act::Close,
@@ -344,7 +344,7 @@ fn behind_another_connection_a_path_has_its_whole_time_again() {
 }
 
 #[test]
-fn what_rests_before_it_is_tried_again_can_be_given_up_and_outlives_its_connection() {
+fn waiting_retry_can_be_cancelled_and_survives_a_loss() {
     let faulty = Faulty::new(|association, queue, command| match command.opcode() {
         opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => Act::Answer,
         opcode if opcode == IoOpcode::Flush as u8 && association == 1 => Act::Close,
@@ -384,7 +384,7 @@ fn uuid(byte: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first() {
+fn namespace_replaced_after_a_loss_gets_no_old_commands() {
     let rows: [(&str, Said, bool); 7] = [
         ("the same", |_| (WAS, uuid(1)), true),
         ("grown", |number| (NamespaceData { blocks: 999 + u64::from(number), ..WAS }, uuid(1)), true),
@@ -451,7 +451,7 @@ fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first(
 }
 
 #[test]
-fn a_disk_that_was_looked_at_before_it_grew_goes_with_it() {
+fn disk_of_a_grown_namespace_shares_its_fate() {
     let mut faulty = Faulty::new(|association, queue, command| match association {
         1 if is_io(queue, command, IoOpcode::Flush) => Act::Close,
         2 if is_io(queue, command, IoOpcode::Verify) => Act::Close,

@@ -59,7 +59,7 @@ enum Door {
 }
 
 #[test]
-fn what_was_given_up_does_not_come_after_what_is_submitted_later() {
+fn abandoned_command_is_not_overtaken() {
     for (number, change) in CHANGES.into_iter().enumerate() {
         for door in [Door::Cancel, Door::Drop, Door::Timeout] {
             let is_first = AtomicBool::new(true);
@@ -126,7 +126,7 @@ fn what_was_given_up_does_not_come_after_what_is_submitted_later() {
 }
 
 #[test]
-fn what_changes_nothing_ends_when_it_is_given_up() {
+fn abandoned_read_only_command_ends_at_once() {
     let (faulty, _) = remembering(|_, _| Act::Never);
     with(
         faulty,
@@ -152,7 +152,7 @@ fn what_changes_nothing_ends_when_it_is_given_up() {
 }
 
 #[test]
-fn a_write_given_up_under_a_lost_connection_ends_with_the_next_one() {
+fn abandoned_write_ends_with_the_next_connection() {
     // After a silent loss, the next connection is made when the controller has given the host up.
     for (act, least, most) in [(Act::Never, 6000, 6100), (Act::Close, 20, 100)] {
         for when in [0, 500] {
@@ -195,7 +195,7 @@ fn a_write_given_up_under_a_lost_connection_ends_with_the_next_one() {
 }
 
 #[test]
-fn what_waits_for_a_command_that_was_given_up_can_be_given_up_too() {
+fn held_command_can_be_abandoned() {
     let (faulty, seen) = remembering(|_, command| match command.opcode() {
         opcode if opcode == IoOpcode::Write as u8 => Act::Never,
         _ => Act::Answer,
@@ -228,7 +228,7 @@ fn what_waits_for_a_command_that_was_given_up_can_be_given_up_too() {
 }
 
 #[test]
-fn admin_commands_wait_for_changes_that_were_given_up() {
+fn admin_commands_wait_for_abandoned_changes() {
     const NAMESPACE_MANAGEMENT: u8 = 0x0d;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let remembers = seen.clone();
@@ -271,7 +271,7 @@ fn admin_commands_wait_for_changes_that_were_given_up() {
 
 /// Without a keep-alive, a controller may execute a command at any later time.
 #[test]
-fn without_a_keep_alive_nothing_that_changes_something_is_sent_again() {
+fn changes_are_not_resent_without_a_keep_alive() {
     for cancelled in [false, true] {
         let (faulty, seen) = remembering(|association, _| if association == 1 { Act::Never } else { Act::Answer });
         let stats = with(
@@ -318,7 +318,7 @@ fn without_a_keep_alive_nothing_that_changes_something_is_sent_again() {
 }
 
 #[test]
-fn what_must_not_be_carried_out_twice_is_sent_once() {
+fn unrepeatable_command_is_sent_once() {
     type Submit = fn(&Host) -> Done;
     let rows: [(Submit, bool); 8] = [
         // Namespace Management, Format NVM, Security Send, Property Set.
@@ -368,7 +368,7 @@ fn what_must_not_be_carried_out_twice_is_sent_once() {
 }
 
 #[test]
-fn what_must_not_be_carried_out_twice_is_not_tried_again() {
+fn unrepeatable_command_is_not_retried() {
     let (faulty, seen) = remembering(|_, command| match command.opcode() {
         COPY | 0x01 => Act::Refuse(Status::INTERNAL_ERROR),
         _ => Act::Answer,

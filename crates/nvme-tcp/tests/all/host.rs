@@ -16,7 +16,7 @@ use offload_base::Seed;
 use std::sync::Arc;
 
 #[test]
-fn discovery_tells_what_can_be_connected_to() {
+fn discovery_lists_the_subsystem() {
     let mut bed = Bed::new(1, TransportConfig::default(), Layers::Tcp, 0.0);
     let (connector, timers, config) = (bed.connector(), bed.timers(), bed.host_config());
     let log = bed.run(async move { discover(&connector, &timers, &config).await });
@@ -27,7 +27,7 @@ fn discovery_tells_what_can_be_connected_to() {
 }
 
 #[test]
-fn every_command_does_what_it_says() {
+fn every_command_has_its_effect() {
     let mut bed = Bed::new(2, TransportConfig::default(), Layers::Tcp, 0.0);
     let config = bed.host_config();
     let host = bed.connect(config);
@@ -71,7 +71,7 @@ fn every_command_does_what_it_says() {
 }
 
 #[test]
-fn a_cancelled_command_gives_its_buffer_back() {
+fn cancelled_read_returns_its_buffer() {
     let mut bed = Bed::new(3, TransportConfig::default(), Layers::Tcp, 0.0);
     let config = bed.host_config();
     let host = bed.connect(config);
@@ -100,7 +100,7 @@ fn a_cancelled_command_gives_its_buffer_back() {
 }
 
 #[test]
-fn what_changes_is_told() {
+fn namespace_changes_are_reported() {
     let mut bed = Bed::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     // Only a request for events may wait longer than this.
@@ -134,7 +134,7 @@ fn what_changes_is_told() {
 }
 
 #[test]
-fn a_namespace_that_was_replaced_gets_nothing_that_was_for_the_first() {
+fn commands_do_not_reach_a_replaced_namespace() {
     let mut bed = Bed::new(10, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     config.queues = 2;
@@ -164,7 +164,7 @@ fn a_namespace_that_was_replaced_gets_nothing_that_was_for_the_first() {
 }
 
 #[test]
-fn an_unknown_subsystem_is_refused_at_once() {
+fn unknown_subsystem_is_refused_at_once() {
     let mut bed = Bed::new(4, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     config.subsystem = "nqn.2026-01.test:none".into();
@@ -175,7 +175,7 @@ fn an_unknown_subsystem_is_refused_at_once() {
 }
 
 #[test]
-fn connections_that_are_lost_are_made_again_and_commands_replayed() {
+fn lost_connections_are_reopened_and_commands_resent() {
     for layers in [Layers::Tcp, Layers::Tls] {
         let mut bed = Bed::new(5, TransportConfig::default(), layers, 0.0);
         let mut config = bed.host_config();
@@ -198,7 +198,7 @@ fn connections_that_are_lost_are_made_again_and_commands_replayed() {
 }
 
 #[test]
-fn a_target_that_stays_away_fails_commands_in_the_end() {
+fn commands_fail_when_the_target_stays_away() {
     let mut bed = Bed::new(6, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     config.give_up_after = Duration::from_secs(20);
@@ -216,7 +216,7 @@ fn a_target_that_stays_away_fails_commands_in_the_end() {
 
 /// A host that requests reads, takes no answers, and sends nothing more.
 #[test]
-fn a_host_that_takes_nothing_is_not_waited_for() {
+fn host_that_takes_no_answers_is_reset() {
     let mut bed = Bed::new(8, TransportConfig::default(), Layers::Tcp, 0.0);
     let (connector, server, runtime) = (bed.connector(), bed.server().clone(), bed.runtime());
     let lost = bed.run(async move {
@@ -253,7 +253,7 @@ fn a_host_that_takes_nothing_is_not_waited_for() {
 }
 
 #[test]
-fn a_host_knows_which_digests_there_are() {
+fn host_reports_the_agreed_digests() {
     for (agrees, asks) in [(true, true), (false, true), (true, false)] {
         let mut bed =
             Bed::new(9, TransportConfig { data_digest: agrees, ..TransportConfig::default() }, Layers::Tcp, 0.0);
@@ -269,7 +269,7 @@ fn a_host_knows_which_digests_there_are() {
 }
 
 #[test]
-fn an_idle_host_is_kept_alive() {
+fn idle_host_is_kept_alive() {
     let mut bed = Bed::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     config.keep_alive = Duration::from_secs(2);

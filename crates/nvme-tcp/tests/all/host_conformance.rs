@@ -76,7 +76,7 @@ fn data(command: u16, length: u32) -> DataHeader {
 }
 
 #[test]
-fn an_answer_to_icreq_that_cannot_be() {
+fn invalid_icresp_is_refused() {
     let rows = [
         (InitializeResponse { version: 1, ..AGREED }, 8),
         (InitializeResponse { alignment: 32, ..AGREED }, 10),
@@ -92,7 +92,7 @@ fn an_answer_to_icreq_that_cannot_be() {
 }
 
 #[test]
-fn a_controller_may_do_without_the_digests_it_was_asked_for() {
+fn controller_may_decline_digests() {
     let mut queue = new_queue(true);
     send(&mut queue, Framing::default(), &Pdu::InitializeResponse(AGREED), &[]);
     let id = read(&mut queue, 512);
@@ -105,7 +105,7 @@ fn a_controller_may_do_without_the_digests_it_was_asked_for() {
 }
 
 #[test]
-fn a_second_icresp_and_anything_before_the_first() {
+fn icresp_must_come_first_and_once() {
     let again = Pdu::InitializeResponse(AGREED);
     ends(&mut open_queue(false), &again, &[], FatalStatus::SequenceError, 0);
     let response = Pdu::Response(Completion::default());
@@ -113,7 +113,7 @@ fn a_second_icresp_and_anything_before_the_first() {
 }
 
 #[test]
-fn a_completion_of_no_command() {
+fn completion_of_an_unknown_command_is_fatal() {
     let mut queue = open_queue(false);
     let id = read(&mut queue, 512);
     let stranger = Completion { command: id ^ 1, ..Completion::default() };
@@ -128,7 +128,7 @@ fn a_completion_of_no_command() {
 }
 
 #[test]
-fn data_that_were_not_asked_for() {
+fn unrequested_data_are_fatal() {
     type Change = fn(&mut DataHeader);
     let rows: [(Change, FatalStatus, u32, usize); 4] = [
         // Unknown command; not the next byte; beyond the end; SUCCESS before the last PDU.
@@ -149,7 +149,7 @@ fn data_that_were_not_asked_for() {
 }
 
 #[test]
-fn requests_for_data_that_cannot_be() {
+fn invalid_requests_for_data_are_fatal() {
     let ask = |command, offset, length| ReadyToTransfer { command, tag: 9, offset, length };
     let mut queue = open_queue(false);
     let id = write(&mut queue, 8192);
@@ -179,7 +179,7 @@ fn requests_for_data_that_cannot_be() {
 }
 
 #[test]
-fn more_requests_than_a_command_may_have() {
+fn excess_requests_for_data_are_fatal() {
     let mut queue = open_queue(false);
     let id = write(&mut queue, 8192);
     let ask =
@@ -197,7 +197,7 @@ fn more_requests_than_a_command_may_have() {
 }
 
 #[test]
-fn data_leave_as_they_were_asked_for_in_pieces_the_controller_takes() {
+fn data_are_sent_as_requested_within_maxh2cdata() {
     let mut queue = open_queue(false);
     let id = write(&mut queue, 12_000);
     let capsule = queue.poll_transmit().unwrap();
@@ -219,7 +219,7 @@ fn data_leave_as_they_were_asked_for_in_pieces_the_controller_takes() {
 }
 
 #[test]
-fn an_answer_before_the_data_have_left_waits_for_them() {
+fn early_response_waits_for_the_data() {
     let mut queue = open_queue(false);
     let id = write(&mut queue, 8192);
     let ask = ReadyToTransfer { command: id, tag: 1, offset: 0, length: 8192 };
@@ -234,7 +234,7 @@ fn an_answer_before_the_data_have_left_waits_for_them() {
 }
 
 #[test]
-fn data_with_a_wrong_digest_fail_their_command_alone() {
+fn wrong_data_digest_fails_only_its_command() {
     let framing = Framing { header_digest: true, data_digest: true, alignment: 0 };
     let mut queue = open_queue(true);
     let (spoilt, good) = (read(&mut queue, 512), read(&mut queue, 512));
@@ -256,7 +256,7 @@ fn data_with_a_wrong_digest_fail_their_command_alone() {
 }
 
 #[test]
-fn success_without_all_data_is_none() {
+fn success_without_all_data_is_an_error() {
     let mut queue = open_queue(false);
     let id = read(&mut queue, 1024);
     send(
@@ -269,7 +269,7 @@ fn success_without_all_data_is_none() {
 }
 
 #[test]
-fn what_is_abandoned_comes_to_an_end_that_nobody_hears_of() {
+fn abandoned_read_finishes_silently() {
     let mut queue = open_queue(false);
     let id = read(&mut queue, 1024);
     let Abandoned::Now(Payload::Read(buffer)) = queue.abandon(id) else { panic!("the read was active") };
@@ -287,7 +287,7 @@ fn what_is_abandoned_comes_to_an_end_that_nobody_hears_of() {
 
 /// The data would be sent as zeros with a correct digest.
 #[test]
-fn what_are_no_blocks_of_a_volume_is_not_sent_to_be_encrypted() {
+fn partial_blocks_of_a_volume_are_refused() {
     let volume = Volume::new(
         XtsKey::new(&core::array::from_fn::<u8, 64, _>(|at| at as u8)).unwrap(),
         DataUnits::new(512).unwrap(),
@@ -319,7 +319,7 @@ fn what_are_no_blocks_of_a_volume_is_not_sent_to_be_encrypted() {
 }
 
 #[test]
-fn what_may_be_carried_out_yet_finishes_when_it_is_answered_abandoned_or_not() {
+fn abandoned_write_finishes_when_answered() {
     let mut queue = open_queue(false);
     let submission = Submission { command: commands::range(IoOpcode::WriteZeroes, 1, 0, 8), payload: Payload::None };
     let zeroes = queue.submit(Instant::ZERO, submission).unwrap();
@@ -343,7 +343,7 @@ fn what_may_be_carried_out_yet_finishes_when_it_is_answered_abandoned_or_not() {
 }
 
 #[test]
-fn a_controller_that_gives_up_is_told_nothing() {
+fn termreq_of_the_controller_is_not_answered() {
     let mut queue = open_queue(false);
     let id = read(&mut queue, 512);
     while queue.poll_transmit().is_some() {}
@@ -356,7 +356,7 @@ fn a_controller_that_gives_up_is_told_nothing() {
 }
 
 #[test]
-fn no_answer_in_time() {
+fn missing_answers_time_out() {
     let mut queue = new_queue(false);
     let due = queue.next_event().unwrap();
     queue.handle_timeout(due);
@@ -377,7 +377,7 @@ fn no_answer_in_time() {
 }
 
 #[test]
-fn a_header_digest_that_is_wrong() {
+fn wrong_header_digest_is_fatal() {
     let framing = Framing { header_digest: true, data_digest: true, alignment: 0 };
     let mut queue = open_queue(true);
     let id = read(&mut queue, 512);
@@ -393,7 +393,7 @@ fn a_header_digest_that_is_wrong() {
 
 /// A controller's receiver accepts the capsules of a host, with every digest setting.
 #[test]
-fn capsules_are_framed_as_agreed() {
+fn capsules_are_framed_as_negotiated() {
     for digests in [false, true] {
         let mut queue = open_queue(digests);
         write(&mut queue, 300);

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 #[test]
-fn a_host_is_told_of_a_shutdown_when_all_is_durable() {
+fn shutdown_completes_when_all_data_are_durable() {
     let (mut target, storage) = counting_target();
     let (mut wire, _) = Wire::admin(&mut target);
     let pdu = Pdu::Command(property_set(0x0046_4001));
@@ -29,7 +29,7 @@ fn a_host_is_told_of_a_shutdown_when_all_is_durable() {
 }
 
 #[test]
-fn a_shutdown_whose_flush_fails_is_over_too() {
+fn shutdown_completes_after_a_failed_flush() {
     let (mut target, storage) = counting_target();
     let (mut wire, _) = Wire::admin(&mut target);
     storage.is_broken.store(true, Ordering::Relaxed);
@@ -40,7 +40,7 @@ fn a_shutdown_whose_flush_fails_is_over_too() {
 }
 
 #[test]
-fn what_is_to_be_durable_is_before_it_is_complete() {
+fn durable_commands_flush_before_completion() {
     let (mut target, storage) = counting_target();
     let (mut wire, mut admin) = Wire::io(&mut target, false);
     let io = |opcode: IoOpcode| Command::new(opcode as u8, 5).with_namespace(1);
@@ -68,7 +68,7 @@ fn what_is_to_be_durable_is_before_it_is_complete() {
 }
 
 #[test]
-fn storage_that_panics_fails_its_command_alone() {
+fn panicking_storage_fails_only_its_command() {
     let (mut target, _) = counting_target();
     let (mut wire, _admin) = Wire::io(&mut target, false);
     let read = Command::new(IoOpcode::Read as u8, 5).with_namespace(1).with_sgl(Sgl::transport(512));
@@ -97,7 +97,7 @@ fn advance_far(mut job: Job, later: &Later) -> Option<Done> {
 }
 
 #[test]
-fn what_has_to_wait_for_its_place_or_a_flush_occupies_no_thread() {
+fn waiting_jobs_occupy_no_thread() {
     let (mut target, storage) = hooked_target();
     let (_admin, [mut first, mut second], _) = two_queues(&mut target);
     let write = |id, block: u64, value: u8, wire: &mut Wire, target: &mut Target, durable: u32| {
@@ -158,7 +158,7 @@ fn what_has_to_wait_for_its_place_or_a_flush_occupies_no_thread() {
 }
 
 #[test]
-fn long_work_goes_on_in_parts_and_ends_when_it_is_aborted() {
+fn long_job_runs_in_parts_and_can_be_aborted() {
     let (mut target, _storage) = hooked_target();
     let (mut admin, [mut queue, _], _) = two_queues(&mut target);
     let zero = |id| Pdu::Command(Command::new(IoOpcode::WriteZeroes as u8, id).with_namespace(1).with_u32(12, 0xffff));
@@ -202,7 +202,7 @@ fn long_work_goes_on_in_parts_and_ends_when_it_is_aborted() {
 }
 
 #[test]
-fn an_abort_is_about_the_command_that_was_there() {
+fn abort_does_not_affect_a_later_command() {
     let (mut target, _storage) = hooked_target();
     let (mut admin, [mut queue, _], _) = two_queues(&mut target);
     let abort = |command: u32| Command::new(AdminOpcode::Abort as u8, 11).with_u32(10, 1 | command << 16);
@@ -222,7 +222,7 @@ fn an_abort_is_about_the_command_that_was_there() {
 }
 
 #[test]
-fn one_queue_does_not_fill_the_storage_with_its_work() {
+fn jobs_of_one_queue_are_limited() {
     let (mut target, _storage) = hooked_target();
     let (_admin, controller) = Wire::admin(&mut target);
     let mut wire = Wire::open(&mut target, false);

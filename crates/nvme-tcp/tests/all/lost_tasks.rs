@@ -121,7 +121,7 @@ fn doomed_with(bed: &Bed, config: HostConfig, number: usize, fate: Fate) -> (Hos
 }
 
 #[test]
-fn whoever_waits_for_a_host_without_a_task_hears_of_it() {
+fn lost_task_fails_all_waiting_calls() {
     for fate in [Fate::Dropped, Fate::Panics] {
         for number in 0..3 {
             let mut bed = Bed::new(60 + number as u64, TransportConfig::default(), Layers::Tcp, 0.0);
@@ -171,7 +171,7 @@ fn whoever_waits_for_a_host_without_a_task_hears_of_it() {
 
 /// The device must not keep contexts of a queue whose task is lost.
 #[test]
-fn a_lost_task_gives_its_contexts_back() {
+fn lost_task_releases_its_contexts() {
     for fate in [Fate::Dropped, Fate::Panics] {
         let mut bed = Bed::new(66, TransportConfig::default(), Layers::Tcp, 0.0);
         let (offload, data_digest) = (Offload::PlaceAndCheck, true);
@@ -203,7 +203,7 @@ fn a_lost_task_gives_its_contexts_back() {
 }
 
 #[test]
-fn a_host_whose_tasks_never_ran_is_no_host() {
+fn dropped_tasks_end_the_host() {
     let mut bed = Bed::new(70, TransportConfig::default(), Layers::Tcp, 0.0);
     let (host, tasks) = Host::new(bed.connector(), bed.timers(), bed.host_config());
     let waits = host.clone();
@@ -218,7 +218,7 @@ fn a_host_whose_tasks_never_ran_is_no_host() {
 }
 
 #[test]
-fn a_host_that_is_closed_says_so_whatever_becomes_of_its_tasks() {
+fn closed_host_reports_closed_not_lost() {
     let mut bed = Bed::new(71, TransportConfig::default(), Layers::Tcp, 0.0);
     let host = bed.connect(bed.host_config());
     bed.run(async move {
@@ -230,7 +230,7 @@ fn a_host_that_is_closed_says_so_whatever_becomes_of_its_tasks() {
 }
 
 #[test]
-fn a_stream_that_cannot_be_opened_for_a_panic_is_no_reason_to_wait() {
+fn panicking_connector_ends_the_host() {
     let mut bed = Bed::new(72, TransportConfig::default(), Layers::Tcp, 0.0);
     let (host, tasks) = Host::new(Panicking, bed.timers(), bed.host_config());
     for task in tasks {

@@ -60,7 +60,7 @@ fn asked(target: &mut Target) -> (Wire, Wire, ReadyToTransfer) {
 }
 
 #[test]
-fn data_in_segments_of_one_byte_take_what_they_are() {
+fn data_in_one_byte_segments_use_little_memory() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _admin, request) = asked(&mut target);
     let bytes = framed(&wire, &Pdu::HostData(host_data(&request)), &vec![1; MIB]);
@@ -76,7 +76,7 @@ fn data_in_segments_of_one_byte_take_what_they_are() {
 }
 
 #[test]
-fn commands_in_segments_of_one_byte_take_what_they_are() {
+fn commands_in_one_byte_segments_use_little_memory() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _admin) = Wire::io(&mut target, false);
     let before = HELD.get();
@@ -93,7 +93,7 @@ fn commands_in_segments_of_one_byte_take_what_they_are() {
 
 /// One data byte in each receive buffer; the rest of the buffer is a refused command.
 #[test]
-fn a_byte_does_not_keep_the_buffer_it_came_in() {
+fn small_piece_does_not_keep_its_buffer() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _admin, request) = asked(&mut target);
     let refused = Command::new(IoOpcode::Write as u8, 9).with_namespace(77).with_sgl(Sgl::in_capsule(8192));
@@ -125,7 +125,7 @@ fn work_and_transmit(wire: &mut Wire, target: &mut Target) -> Vec<Bytes> {
 }
 
 #[test]
-fn what_all_hosts_together_hold_is_bounded() {
+fn memory_of_all_hosts_is_limited() {
     // Enough for the I/O queues of 15 hosts, and for one more stream.
     const STREAM: usize = 152 << 10;
     let limit = min_memory() + 14 * (min_memory() - STREAM) + STREAM;
@@ -200,7 +200,7 @@ fn target_with(memory: usize, block_bytes: u32) -> Target {
 }
 
 #[test]
-fn a_target_without_memory_for_any_host_is_refused() {
+fn target_without_memory_for_a_host_is_refused() {
     let needed = min_memory();
     let error = Target::new(TargetConfig { memory: needed - 1, ..TargetConfig::default() }).unwrap_err();
     assert!(error.to_string().contains(&format!("needs {needed}: give the target more `memory`")), "{error}");
@@ -212,7 +212,7 @@ fn a_target_without_memory_for_any_host_is_refused() {
 
 /// In-capsule data must always fit, even while requested data are on the way.
 #[test]
-fn what_comes_in_capsules_has_room_whatever_a_host_was_asked_for() {
+fn in_capsule_data_always_have_room() {
     let mut target = target_with(min_memory(), 512);
     let (mut wire, mut admin, request) = asked(&mut target);
     let write = |id| {
@@ -241,7 +241,7 @@ fn what_comes_in_capsules_has_room_whatever_a_host_was_asked_for() {
 
 /// Pieces large enough to keep their buffers, each in a NIC buffer of its own.
 #[test]
-fn a_piece_is_charged_with_the_buffer_of_the_nic_that_it_keeps() {
+fn kept_piece_is_charged_with_its_nic_buffer() {
     for lro_max_bytes in [NicConfig::default().lro_max_bytes, 256 << 10] {
         let buffer = NicConfig { lro_max_bytes, ..NicConfig::default() }.receive_buffer_bytes();
         let mut transport = TransportConfig::default();
@@ -269,7 +269,7 @@ fn a_piece_is_charged_with_the_buffer_of_the_nic_that_it_keeps() {
 }
 
 #[test]
-fn streams_cost_little_before_their_hosts_have_said_anything() {
+fn silent_streams_cost_little() {
     let mut target = target_with(min_memory() + 20 * (8 << 10), 512);
     let silent: Vec<_> = (0..20).map(|_| target.accept(Instant::ZERO)).collect();
     assert!(silent.iter().all(|connection| !connection.is_closing()));
@@ -288,7 +288,7 @@ fn streams_cost_little_before_their_hosts_have_said_anything() {
 
 /// Tests each kind of command that can occupy the entries of a queue.
 #[test]
-fn a_queue_takes_no_more_than_it_is_charged_for() {
+fn queue_holds_no_more_than_its_charge() {
     let reads = |id| (Command::new(IoOpcode::Read as u8, id).with_u32(12, 7).with_sgl(Sgl::transport(4096)), 0);
     let asked = |id| (Command::new(IoOpcode::Write as u8, id).with_u32(12, 7).with_sgl(Sgl::transport(4096)), 0);
     let writes = |id| (Command::new(IoOpcode::Write as u8, id).with_sgl(Sgl::in_capsule(512)), 512);
@@ -335,7 +335,7 @@ fn a_queue_takes_no_more_than_it_is_charged_for() {
 
 /// Pieces large enough to keep their buffers, but there is no memory to charge them.
 #[test]
-fn buffers_that_cannot_be_charged_are_not_kept() {
+fn uncharged_buffers_are_not_kept() {
     let mut target = target_with(min_memory(), 512);
     let (mut wire, _admin, request) = asked(&mut target);
     let refused = Command::new(IoOpcode::Write as u8, 9).with_namespace(77).with_sgl(Sgl::in_capsule(8192));

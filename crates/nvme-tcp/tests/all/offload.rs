@@ -26,7 +26,7 @@ fn exercise(seed: u64) -> Exercise {
 }
 
 #[test]
-fn what_the_device_places_is_what_the_cpu_would_copy() {
+fn placed_data_match_copied_data() {
     for (seed, loss) in [(21, 0.0), (22, 0.01), (23, 0.05)] {
         for transport in [
             TransportConfig::default(),
@@ -59,7 +59,7 @@ fn what_the_device_places_is_what_the_cpu_would_copy() {
 
 /// Parts that are neighbours in memory come back unchanged and filled.
 #[test]
-fn a_buffer_cut_from_one_slab_is_read_part_by_part() {
+fn buffer_from_one_slab_keeps_its_parts() {
     for offload in [Offload::None, Offload::Place] {
         let mut bed = Bed::new(3, TransportConfig::default(), Layers::Tcp, 0.0);
         let host = connect(&bed, offload, 1);
@@ -87,7 +87,7 @@ fn a_buffer_cut_from_one_slab_is_read_part_by_part() {
 /// Packets longer than the headers can express are placed, checked, given digests and encrypted like others, in both
 /// directions.
 #[test]
-fn packets_of_any_length_are_worked_on() {
+fn packets_beyond_64_kib_are_offloaded() {
     for layers in [Layers::Tcp, Layers::TlsNic] {
         for (seed, loss) in [(81, 0.0), (82, 0.01)] {
             let mut bed = Bed::with_large_nics(seed, layers, loss);
@@ -108,7 +108,7 @@ fn packets_of_any_length_are_worked_on() {
 
 /// Both NICs fill in digests. A wrong digest would cause a retry.
 #[test]
-fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
+fn device_digests_match_the_cpu() {
     for (seed, loss) in [(41, 0.0), (42, 0.01), (43, 0.05)] {
         let (mut bypass, mut needs_software) = (0, 0);
         for transport in [
@@ -165,7 +165,7 @@ fn exercised_through_resets(bed: &mut Bed, host: Host, exercise: Exercise, loss:
 }
 
 #[test]
-fn over_tls_the_device_opens_places_and_checks_in_one_pass() {
+fn tls_records_are_opened_placed_and_checked_at_once() {
     for (seed, loss) in [(51, 0.0), (52, 0.005), (53, 0.03)] {
         for data_bytes in [1 << 20, 6_000] {
             let transport = TransportConfig { data_bytes, ..TransportConfig::default() };
@@ -193,7 +193,7 @@ fn over_tls_the_device_opens_places_and_checks_in_one_pass() {
 /// Both NICs fill in digests and encrypt in one pass. A wrong digest would cause a retry, a wrong tag would end the
 /// connection. Contexts are lost on both sides, and keys change within PDUs.
 #[test]
-fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
+fn device_digests_over_tls_match_the_cpu() {
     // Chance decides where loss and resets strike, so several runs are summed.
     let rows: [(&[u64], f64, Layers); 4] = [
         (&[61], 0.0, Layers::TlsNic),
@@ -240,7 +240,7 @@ fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
 
 /// The NIC loses its contexts and connections are cut. Software continues, and every buffer comes back.
 #[test]
-fn over_tls_nothing_is_lost_with_the_device_or_the_connection() {
+fn tls_survives_device_resets_and_lost_connections() {
     let mut after_resets = 0;
     for seed in [50, 55, 57] {
         let mut bed = Bed::new(seed, TransportConfig::default(), Layers::TlsNic, 0.005);
@@ -296,7 +296,7 @@ proptest! {
     /// Commands are cancelled and dropped, packets lost, connections cut, devices reset. Each piece of a buffer returns
     /// exactly once. A missing or a duplicate piece would make its command wait forever.
     #[test]
-    fn every_piece_comes_home_once(
+    fn every_piece_returns_once(
         seed in 1_000u64..2_000,
         over_tls: bool,
         loss in prop_oneof![Just(0.0), Just(0.01), Just(0.05)],
@@ -371,7 +371,7 @@ fn memory_of(buffer: &Buffer) -> Vec<(usize, usize)> {
 }
 
 #[test]
-fn buffers_come_back_from_cancelled_commands() {
+fn cancelled_reads_return_lent_buffers() {
     let mut bed = Bed::new(24, TransportConfig::default(), Layers::Tcp, 0.01);
     let host = connect(&bed, Offload::PlaceAndCheck, 1);
     let runtime = bed.runtime();
@@ -399,7 +399,7 @@ fn buffers_come_back_from_cancelled_commands() {
 }
 
 #[test]
-fn buffers_come_back_from_lost_connections_and_resets() {
+fn lost_connections_and_resets_return_lent_buffers() {
     for seed in [25, 27] {
         let mut bed = Bed::new(seed, TransportConfig::default(), Layers::Tcp, 0.005);
         let host = connect(&bed, Offload::PlaceAndCheck, 2);
@@ -421,7 +421,7 @@ fn buffers_come_back_from_lost_connections_and_resets() {
 }
 
 #[test]
-fn a_nic_without_room_leaves_it_to_the_cpu() {
+fn nic_without_room_leaves_queues_to_the_cpu() {
     let mut bed = Bed::with_contexts(27, 1);
     let host = connect(&bed, Offload::PlaceAndCheck, 3);
     let asked = bed.run(async move {
@@ -439,7 +439,7 @@ fn a_nic_without_room_leaves_it_to_the_cpu() {
 }
 
 #[test]
-fn a_queue_that_found_no_room_gets_it_when_there_is_some() {
+fn refused_queue_is_offloaded_when_there_is_room() {
     let mut bed = Bed::with_contexts(27, 1);
     let (first, second) = (connect(&bed, Offload::Place, 1), connect(&bed, Offload::Place, 1));
     let (before, after) = bed.run(async move {
@@ -468,7 +468,7 @@ fn a_queue_that_found_no_room_gets_it_when_there_is_some() {
 
 /// Thresholds of blktests nvme/056: shares of all bytes and packets received by the host's interface.
 #[test]
-fn enough_is_offloaded_of_large_commands_and_nothing_of_small_ones() {
+fn only_large_commands_are_offloaded() {
     for kib in [4u32, 8, 16, 32, 64, 128, 256, 512, 1024] {
         let mut bed = Bed::new(28, TransportConfig::default(), Layers::Tcp, 0.0);
         let host = connect(&bed, Offload::PlaceAndCheck, 1);

@@ -234,7 +234,7 @@ impl Adversary {
 }
 
 #[test]
-fn whatever_is_given_up_or_lost_blocks_hold_what_they_may() {
+fn blocks_hold_possible_values_after_faults() {
     for seed in 0..6 {
         for (layers, loss, offload) in [
             (Layers::Tcp, 0.0, Offload::None),

@@ -187,7 +187,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_cut_and_any_interleaving(
+    fn random_cuts_and_interleavings_keep_the_data(
         seed: u64,
         transport in transports(),
         (header_digest, data_digest, alignment, requests) in any::<(bool, bool, bool, bool)>(),
@@ -207,7 +207,7 @@ proptest! {
 }
 
 #[test]
-fn over_hosts_that_lose_and_reorder_packets() {
+fn lost_and_reordered_packets_keep_the_data() {
     let small =
         TransportConfig { request_bytes: 10_000, data_bytes: 6_000, max_data: 4096, ..TransportConfig::default() };
     for (seed, loss, layers, transport) in [

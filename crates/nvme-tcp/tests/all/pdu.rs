@@ -94,7 +94,7 @@ proptest! {
 
     /// The receiver returns the same PDUs and data for any cut and any pieces that the device verified.
     #[test]
-    fn any_cut_gives_the_same_pdus(
+    fn pdus_do_not_depend_on_cuts(
         (side, pdus) in prop::sample::select(vec![Side::Host, Side::Controller])
             .prop_flat_map(|side| (Just(side), prop::collection::vec(any_pdu(side), 1..8))),
         header_digest: bool, data_digest: bool, alignment in 0u8..32,
@@ -130,7 +130,7 @@ proptest! {
 
     /// A flipped bit in the data or their digest is found, unless the device verified every byte of the PDU.
     #[test]
-    fn a_flipped_bit_is_found(at in 0usize..104, bit in 0u8..8, cut in 1usize..104, first: bool, second: bool) {
+    fn flipped_bit_is_found(at in 0usize..104, bit in 0u8..8, cut in 1usize..104, first: bool, second: bool) {
         let framing = Framing { data_digest: true, ..Framing::default() };
         let data = DataHeader { command: 1, tag: 2, offset: 0, length: 100, last: true, success: false };
         let mut stream = wire(framing.frame(&Pdu::HostData(data), [Bytes::from(vec![7; 100])]));
@@ -148,7 +148,7 @@ proptest! {
 
     /// Random bytes cause an error or nothing, but no panic. An error is final.
     #[test]
-    fn noise_is_an_error_at_most(noise in prop::collection::vec(any::<u8>(), 0..400), header_digest: bool, data_digest: bool) {
+    fn noise_does_not_panic(noise in prop::collection::vec(any::<u8>(), 0..400), header_digest: bool, data_digest: bool) {
         for side in [Side::Host, Side::Controller] {
             let framing = Framing { header_digest, data_digest, alignment: 3 };
             let mut receiver = Receiver::new(side, limits(framing));
@@ -169,7 +169,7 @@ proptest! {
 }
 
 #[test]
-fn data_before_the_digest_are_kept_back_only_while_the_device_vouches() {
+fn data_are_held_back_only_while_the_device_verifies() {
     let framing = Framing { data_digest: true, ..Framing::default() };
     let data = DataHeader { command: 1, tag: 2, offset: 0, length: 100, last: true, success: false };
     let stream = wire(framing.frame(&Pdu::HostData(data), [Bytes::from(vec![7; 100])]));
@@ -187,7 +187,7 @@ fn data_before_the_digest_are_kept_back_only_while_the_device_vouches() {
 
 /// The fatal error for each kind of invalid header, one row for each check.
 #[test]
-fn every_wrong_header_has_its_fatal_error() {
+fn every_invalid_header_has_its_fatal_error() {
     let digests = Framing { header_digest: true, data_digest: true, alignment: 0 };
     let plain = Framing::default();
     let command = Pdu::Command(Command::new(IoOpcode::Write as u8, 1).with_sgl(Sgl::in_capsule(8)));
@@ -347,7 +347,7 @@ fn every_wrong_header_has_its_fatal_error() {
 }
 
 #[test]
-fn what_opens_and_ends_a_connection_is_never_digested() {
+fn opening_and_terminating_pdus_have_no_digest() {
     let digests = Framing { header_digest: true, data_digest: true, alignment: 0 };
     let response = Pdu::InitializeResponse(InitializeResponse { header_digest: true, ..InitializeResponse::default() });
     assert_eq!(digests.frame(&response, []).len(), 128);

@@ -241,7 +241,7 @@ impl Starved {
 }
 
 #[test]
-fn what_was_read_goes_out_though_others_have_all_memory() {
+fn read_data_are_sent_while_others_hold_all_memory() {
     let mut starved = Starved::new();
     let mut got = 0;
     while {
@@ -255,7 +255,7 @@ fn what_was_read_goes_out_though_others_have_all_memory() {
 }
 
 #[test]
-fn a_host_that_has_gone_is_noticed_though_others_have_all_memory() {
+fn lost_host_is_noticed_while_others_hold_all_memory() {
     let mut starved = Starved::new();
     let mut got = 0;
     while got < 16 * PIECE {
@@ -283,7 +283,7 @@ fn disconnecting() -> Served {
 }
 
 #[test]
-fn what_was_read_goes_out_while_a_disconnect_waits_for_the_disk() {
+fn read_data_are_sent_while_a_disconnect_waits() {
     let mut served = disconnecting();
     assert_eq!(served.take_all(|_| ()), 15 * PIECE + HEADER);
     served.disk.hangs.store(false, Ordering::SeqCst);
@@ -293,7 +293,7 @@ fn what_was_read_goes_out_while_a_disconnect_waits_for_the_disk() {
 }
 
 #[test]
-fn a_host_that_has_gone_is_noticed_while_a_disconnect_waits_for_the_disk() {
+fn lost_host_is_noticed_while_a_disconnect_waits() {
     let mut served = disconnecting();
     let mut got = 0;
     while got < 12 * PIECE {
@@ -305,7 +305,7 @@ fn a_host_that_has_gone_is_noticed_while_a_disconnect_waits_for_the_disk() {
 }
 
 #[test]
-fn a_host_that_takes_nothing_loses_its_connection() {
+fn host_that_takes_no_answers_loses_its_connection() {
     let mut served = Served::new(target(None).unwrap());
     served.read(1, 256);
     // A slow host that takes something.
@@ -322,7 +322,7 @@ fn a_host_that_takes_nothing_loses_its_connection() {
 }
 
 #[test]
-fn a_host_that_does_not_send_what_it_was_asked_for_loses_its_connection() {
+fn host_that_sends_no_requested_data_is_reset() {
     let mut served = Served::new(target(None).unwrap());
     let write = |id| Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_sgl(Sgl::transport(4096));
     served.send(&Pdu::Command(write(1)), &[]);
@@ -354,7 +354,7 @@ impl Closing {
 }
 
 #[test]
-fn a_server_that_closes_answers_what_it_has_received_and_takes_no_more() {
+fn closing_server_answers_received_commands() {
     let mut served = Served::new(target(None).unwrap());
     served.disk.hangs.store(true, Ordering::SeqCst);
     served.read(1, 16);
@@ -374,7 +374,7 @@ fn a_server_that_closes_answers_what_it_has_received_and_takes_no_more() {
 }
 
 #[test]
-fn a_server_that_closes_waits_two_seconds_for_hosts_and_not_for_data_that_were_asked_for() {
+fn closing_server_waits_two_seconds_for_hosts() {
     let mut served = Served::new(target(None).unwrap());
     let write = Command::new(IoOpcode::Write as u8, 1).with_namespace(1).with_u32(12, 15);
     served.send(&Pdu::Command(write.with_sgl(Sgl::transport(16 * 4096))), &[]);

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 #[test]
-fn tshark_finds_every_pdu_whole_and_every_digest_right() {
+fn tshark_accepts_every_pdu_and_digest() {
     if !have_tshark() {
         return;
     }
@@ -40,7 +40,7 @@ fn tshark_finds_every_pdu_whole_and_every_digest_right() {
 
 /// Shows that the test above can fail.
 #[test]
-fn tshark_sees_a_digest_that_is_wrong() {
+fn tshark_detects_a_wrong_digest() {
     if !have_tshark() {
         return;
     }

@@ -58,7 +58,7 @@ fn exercised(mut bed: Bed, block: usize, offload: Offload, data_digest: bool, re
 }
 
 #[test]
-fn what_the_device_decrypts_is_what_the_cpu_would() {
+fn device_encryption_matches_the_cpu() {
     for layers in [Layers::Tcp, Layers::TlsNic] {
         for (block, seed, loss) in [(512, 91, 0.0), (4096, 92, 0.0), (512, 93, 0.01), (4096, 94, 0.03)] {
             for (offload, data_digest) in [
@@ -97,7 +97,7 @@ fn what_the_device_decrypts_is_what_the_cpu_would() {
 }
 
 #[test]
-fn a_buffer_in_parts_of_any_length_is_decrypted() {
+fn buffer_parts_of_any_length_are_decrypted() {
     for offload in [Offload::None, Offload::PlaceAndCheck] {
         let mut bed = Bed::new(95, TransportConfig::default(), Layers::Tcp, 0.0);
         let host = connect(&bed, offload, true);
@@ -126,7 +126,7 @@ fn a_buffer_in_parts_of_any_length_is_decrypted() {
 
 /// The device must not use these keys; the CPU decrypts.
 #[test]
-fn keys_of_others_and_keys_that_are_gone_are_not_used() {
+fn foreign_and_missing_keys_are_not_used() {
     for wrong in ["tenant", "volume", "gone", "none"] {
         let mut bed = Bed::new(97, TransportConfig::default(), Layers::Tcp, 0.0);
         let host = connect(&bed, Offload::PlaceAndCheck, true);
@@ -155,7 +155,7 @@ fn keys_of_others_and_keys_that_are_gone_are_not_used() {
 
 /// Writes do not wait for a timeout: the device reports the missing key at once, and the CPU encrypts the queued data.
 #[test]
-fn what_is_written_under_a_key_that_is_gone_is_encrypted_by_the_cpu() {
+fn cpu_encrypts_when_the_device_lost_the_key() {
     for (layers, wrong) in
         [Layers::Tcp, Layers::TlsNic].into_iter().flat_map(|layers| ["gone", "tenant"].map(|wrong| (layers, wrong)))
     {
@@ -206,7 +206,7 @@ fn what_is_written_under_a_key_that_is_gone_is_encrypted_by_the_cpu() {
 
 /// With more volumes than the NIC has room for keys, a packet fetches only the keys that its commands need.
 #[test]
-fn packets_bring_the_keys_of_their_commands_only() {
+fn packets_fetch_only_the_keys_they_need() {
     const VOLUMES: u64 = 30;
     for layers in [Layers::Tcp, Layers::TlsNic] {
         let mut bed = Bed::with_cache(102, layers, 8);
@@ -246,7 +246,7 @@ fn packets_bring_the_keys_of_their_commands_only() {
 
 /// The program that manages the device must see that its key is gone, whatever the volume was used for.
 #[test]
-fn a_reset_takes_the_key_of_a_volume_that_was_only_read() {
+fn reset_removes_the_key_of_a_read_only_volume() {
     let mut bed = Bed::new(98, TransportConfig::default(), Layers::Tcp, 0.0);
     let host = connect(&bed, Offload::PlaceAndCheck, true);
     let volume = volume(512);
@@ -268,7 +268,7 @@ fn a_reset_takes_the_key_of_a_volume_that_was_only_read() {
 
 /// Queued data name a volume by a number, and there are 255 numbers.
 #[test]
-fn volumes_that_were_erased_make_room_for_others() {
+fn erased_volumes_free_their_numbers() {
     for layers in [Layers::Tcp, Layers::TlsNic] {
         let mut bed = Bed::new(99, TransportConfig::default(), layers, 0.0);
         let host = connect(&bed, Offload::PlaceAndCheck, true);
@@ -295,7 +295,7 @@ fn volumes_that_were_erased_make_room_for_others() {
 }
 
 #[test]
-fn what_would_not_be_of_the_volume_is_refused() {
+fn partial_blocks_and_zeros_are_refused() {
     let mut bed = Bed::new(96, TransportConfig::default(), Layers::Tcp, 0.0);
     let host = connect(&bed, Offload::None, false);
     bed.run(async move {

@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merged_ranges_are_the_same_blocks_once(ranges in prop::collection::vec((0u64..50, 0u64..10), 0..20)) {
+        fn merged_ranges_cover_the_same_blocks_once(ranges in prop::collection::vec((0u64..50, 0u64..10), 0..20)) {
             let ranges: Vec<Range<u64>> = ranges.into_iter().map(|(first, blocks)| first..first + blocks).collect();
             let covered = |ranges: &[Range<u64>]| (0..60).map(|block| ranges.iter().any(|range| range.contains(&block)))
                 .collect::<Vec<_>>();

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_promised_is_there_whatever_others_hold() {
+    fn promised_memory_is_always_available() {
         let (memory, bell, [first, second]) = accounts(100, 20);
         let all = first.take_or_wait(80).unwrap();
         assert!(first.take_or_wait(1).is_none() && !memory.open(ID).promise(1, 0));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_charged_until_the_last_of_them_is_let_go() {
+    fn bytes_are_charged_until_the_last_clone_drops() {
         let (memory, bell, [first, second]) = accounts(100, 0);
         let mut bytes = first.take_or_wait(60).unwrap().attach(Bytes::from(vec![7; 60]));
         let front = bytes.split_to(10);
@@ -332,7 +332,7 @@ mod tests {
 
     /// Small requests do not overtake a large one.
     #[test]
-    fn who_waits_is_called_in_the_order_they_came() {
+    fn waiting_accounts_are_called_in_order() {
         let bell = Arc::<Bell>::default();
         let memory = Memory::new(100, &bell);
         let [a, b, c, d] = [1, 2, 3, 4].map(|id| memory.open(ConnectionId(id)));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn each_that_waits_is_called_once() {
+    fn each_waiting_account_is_called_once() {
         const COUNT: usize = 1000;
         let bell = Arc::<Bell>::default();
         let memory = Memory::new(COUNT, &bell);
@@ -377,7 +377,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_held_and_promised_is_what_was_taken(
+        fn used_memory_matches_charges_and_promises(
             steps in prop::collection::vec((0usize..2, 0usize..5, 0usize..40), 1..60)
         ) {
             let (memory, _, accounts) = accounts(100, 10);

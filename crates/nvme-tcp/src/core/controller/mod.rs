@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_do_not_come_back_are_forgotten() {
+    fn absent_hosts_are_forgotten() {
         let mut target = Target::new(TargetConfig::default()).unwrap();
         for number in 0..100 {
             let controller = connect(&mut target, number).unwrap();
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_left_behind_is_not_forgotten_when_there_is_no_room_for_it() {
+    fn refused_host_still_waits_for_its_old_commands() {
         let mut target = Target::new(TargetConfig { max_controllers: 1, ..TargetConfig::default() }).unwrap();
         let first = connect(&mut target, 1).unwrap();
         let running = begin_work(&mut target, first);

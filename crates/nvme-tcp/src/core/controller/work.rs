@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_began_later_is_not_waited_for() {
+    fn later_commands_are_not_waited_for() {
         let work = Arc::<Work>::default();
         let (first, second) = (work.begin(1).unwrap(), work.begin(1).unwrap());
         let mut all = AllUnderWay::default();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_called_when_the_last_of_it_is_over() {
+    fn waiter_is_called_when_the_last_command_ends() {
         let bell = Arc::<Bell>::default();
         let work = Work::new(&bell);
         let (first, second) = (work.begin(1).unwrap(), work.begin(1).unwrap());

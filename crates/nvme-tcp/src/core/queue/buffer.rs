@@ -183,7 +183,7 @@ mod tests {
     use resumable_aead::{DataUnits, Volume, XtsKey};
 
     #[test]
-    fn gaps_are_what_is_left() {
+    fn gaps_complement_the_taken_ranges() {
         let left = |taken: &[Range<u64>], range| gaps(taken, range).collect::<Vec<_>>();
         assert_eq!(left(&[], 3..9), vec![3..9]);
         assert_eq!(left(&[0..4, 6..7, 9..20], 2..12), vec![4..6, 7..9]);
@@ -192,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_are_decrypted_once_however_the_buffer_is_cut(
+        fn blocks_are_decrypted_once_in_any_partition(
             cuts in prop::collection::vec(1usize..1023, 0..6),
             opened in prop::collection::vec(any::<bool>(), 64),
             first in 0u64..1000,

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_cut_from_one_slab_stay_parts() {
+    fn parts_cut_from_one_slab_stay_separate() {
         let (landing, pieces) = Landing::lend(Buffer::from_parts(parts(&[32, 32], true)), 0, &Arc::default());
         for (number, mut piece) in pieces.into_iter().enumerate() {
             piece.bytes_mut().fill(number as u8 + 1);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_joined_across_parts_are_cut_again() {
+    fn pieces_joined_across_parts_are_divided() {
         let (landing, pieces) = Landing::lend(Buffer::from_parts(parts(&[32, 16, 48], true)), 0, &Arc::default());
         let mut pieces = pieces.into_iter();
         let mut all = pieces.next().expect("the first part");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_side_by_side_are_remembered_as_one() {
+    fn neighbouring_pieces_are_joined() {
         let (landing, mut pieces) = Landing::lend(Buffer::from_parts(parts(&[4000], false)), 0, &Arc::default());
         let mut rest = pieces.pop().expect("the buffer has one part");
         while rest.len() > 10 {
@@ -256,7 +256,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_may_come_home_in_any_order(
+        fn pieces_return_in_any_order(
             cuts in prop::collection::vec(1usize..100, 1..5),
             from_one_slab: bool,
             splits in prop::collection::vec((0usize..100, any::<prop::sample::Index>()), 0..20),

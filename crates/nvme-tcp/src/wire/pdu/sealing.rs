@@ -79,7 +79,7 @@ mod tests {
     use resumable_aead::{DataUnits, Volume, XtsKey};
 
     #[test]
-    fn any_part_is_a_part_of_the_whole() {
+    fn encrypted_part_matches_the_whole() {
         let key: Vec<u8> = (0..64).collect();
         let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
         let plain: Vec<u8> = (0..1536).map(|at| (at * 7) as u8).collect();

@@ -107,7 +107,7 @@ mod tests {
     proptest! {
         /// Two requests answered alternately, in pieces of random size.
         #[test]
-        fn data_are_whole_however_they_come(
+        fn data_cut_anywhere_are_complete(
             cuts in prop::collection::vec((any::<bool>(), prop_oneof![1usize..9, 1usize..70_000]), 1..200),
             may_keep: bool,
         ) {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn large_pieces_stay_where_they_are() {
+    fn large_pieces_are_not_copied() {
         let mut gathered = Gathered::default();
         let data = BytesMut::zeroed(KEPT);
         let place = data.as_ptr();
