@@ -1,4 +1,4 @@
-//! Sending of PDUs, with digests by the CPU or by the device below, and encryption by either.
+//! The sender of PDUs, with digests by the CPU or by the device below, and encryption by either.
 //!
 //! Invariant: the bytes on the wire are the same either way. While a context exists, every PDU is queued with this
 //! context, so that the device can follow the stream. The transport has a sealer for PDUs that no device handles.
@@ -173,7 +173,7 @@ impl Sending {
     }
 }
 
-/// The sealer: encrypts a PDU's data and fills in its digest in place of a device. Sealing a PDU again changes nothing.
+/// The sealer: encrypts a PDU's data and fills in its digest in place of a device. A second sealing of a PDU changes nothing.
 #[derive(Default)]
 struct PduSealer {
     volumes: ByNumber,

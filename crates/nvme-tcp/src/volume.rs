@@ -156,7 +156,7 @@ impl Eq for KeyedVolume {}
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NamedKeys(Arc<Mutex<Named>>);
 
-/// Named keys by the address of the volume. A weak reference keeps the address from being reused.
+/// The named keys by the address of the volume. A weak reference keeps the address from being reused.
 type Named = BTreeMap<usize, (KnownVolume, XtsStage)>;
 
 impl NamedKeys {

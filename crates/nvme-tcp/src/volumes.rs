@@ -20,7 +20,7 @@ pub(crate) struct Volumes {
     erased: Arc<AtomicBool>,
 }
 
-/// Volumes with unacknowledged data by number, for the sealer.
+/// The volumes with unacknowledged data by number, for the sealer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ByNumber(Arc<Mutex<Vec<Option<KeyedVolume>>>>);
 

@@ -34,7 +34,7 @@ pub enum HostEvent {
     },
 }
 
-/// Events that no caller has taken yet.
+/// The events that no caller has taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Untold {
     events: VecDeque<HostEvent>,

@@ -330,7 +330,7 @@ impl Host {
     pub fn new(connector: impl Connector + 'static, timers: Arc<dyn Timers>, config: HostConfig) -> (Host, Vec<Task>) {
         let config = HostConfig { queues: config.queues.max(1), ..config };
         let given_up = Arc::<GivenUp>::default();
-        // Lane 0 belongs to the admin queue.
+        // The first lane belongs to the admin queue.
         let lanes = (0..=usize::from(config.queues)).map(|_| Arc::new(Lane::new(given_up.clone()))).collect();
         let span = tracing::debug_span!("nvme_host", subsystem = config.subsystem);
         let shared = Arc::new(Shared {

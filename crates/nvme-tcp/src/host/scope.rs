@@ -7,7 +7,7 @@ use crate::core::queue::Payload;
 use crate::wire::{AdminOpcode, Command, FabricsType, IoOpcode, u32_at, u64_at};
 use bytes::Bytes;
 
-/// Effect of a command and the objects it concerns.
+/// The effect of a command and the objects it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scope {
     pub(super) effect: Effect,

@@ -43,7 +43,7 @@ pub struct FileStorage {
     uuid: [u8; 16],
     capacity: u64,
     direct: bool,
-    /// Ranges being read and written.
+    /// The ranges being read and written.
     ranges: Ranges,
     side: Option<SideFile>,
     /// Contents of the side file.

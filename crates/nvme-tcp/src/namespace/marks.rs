@@ -44,7 +44,7 @@ impl Marks {
         fits.then(|| all.list())
     }
 
-    /// Marks blocks.
+    /// Adds marks for blocks.
     pub(super) fn insert(&mut self, blocks: Range<u64>) {
         let mut whole = blocks.clone();
         let touching: Vec<Range<u64>> = self.touching(blocks).collect();

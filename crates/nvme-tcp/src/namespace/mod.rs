@@ -203,7 +203,7 @@ pub enum Operation {
         /// Whether the zeros must be durable at completion (FUA).
         durable: bool,
     },
-    /// Marks blocks unreadable until they are written.
+    /// Makes blocks unreadable until they are written.
     WriteUncorrectable {
         /// First block.
         first: u64,
@@ -512,7 +512,7 @@ impl Namespace {
     ///
     /// Only one flush runs at a time, because a system reports a failed write to one caller, and success to the next.
     ///
-    /// The data are synced first, then the marks from before that sync. Marks removed in between still protect data
+    /// The data are synced first, then the marks from before that sync. A mark removed in between still protects data
     /// that may not be durable.
     fn flush_since(&self, first: u64) -> Result<(), Status> {
         let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -548,7 +548,7 @@ impl Namespace {
             let marked = marks.with(blocks.clone()).ok_or(Status::CAPACITY_EXCEEDED)?;
             (marked, marks.take_changed().is_some())
         };
-        // Marks that writes have removed leave the list with this change, so those writes must be durable first.
+        // The marks that writes have removed leave the list with this change, so those writes must be durable first.
         self.flush_storage()?;
         let before = self.storage.unreadable();
         if let Err(error) = self.keep(marked) {

@@ -16,10 +16,10 @@ use offload_base::Instant;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Queue properties of a connection.
+/// The queue properties of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queue {
-    /// Queue identifier; 0 is the admin queue.
+    /// The queue identifier; 0 is the admin queue.
     pub(super) id: u16,
     /// Number of entries.
     pub(super) entries: u16,

@@ -2,7 +2,7 @@
 //! of each connection.
 //!
 //! Each queue is promised memory for one of the largest commands at its Connect, so that the queue makes progress
-//! regardless of others. A connection without enough memory is refused. Memory beyond the promise comes from the free
+//! regardless of others. A connection without enough memory is refused. Beyond the promise, memory comes from the free
 //! rest. An account that finds too little free memory waits in line. The first account in line is called when enough
 //! memory is free, and no later account gets memory before. Every wait therefore ends, however many small pieces others
 //! request, and each released piece of memory calls only accounts whose requests it satisfies.
@@ -174,7 +174,7 @@ impl Account {
             let beyond = self.beyond(bytes);
             // An account that asks again keeps its old place, so asking costs nothing.
             let is_first = pool.waiting.first_key_value().is_none_or(|(first, _)| place > 0 && place < *first);
-            // Memory within the promise never waits, whatever others hold.
+            // A request within the promise never waits, whatever others hold.
             if beyond == 0 || (is_first && beyond <= pool.left()) {
                 pool.free -= beyond;
                 self.used.fetch_add(bytes, Relaxed);

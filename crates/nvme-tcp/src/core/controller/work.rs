@@ -18,7 +18,7 @@ use super::connection::ConnectionId;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Running commands of one connection of an I/O queue.
+/// The running commands of one connection of an I/O queue.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     state: Mutex<State>,
@@ -29,7 +29,7 @@ pub(super) struct Work {
 struct State {
     /// No further command may begin.
     ended: bool,
-    /// Running commands, numbered in the order they began.
+    /// The running commands, numbered in the order they began.
     running: BTreeMap<u64, Begun>,
     next: u64,
     /// Number of commands received on the queue.

@@ -75,7 +75,7 @@ pub struct Queue {
     receiving: Option<Receiving>,
     out: VecDeque<Outgoing>,
     finished: VecDeque<Finished>,
-    /// Limits of the device that places data for the queue. `None` without such a device.
+    /// The limits of the device that places data for the queue. `None` without such a device.
     placement: Option<NvmeTcpLimits>,
     emulation: bool,
     orders: VecDeque<Order>,
@@ -206,7 +206,7 @@ impl Queue {
     pub fn submit(&mut self, now: Instant, submission: Submission) -> Result<u16, SubmitError> {
         let id = self.submit_open_ended(submission)?;
         if self.deadlines.len() >= 4 * self.slots.len() {
-            // Finished commands behind a slow one keep their deadlines. At most one deadline per slot is live, so this
+            // Commands that finish behind a slow one keep their deadlines. At most one deadline per slot is live, so this
             // removes at least three of four.
             let slots = &self.slots;
             self.deadlines.retain(|(_, id)| slots[usize::from(id & INDEX_MASK)].is(*id));
@@ -441,7 +441,7 @@ impl Queue {
             }
         }
         let mut actives: Vec<Active> = self.slots.iter_mut().filter_map(|slot| slot.active.take()).collect();
-        // Abandoned commands without a read buffer have nothing to return.
+        // A command without a read buffer, abandoned before, has nothing to return.
         actives.retain(|active| !active.abandoned || matches!(active.submission.payload, Payload::Read(_)));
         actives.sort_by_key(|active| active.order);
         Some(actives.into_iter().map(|active| (active.id, active.submission)).collect())

@@ -1,4 +1,4 @@
-//! Framing of PDUs for sending.
+//! PDUs framed for sending.
 
 use super::{Pdu, PduType, Sealing};
 use crate::wire::{DIGEST_LEN, Digest};
@@ -8,7 +8,7 @@ use offload_base::cost::{self, Work};
 use offload_formats::nvme::PduHeader;
 use smallvec::SmallVec;
 
-/// Framing parameters of one direction, as negotiated.
+/// The framing parameters of one direction, as negotiated.
 ///
 /// ```
 /// use bytes::Bytes;

@@ -25,7 +25,7 @@ pub enum Side {
     Controller,
 }
 
-/// Limits and framing that the receiver enforces, as negotiated when the connection is opened.
+/// The limits and framing that the receiver enforces, as negotiated when the connection is opened.
 ///
 /// See [`Receiver`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
