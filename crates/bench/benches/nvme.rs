@@ -25,7 +25,7 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use nic_sim::{NicConfig, NvmeTcpEngineConfig};
-use nvme_tcp::wire::{DataHeader, Digest, Framing, Limits, Pdu, Received, Receiver, Side};
+use nvme_tcp::wire::{DataHeader, Digest, PduFraming, PduLimits, Pdu, PduItem, PduReceiver, ConnectionSide};
 use nvme_tcp::{
     Disk, FileStorage, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Server, Storage, Target, TargetConfig,
     Threads, TokioTimers,
@@ -80,10 +80,10 @@ fn pdus(criterion: &mut Criterion) {
     }
 }
 
-fn agreed(digests: bool) -> (Framing, Limits) {
+fn agreed(digests: bool) -> (PduFraming, PduLimits) {
     (
-        Framing { header_digest: digests, data_digest: digests, alignment: 0 },
-        Limits { header_digest: digests, data_digest: digests, ..Limits::default() },
+        PduFraming { header_digest: digests, data_digest: digests, alignment: 0 },
+        PduLimits { header_digest: digests, data_digest: digests, ..PduLimits::default() },
     )
 }
 
@@ -92,13 +92,13 @@ fn segment(bytes: &[u8]) -> RxSegment {
 }
 
 /// Takes one PDU, which must be intact.
-fn parse(limits: Limits, segments: Vec<RxSegment>) {
-    let mut receiver = Receiver::new(Side::Host, limits);
+fn parse(limits: PduLimits, segments: Vec<RxSegment>) {
+    let mut receiver = PduReceiver::new(ConnectionSide::Host, limits);
     let mut ended = false;
     for segment in segments {
         receiver.push(segment);
         while let Some(received) = receiver.poll().expect("it is well formed") {
-            ended |= matches!(black_box(received), Received::DataEnd { intact: true });
+            ended |= matches!(black_box(received), PduItem::DataEnd { intact: true });
         }
     }
     assert!(ended, "all of it was there");

@@ -38,15 +38,15 @@ pub(crate) type SharedCounters = Arc<Mutex<OffloadCounters>>;
 
 /// The request of one stream for one context.
 #[derive(Debug, Default)]
-pub(crate) struct Asking {
+pub(crate) struct ContextRequest {
     again: AskAgain,
     counters: SharedCounters,
 }
 
-impl Asking {
+impl ContextRequest {
     /// Creates an idle request.
-    pub(crate) fn new(counters: &SharedCounters) -> Asking {
-        Asking { again: AskAgain::default(), counters: counters.clone() }
+    pub(crate) fn new(counters: &SharedCounters) -> ContextRequest {
+        ContextRequest { again: AskAgain::default(), counters: counters.clone() }
     }
 
     /// Requests a context as soon as possible. For the first request, and after a reset of the device.

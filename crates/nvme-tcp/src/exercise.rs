@@ -91,7 +91,7 @@ impl Exercise {
     pub async fn run(self, disk: &Disk, mut progress: impl FnMut(u64)) -> Result<ExerciseReport, ExerciseError> {
         let blocks = self.blocks.min(disk.blocks()).max(1);
         let most = (self.command_bytes.min(disk.max_transfer()) / disk.block_size()).clamp(1, blocks as u32);
-        let mut work = Running {
+        let mut work = RunningExercise {
             rng: self.seed.stream("exercise"),
             seed: self.seed.0,
             disk,
@@ -125,15 +125,15 @@ impl Exercise {
     }
 }
 
-type Step = Pin<Box<dyn Future<Output = (Range, Result<Option<Buffer>, CommandError>)> + Send>>;
+type ExerciseStep = Pin<Box<dyn Future<Output = (BlockRange, Result<Option<Buffer>, CommandError>)> + Send>>;
 
 #[derive(Clone, Copy)]
-struct Range {
+struct BlockRange {
     first: u64,
     count: u32,
 }
 
-struct Running<'a> {
+struct RunningExercise<'a> {
     rng: Rng,
     seed: u64,
     disk: &'a Disk,
@@ -143,10 +143,10 @@ struct Running<'a> {
     most: u32,
     zeroes: bool,
     report: ExerciseReport,
-    under_way: FuturesUnordered<Step>,
+    under_way: FuturesUnordered<ExerciseStep>,
 }
 
-impl Running<'_> {
+impl RunningExercise<'_> {
     fn bytes(&self) -> u64 {
         self.report.read_bytes + self.report.written_bytes
     }
@@ -173,7 +173,7 @@ impl Running<'_> {
 
     fn flush(&mut self) {
         let flushing = self.disk.flush();
-        let range = Range { first: 0, count: 0 };
+        let range = BlockRange { first: 0, count: 0 };
         self.under_way.push(Box::pin(async move { (range, flushing.await.map(|_| None)) }));
     }
 
@@ -224,10 +224,10 @@ impl Running<'_> {
         }));
     }
 
-    fn take(&mut self, first: u64, count: u32) -> Range {
+    fn take(&mut self, first: u64, count: u32) -> BlockRange {
         self.busy[first as usize..][..count as usize].fill(true);
         self.report.commands += 1;
-        Range { first, count }
+        BlockRange { first, count }
     }
 
     async fn end_one(&mut self) -> Result<(), ExerciseError> {
@@ -239,7 +239,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    fn check(&self, range: Range, buffer: &Buffer) -> Result<(), ExerciseError> {
+    fn check(&self, range: BlockRange, buffer: &Buffer) -> Result<(), ExerciseError> {
         let _scope = cost::work(Work::Application);
         let bytes = buffer.to_vec();
         let size = self.disk.block_size() as usize;

@@ -14,7 +14,9 @@ mod volumes;
 pub mod wire;
 
 pub use asking::OffloadCounters;
-pub use host::{Buffer, CommandError, Connecting, Connector, Disk, Host, HostConfig, HostError, HostIdentity, Offload};
+pub use host::{
+    Buffer, CommandError, ConnectFuture, Connector, Disk, Host, HostConfig, HostError, HostIdentity, Offload,
+};
 pub use namespace::{FileStorage, MemoryStorage, Namespace, Storage};
 pub use target::{Server, Target, TargetConfig, Threads};
 pub use wire::{AdminOpcode, Command, Completion, IoOpcode, Status};

@@ -5,10 +5,10 @@
 //!
 //! A device that refuses temporarily, is reset, or removes the context is asked again with later PDUs.
 
-use crate::asking::{Asking, SharedCounters};
+use crate::asking::{ContextRequest, SharedCounters};
 use crate::volume::NamedKeys;
-use crate::volumes::{ByNumber, Volumes};
-use crate::wire::{DIGEST_LEN, Digest, PduType, Sealing, WirePdu, u32_at};
+use crate::volumes::{NumberedVolumes, VolumesByNumber};
+use crate::wire::{DIGEST_LEN, DataEncryption, Digest, PduType, WirePdu, u32_at};
 use bytes::{Bytes, BytesMut};
 use core::task::Context;
 use offload_api::{
@@ -20,13 +20,13 @@ use offload_formats::nvme::PduHeader;
 
 /// The sender of one stream.
 #[derive(Debug, Default)]
-pub(super) struct Sending {
+pub(super) struct PduSender {
     /// Whether to ask the device with the first PDU that has a digest.
     wanted: bool,
-    asking: Asking,
+    asking: ContextRequest,
     context: Option<Handle>,
     has_sealer: bool,
-    volumes: Volumes,
+    volumes: NumberedVolumes,
     /// Keys of volumes on the device, as named by this sender or by the receiver of the same stream.
     keys: NamedKeys,
     pdus: u64,
@@ -34,10 +34,10 @@ pub(super) struct Sending {
     sent: u64,
 }
 
-impl Sending {
+impl PduSender {
     /// Sets whether a device should fill in digests, if there is one.
     pub(super) fn want_device(&mut self, wanted: bool, counters: &SharedCounters) {
-        (self.wanted, self.asking) = (wanted, Asking::new(counters));
+        (self.wanted, self.asking) = (wanted, ContextRequest::new(counters));
     }
 
     /// Returns the keys that were named to the device.
@@ -110,7 +110,7 @@ impl Sending {
     /// Returns the mark by which the PDU's header makes the device encrypt the data. `None` if there is nothing to
     /// encrypt or the device cannot do it.
     fn mark(&mut self, stream: &mut dyn SegmentStream, context: Handle, pdu: &WirePdu) -> Option<MarkedData> {
-        let Sealing { volume, first, .. } = pdu.sealing()?;
+        let DataEncryption { volume, first, .. } = pdu.sealing()?;
         let key = self.keys.of(volume)?;
         let number = self.volumes.number(volume)?;
         let marked = MarkedData::new(number, *first)?;
@@ -176,7 +176,7 @@ impl Sending {
 /// The sealer: encrypts a PDU's data and fills in its digest in place of a device. A second sealing of a PDU changes nothing.
 #[derive(Default)]
 struct PduSealer {
-    volumes: ByNumber,
+    volumes: VolumesByNumber,
 }
 
 impl PduSealer {
@@ -230,7 +230,7 @@ impl Sealer for PduSealer {
 mod tests {
     use super::*;
     use crate::volume::KeyedVolume;
-    use crate::wire::{DataHeader, Framing, Pdu};
+    use crate::wire::{DataHeader, Pdu, PduFraming};
     use offload_base::Seq;
     use proptest::prelude::*;
     use resumable_aead::{DataUnits, Volume, XtsKey};
@@ -246,7 +246,7 @@ mod tests {
             header_digest: bool,
             alignment in 0u8..9,
         ) {
-            let framing = Framing { header_digest, data_digest: true, alignment };
+            let framing = PduFraming { header_digest, data_digest: true, alignment };
             let length: usize = data.iter().map(Vec::len).sum();
             let header =
                 DataHeader { command: 7, tag: 1, offset: 0, length: length as u32, last: true, success: false };
@@ -268,12 +268,12 @@ mod tests {
     fn sealer_and_cpu_encrypt_alike() {
         let key: Vec<u8> = (0..64).collect();
         let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
-        let mut sealer = PduSealer { volumes: ByNumber::of(vec![volume.clone()]) };
+        let mut sealer = PduSealer { volumes: VolumesByNumber::of(vec![volume.clone()]) };
         for (data_digest, offset) in [(true, 0), (false, 528)] {
-            let framing = Framing { data_digest, ..Framing::default() };
+            let framing = PduFraming { data_digest, ..PduFraming::default() };
             let header = DataHeader { command: 7, tag: 1, offset, length: 1024, last: true, success: false };
             let data = [Bytes::from(vec![5; 100]), Bytes::from(vec![6; 924])];
-            let sealing = Sealing { volume: volume.clone(), first: 9, at: offset };
+            let sealing = DataEncryption { volume: volume.clone(), first: 9, at: offset };
             let pdu = framing.frame(&Pdu::HostData(header), data).with_sealing(Some(sealing));
             let software: Vec<u8> = pdu.clone().into_pieces().flatten().collect();
             let queued: Vec<Bytes> = pdu.into_pieces_for_stages(MarkedData::new(1, 9).unwrap()).collect();
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn malformed_pdu_is_not_sealed() {
         let header = DataHeader { command: 7, tag: 1, offset: 0, length: 9, last: true, success: false };
-        let framing = Framing { data_digest: true, ..Framing::default() };
+        let framing = PduFraming { data_digest: true, ..PduFraming::default() };
         let pdu: Vec<u8> =
             framing.frame(&Pdu::HostData(header), [Bytes::from(vec![1; 9])]).into_pieces().flatten().collect();
         let malformed = Err(SealError::Malformed { number: 3 });

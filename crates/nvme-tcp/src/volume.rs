@@ -31,18 +31,18 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct KeyedVolume(Arc<Shared>);
+pub struct KeyedVolume(Arc<VolumeShared>);
 
 /// State shared by clones.
 #[derive(Debug)]
-struct Shared {
+struct VolumeShared {
     volume: Volume,
-    on_device: Mutex<OnDevice>,
+    on_device: Mutex<DeviceKeyState>,
 }
 
 /// A weak reference to a volume, for streams: they must not keep the keys of unused volumes.
 #[derive(Clone, Debug)]
-pub(crate) struct KnownVolume(Weak<Shared>);
+pub(crate) struct KnownVolume(Weak<VolumeShared>);
 
 impl KnownVolume {
     /// Returns whether this is `volume`.
@@ -62,7 +62,7 @@ impl KnownVolume {
 
 /// The key's location on a device, and the streams to notify of an erasure.
 #[derive(Debug, Default)]
-struct OnDevice {
+struct DeviceKeyState {
     key: Option<XtsStage>,
     /// Flags of the streams, set at an erasure.
     watching: Vec<Weak<AtomicBool>>,
@@ -123,7 +123,7 @@ impl KeyedVolume {
         self.volume().decrypt(first, at, data)
     }
 
-    fn on_device(&self) -> MutexGuard<'_, OnDevice> {
+    fn on_device(&self) -> MutexGuard<'_, DeviceKeyState> {
         lock(&self.0.on_device)
     }
 
@@ -139,7 +139,7 @@ fn note(erased: &AtomicBool) {
 /// Creates a volume without a device key.
 impl From<Volume> for KeyedVolume {
     fn from(volume: Volume) -> KeyedVolume {
-        KeyedVolume(Arc::new(Shared { volume, on_device: Mutex::default() }))
+        KeyedVolume(Arc::new(VolumeShared { volume, on_device: Mutex::default() }))
     }
 }
 
@@ -154,10 +154,10 @@ impl Eq for KeyedVolume {}
 
 /// Keys named to the device of one stream, for sending or receiving, since its last reset. Clones share the list.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct NamedKeys(Arc<Mutex<Named>>);
+pub(crate) struct NamedKeys(Arc<Mutex<NamedKeyMap>>);
 
 /// The named keys by the address of the volume. A weak reference keeps the address from being reused.
-type Named = BTreeMap<usize, (KnownVolume, XtsStage)>;
+type NamedKeyMap = BTreeMap<usize, (KnownVolume, XtsStage)>;
 
 impl NamedKeys {
     /// Returns the location of a volume's key on the device, and records that it will be named.

@@ -13,20 +13,20 @@ use std::sync::{Arc, Mutex};
 
 /// The numbered volumes of one stream.
 #[derive(Debug, Default)]
-pub(crate) struct Volumes {
-    carried: Vec<Carried>,
-    by_number: ByNumber,
+pub(crate) struct NumberedVolumes {
+    carried: Vec<NumberedVolume>,
+    by_number: VolumesByNumber,
     /// Set when one of the volumes is erased, until the next query.
     erased: Arc<AtomicBool>,
 }
 
 /// The volumes with unacknowledged data by number, for the sealer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ByNumber(Arc<Mutex<Vec<Option<KeyedVolume>>>>);
+pub(crate) struct VolumesByNumber(Arc<Mutex<Vec<Option<KeyedVolume>>>>);
 
 /// A numbered volume.
 #[derive(Debug)]
-struct Carried {
+struct NumberedVolume {
     volume: KnownVolume,
     /// The key that the device uses for the volume; `None` if it uses none.
     told: Option<XtsStage>,
@@ -36,14 +36,14 @@ struct Carried {
     is_needed: bool,
 }
 
-impl Volumes {
+impl NumberedVolumes {
     /// Returns the number of a volume, assigning one if necessary. `None` if all numbers are taken.
     pub(crate) fn number(&mut self, volume: &KeyedVolume) -> Option<u16> {
         let known = self.carried.iter().position(|known| known.volume.is(volume));
         let place = match known {
             Some(place) => place,
             None => {
-                let place = self.carried.iter().position(Carried::is_over).unwrap_or(self.carried.len());
+                let place = self.carried.iter().position(NumberedVolume::is_over).unwrap_or(self.carried.len());
                 self.put(place, volume)?;
                 place
             }
@@ -52,7 +52,7 @@ impl Volumes {
     }
 
     fn put(&mut self, place: usize, volume: &KeyedVolume) -> Option<()> {
-        let new = Carried { volume: volume.known(), told: None, queued_to: 0, is_needed: false };
+        let new = NumberedVolume { volume: volume.known(), told: None, queued_to: 0, is_needed: false };
         match self.carried.get_mut(place) {
             Some(over) => *over = new,
             None if place < MOST => self.carried.push(new),
@@ -109,19 +109,19 @@ impl Volumes {
     }
 
     /// Returns the table for the sealer.
-    pub(crate) fn by_number(&self) -> ByNumber {
+    pub(crate) fn by_number(&self) -> VolumesByNumber {
         self.by_number.clone()
     }
 }
 
-impl ByNumber {
+impl VolumesByNumber {
     /// Returns the volume with this number.
     pub(crate) fn get(&self, number: u16) -> Option<KeyedVolume> {
         lock(&self.0).get(usize::from(number).checked_sub(1)?)?.clone()
     }
 }
 
-impl Carried {
+impl NumberedVolume {
     /// Returns whether the number can be reused.
     fn is_over(&self) -> bool {
         !self.is_needed && self.volume.is_over()
@@ -132,9 +132,9 @@ impl Carried {
 const MOST: usize = 255;
 
 #[cfg(test)]
-impl ByNumber {
+impl VolumesByNumber {
     /// Creates a table with numbers from 1.
-    pub(crate) fn of(volumes: Vec<KeyedVolume>) -> ByNumber {
-        ByNumber(Arc::new(Mutex::new(volumes.into_iter().map(Some).collect())))
+    pub(crate) fn of(volumes: Vec<KeyedVolume>) -> VolumesByNumber {
+        VolumesByNumber(Arc::new(Mutex::new(volumes.into_iter().map(Some).collect())))
     }
 }

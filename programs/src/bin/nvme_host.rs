@@ -8,9 +8,9 @@ use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use nvme_tcp::api::TokioSegments;
 use nvme_tcp::exercise::Exercise;
-use nvme_tcp::host::{KeyedVolume, Task, discover};
+use nvme_tcp::host::{KeyedVolume, HostTask, discover};
 use nvme_tcp::wire::DiscoveryEntry;
-use nvme_tcp::{Connecting, Connector, Disk, Host, HostConfig, HostIdentity, TokioTimers};
+use nvme_tcp::{ConnectFuture, Connector, Disk, Host, HostConfig, HostIdentity, TokioTimers};
 use offload_api::SegmentStream;
 use offload_base::{RandomSource, RealClock, Seed, Timers};
 use offload_bench::fio::NvmeOffload;
@@ -199,7 +199,7 @@ impl Network {
         }
     }
 
-    fn spawn(&self, task: Task) {
+    fn spawn(&self, task: HostTask) {
         match self {
             Network::Kernel(runtime) => drop(runtime.spawn(task)),
             Network::Emulated(host) => drop(host.spawn("nvme", task)),
@@ -226,7 +226,7 @@ struct Opens {
 }
 
 impl Connector for Opens {
-    fn connect(&self) -> Connecting {
+    fn connect(&self) -> ConnectFuture {
         let address = self.address;
         match self.network.clone() {
             Network::Kernel(_) => Box::pin(async move {

@@ -9,10 +9,10 @@ use ktls_offload::Offload as TlsOffload;
 use nic_sim::NicConfig;
 use nic_sim::jobs::{ImportError, WrappingKey};
 use nic_sim::transforms::{Secret, Tweak};
-use nvme_tcp::host::{Done, KeyedVolume, Read};
+use nvme_tcp::host::{CommandFuture, KeyedVolume, ReadFuture};
 use nvme_tcp::resumable_aead::{DataUnits, Volume, XtsKey};
 use nvme_tcp::{
-    Buffer, Connecting, Connector, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Offload, Server, Storage,
+    Buffer, ConnectFuture, Connector, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Offload, Server, Storage,
     Target, TargetConfig, Threads,
 };
 use offload_api::{Refused, SegmentStream};
@@ -329,7 +329,7 @@ struct Connects {
 }
 
 impl Connector for Connects {
-    fn connect(&self) -> Connecting {
+    fn connect(&self) -> ConnectFuture {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let randomness = Randomness::Seeded(self.seed.derive(&format!("host {number}")));
         let (near, far, mode) = (self.near.clone(), self.far, self.mode);
@@ -409,8 +409,8 @@ async fn work_through(
 
 /// A command under way, and the buffer for the next.
 enum Working {
-    Read(Read),
-    Write(Done, Buffer),
+    Read(ReadFuture),
+    Write(CommandFuture, Buffer),
 }
 
 impl Working {

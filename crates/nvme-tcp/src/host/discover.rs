@@ -2,9 +2,9 @@
 
 use super::connector::Connector;
 use super::error::{HostError, Unsuitable};
-use super::link::Link;
+use super::link::QueueLink;
 use super::{HostConfig, session};
-use crate::core::queue::{Buffer, Payload};
+use crate::core::queue::{Buffer, CommandData};
 use crate::wire::{DISCOVERY_NQN, DiscoveryEntry, DiscoveryLog, commands, page};
 use core::time::Duration;
 use offload_base::Timers;
@@ -57,12 +57,12 @@ pub async fn discover(
     Err(HostError::TimedOut("reading a discovery log that keeps changing"))
 }
 
-async fn read(link: &mut Link, offset: u64, bytes: u32) -> Result<Vec<u8>, HostError> {
+async fn read(link: &mut QueueLink, offset: u64, bytes: u32) -> Result<Vec<u8>, HostError> {
     let command = commands::log_page(page::DISCOVERY, offset, bytes).with_namespace(0);
-    let buffer = Payload::Read(Buffer::zeroed(bytes as usize));
+    let buffer = CommandData::Read(Buffer::zeroed(bytes as usize));
     match link.execute("the discovery log", command, buffer).await?.submission.payload {
-        Payload::Read(buffer) => Ok(buffer.to_vec()),
-        Payload::None | Payload::Write(_) | Payload::Encrypt(..) => Err(UNREADABLE),
+        CommandData::Read(buffer) => Ok(buffer.to_vec()),
+        CommandData::None | CommandData::Write(_) | CommandData::Encrypt(..) => Err(UNREADABLE),
     }
 }
 

@@ -1,10 +1,10 @@
 //! Block access to one namespace.
 
 use super::error::CommandError;
-use super::known::Known;
-use super::lane::{Done, Pending, Read};
+use super::known::InspectedNamespace;
+use super::lane::{CommandFuture, PendingCommand, ReadFuture};
 use super::{Host, write_payload};
-use crate::core::queue::{Buffer, Payload};
+use crate::core::queue::{Buffer, CommandData};
 use crate::volume::KeyedVolume;
 use crate::wire::{Command, IoOpcode, NamespaceData, NamespaceIds, commands};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// A namespace of a controller. A command is sent whether or not its future is polled.
 ///
-/// Concurrent commands may be executed in any order. A command whose future was [cancelled](Done::cancel) or dropped
+/// Concurrent commands may be executed in any order. A command whose future was [cancelled](CommandFuture::cancel) or dropped
 /// may still be executed, but never after a later command for some of the same blocks, because the later command waits.
 /// The exception is a host without a [keep-alive](super::HostConfig::keep_alive) that loses a silent controller: it
 /// cannot know when to stop waiting. The command then ends with [`CommandError::Uncertain`], and may still be executed
@@ -38,13 +38,13 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Disk {
     host: Host,
-    known: Arc<Known>,
+    known: Arc<InspectedNamespace>,
     max_transfer: u32,
     volume: Option<KeyedVolume>,
 }
 
 impl Disk {
-    pub(super) fn new(host: Host, known: Arc<Known>, max_transfer: u32) -> Disk {
+    pub(super) fn new(host: Host, known: Arc<InspectedNamespace>, max_transfer: u32) -> Disk {
         Disk { host, known, max_transfer, volume: None }
     }
 
@@ -114,92 +114,95 @@ impl Disk {
     }
 
     /// Reads blocks from `first` on into `buffer`, whose size is a multiple of the block size.
-    pub fn read(&self, first: u64, buffer: Buffer) -> Read {
+    pub fn read(&self, first: u64, buffer: Buffer) -> ReadFuture {
         match self.blocks_of(buffer.len()) {
             Ok(blocks) => {
                 let command = commands::range(IoOpcode::Read, self.id(), first, blocks);
-                Read(self.submit(command, Payload::Read(buffer.of_volume(self.volume.clone()))))
+                ReadFuture(self.submit(command, CommandData::Read(buffer.of_volume(self.volume.clone()))))
             }
-            Err(error) => Read(Pending::refused(error, Payload::Read(buffer))),
+            Err(error) => ReadFuture(PendingCommand::refused(error, CommandData::Read(buffer))),
         }
     }
 
     /// Writes `data`, whole blocks, from `first` on. The bytes are released when the command ends.
-    pub fn write(&self, first: u64, data: impl IntoIterator<Item = Bytes>) -> Done {
+    pub fn write(&self, first: u64, data: impl IntoIterator<Item = Bytes>) -> CommandFuture {
         self.with_data(IoOpcode::Write, first, data)
     }
 
     /// Compares `data`, whole blocks, with the blocks from `first` on. A difference is
     /// [`Status::COMPARE_FAILURE`](crate::Status::COMPARE_FAILURE).
-    pub fn compare(&self, first: u64, data: impl IntoIterator<Item = Bytes>) -> Done {
+    pub fn compare(&self, first: u64, data: impl IntoIterator<Item = Bytes>) -> CommandFuture {
         self.with_data(IoOpcode::Compare, first, data)
     }
 
     /// Makes written blocks durable.
-    pub fn flush(&self) -> Done {
-        Done(self.submit(commands::flush(self.id()), Payload::None))
+    pub fn flush(&self) -> CommandFuture {
+        CommandFuture(self.submit(commands::flush(self.id()), CommandData::None))
     }
 
     /// Sets `blocks` blocks, 1 to 65536, to zero.
-    pub fn write_zeroes(&self, first: u64, blocks: u32) -> Done {
+    pub fn write_zeroes(&self, first: u64, blocks: u32) -> CommandFuture {
         if self.volume.is_some() {
-            return Done(Pending::refused(
+            return CommandFuture(PendingCommand::refused(
                 CommandError::Invalid("write_zeroes is not possible on an encrypted volume: write encrypted blocks"),
-                Payload::None,
+                CommandData::None,
             ));
         }
         self.without_data(IoOpcode::WriteZeroes, first, blocks)
     }
 
     /// Makes `blocks` blocks, 1 to 65536, unreadable.
-    pub fn write_uncorrectable(&self, first: u64, blocks: u32) -> Done {
+    pub fn write_uncorrectable(&self, first: u64, blocks: u32) -> CommandFuture {
         self.without_data(IoOpcode::WriteUncorrectable, first, blocks)
     }
 
     /// Lets the controller read `blocks` blocks, 1 to 65536, and discard the data.
-    pub fn verify(&self, first: u64, blocks: u32) -> Done {
+    pub fn verify(&self, first: u64, blocks: u32) -> CommandFuture {
         self.without_data(IoOpcode::Verify, first, blocks)
     }
 
     /// Deallocates 1 to 256 `ranges` (first block, number of blocks), whose data are not needed any more.
-    pub fn deallocate(&self, ranges: &[(u64, u32)]) -> Done {
+    pub fn deallocate(&self, ranges: &[(u64, u32)]) -> CommandFuture {
         if !(1..=256).contains(&ranges.len()) {
-            return Done(Pending::refused(CommandError::Invalid("deallocate takes 1 to 256 ranges"), Payload::None));
+            return CommandFuture(PendingCommand::refused(
+                CommandError::Invalid("deallocate takes 1 to 256 ranges"),
+                CommandData::None,
+            ));
         }
         let (command, data) = commands::deallocate(self.id(), ranges);
-        Done(self.submit(command, write_payload([Bytes::from(data)])))
+        CommandFuture(self.submit(command, write_payload([Bytes::from(data)])))
     }
 
-    fn with_data(&self, opcode: IoOpcode, first: u64, data: impl IntoIterator<Item = Bytes>) -> Done {
+    fn with_data(&self, opcode: IoOpcode, first: u64, data: impl IntoIterator<Item = Bytes>) -> CommandFuture {
         let payload = write_payload(data);
         let len = match &payload {
-            Payload::Write(pieces) => pieces.iter().map(Bytes::len).sum(),
-            Payload::None | Payload::Read(_) | Payload::Encrypt(..) => 0,
+            CommandData::Write(pieces) => pieces.iter().map(Bytes::len).sum(),
+            CommandData::None | CommandData::Read(_) | CommandData::Encrypt(..) => 0,
         };
         let blocks = match self.blocks_of(len) {
             Ok(blocks) => blocks,
-            Err(error) => return Done(Pending::refused(error, payload)),
+            Err(error) => return CommandFuture(PendingCommand::refused(error, payload)),
         };
         // The queue checks this as well. Here the caller gets the error even without a connection.
         let payload = match (payload, &self.volume) {
             // Encrypts no bytes; the call only checks the block numbers.
             (payload, Some(volume)) if !volume.is_erased() && volume.encrypt(first, len as u64, &mut []).is_err() => {
-                return Done(Pending::refused(NO_BLOCKS, payload));
+                return CommandFuture(PendingCommand::refused(NO_BLOCKS, payload));
             }
-            (Payload::Write(pieces), Some(volume)) => Payload::Encrypt(pieces, volume.clone()),
+            (CommandData::Write(pieces), Some(volume)) => CommandData::Encrypt(pieces, volume.clone()),
             (payload, _) => payload,
         };
-        Done(self.submit(commands::range(opcode, self.id(), first, blocks), payload))
+        CommandFuture(self.submit(commands::range(opcode, self.id(), first, blocks), payload))
     }
 
-    fn without_data(&self, opcode: IoOpcode, first: u64, blocks: u32) -> Done {
+    fn without_data(&self, opcode: IoOpcode, first: u64, blocks: u32) -> CommandFuture {
         if !(1..=1 << 16).contains(&blocks) {
-            return Done(Pending::refused(NO_BLOCKS, Payload::None));
+            return CommandFuture(PendingCommand::refused(NO_BLOCKS, CommandData::None));
         }
-        Done(self.submit(commands::range(opcode, self.id(), first, blocks), Payload::None))
+        CommandFuture(self.submit(commands::range(opcode, self.id(), first, blocks), CommandData::None))
     }
 
-    fn submit(&self, command: Command, payload: Payload) -> Pending {
+    fn submit(&self, command: Command, payload: CommandData) -> PendingCommand {
         self.host.submit_io(command, payload, Some(self.known.clone()))
     }
 

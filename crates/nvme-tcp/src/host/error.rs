@@ -165,12 +165,12 @@ pub enum CommandError {
 ///
 /// ```
 /// use nvme_tcp::Disk;
-/// use nvme_tcp::host::{Buffer, CommandError, Failed};
+/// use nvme_tcp::host::{Buffer, CommandError, ReadError};
 ///
 /// /// Reads the first block, and once more if the controller says that it may be read again.
 /// async fn first_block(disk: &Disk) -> Result<Buffer, CommandError> {
 ///     match disk.read(0, disk.buffer(1)).await {
-///         Err(Failed { error: CommandError::Status(status), buffer }) if !status.do_not_retry() => {
+///         Err(ReadError { error: CommandError::Status(status), buffer }) if !status.do_not_retry() => {
 ///             disk.read(0, buffer).await.map_err(|failed| failed.error)
 ///         }
 ///         read => read.map_err(|failed| failed.error),
@@ -179,7 +179,7 @@ pub enum CommandError {
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct Failed {
+pub struct ReadError {
     /// The error.
     pub error: CommandError,
     /// The buffer, with meaningless content.

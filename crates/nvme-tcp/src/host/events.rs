@@ -6,7 +6,7 @@
 //!
 //! NVM Express Base Specification 2.0, 5.2: an event of a type is reported once, until its log page is read.
 
-use crate::core::queue::{Buffer, Finished, Payload, Queue, Submission};
+use crate::core::queue::{Buffer, CommandData, FinishedCommand, Queue, Submission};
 use crate::wire::{ControllerData, Notices, commands, page, parse_namespace_list};
 use core::task::Waker;
 use offload_base::Instant;
@@ -36,14 +36,14 @@ pub enum HostEvent {
 
 /// The events that no caller has taken yet.
 #[derive(Debug, Default)]
-pub(super) struct Untold {
+pub(super) struct StoredEvents {
     events: VecDeque<HostEvent>,
     pub(super) waiting: Vec<Waker>,
 }
 
 /// Meaning of a completed event command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum EventResult {
     /// No event to report.
     Nothing,
     /// Namespaces have changed. The log page with their identifiers is still to be read.
@@ -54,7 +54,7 @@ pub(super) enum Heard {
 
 /// State of event handling on the admin queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Events {
+pub(super) enum EventState {
     /// The controller reports no events, or not any more.
     #[default]
     Off,
@@ -72,7 +72,7 @@ pub(super) fn of_interest(controller: &ControllerData) -> Notices {
     controller.notices.and(Notices(Notices::NAMESPACES.0 | Notices::DISCOVERY.0))
 }
 
-impl Untold {
+impl StoredEvents {
     pub(super) fn take(&mut self) -> Option<HostEvent> {
         self.events.pop_front()
     }
@@ -90,30 +90,30 @@ impl Untold {
     }
 }
 
-impl Events {
+impl EventState {
     /// Returns whether a slot of the queue has to be reserved for the next command.
     pub(super) fn wants_place(self) -> bool {
-        matches!(self, Events::Asking | Events::Found(_))
+        matches!(self, EventState::Asking | EventState::Found(_))
     }
 
     /// Sends the next command, if one is due.
     pub(super) fn go_on(&mut self, queue: &mut Queue, now: Instant) {
         match *self {
-            Events::Asking => {
-                let submission = Submission { command: commands::event_request(), payload: Payload::None };
+            EventState::Asking => {
+                let submission = Submission { command: commands::event_request(), payload: CommandData::None };
                 // Without room, the state stays the same, and a later round tries again.
                 if let Ok(id) = queue.submit_open_ended(submission) {
-                    *self = Events::Waiting(id);
+                    *self = EventState::Waiting(id);
                 }
             }
-            Events::Found(result) => {
+            EventState::Found(result) => {
                 let command = commands::log_page_of_event((result >> 16) as u8, LOG_BYTES);
-                let payload = Payload::Read(Buffer::zeroed(LOG_BYTES as usize));
+                let payload = CommandData::Read(Buffer::zeroed(LOG_BYTES as usize));
                 if let Ok(id) = queue.submit(now, Submission { command, payload }) {
-                    *self = Events::Reading(id, result);
+                    *self = EventState::Reading(id, result);
                 }
             }
-            Events::Off | Events::Waiting(_) | Events::Reading(..) => {}
+            EventState::Off | EventState::Waiting(_) | EventState::Reading(..) => {}
         }
     }
 
@@ -122,27 +122,27 @@ impl Events {
     /// # Errors
     /// Returns a command of others unchanged.
     #[expect(clippy::result_large_err, reason = "the error is the end of a command, which moves by value either way")]
-    pub(super) fn finish(&mut self, finished: Finished) -> Result<Heard, Finished> {
+    pub(super) fn finish(&mut self, finished: FinishedCommand) -> Result<EventResult, FinishedCommand> {
         match *self {
-            Events::Waiting(id) if id == finished.id => {
+            EventState::Waiting(id) if id == finished.id => {
                 let completion = finished.completion;
                 // A controller that rejects the request once would always reject it.
                 if !completion.status.is_success() {
-                    *self = Events::Off;
-                    return Ok(Heard::Nothing);
+                    *self = EventState::Off;
+                    return Ok(EventResult::Nothing);
                 }
                 let result = completion.result as u32;
-                *self = Events::Found(result);
-                Ok(if is_about_namespaces(result) { Heard::NamespacesMayDiffer } else { Heard::Nothing })
+                *self = EventState::Found(result);
+                Ok(if is_about_namespaces(result) { EventResult::NamespacesMayDiffer } else { EventResult::Nothing })
             }
-            Events::Reading(id, result) if id == finished.id => {
-                *self = Events::Asking;
+            EventState::Reading(id, result) if id == finished.id => {
+                *self = EventState::Asking;
                 let read = finished.completion.status.is_success();
                 let log = match finished.submission.payload {
-                    Payload::Read(buffer) if read => buffer.to_vec(),
+                    CommandData::Read(buffer) if read => buffer.to_vec(),
                     _ => Vec::new(),
                 };
-                Ok(Heard::Event(event(result, &log)))
+                Ok(EventResult::Event(event(result, &log)))
             }
             _ => Err(finished),
         }
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn stored_events_are_limited() {
-        let mut untold = Untold::default();
+        let mut untold = StoredEvents::default();
         for information in 0..200 {
             untold.keep(HostEvent::Other { kind: 7, information, page: 0xc0 });
             untold.keep(HostEvent::Other { kind: 7, information, page: 0xc0 });

@@ -6,7 +6,7 @@
 //! Invariants: an abandoned command that may change something and may still be executed is listed here. As long as the
 //! list has the command, no later overlapping command is in a lane. A command that waits here is in no lane.
 
-use super::lane::{Entry, Lane, Ticket};
+use super::lane::{CommandLane, CommandTicket, LaneEntry};
 use super::lock;
 use super::scope::Reach;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -14,31 +14,31 @@ use std::sync::{Arc, Mutex};
 
 /// The abandoned commands of one host.
 #[derive(Debug, Default)]
-pub(super) struct GivenUp {
+pub(super) struct AbandonedCommands {
     /// Number of listed commands, so that a host without any does not need the lock.
     count: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<AbandonedState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    under_way: Vec<Arc<Ticket>>,
-    held: Vec<Held>,
+struct AbandonedState {
+    under_way: Vec<Arc<CommandTicket>>,
+    held: Vec<HeldCommand>,
     ended: bool,
 }
 
 /// A command that waits for abandoned ones to end.
 #[derive(Debug)]
-struct Held {
-    entry: Entry,
-    lane: Arc<Lane>,
+struct HeldCommand {
+    entry: LaneEntry,
+    lane: Arc<CommandLane>,
     /// Number of listed commands that it overlaps.
     waits_for: usize,
 }
 
-impl GivenUp {
+impl AbandonedCommands {
     /// Holds a command for `lane` if it overlaps a listed command. Otherwise returns the command.
-    pub(super) fn hold(&self, lane: &Arc<Lane>, entry: Entry) -> Option<Entry> {
+    pub(super) fn hold(&self, lane: &Arc<CommandLane>, entry: LaneEntry) -> Option<LaneEntry> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Some(entry);
         }
@@ -48,12 +48,12 @@ impl GivenUp {
         if waits_for == 0 || state.ended {
             return Some(entry);
         }
-        state.held.push(Held { entry, lane: lane.clone(), waits_for });
+        state.held.push(HeldCommand { entry, lane: lane.clone(), waits_for });
         None
     }
 
     /// Lists an abandoned command that may still be executed.
-    pub(super) fn add(&self, ticket: Arc<Ticket>) {
+    pub(super) fn add(&self, ticket: Arc<CommandTicket>) {
         if ticket.scope().reach != Reach::Nothing {
             let mut state = lock(&self.state);
             // Commands already held were submitted before or after; either way they must not overtake this one.
@@ -66,7 +66,7 @@ impl GivenUp {
     }
 
     /// Removes a command that cannot be executed any more. Commands that waited only for it are queued.
-    pub(super) fn remove(&self, ticket: &Ticket) {
+    pub(super) fn remove(&self, ticket: &CommandTicket) {
         let mut released = Vec::new();
         {
             let mut state = lock(&self.state);
@@ -88,7 +88,7 @@ impl GivenUp {
     }
 
     /// Takes back a held command.
-    pub(super) fn withdraw(&self, ticket: &Arc<Ticket>) -> Option<Entry> {
+    pub(super) fn withdraw(&self, ticket: &Arc<CommandTicket>) -> Option<LaneEntry> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -98,7 +98,7 @@ impl GivenUp {
     }
 
     /// Ends holding and returns all held commands.
-    pub(super) fn end(&self) -> Vec<Entry> {
+    pub(super) fn end(&self) -> Vec<LaneEntry> {
         let mut state = lock(&self.state);
         state.ended = true;
         state.under_way.clear();

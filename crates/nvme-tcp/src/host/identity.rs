@@ -39,14 +39,14 @@ impl HostIdentity {
 
     /// Derives the name from a UUID (NVM Express Base Specification 2.0, 4.5.1).
     pub fn of_uuid(id: [u8; 16]) -> HostIdentity {
-        HostIdentity { name: format!("nqn.2014-08.org.nvmexpress:uuid:{}", Uuid(id)), id }
+        HostIdentity { name: format!("nqn.2014-08.org.nvmexpress:uuid:{}", HostUuid(id)), id }
     }
 }
 
 /// A UUID that is displayed as text.
-struct Uuid([u8; 16]);
+struct HostUuid([u8; 16]);
 
-impl fmt::Display for Uuid {
+impl fmt::Display for HostUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, byte) in self.0.iter().enumerate() {
             let dash = if matches!(at, 4 | 6 | 8 | 10) { "-" } else { "" };

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// An inspected namespace.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct InspectedNamespace {
     pub(super) id: u32,
     pub(super) data: NamespaceData,
     pub(super) ids: NamespaceIds,
@@ -19,15 +19,15 @@ pub(super) struct Known {
     standing: Arc<AtomicU8>,
 }
 
-impl Known {
+impl InspectedNamespace {
     /// Creates an entry for a namespace just inspected.
-    pub(super) fn new(id: u32, data: NamespaceData, ids: NamespaceIds) -> Known {
-        Known { id, data, ids, standing: Arc::new(AtomicU8::new(SURE)) }
+    pub(super) fn new(id: u32, data: NamespaceData, ids: NamespaceIds) -> InspectedNamespace {
+        InspectedNamespace { id, data, ids, standing: Arc::new(AtomicU8::new(SURE)) }
     }
 
     /// Returns the same namespace with its new size.
-    pub(super) fn grown(&self, data: NamespaceData) -> Known {
-        Known { id: self.id, data, ids: self.ids, standing: self.standing.clone() }
+    pub(super) fn grown(&self, data: NamespaceData) -> InspectedNamespace {
+        InspectedNamespace { id: self.id, data, ids: self.ids, standing: self.standing.clone() }
     }
 
     /// Returns whether the namespace is gone.
@@ -56,7 +56,7 @@ impl Known {
     }
 
     /// Returns whether both entries are the same namespace, which may have grown.
-    pub(super) fn is_one_with(&self, other: &Known) -> bool {
+    pub(super) fn is_one_with(&self, other: &InspectedNamespace) -> bool {
         Arc::ptr_eq(&self.standing, &other.standing)
     }
 
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn gone_namespace_does_not_come_back() {
-        let known = Known::new(1, NamespaceData::default(), NamespaceIds::default());
+        let known = InspectedNamespace::new(1, NamespaceData::default(), NamespaceIds::default());
         let grown = known.grown(NamespaceData { blocks: 7, ..NamespaceData::default() });
         grown.doubt();
         assert!(known.is_in_doubt() && known.is_one_with(&grown));
@@ -128,7 +128,7 @@ mod tests {
             (none, (101, 9), none, false),
         ];
         for (was, (blocks, shift), is, same) in rows {
-            let known = Known::new(1, data(100, 9), was);
+            let known = InspectedNamespace::new(1, data(100, 9), was);
             assert_eq!(known.is(&data(blocks, shift), &is), same, "{was:?} and {is:?}, {blocks} of 2^{shift}");
         }
     }

@@ -4,12 +4,12 @@
 //! task that had the command. A command that may change something is not completed as cancelled while it may still be
 //! executed.
 
-use super::error::{CommandError, Failed, HostError};
-use super::given_up::GivenUp;
-use super::known::Known;
-use super::scope::Scope;
-use super::{Association, Outcome, lock};
-use crate::core::queue::{Buffer, Payload, Submission};
+use super::error::{CommandError, HostError, ReadError};
+use super::given_up::AbandonedCommands;
+use super::known::InspectedNamespace;
+use super::scope::CommandScope;
+use super::{Association, CommandOutcome, lock};
+use crate::core::queue::{Buffer, CommandData, Submission};
 use crate::wire::Completion;
 use core::future::Future;
 use core::pin::Pin;
@@ -20,17 +20,17 @@ use std::sync::{Arc, Mutex};
 
 /// The future of a command without a buffer.
 ///
-/// If the future is dropped, by a timeout or a `select!`, the command is [abandoned](Done::cancel). A command that
+/// If the future is dropped, by a timeout or a `select!`, the command is [abandoned](CommandFuture::cancel). A command that
 /// changes something, such as a write, may still be executed, but not after later commands: a command that is submitted
 /// after the drop for some of the same blocks, on any queue, is sent only when the abandoned one can no longer be
-/// executed. For the exception, see [`cancel`](Done::cancel).
+/// executed. For the exception, see [`cancel`](CommandFuture::cancel).
 ///
 /// ```
-/// use nvme_tcp::host::{CommandError, Disk, Done};
+/// use nvme_tcp::host::{CommandError, Disk, CommandFuture};
 ///
 /// /// Two writes under way at once, and then both on the medium.
 /// async fn twice(disk: &Disk, data: [bytes::Bytes; 2]) -> Result<(), CommandError> {
-///     let [first, second]: [Done; 2] = [disk.write(0, [data[0].clone()]), disk.write(8, [data[1].clone()])];
+///     let [first, second]: [CommandFuture; 2] = [disk.write(0, [data[0].clone()]), disk.write(8, [data[1].clone()])];
 ///     first.await?;
 ///     second.await?;
 ///     disk.flush().await.map(|_| ())
@@ -38,35 +38,35 @@ use std::sync::{Arc, Mutex};
 /// ```
 #[derive(Debug)]
 #[must_use = "a command is given up when its future is dropped"]
-pub struct Done(pub(super) Pending);
+pub struct CommandFuture(pub(super) PendingCommand);
 
 /// The future of a command that reads into a buffer. It returns the buffer in any case, except that the buffer is empty
 /// after the loss of a task of the host. If the future is dropped, the command is abandoned.
 #[derive(Debug)]
 #[must_use = "a command is given up when its future is dropped"]
-pub struct Read(pub(super) Pending);
+pub struct ReadFuture(pub(super) PendingCommand);
 
 /// The commands of one queue.
 #[derive(Debug)]
-pub(super) struct Lane {
-    given_up: Arc<GivenUp>,
+pub(super) struct CommandLane {
+    given_up: Arc<AbandonedCommands>,
     state: Mutex<LaneState>,
 }
 
 #[derive(Debug, Default)]
 struct LaneState {
-    pending: VecDeque<Entry>,
+    pending: VecDeque<LaneEntry>,
     /// Commands that wait until the given time before a retry, or, without a time, until their namespace is confirmed.
-    resting: Vec<(Option<Instant>, Entry)>,
-    cancelled: Vec<Arc<Ticket>>,
-    news: Option<News>,
+    resting: Vec<(Option<Instant>, LaneEntry)>,
+    cancelled: Vec<Arc<CommandTicket>>,
+    news: Option<LaneInstruction>,
     ended: Option<HostError>,
     waker: Option<Waker>,
 }
 
 /// Instructions to the task of a queue.
 #[derive(Clone, Debug)]
-pub(super) enum News {
+pub(super) enum LaneInstruction {
     /// Connect to this controller.
     Open(Arc<Association>),
     /// Give up the connection.
@@ -77,10 +77,10 @@ pub(super) enum News {
 
 /// A command that waits to be sent.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct LaneEntry {
     pub(super) submission: Submission,
-    pub(super) ticket: Owed,
-    pub(super) tries: Tries,
+    pub(super) ticket: OwnedTicket,
+    pub(super) tries: RetryCounts,
     /// Whether the command was sent on a lost connection. The old controller may execute the command until there is a
     /// new connection.
     pub(super) was_sent: bool,
@@ -88,18 +88,18 @@ pub(super) struct Entry {
 
 /// Retries of a command.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tries {
+pub(super) struct RetryCounts {
     /// Retries that the controller's status allowed.
     pub(super) retries: u32,
     /// Resubmissions after a lost connection.
     pub(super) replays: u32,
     /// Retries because of a temporary status.
-    pub(super) passing: Option<Passing>,
+    pub(super) passing: Option<TemporaryFailure>,
 }
 
 /// Duration and number of retries because of a temporary status.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Passing {
+pub(super) struct TemporaryFailure {
     /// Generation of the connection. The time starts anew with the next one.
     pub(super) generation: u64,
     pub(super) since: Instant,
@@ -108,24 +108,24 @@ pub(super) struct Passing {
 
 /// The link between a command and its future.
 #[derive(Debug)]
-pub(super) struct Ticket {
-    scope: Scope,
+pub(super) struct CommandTicket {
+    scope: CommandScope,
     /// The inspected namespace of the command. `None` for other commands.
-    known: Option<Arc<Known>>,
+    known: Option<Arc<InspectedNamespace>>,
     state: Mutex<TicketState>,
 }
 
 /// A ticket, held by the task that has to complete it.
 #[derive(Debug)]
-pub(super) struct Owed(Arc<Ticket>);
+pub(super) struct OwnedTicket(Arc<CommandTicket>);
 
 #[derive(Debug, Default)]
 struct TicketState {
-    outcome: Option<Outcome>,
+    outcome: Option<CommandOutcome>,
     settled: bool,
     cancelled: bool,
     /// The list of abandoned commands that contains the ticket, if one does.
-    listed: Option<Arc<GivenUp>>,
+    listed: Option<Arc<AbandonedCommands>>,
     /// Identifier in the current queue. `None` if the command is not in a queue.
     id: Option<u16>,
     waker: Option<Waker>,
@@ -133,23 +133,23 @@ struct TicketState {
 
 /// The future of any command.
 #[derive(Debug)]
-pub(super) struct Pending {
-    ticket: Arc<Ticket>,
-    lane: Option<Arc<Lane>>,
+pub(super) struct PendingCommand {
+    ticket: Arc<CommandTicket>,
+    lane: Option<Arc<CommandLane>>,
 }
 
 /// Instructions and commands for the task of a queue.
 #[derive(Debug, Default)]
-pub(super) struct Mail {
-    pub(super) news: Option<News>,
-    pub(super) entries: Vec<Entry>,
+pub(super) struct LaneWork {
+    pub(super) news: Option<LaneInstruction>,
+    pub(super) entries: Vec<LaneEntry>,
     /// Cancelled commands that were sent and change nothing.
-    pub(super) cancelled: Vec<Arc<Ticket>>,
+    pub(super) cancelled: Vec<Arc<CommandTicket>>,
     /// When the next waiting retry is due.
     pub(super) rested: Option<Instant>,
 }
 
-impl Done {
+impl CommandFuture {
     /// Gives the command up. The future ends with [`CommandError::Cancelled`] unless the command has already ended.
     ///
     /// A command that changes nothing, or that was not sent yet, ends at once. A command that was sent and may change
@@ -165,7 +165,7 @@ impl Done {
     }
 }
 
-impl Read {
+impl ReadFuture {
     /// Gives the command up. The future ends with [`CommandError::Cancelled`] and the buffer, unless the command has
     /// already ended.
     pub fn cancel(&self) {
@@ -173,7 +173,7 @@ impl Read {
     }
 }
 
-impl Future for Done {
+impl Future for CommandFuture {
     type Output = Result<Completion, CommandError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -181,32 +181,32 @@ impl Future for Done {
     }
 }
 
-impl Future for Read {
-    type Output = Result<Buffer, Failed>;
+impl Future for ReadFuture {
+    type Output = Result<Buffer, ReadError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.poll(cx).map(|(result, payload)| {
             let buffer = match payload {
-                Payload::Read(buffer) => buffer,
-                Payload::None | Payload::Write(_) | Payload::Encrypt(..) => Buffer::default(),
+                CommandData::Read(buffer) => buffer,
+                CommandData::None | CommandData::Write(_) | CommandData::Encrypt(..) => Buffer::default(),
             };
             match result {
                 Ok(_) => Ok(buffer),
-                Err(error) => Err(Failed { error, buffer }),
+                Err(error) => Err(ReadError { error, buffer }),
             }
         })
     }
 }
 
-impl Pending {
+impl PendingCommand {
     /// Creates the future of a command that was refused and not sent.
-    pub(super) fn refused(error: CommandError, payload: Payload) -> Pending {
-        let ticket = Arc::new(Ticket::new(Scope::NOTHING, None));
-        Owed(ticket.clone()).settle(Err(error), payload);
-        Pending { ticket, lane: None }
+    pub(super) fn refused(error: CommandError, payload: CommandData) -> PendingCommand {
+        let ticket = Arc::new(CommandTicket::new(CommandScope::NOTHING, None));
+        OwnedTicket(ticket.clone()).settle(Err(error), payload);
+        PendingCommand { ticket, lane: None }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CommandOutcome> {
         let mut state = lock(&self.ticket.state);
         if let Some(outcome) = state.outcome.take() {
             return Poll::Ready(outcome);
@@ -222,16 +222,16 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingCommand {
     fn drop(&mut self) {
         self.cancel();
     }
 }
 
-impl Entry {
+impl LaneEntry {
     /// Creates an entry for a new command.
-    pub(super) fn new(submission: Submission, ticket: Owed) -> Entry {
-        Entry { submission, ticket, tries: Tries::default(), was_sent: false }
+    pub(super) fn new(submission: Submission, ticket: OwnedTicket) -> LaneEntry {
+        LaneEntry { submission, ticket, tries: RetryCounts::default(), was_sent: false }
     }
 
     /// Returns the error if the command must not be sent on the new connection.
@@ -257,23 +257,23 @@ impl Entry {
     }
 }
 
-impl Lane {
+impl CommandLane {
     /// Creates a lane.
-    pub(super) fn new(given_up: Arc<GivenUp>) -> Lane {
-        Lane { given_up, state: Mutex::default() }
+    pub(super) fn new(given_up: Arc<AbandonedCommands>) -> CommandLane {
+        CommandLane { given_up, state: Mutex::default() }
     }
 
     /// Queues a command, or holds it while an overlapping abandoned command may still be executed.
-    pub(super) fn submit(self: &Arc<Lane>, submission: Submission, ticket: Ticket) -> Pending {
+    pub(super) fn submit(self: &Arc<CommandLane>, submission: Submission, ticket: CommandTicket) -> PendingCommand {
         let ticket = Arc::new(ticket);
-        if let Some(entry) = self.given_up.hold(self, Entry::new(submission, Owed(ticket.clone()))) {
+        if let Some(entry) = self.given_up.hold(self, LaneEntry::new(submission, OwnedTicket(ticket.clone()))) {
             self.enqueue(entry);
         }
-        Pending { ticket, lane: Some(self.clone()) }
+        PendingCommand { ticket, lane: Some(self.clone()) }
     }
 
     /// Queues a command.
-    pub(super) fn enqueue(&self, entry: Entry) {
+    pub(super) fn enqueue(&self, entry: LaneEntry) {
         let mut state = lock(&self.state);
         if let Some(error) = state.ended.clone() {
             drop(state);
@@ -285,21 +285,21 @@ impl Lane {
     }
 
     /// Gives the task an instruction. It replaces an earlier one, except that `End` stays.
-    pub(super) fn tell(&self, news: News) {
+    pub(super) fn tell(&self, news: LaneInstruction) {
         let mut state = lock(&self.state);
-        if !matches!(state.news, Some(News::End)) {
+        if !matches!(state.news, Some(LaneInstruction::End)) {
             state.news = Some(news);
         }
         wake(state.waker.take(), state);
     }
 
     /// Takes the current instruction.
-    pub(super) fn take_news(&self, cx: &Context<'_>) -> Option<News> {
+    pub(super) fn take_news(&self, cx: &Context<'_>) -> Option<LaneInstruction> {
         self.take_mail(cx, 0, Instant::ZERO).news
     }
 
     /// Takes the work due at `now`: an instruction, at most `room` commands, and cancellations.
-    pub(super) fn take_mail(&self, cx: &Context<'_>, room: usize, now: Instant) -> Mail {
+    pub(super) fn take_mail(&self, cx: &Context<'_>, room: usize, now: Instant) -> LaneWork {
         let mut state = lock(&self.state);
         let rested = state.wake_rested(now);
         match &mut state.waker {
@@ -307,9 +307,13 @@ impl Lane {
             None => state.waker = Some(cx.waker().clone()),
         }
         let count = room.min(state.pending.len());
-        Mail {
+        LaneWork {
             // `End` stays, so that each call returns it.
-            news: if matches!(state.news, Some(News::End)) { Some(News::End) } else { state.news.take() },
+            news: if matches!(state.news, Some(LaneInstruction::End)) {
+                Some(LaneInstruction::End)
+            } else {
+                state.news.take()
+            },
             entries: state.pending.drain(..count).collect(),
             cancelled: core::mem::take(&mut state.cancelled),
             rested,
@@ -323,7 +327,7 @@ impl Lane {
     }
 
     /// Lets a command wait until the given time, or, without one, until its namespace is confirmed.
-    pub(super) fn rest(&self, until: Option<Instant>, entry: Entry) {
+    pub(super) fn rest(&self, until: Option<Instant>, entry: LaneEntry) {
         let mut state = lock(&self.state);
         lock(&entry.ticket.0.state).id = None;
         // A cancelled command must not wait for its retry.
@@ -336,7 +340,7 @@ impl Lane {
     }
 
     /// Puts commands back to the front in their order.
-    pub(super) fn put_back(&self, entries: Vec<Entry>) {
+    pub(super) fn put_back(&self, entries: Vec<LaneEntry>) {
         let mut over = Vec::new();
         let mut state = lock(&self.state);
         // Reversed, because each entry is pushed to the front.
@@ -355,8 +359,8 @@ impl Lane {
     }
 
     /// Moves all commands and cancellations to `other`. Returns the instruction.
-    pub(super) fn hand_over(&self, cx: &Context<'_>, other: &Lane) -> Option<News> {
-        let Mail { news, entries, cancelled, .. } = self.take_mail(cx, usize::MAX, Instant::ZERO);
+    pub(super) fn hand_over(&self, cx: &Context<'_>, other: &CommandLane) -> Option<LaneInstruction> {
+        let LaneWork { news, entries, cancelled, .. } = self.take_mail(cx, usize::MAX, Instant::ZERO);
         if !entries.is_empty() {
             other.put_back(entries);
         }
@@ -368,10 +372,10 @@ impl Lane {
 
     /// Fails all waiting commands and all later ones. The first error is kept.
     pub(super) fn end(&self, error: &HostError) {
-        let entries: Vec<Entry> = {
+        let entries: Vec<LaneEntry> = {
             let mut state = lock(&self.state);
             state.ended.get_or_insert_with(|| error.clone());
-            state.news = Some(News::End);
+            state.news = Some(LaneInstruction::End);
             let resting = core::mem::take(&mut state.resting).into_iter().map(|(_, entry)| entry);
             let entries = state.pending.drain(..).chain(resting).collect();
             wake(state.waker.take(), state);
@@ -380,7 +384,7 @@ impl Lane {
         entries.into_iter().for_each(|entry| entry.settle(CommandError::Lost(error.clone())));
     }
 
-    fn cancel(&self, ticket: &Arc<Ticket>) {
+    fn cancel(&self, ticket: &Arc<CommandTicket>) {
         {
             let mut ticket = lock(&ticket.state);
             if ticket.settled || ticket.cancelled {
@@ -393,7 +397,7 @@ impl Lane {
 
     /// Completes a cancelled command that was not sent. A sent command that changes nothing is left to the queue's
     /// task. Any other sent command runs to its end, and overlapping commands wait for it.
-    fn withdraw(&self, ticket: &Arc<Ticket>) {
+    fn withdraw(&self, ticket: &Arc<CommandTicket>) {
         if let Some(entry) = self.given_up.withdraw(ticket) {
             return entry.settle(CommandError::Cancelled);
         }
@@ -427,9 +431,9 @@ impl LaneState {
     }
 
     /// Removes the command of `ticket` if it waits here and cannot be executed.
-    fn take_unsent(&mut self, ticket: &Arc<Ticket>) -> Option<Entry> {
+    fn take_unsent(&mut self, ticket: &Arc<CommandTicket>) -> Option<LaneEntry> {
         // A write that was sent on a lost connection cannot be recalled: the old controller may still execute it.
-        let is_it = |entry: &Entry| entry.ticket.is(ticket) && !entry.may_change_something_yet();
+        let is_it = |entry: &LaneEntry| entry.ticket.is(ticket) && !entry.may_change_something_yet();
         if let Some(place) = self.pending.iter().position(is_it) {
             return self.pending.remove(place);
         }
@@ -438,14 +442,14 @@ impl LaneState {
     }
 }
 
-impl Ticket {
+impl CommandTicket {
     /// Creates the ticket of a command with this scope and namespace.
-    pub(super) fn new(scope: Scope, known: Option<Arc<Known>>) -> Ticket {
-        Ticket { scope, known, state: Mutex::default() }
+    pub(super) fn new(scope: CommandScope, known: Option<Arc<InspectedNamespace>>) -> CommandTicket {
+        CommandTicket { scope, known, state: Mutex::default() }
     }
 
     /// Returns the scope of the command.
-    pub(super) fn scope(&self) -> Scope {
+    pub(super) fn scope(&self) -> CommandScope {
         self.scope
     }
 
@@ -455,7 +459,7 @@ impl Ticket {
     }
 
     /// Lists the command as abandoned, unless it has ended.
-    fn list(self: &Arc<Ticket>, given_up: &Arc<GivenUp>) {
+    fn list(self: &Arc<CommandTicket>, given_up: &Arc<AbandonedCommands>) {
         let mut state = lock(&self.state);
         if !state.settled && state.listed.is_none() {
             given_up.add(self.clone());
@@ -464,7 +468,7 @@ impl Ticket {
     }
 
     /// Completes the future. Returns the list of abandoned commands that contains the ticket.
-    fn settle(&self, result: Result<Completion, CommandError>, payload: Payload) -> Option<Arc<GivenUp>> {
+    fn settle(&self, result: Result<Completion, CommandError>, payload: CommandData) -> Option<Arc<AbandonedCommands>> {
         let (waker, listed) = {
             let mut state = lock(&self.state);
             if state.settled {
@@ -481,9 +485,9 @@ impl Ticket {
     }
 }
 
-impl Owed {
+impl OwnedTicket {
     /// Returns the scope of the command.
-    pub(super) fn scope(&self) -> Scope {
+    pub(super) fn scope(&self) -> CommandScope {
         self.0.scope
     }
 
@@ -503,22 +507,22 @@ impl Owed {
     }
 
     /// Returns whether this is `ticket`.
-    pub(super) fn is(&self, ticket: &Arc<Ticket>) -> bool {
+    pub(super) fn is(&self, ticket: &Arc<CommandTicket>) -> bool {
         Arc::ptr_eq(&self.0, ticket)
     }
 
     /// Completes the command, which cannot be executed any more. Held commands that waited for it are queued.
-    pub(super) fn settle(self, result: Result<Completion, CommandError>, payload: Payload) {
+    pub(super) fn settle(self, result: Result<Completion, CommandError>, payload: CommandData) {
         if let Some(given_up) = self.0.settle(result, payload) {
             given_up.remove(&self.0);
         }
     }
 }
 
-impl Drop for Owed {
+impl Drop for OwnedTicket {
     fn drop(&mut self) {
         // The loss of a task ends the host, so commands held for this one must not be sent.
-        let _listed = self.0.settle(Err(CommandError::Lost(HostError::TaskLost)), Payload::None);
+        let _listed = self.0.settle(Err(CommandError::Lost(HostError::TaskLost)), CommandData::None);
     }
 }
 

@@ -3,10 +3,10 @@
 use super::Offload;
 use super::connector::Connector;
 use super::error::{HostError, Unsuitable};
-use super::offloading::Offloading;
+use super::offloading::ReceiveOffload;
 use crate::asking::SharedCounters;
-use crate::core::queue::{Finished, Payload, Queue, QueueConfig, QueueError, Submission};
-use crate::sending::Sending;
+use crate::core::queue::{CommandData, FinishedCommand, Queue, QueueConfig, QueueError, Submission};
+use crate::sending::PduSender;
 use crate::wire::Command;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
@@ -16,8 +16,8 @@ use offload_base::{Alarm, Instant, Timers, time};
 use std::io;
 use std::sync::Arc;
 
-pub(super) struct Link {
-    below: Below,
+pub(super) struct QueueLink {
+    below: OffloadStream,
     pub(super) queue: Queue,
     timers: Arc<dyn Timers>,
     alarm: Box<dyn Alarm>,
@@ -25,33 +25,33 @@ pub(super) struct Link {
 }
 
 /// A stream with its device contexts. Dropping it releases the contexts.
-struct Below {
+struct OffloadStream {
     stream: Box<dyn SegmentStream>,
-    offload: Offloading,
-    sending: Sending,
+    offload: ReceiveOffload,
+    sending: PduSender,
 }
 
-impl Below {
+impl OffloadStream {
     fn end_offload(&mut self) {
         self.offload.end(&mut *self.stream);
         self.sending.end(&mut *self.stream);
     }
 }
 
-impl Drop for Below {
+impl Drop for OffloadStream {
     fn drop(&mut self) {
         self.end_offload();
     }
 }
 
-impl Link {
+impl QueueLink {
     /// Opens a stream and the NVMe/TCP connection on it.
     pub(super) async fn open(
         connector: &dyn Connector,
         timers: &Arc<dyn Timers>,
         config: QueueConfig,
         timeout: Duration,
-    ) -> Result<Link, HostError> {
+    ) -> Result<QueueLink, HostError> {
         let mut connecting = connector.connect();
         let mut alarm = timers.alarm();
         let deadline = timers.now() + timeout;
@@ -61,8 +61,8 @@ impl Link {
         })
         .await?;
         let queue = Queue::new(timers.now(), config);
-        let below = Below { stream, offload: Offloading::default(), sending: Sending::default() };
-        let mut link = Link { below, queue, timers: timers.clone(), alarm, room: 0 };
+        let below = OffloadStream { stream, offload: ReceiveOffload::default(), sending: PduSender::default() };
+        let mut link = QueueLink { below, queue, timers: timers.clone(), alarm, room: 0 };
         link.until(|queue| queue.is_open().then_some(())).await?;
         Ok(link)
     }
@@ -72,8 +72,8 @@ impl Link {
         &mut self,
         name: &'static str,
         command: Command,
-        payload: Payload,
-    ) -> Result<Finished, HostError> {
+        payload: CommandData,
+    ) -> Result<FinishedCommand, HostError> {
         self.execute_among(name, command, payload, drop).await
     }
 
@@ -82,9 +82,9 @@ impl Link {
         &mut self,
         name: &'static str,
         command: Command,
-        payload: Payload,
-        mut settle: impl FnMut(Finished),
-    ) -> Result<Finished, HostError> {
+        payload: CommandData,
+        mut settle: impl FnMut(FinishedCommand),
+    ) -> Result<FinishedCommand, HostError> {
         let submission = Submission { command, payload };
         let now = self.timers.now();
         let Ok(id) = self.queue.submit(now, submission) else {
@@ -112,7 +112,7 @@ impl Link {
     /// Performs one round of work. Returns false if there was nothing to do. The task is also woken at `also`.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, also: Option<Instant>) -> Result<bool, HostError> {
         self.queue.handle_timeout(self.timers.now());
-        let Below { stream, offload, sending } = &mut self.below;
+        let OffloadStream { stream, offload, sending } = &mut self.below;
         let mut progress = offload.poll(cx, &mut **stream, &mut self.queue, sending);
         self.queue.poll_home(cx.waker());
         for _ in 0..SEGMENTS {
@@ -134,11 +134,11 @@ impl Link {
                 None => self.queue.handle_end(),
             }
         }
-        let Below { stream, offload, sending } = &mut self.below;
+        let OffloadStream { stream, offload, sending } = &mut self.below;
         // Buffers must be with the device before the command that reads into them is sent.
         offload.carry_out(&mut **stream, &mut self.queue, sending.keys());
         progress |= self.transmit(cx)?;
-        let Below { stream, sending, .. } = &mut self.below;
+        let OffloadStream { stream, sending, .. } = &mut self.below;
         sending.poll_arrived(cx, &mut **stream);
         if let Some(error) = self.queue.error() {
             return Err(error.clone().into());

@@ -11,9 +11,9 @@
 //! NVM Express Base Specification 2.0, 5.17.2.1 and 5.17.2.3. A controller that cannot describe one namespace does not
 //! delay the others. After [`path_wait`](super::HostConfig::path_wait), the namespace counts as gone.
 
-use super::known::{Known, NAMESPACE, NAMESPACE_DESCRIPTORS, has_descriptors};
+use super::known::{InspectedNamespace, NAMESPACE, NAMESPACE_DESCRIPTORS, has_descriptors};
 use super::serving::pause;
-use crate::core::queue::{Buffer, Finished, Payload, Queue, Submission};
+use crate::core::queue::{Buffer, CommandData, FinishedCommand, Queue, Submission};
 use crate::wire::{NamespaceData, NamespaceIds, Status, commands, identify};
 use core::time::Duration;
 use offload_base::Instant;
@@ -22,19 +22,19 @@ use std::sync::Arc;
 
 /// Namespaces in doubt, and the inspection in progress.
 #[derive(Debug)]
-pub(super) struct Looking {
+pub(super) struct NamespaceInspections {
     has_descriptors: bool,
     patience: Duration,
     /// Namespaces in doubt because of an event whose log page has not been read.
-    unnamed: Vec<Arc<Known>>,
-    in_doubt: VecDeque<Doubt>,
-    look: Option<Look>,
+    unnamed: Vec<Arc<InspectedNamespace>>,
+    in_doubt: VecDeque<NamespaceDoubt>,
+    look: Option<OngoingInspection>,
 }
 
 /// A namespace to inspect.
 #[derive(Debug)]
-struct Doubt {
-    known: Arc<Known>,
+struct NamespaceDoubt {
+    known: Arc<InspectedNamespace>,
     /// Whether an event has named it.
     is_told: bool,
     /// Earliest time of the inspection.
@@ -45,8 +45,8 @@ struct Doubt {
 
 /// The inspection in progress.
 #[derive(Debug)]
-struct Look {
-    doubt: Doubt,
+struct OngoingInspection {
+    doubt: NamespaceDoubt,
     /// The Identify Namespace data, once read.
     page: Option<Vec<u8>>,
     /// Identifier of the outstanding command.
@@ -57,24 +57,30 @@ struct Look {
 
 /// Result of an inspection.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct InspectionResult {
     /// The namespace before.
-    pub(super) known: Arc<Known>,
+    pub(super) known: Arc<InspectedNamespace>,
     /// The namespace now. `None` if it does not exist or cannot be used.
     pub(super) now: Option<(NamespaceData, NamespaceIds)>,
     /// Whether an event has reported the change.
     pub(super) is_told: bool,
 }
 
-impl Looking {
+impl NamespaceInspections {
     /// Creates the inspection of all `known` namespaces after a connect to a controller of `version`.
-    pub(super) fn new(version: u32, patience: Duration, known: Vec<Arc<Known>>) -> Looking {
-        let in_doubt = known.into_iter().map(|known| Doubt::new(known, false)).collect();
-        Looking { has_descriptors: has_descriptors(version), patience, unnamed: Vec::new(), in_doubt, look: None }
+    pub(super) fn new(version: u32, patience: Duration, known: Vec<Arc<InspectedNamespace>>) -> NamespaceInspections {
+        let in_doubt = known.into_iter().map(|known| NamespaceDoubt::new(known, false)).collect();
+        NamespaceInspections {
+            has_descriptors: has_descriptors(version),
+            patience,
+            unnamed: Vec::new(),
+            in_doubt,
+            look: None,
+        }
     }
 
     /// Puts `known` in doubt: an event reported changes, and its log page with the identifiers is not read yet.
-    pub(super) fn doubt(&mut self, known: Vec<Arc<Known>>) {
+    pub(super) fn doubt(&mut self, known: Vec<Arc<InspectedNamespace>>) {
         self.unnamed = known;
         if let Some(look) = &mut self.look {
             look.is_stale = true;
@@ -89,7 +95,7 @@ impl Looking {
             let look = self.look.as_mut().map(|look| &mut look.doubt);
             match self.in_doubt.iter_mut().chain(look).find(|doubt| doubt.known.is_one_with(&known)) {
                 Some(doubt) => doubt.is_told |= is_named,
-                None if is_named => self.in_doubt.push_back(Doubt::new(known, true)),
+                None if is_named => self.in_doubt.push_back(NamespaceDoubt::new(known, true)),
                 None => known.trust(),
             }
         }
@@ -112,14 +118,14 @@ impl Looking {
             self.in_doubt.retain(|doubt| !doubt.known.is_gone());
             let next = self.in_doubt.iter().position(|doubt| doubt.due <= now);
             let doubt = next.and_then(|next| self.in_doubt.remove(next));
-            self.look = doubt.map(|doubt| Look { doubt, page: None, asked: None, is_stale: false });
+            self.look = doubt.map(|doubt| OngoingInspection { doubt, page: None, asked: None, is_stale: false });
         }
         if let Some(look) = &mut self.look
             && look.asked.is_none()
         {
             let cns = if look.page.is_none() { NAMESPACE } else { NAMESPACE_DESCRIPTORS };
             let command = commands::identify(cns, look.doubt.known.id);
-            let payload = Payload::Read(Buffer::zeroed(identify::LEN));
+            let payload = CommandData::Read(Buffer::zeroed(identify::LEN));
             look.asked = queue.submit(now, Submission { command, payload }).ok();
         }
     }
@@ -129,12 +135,16 @@ impl Looking {
     /// # Errors
     /// Returns a command of others unchanged.
     #[expect(clippy::result_large_err, reason = "the error is the end of a command, which moves by value either way")]
-    pub(super) fn finish(&mut self, now: Instant, finished: Finished) -> Result<Option<Found>, Finished> {
+    pub(super) fn finish(
+        &mut self,
+        now: Instant,
+        finished: FinishedCommand,
+    ) -> Result<Option<InspectionResult>, FinishedCommand> {
         let Some(mut look) = self.look.take_if(|look| look.asked == Some(finished.id)) else { return Err(finished) };
         look.asked = None;
         let status = finished.completion.status;
         let answer = match finished.submission.payload {
-            Payload::Read(buffer) if status.is_success() => buffer.to_vec(),
+            CommandData::Read(buffer) if status.is_success() => buffer.to_vec(),
             // The namespace does not exist, or the controller does not support this structure.
             _ if status.do_not_retry() || status.is_same_as(Status::INVALID_NAMESPACE) => Vec::new(),
             _ => return Ok(self.put_off(now, look.doubt)),
@@ -155,24 +165,24 @@ impl Looking {
             Some(namespace) => (namespace, answer),
         };
         let now = NamespaceData::parse(&namespace).map(|data| (data, NamespaceIds::parse(&namespace, &descriptors)));
-        Ok(Some(Found { known: look.doubt.known, now, is_told: look.doubt.is_told }))
+        Ok(Some(InspectionResult { known: look.doubt.known, now, is_told: look.doubt.is_told }))
     }
 
     /// Tries again later. After too long, the namespace counts as gone.
-    fn put_off(&mut self, now: Instant, mut doubt: Doubt) -> Option<Found> {
+    fn put_off(&mut self, now: Instant, mut doubt: NamespaceDoubt) -> Option<InspectionResult> {
         let (since, times) = doubt.unanswered.unwrap_or((now, 0));
         doubt.unanswered = Some((since, times.saturating_add(1)));
         doubt.due = now + pause(times);
         if doubt.due > since + self.patience {
-            return Some(Found { known: doubt.known, now: None, is_told: doubt.is_told });
+            return Some(InspectionResult { known: doubt.known, now: None, is_told: doubt.is_told });
         }
         self.in_doubt.push_back(doubt);
         None
     }
 }
 
-impl Doubt {
-    fn new(known: Arc<Known>, is_told: bool) -> Doubt {
-        Doubt { known, is_told, due: Instant::ZERO, unanswered: None }
+impl NamespaceDoubt {
+    fn new(known: Arc<InspectedNamespace>, is_told: bool) -> NamespaceDoubt {
+        NamespaceDoubt { known, is_told, due: Instant::ZERO, unanswered: None }
     }
 }

@@ -35,16 +35,16 @@ mod scope;
 mod serving;
 mod session;
 
-pub use connector::{Connecting, Connector};
+pub use connector::{ConnectFuture, Connector};
 pub use discover::discover;
 pub use disk::Disk;
-pub use error::{CommandError, Failed, HostError, Unsuitable};
+pub use error::{CommandError, HostError, ReadError, Unsuitable};
 pub use events::HostEvent;
 pub use identity::HostIdentity;
-pub use lane::{Done, Read};
-pub use session::Task;
+pub use lane::{CommandFuture, ReadFuture};
+pub use session::HostTask;
 
-pub use crate::core::queue::{Buffer, Payload, Submission};
+pub use crate::core::queue::{Buffer, CommandData, Submission};
 pub use crate::volume::KeyedVolume;
 
 use crate::asking::{OffloadCounters, SharedCounters};
@@ -57,11 +57,11 @@ use core::future::poll_fn;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 use core::time::Duration;
-use given_up::GivenUp;
-use known::{Known, NAMESPACE, NAMESPACE_DESCRIPTORS};
-use lane::{Lane, Pending, Ticket};
+use given_up::AbandonedCommands;
+use known::{InspectedNamespace, NAMESPACE, NAMESPACE_DESCRIPTORS};
+use lane::{CommandLane, CommandTicket, PendingCommand};
 use offload_base::{Instant, Timers};
-use scope::Scope;
+use scope::CommandScope;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -167,7 +167,7 @@ pub enum Offload {
 ///     identity: HostIdentity,
 ///     connector: impl Connector + 'static,
 ///     timers: Arc<dyn Timers>,
-///     spawn: impl Fn(nvme_tcp::host::Task),
+///     spawn: impl Fn(nvme_tcp::host::HostTask),
 /// ) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
 ///     let (host, tasks) = Host::new(connector, timers, HostConfig::new("nqn.2026-01.example:disk", identity));
 ///     tasks.into_iter().for_each(spawn);
@@ -179,7 +179,7 @@ pub enum Offload {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Host {
-    handle: Arc<Handle>,
+    handle: Arc<HostHandle>,
 }
 
 /// Counters of a host.
@@ -205,29 +205,29 @@ pub struct HostStats {
 }
 
 /// Ends the host when the last [`Host`] is dropped.
-struct Handle {
-    shared: Arc<Shared>,
+struct HostHandle {
+    shared: Arc<HostShared>,
 }
 
 /// State shared by hosts and tasks.
-struct Shared {
+struct HostShared {
     config: HostConfig,
     connector: Box<dyn Connector>,
     timers: Arc<dyn Timers>,
     /// Lanes of the admin queue and of the I/O queues, in this order.
-    lanes: Vec<Arc<Lane>>,
+    lanes: Vec<Arc<CommandLane>>,
     /// Number of I/O queues in use, and a counter that selects the next queue.
     queues: AtomicUsize,
     turn: AtomicUsize,
-    given_up: Arc<GivenUp>,
+    given_up: Arc<AbandonedCommands>,
     offloads: SharedCounters,
-    central: Mutex<Central>,
+    central: Mutex<HostState>,
     /// Parent span of the host's log events.
     span: tracing::Span,
 }
 
 #[derive(Default)]
-struct Central {
+struct HostState {
     /// Number of the current attempt to connect.
     generation: u64,
     association: Option<Arc<Association>>,
@@ -249,10 +249,10 @@ struct Central {
     ended: Option<HostError>,
     waiting: Vec<Waker>,
     /// Inspected namespaces by identifier.
-    known: BTreeMap<u32, Arc<Known>>,
+    known: BTreeMap<u32, Arc<InspectedNamespace>>,
     /// Number of times all namespaces were put in doubt.
     doubts: u64,
-    untold: events::Untold,
+    untold: events::StoredEvents,
     stats: HostStats,
 }
 
@@ -327,13 +327,17 @@ impl HostConfig {
 impl Host {
     /// Creates a host, and one task for each queue, which the caller must spawn. If a task is dropped or panics, the
     /// host ends with [`HostError::TaskLost`].
-    pub fn new(connector: impl Connector + 'static, timers: Arc<dyn Timers>, config: HostConfig) -> (Host, Vec<Task>) {
+    pub fn new(
+        connector: impl Connector + 'static,
+        timers: Arc<dyn Timers>,
+        config: HostConfig,
+    ) -> (Host, Vec<HostTask>) {
         let config = HostConfig { queues: config.queues.max(1), ..config };
-        let given_up = Arc::<GivenUp>::default();
+        let given_up = Arc::<AbandonedCommands>::default();
         // The first lane belongs to the admin queue.
-        let lanes = (0..=usize::from(config.queues)).map(|_| Arc::new(Lane::new(given_up.clone()))).collect();
+        let lanes = (0..=usize::from(config.queues)).map(|_| Arc::new(CommandLane::new(given_up.clone()))).collect();
         let span = tracing::debug_span!("nvme_host", subsystem = config.subsystem);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(HostShared {
             span,
             config,
             connector: Box::new(connector),
@@ -346,7 +350,7 @@ impl Host {
             central: Mutex::default(),
         });
         let tasks = session::tasks(&shared);
-        (Host { handle: Arc::new(Handle { shared }) }, tasks)
+        (Host { handle: Arc::new(HostHandle { shared }) }, tasks)
     }
 
     /// Waits until all queues are connected.
@@ -464,7 +468,7 @@ impl Host {
                 },
                 before => {
                     before.into_iter().for_each(|before| before.take_away());
-                    Arc::new(Known::new(namespace, data, ids))
+                    Arc::new(InspectedNamespace::new(namespace, data, ids))
                 }
             };
             central.known.insert(namespace, known.clone());
@@ -479,14 +483,14 @@ impl Host {
     /// Submits a command to the admin queue, with `data`. After the loss of a connection, commands known to change
     /// nothing, or to have the same effect when repeated (Set Features), are sent again. Others end with
     /// [`CommandError::Uncertain`].
-    pub fn admin(&self, command: Command, data: impl IntoIterator<Item = Bytes>) -> Done {
-        Done(self.submit_admin(command, write_payload(data)))
+    pub fn admin(&self, command: Command, data: impl IntoIterator<Item = Bytes>) -> CommandFuture {
+        CommandFuture(self.submit_admin(command, write_payload(data)))
     }
 
     /// Submits a command to the admin queue that reads into `buffer`. The rules of [`Host::admin`] apply to its
     /// resubmission.
-    pub fn admin_read(&self, command: Command, buffer: Buffer) -> Read {
-        Read(self.submit_admin(command, Payload::Read(buffer)))
+    pub fn admin_read(&self, command: Command, buffer: Buffer) -> ReadFuture {
+        ReadFuture(self.submit_admin(command, CommandData::Read(buffer)))
     }
 
     /// Submits a command to an I/O queue, with `data`. If the status allows a retry, or after the loss of a connection,
@@ -494,18 +498,18 @@ impl Host {
     /// Write Uncorrectable and Dataset Management on a namespace that was inspected by [`Host::disk`]. Other commands,
     /// for example reservations, Copy or Zone Append, are sent once, and end with [`CommandError::Uncertain`] if the
     /// connection is lost.
-    pub fn io(&self, command: Command, data: impl IntoIterator<Item = Bytes>) -> Done {
-        Done(self.submit_io(command, write_payload(data), self.known(command.namespace())))
+    pub fn io(&self, command: Command, data: impl IntoIterator<Item = Bytes>) -> CommandFuture {
+        CommandFuture(self.submit_io(command, write_payload(data), self.known(command.namespace())))
     }
 
     /// Submits a command to an I/O queue that reads into `buffer`. The rules of [`Host::io`] apply to its resubmission.
-    pub fn io_read(&self, command: Command, buffer: Buffer) -> Read {
-        Read(self.submit_io(command, Payload::Read(buffer), self.known(command.namespace())))
+    pub fn io_read(&self, command: Command, buffer: Buffer) -> ReadFuture {
+        ReadFuture(self.submit_io(command, CommandData::Read(buffer), self.known(command.namespace())))
     }
 
     /// Shuts the controller down and ends the connection. Running commands fail.
     pub async fn close(&self) {
-        self.handle.shared.lanes[0].tell(lane::News::End);
+        self.handle.shared.lanes[0].tell(lane::LaneInstruction::End);
         poll_fn(|cx| {
             let mut central = lock(&self.handle.shared.central);
             if central.ended.is_some() {
@@ -528,7 +532,7 @@ impl Host {
             true => match read(NAMESPACE_DESCRIPTORS).await {
                 Ok(buffer) => buffer.to_vec(),
                 // Descriptors are optional.
-                Err(Failed { error: CommandError::Status(status), .. }) if status.do_not_retry() => Vec::new(),
+                Err(ReadError { error: CommandError::Status(status), .. }) if status.do_not_retry() => Vec::new(),
                 Err(failed) => return Err(failed.error),
             },
             false => Vec::new(),
@@ -536,17 +540,22 @@ impl Host {
         Ok((data, NamespaceIds::parse(&page, &descriptors)))
     }
 
-    fn submit_admin(&self, command: Command, payload: Payload) -> Pending {
-        let ticket = Ticket::new(Scope::of_admin(&command), None);
+    fn submit_admin(&self, command: Command, payload: CommandData) -> PendingCommand {
+        let ticket = CommandTicket::new(CommandScope::of_admin(&command), None);
         self.handle.shared.lanes[0].submit(Submission { command, payload }, ticket)
     }
 
-    fn submit_io(&self, command: Command, payload: Payload, known: Option<Arc<Known>>) -> Pending {
-        let ticket = Ticket::new(Scope::of_io(&command, &payload), known);
+    fn submit_io(
+        &self,
+        command: Command,
+        payload: CommandData,
+        known: Option<Arc<InspectedNamespace>>,
+    ) -> PendingCommand {
+        let ticket = CommandTicket::new(CommandScope::of_io(&command, &payload), known);
         self.handle.shared.lanes[self.next_lane()].submit(Submission { command, payload }, ticket)
     }
 
-    fn known(&self, namespace: u32) -> Option<Arc<Known>> {
+    fn known(&self, namespace: u32) -> Option<Arc<InspectedNamespace>> {
         lock(&self.handle.shared.central).known.get(&namespace).cloned()
     }
 
@@ -558,16 +567,17 @@ impl Host {
     }
 }
 
-impl Central {
+impl HostState {
     fn is_live(&self) -> bool {
         self.association.as_ref().is_some_and(|association| association.queues == self.connected)
     }
 
     /// Puts all namespaces in doubt, and returns them.
-    fn doubt(&mut self) -> Vec<Arc<Known>> {
+    fn doubt(&mut self) -> Vec<Arc<InspectedNamespace>> {
         self.doubts += 1;
         // A namespace that is gone stays gone, so it needs no inspection.
-        let known: Vec<Arc<Known>> = self.known.values().filter(|known| !known.is_gone()).cloned().collect();
+        let known: Vec<Arc<InspectedNamespace>> =
+            self.known.values().filter(|known| !known.is_gone()).cloned().collect();
         known.iter().for_each(|known| known.doubt());
         known
     }
@@ -578,15 +588,15 @@ impl Central {
     }
 }
 
-impl Drop for Handle {
+impl Drop for HostHandle {
     fn drop(&mut self) {
-        self.shared.lanes[0].tell(lane::News::End);
+        self.shared.lanes[0].tell(lane::LaneInstruction::End);
     }
 }
 
-impl core::fmt::Debug for Handle {
+impl core::fmt::Debug for HostHandle {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Handle").field("config", &self.shared.config).finish_non_exhaustive()
+        f.debug_struct("HostHandle").field("config", &self.shared.config).finish_non_exhaustive()
     }
 }
 
@@ -597,13 +607,13 @@ fn wait(waiting: &mut Vec<Waker>, waker: &Waker) {
     }
 }
 
-fn write_payload(data: impl IntoIterator<Item = Bytes>) -> Payload {
+fn write_payload(data: impl IntoIterator<Item = Bytes>) -> CommandData {
     let pieces: Pieces = data.into_iter().filter(|piece| !piece.is_empty()).collect();
-    if pieces.is_empty() { Payload::None } else { Payload::Write(pieces) }
+    if pieces.is_empty() { CommandData::None } else { CommandData::Write(pieces) }
 }
 
 /// Result of a command, with its payload.
-type Outcome = (Result<Completion, CommandError>, Payload);
+type CommandOutcome = (Result<Completion, CommandError>, CommandData);
 
 /// CNS of the active namespace list.
 const ACTIVE_NAMESPACES: u8 = 0x02;

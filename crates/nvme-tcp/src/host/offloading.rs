@@ -7,9 +7,9 @@
 //! again.
 
 use super::Offload;
-use crate::asking::{Asking, SharedCounters};
-use crate::core::queue::{Order, Queue};
-use crate::sending::Sending;
+use crate::asking::{ContextRequest, SharedCounters};
+use crate::core::queue::{DeviceOrder, Queue};
+use crate::sending::PduSender;
 use crate::volume::NamedKeys;
 use core::task::{Context, Poll};
 use offload_api::{
@@ -23,9 +23,9 @@ const EMULATED: Handle = Handle { index: Handle::indices(engines::NVME_TCP, 1).s
 
 /// The receive context of one queue.
 #[derive(Debug, Default)]
-pub(super) struct Offloading {
+pub(super) struct ReceiveOffload {
     wanted: Offload,
-    asking: Asking,
+    asking: ContextRequest,
     handle: Option<Handle>,
     limits: Option<NvmeTcpLimits>,
     /// Whether the device may decrypt data. It must not if software has to compute digests of the encrypted data.
@@ -34,9 +34,9 @@ pub(super) struct Offloading {
     question: Option<Seq>,
 }
 
-impl Offloading {
+impl ReceiveOffload {
     pub(super) fn want(&mut self, offload: Offload, counters: &SharedCounters) {
-        (self.wanted, self.asking) = (offload, Asking::new(counters));
+        (self.wanted, self.asking) = (offload, ContextRequest::new(counters));
         if offload.asks_a_device() {
             self.asking.begin();
         }
@@ -48,7 +48,7 @@ impl Offloading {
         cx: &mut Context<'_>,
         stream: &mut dyn SegmentStream,
         queue: &mut Queue,
-        sending: &mut Sending,
+        sending: &mut PduSender,
     ) -> bool {
         if self.handle.is_none() && !self.asking.waits() && !sending.watches_device() {
             return false;
@@ -110,7 +110,7 @@ impl Offloading {
             let Some(handle) = self.handle else { continue };
             let settles = self.settles;
             with_device(stream, |device| match order {
-                Order::Place { command, buffer, volume } => {
+                DeviceOrder::Place { command, buffer, volume } => {
                     // Without the device's digest check, software needs the ciphertext, so the device must not decrypt.
                     let key = volume.filter(|_| settles).and_then(|(volume, unit)| Some((keys.of(&volume)?, unit)));
                     match key {
@@ -121,7 +121,7 @@ impl Offloading {
                         None => device.place(handle, command, buffer),
                     }
                 }
-                Order::Release { command } => device.release(handle, command),
+                DeviceOrder::Release { command } => device.release(handle, command),
             });
         }
     }

@@ -3,13 +3,13 @@
 //! NVM Express Base Specification 2.0, 5 and 7; NVM Command Set Specification 1.0, 3. A command unknown here may have
 //! any effect.
 
-use crate::core::queue::Payload;
+use crate::core::queue::CommandData;
 use crate::wire::{AdminOpcode, Command, FabricsType, IoOpcode, u32_at, u64_at};
 use bytes::Bytes;
 
 /// The effect of a command and the objects it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Scope {
+pub(super) struct CommandScope {
     pub(super) effect: Effect,
     pub(super) reach: Reach,
 }
@@ -43,12 +43,12 @@ pub(super) enum Reach {
     Everything,
 }
 
-impl Scope {
+impl CommandScope {
     /// The scope of a command that is never sent.
-    pub(super) const NOTHING: Scope = Scope { effect: Effect::None, reach: Reach::Nothing };
+    pub(super) const NOTHING: CommandScope = CommandScope { effect: Effect::None, reach: Reach::Nothing };
 
     /// Returns the scope of an I/O command.
-    pub(super) fn of_io(command: &Command, payload: &Payload) -> Scope {
+    pub(super) fn of_io(command: &Command, payload: &CommandData) -> CommandScope {
         let namespace = command.namespace();
         let first = command.u64(10);
         // NLB is a 0's based number.
@@ -70,11 +70,11 @@ impl Scope {
             // Copy names blocks of other namespaces, and vendor commands may concern anything.
             None => (Effect::Once, Reach::Everything),
         };
-        Scope { effect, reach }
+        CommandScope { effect, reach }
     }
 
     /// Returns the scope of an admin command.
-    pub(super) fn of_admin(command: &Command) -> Scope {
+    pub(super) fn of_admin(command: &Command) -> CommandScope {
         let (effect, reach) = match AdminOpcode::from_u8(command.opcode()) {
             Some(AdminOpcode::GetLogPage | AdminOpcode::Identify | AdminOpcode::GetFeatures) => {
                 (Effect::None, Reach::Settings)
@@ -88,7 +88,7 @@ impl Scope {
             Some(AdminOpcode::Abort) => (Effect::Once, Reach::Nothing),
             Some(AdminOpcode::Fabrics) | None => (Effect::Once, Reach::Everything),
         };
-        Scope { effect, reach }
+        CommandScope { effect, reach }
     }
 
     /// Returns whether the command may change anything.
@@ -121,8 +121,8 @@ impl Reach {
 }
 
 /// Returns the range from the first to the last block of all ranges of a Dataset Management command.
-fn hull(command: &Command, payload: &Payload) -> Option<(u64, u64)> {
-    let Payload::Write(pieces) = payload else { return None };
+fn hull(command: &Command, payload: &CommandData) -> Option<(u64, u64)> {
+    let CommandData::Write(pieces) = payload else { return None };
     let ranges = (command.u32(10) & 0xff) as usize + 1;
     let data = match &pieces[..] {
         [piece] => piece.clone(),
@@ -151,7 +151,8 @@ mod tests {
 
     #[test]
     fn only_known_idempotent_commands_are_repeatable() {
-        let io = |opcode: u8| Scope::of_io(&Command::new(opcode, 0).with_namespace(1), &Payload::None).effect;
+        let io =
+            |opcode: u8| CommandScope::of_io(&Command::new(opcode, 0).with_namespace(1), &CommandData::None).effect;
         for opcode in 0..=u8::MAX {
             let expected = match opcode {
                 0x00 | 0x02 | 0x05 | 0x0c | 0x0e => Effect::None,
@@ -168,34 +169,34 @@ mod tests {
                 // Namespace Management, Format, Firmware, Abort, Property Set ..
                 _ => Effect::Once,
             };
-            assert_eq!(Scope::of_admin(&Command::new(opcode, 0)).effect, expected, "admin opcode {opcode:#x}");
+            assert_eq!(CommandScope::of_admin(&Command::new(opcode, 0)).effect, expected, "admin opcode {opcode:#x}");
         }
-        assert_eq!(Scope::of_admin(&commands::property_get(property::CSTS, false)).effect, Effect::None);
+        assert_eq!(CommandScope::of_admin(&commands::property_get(property::CSTS, false)).effect, Effect::None);
         let fused = Command::new(IoOpcode::Write as u8, 0).with_u32(0, 0x01 | 0b10 << 8);
-        assert_eq!(Scope::of_io(&fused, &Payload::None).effect, Effect::Once);
+        assert_eq!(CommandScope::of_io(&fused, &CommandData::None).effect, Effect::Once);
     }
 
     #[test]
     fn commands_reach_the_blocks_they_name() {
         let write = commands::range(IoOpcode::Write, 3, 100, 8);
-        assert_eq!(Scope::of_io(&write, &Payload::None).reach, blocks(3, 100, 108));
+        assert_eq!(CommandScope::of_io(&write, &CommandData::None).reach, blocks(3, 100, 108));
         let last = commands::range(IoOpcode::Write, 3, u64::MAX, 65_536);
-        assert_eq!(Scope::of_io(&last, &Payload::None).reach, blocks(3, u64::MAX, u64::MAX));
+        assert_eq!(CommandScope::of_io(&last, &CommandData::None).reach, blocks(3, u64::MAX, u64::MAX));
         let (deallocate, ranges) = commands::deallocate(3, &[(50, 2), (7, 3), (20, 1)]);
         for cut in [0, 5, 16, 40] {
             let pieces = [Bytes::copy_from_slice(&ranges[..cut]), Bytes::copy_from_slice(&ranges[cut..])];
-            let payload = Payload::Write(pieces.into_iter().collect());
-            assert_eq!(Scope::of_io(&deallocate, &payload).reach, blocks(3, 7, 52));
+            let payload = CommandData::Write(pieces.into_iter().collect());
+            assert_eq!(CommandScope::of_io(&deallocate, &payload).reach, blocks(3, 7, 52));
         }
-        let short = Payload::Write([Bytes::copy_from_slice(&ranges[1..])].into_iter().collect());
+        let short = CommandData::Write([Bytes::copy_from_slice(&ranges[1..])].into_iter().collect());
         assert_eq!(
-            Scope::of_io(&deallocate, &short).reach,
+            CommandScope::of_io(&deallocate, &short).reach,
             blocks(3, 0, u64::MAX),
             "incomplete ranges may name any block"
         );
         for opcode in [0x19, 0x80] {
             let unknown = Command::new(opcode, 0).with_namespace(3);
-            assert_eq!(Scope::of_io(&unknown, &Payload::None).reach, Reach::Everything);
+            assert_eq!(CommandScope::of_io(&unknown, &CommandData::None).reach, Reach::Everything);
         }
     }
 

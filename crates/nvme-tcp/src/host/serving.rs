@@ -1,15 +1,17 @@
 //! The work of one queue: sends commands of its lane and completes them.
 
-use super::Shared;
+use super::HostShared;
 use super::disk::NO_BLOCKS;
 use super::error::{CommandError, HostError};
-use super::events::{Events, Heard, HostEvent};
-use super::lane::{Entry, Lane, Mail, News, Owed, Passing, Ticket, Tries};
-use super::link::Link;
+use super::events::{EventResult, EventState, HostEvent};
+use super::lane::{
+    CommandLane, CommandTicket, LaneEntry, LaneInstruction, LaneWork, OwnedTicket, RetryCounts, TemporaryFailure,
+};
+use super::link::QueueLink;
 use super::lock;
-use super::looking::Looking;
+use super::looking::NamespaceInspections;
 use super::scope::Effect;
-use crate::core::queue::{Abandoned, Finished, Payload, QueueError, Submission, SubmitError};
+use crate::core::queue::{AbandonResult, CommandData, FinishedCommand, QueueError, Submission, SubmitError};
 use crate::wire::{Command, Status, commands};
 use core::future::poll_fn;
 use core::task::{Context, Poll};
@@ -20,7 +22,7 @@ use std::sync::Arc;
 
 /// Reason why the service of a queue ended.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum ServiceEnd {
     /// The host is to be closed.
     Wanted,
     /// All connections of this controller are given up.
@@ -31,49 +33,56 @@ pub(super) enum Ended {
 
 /// Duties of a queue beside the commands of its lane.
 #[derive(Debug, Default)]
-pub(super) struct Upkeep {
+pub(super) struct QueueDuties {
     /// Interval of Keep Alive commands, if any.
     pub(super) keep_alive: Option<Duration>,
     /// Whether to request events.
     pub(super) events: bool,
     /// Inspections of namespaces, if any.
-    pub(super) looking: Option<Looking>,
+    pub(super) looking: Option<NamespaceInspections>,
 }
 
 /// Serves lane `number` on `link` until the connection ends. If the queue fails, the controller is lost with it.
 /// Unfinished commands return to the lane.
-pub(super) async fn serve(shared: &Shared, number: usize, generation: u64, mut link: Link, upkeep: Upkeep) -> Ended {
+pub(super) async fn serve(
+    shared: &HostShared,
+    number: usize,
+    generation: u64,
+    mut link: QueueLink,
+    upkeep: QueueDuties,
+) -> ServiceEnd {
     let lane = &shared.lanes[number];
-    let mut serving = Serving {
+    let mut serving = QueueService {
         shared,
         lane,
         generation,
         may_retry: number > 0,
         jobs: BTreeMap::new(),
-        keep_alive: upkeep.keep_alive.map(|every| KeepAlive {
+        keep_alive: upkeep.keep_alive.map(|every| KeepAliveTimer {
             every,
             due: shared.timers.now() + every,
             outstanding: None,
         }),
-        events: if upkeep.events { Events::Asking } else { Events::Off },
+        events: if upkeep.events { EventState::Asking } else { EventState::Off },
         looking: upkeep.looking,
     };
     let ended = poll_fn(|cx| serving.poll(&mut link, cx)).await;
-    if number == 0 && matches!(ended, Ended::Wanted) {
+    if number == 0 && matches!(ended, ServiceEnd::Wanted) {
         serving.say_goodbye(&mut link).await;
     }
     let mut jobs = serving.jobs;
-    if let Ended::Failed(error) = &ended {
+    if let ServiceEnd::Failed(error) = &ended {
         // Before any command ends for this reason: a command submitted then must not go to another queue of the lost
         // controller.
         shared.lose(generation, error, number == 0 && error.is_final());
     }
     let mut unfinished = Vec::new();
-    let last_words = matches!(ended, Ended::Wanted | Ended::Failed(HostError::Queue(QueueError::Misbehaved(_))));
+    let last_words =
+        matches!(ended, ServiceEnd::Wanted | ServiceEnd::Failed(HostError::Queue(QueueError::Misbehaved(_))));
     let mut queue = link.finish(last_words).await;
     let error = match &ended {
-        Ended::Failed(error) => error.clone(),
-        Ended::Wanted | Ended::Cut => shared.loss().error,
+        ServiceEnd::Failed(error) => error.clone(),
+        ServiceEnd::Wanted | ServiceEnd::Cut => shared.loss().error,
     };
     for (id, submission) in poll_fn(|cx| match queue.poll_unfinished(cx.waker()) {
         Some(unfinished) => Poll::Ready(unfinished),
@@ -83,25 +92,25 @@ pub(super) async fn serve(shared: &Shared, number: usize, generation: u64, mut l
     {
         let Some((ticket, mut tries)) = jobs.remove(&id) else { continue };
         tries.replays += 1;
-        let entry = Entry { submission, ticket, tries, was_sent: true };
+        let entry = LaneEntry { submission, ticket, tries, was_sent: true };
         // A host that is closed sends nothing again.
-        let refusal = if matches!(ended, Ended::Wanted) { None } else { shared.no_replay(&entry, &error) };
+        let refusal = if matches!(ended, ServiceEnd::Wanted) { None } else { shared.no_replay(&entry, &error) };
         match refusal {
             Some(refusal) => entry.settle(refusal),
             None => unfinished.push(entry),
         }
     }
     let replays = unfinished.iter().filter(|entry| !entry.ticket.is_cancelled()).count();
-    if replays > 0 && !matches!(ended, Ended::Wanted) {
+    if replays > 0 && !matches!(ended, ServiceEnd::Wanted) {
         lock(&shared.central).stats.replays += replays as u64;
     }
     lane.put_back(unfinished);
     ended
 }
 
-impl Shared {
+impl HostShared {
     /// Returns the error if a command that was running on a connection lost by `error` must not be sent again.
-    fn no_replay(&self, entry: &Entry, error: &HostError) -> Option<CommandError> {
+    fn no_replay(&self, entry: &LaneEntry, error: &HostError) -> Option<CommandError> {
         let scope = entry.ticket.scope();
         if scope.changes() && self.never_given_up(error) {
             return Some(CommandError::Uncertain(error.clone()));
@@ -124,26 +133,26 @@ impl Shared {
     }
 }
 
-struct Serving<'a> {
-    shared: &'a Shared,
-    lane: &'a Lane,
+struct QueueService<'a> {
+    shared: &'a HostShared,
+    lane: &'a CommandLane,
     generation: u64,
     may_retry: bool,
     /// Running commands by identifier.
-    jobs: BTreeMap<u16, (Owed, Tries)>,
-    keep_alive: Option<KeepAlive>,
-    events: Events,
-    looking: Option<Looking>,
+    jobs: BTreeMap<u16, (OwnedTicket, RetryCounts)>,
+    keep_alive: Option<KeepAliveTimer>,
+    events: EventState,
+    looking: Option<NamespaceInspections>,
 }
 
-struct KeepAlive {
+struct KeepAliveTimer {
     every: Duration,
     due: Instant,
     outstanding: Option<u16>,
 }
 
-impl Serving<'_> {
-    fn poll(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Poll<Ended> {
+impl QueueService<'_> {
+    fn poll(&mut self, link: &mut QueueLink, cx: &mut Context<'_>) -> Poll<ServiceEnd> {
         for _ in 0..ROUNDS {
             match self.round(link, cx) {
                 Ok(true) => {}
@@ -157,9 +166,9 @@ impl Serving<'_> {
     }
 
     /// Performs one round of work. Returns false if there was nothing to do.
-    fn round(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Result<bool, Ended> {
+    fn round(&mut self, link: &mut QueueLink, cx: &mut Context<'_>) -> Result<bool, ServiceEnd> {
         let now = self.shared.timers.now();
-        let Mail { news, entries, cancelled, rested } = self.lane.take_mail(cx, self.room(link), now);
+        let LaneWork { news, entries, cancelled, rested } = self.lane.take_mail(cx, self.room(link), now);
         let had_entries = !entries.is_empty();
         self.submit(link, now, entries);
         self.abandon(link, cancelled);
@@ -168,19 +177,19 @@ impl Serving<'_> {
         let due = time::earliest(self.look_around(link, now), rested);
         let worked = link.poll(cx, due);
         let has_finished = self.settle_finished(link);
-        Ok(had_entries | has_finished | worked.map_err(Ended::Failed)?)
+        Ok(had_entries | has_finished | worked.map_err(ServiceEnd::Failed)?)
     }
 
     /// Returns the number of commands that the lane may send.
-    fn room(&self, link: &Link) -> usize {
+    fn room(&self, link: &QueueLink) -> usize {
         // Slots are reserved for the keep-alive, the next event command, and the next inspection.
-        let looks = self.looking.as_ref().is_some_and(Looking::wants_place);
+        let looks = self.looking.as_ref().is_some_and(NamespaceInspections::wants_place);
         let kept = usize::from(self.keep_alive.is_some()) + usize::from(self.events.wants_place()) + usize::from(looks);
         link.queue.room().saturating_sub(kept)
     }
 
     /// Submits the lane's commands; a command without room goes back to the lane.
-    fn submit(&mut self, link: &mut Link, now: Instant, entries: Vec<Entry>) {
+    fn submit(&mut self, link: &mut QueueLink, now: Instant, entries: Vec<LaneEntry>) {
         let mut unsent = Vec::new();
         for entry in entries {
             if let Some(refusal) = entry.refusal() {
@@ -192,13 +201,13 @@ impl Serving<'_> {
                 self.lane.rest(None, entry);
                 continue;
             }
-            let Entry { submission, ticket, tries, was_sent } = entry;
+            let LaneEntry { submission, ticket, tries, was_sent } = entry;
             match link.queue.submit(now, submission) {
                 Ok(id) => {
                     ticket.enter(id);
                     self.jobs.insert(id, (ticket, tries));
                 }
-                Err(SubmitError::NoRoom(submission)) => unsent.push(Entry { submission, ticket, tries, was_sent }),
+                Err(SubmitError::NoRoom(submission)) => unsent.push(LaneEntry { submission, ticket, tries, was_sent }),
                 Err(SubmitError::Erased(submission)) => ticket.settle(Err(CommandError::Erased), submission.payload),
                 Err(refused) => ticket.settle(Err(NO_BLOCKS), refused.into_submission().payload),
             }
@@ -209,16 +218,16 @@ impl Serving<'_> {
     }
 
     /// Abandons the commands that their callers cancelled.
-    fn abandon(&mut self, link: &mut Link, cancelled: Vec<Arc<Ticket>>) {
+    fn abandon(&mut self, link: &mut QueueLink, cancelled: Vec<Arc<CommandTicket>>) {
         for ticket in cancelled {
             let Some(id) = ticket.id().filter(|id| self.jobs.get(id).is_some_and(|(job, _)| job.is(&ticket))) else {
                 continue;
             };
             let payload = match link.queue.abandon(id) {
-                Abandoned::Now(payload) => payload,
+                AbandonResult::Now(payload) => payload,
                 // The command changes nothing, so no command has to wait for its answer.
-                Abandoned::Unanswered => Payload::None,
-                Abandoned::Later | Abandoned::Finished => continue,
+                AbandonResult::Unanswered => CommandData::None,
+                AbandonResult::Later | AbandonResult::Complete => continue,
             };
             if let Some((ticket, _)) = self.jobs.remove(&id) {
                 ticket.settle(Err(CommandError::Cancelled), payload);
@@ -227,21 +236,21 @@ impl Serving<'_> {
     }
 
     /// Ends the service if the instruction says so.
-    fn heed(&self, news: Option<News>) -> Result<(), Ended> {
+    fn heed(&self, news: Option<LaneInstruction>) -> Result<(), ServiceEnd> {
         match news {
-            Some(News::End) => Err(Ended::Wanted),
-            Some(News::Cut) => Err(Ended::Cut),
-            Some(News::Open(association)) => {
+            Some(LaneInstruction::End) => Err(ServiceEnd::Wanted),
+            Some(LaneInstruction::Cut) => Err(ServiceEnd::Cut),
+            Some(LaneInstruction::Open(association)) => {
                 // A new controller replaced an unread `Cut`. The instruction is put back for the next connection.
-                self.lane.tell(News::Open(association));
-                Err(Ended::Cut)
+                self.lane.tell(LaneInstruction::Open(association));
+                Err(ServiceEnd::Cut)
             }
             None => Ok(()),
         }
     }
 
     /// Sends commands for events and inspections. Returns when the queue has to act by itself.
-    fn look_around(&mut self, link: &mut Link, now: Instant) -> Option<Instant> {
+    fn look_around(&mut self, link: &mut QueueLink, now: Instant) -> Option<Instant> {
         self.events.go_on(&mut link.queue, now);
         let due = self.keep_alive.as_ref().map(|keep_alive| keep_alive.due);
         let Some(looking) = &mut self.looking else { return due };
@@ -250,7 +259,7 @@ impl Serving<'_> {
     }
 
     /// Completes all finished commands. Returns whether there were any.
-    fn settle_finished(&mut self, link: &mut Link) -> bool {
+    fn settle_finished(&mut self, link: &mut QueueLink) -> bool {
         let mut any = false;
         while let Some(finished) = link.queue.poll_finished() {
             self.settle(finished);
@@ -259,33 +268,33 @@ impl Serving<'_> {
         any
     }
 
-    fn stay_alive(&mut self, link: &mut Link, now: Instant) -> Result<(), Ended> {
+    fn stay_alive(&mut self, link: &mut QueueLink, now: Instant) -> Result<(), ServiceEnd> {
         let Some(keep_alive) = &mut self.keep_alive else { return Ok(()) };
         if now < keep_alive.due {
             return Ok(());
         }
         // The last Keep Alive was not answered within a whole interval.
         if keep_alive.outstanding.is_some() {
-            return Err(Ended::Failed(HostError::TimedOut("a keep-alive")));
+            return Err(ServiceEnd::Failed(HostError::TimedOut("a keep-alive")));
         }
-        let submission = Submission { command: commands::keep_alive(), payload: Payload::None };
+        let submission = Submission { command: commands::keep_alive(), payload: CommandData::None };
         keep_alive.outstanding = link.queue.submit(now, submission).ok();
         keep_alive.due = now + keep_alive.every;
         Ok(())
     }
 
     /// Shuts the controller down, if it still answers. Commands that finish meanwhile are completed.
-    async fn say_goodbye(&mut self, link: &mut Link) {
+    async fn say_goodbye(&mut self, link: &mut QueueLink) {
         if link.queue.is_open() {
             let shutdown: Command = commands::property_set(crate::wire::property::CC, SHUTDOWN);
             // The host ends whatever the answer is.
-            let _answer = link.execute_among("shutdown", shutdown, Payload::None, |other| self.settle(other)).await;
+            let _answer = link.execute_among("shutdown", shutdown, CommandData::None, |other| self.settle(other)).await;
         }
         // Commands that finished with the answer or with the end of the connection.
         self.settle_finished(link);
     }
 
-    fn settle(&mut self, finished: Finished) {
+    fn settle(&mut self, finished: FinishedCommand) {
         // Commands of the queue's own duties belong to no job, so they are sorted out first.
         let finished = match self.events.finish(finished) {
             Ok(heard) => return self.hear(heard),
@@ -299,7 +308,7 @@ impl Serving<'_> {
             },
             None => finished,
         };
-        let Finished { id, completion, submission } = finished;
+        let FinishedCommand { id, completion, submission } = finished;
         if let Some(keep_alive) = &mut self.keep_alive
             && keep_alive.outstanding == Some(id)
         {
@@ -317,7 +326,7 @@ impl Serving<'_> {
             ticket.settle(Ok(completion), submission.payload);
         } else if let Some(pause) = self.pause_before_retry(&ticket, status, &mut tries) {
             lock(&self.shared.central).stats.retries += 1;
-            let entry = Entry { submission, ticket, tries, was_sent: false };
+            let entry = LaneEntry { submission, ticket, tries, was_sent: false };
             if pause.is_zero() {
                 self.lane.put_back(vec![entry]);
             } else {
@@ -328,16 +337,16 @@ impl Serving<'_> {
         }
     }
 
-    fn hear(&mut self, heard: Heard) {
+    fn hear(&mut self, heard: EventResult) {
         match heard {
-            Heard::Nothing => {}
-            Heard::NamespacesMayDiffer => {
+            EventResult::Nothing => {}
+            EventResult::NamespacesMayDiffer => {
                 let known = self.shared.doubt();
                 if let Some(looking) = &mut self.looking {
                     looking.doubt(known);
                 }
             }
-            Heard::Event(event) => {
+            EventResult::Event(event) => {
                 if let Some(looking) = &mut self.looking {
                     looking.name(if let HostEvent::NamespacesChanged(namespaces) = &event { namespaces } else { &[] });
                     self.shared.wake_lanes();
@@ -348,7 +357,7 @@ impl Serving<'_> {
     }
 
     /// Returns the pause before a command that failed with `status` is sent again. `None` if it is not sent again.
-    fn pause_before_retry(&self, ticket: &Owed, status: Status, tries: &mut Tries) -> Option<Duration> {
+    fn pause_before_retry(&self, ticket: &OwnedTicket, status: Status, tries: &mut RetryCounts) -> Option<Duration> {
         let config = &self.shared.config;
         // The host itself reports damaged data, with a status that allows a retry, although the command was executed.
         if !self.may_retry || status.do_not_retry() || ticket.scope().effect == Effect::Once {
@@ -365,8 +374,8 @@ impl Serving<'_> {
         }
         let (now, generation) = (self.shared.timers.now(), self.generation);
         let before = tries.passing.filter(|passing| passing.generation == generation);
-        let passing = before.unwrap_or(Passing { generation, since: now, times: 0 });
-        tries.passing = Some(Passing { times: passing.times.saturating_add(1), ..passing });
+        let passing = before.unwrap_or(TemporaryFailure { generation, since: now, times: 0 });
+        tries.passing = Some(TemporaryFailure { times: passing.times.saturating_add(1), ..passing });
         let pause = pause(passing.times);
         (now + pause <= passing.since + config.path_wait).then_some(pause)
     }

@@ -7,13 +7,13 @@
 
 use super::error::{CommandError, HostError, Unsuitable};
 use super::events::HostEvent;
-use super::known::Known;
-use super::lane::News;
-use super::link::Link;
-use super::looking::{Found, Looking};
-use super::serving::{Ended, Upkeep, serve};
-use super::{Association, HostConfig, Shared, events, lock};
-use crate::core::queue::{Buffer, Payload};
+use super::known::InspectedNamespace;
+use super::lane::LaneInstruction;
+use super::link::QueueLink;
+use super::looking::{InspectionResult, NamespaceInspections};
+use super::serving::{QueueDuties, ServiceEnd, serve};
+use super::{Association, HostConfig, HostShared, events, lock};
+use crate::core::queue::{Buffer, CommandData};
 use crate::wire::{
     CC_ENABLE, CSTS_READY, ConnectData, ControllerData, DISCOVERY_NQN, Status, commands, identify, property,
 };
@@ -28,25 +28,25 @@ use std::sync::Arc;
 use tracing::debug;
 
 /// A task of a host, to be spawned by the caller. A panic, or dropping the task before its end, ends the host.
-pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type HostTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Creates one task for each lane.
-pub(super) fn tasks(shared: &Arc<Shared>) -> Vec<Task> {
-    let task = || HasTask(shared.clone());
-    let io = (1..shared.lanes.len()).map(|number| Box::pin(keep_queue(task(), number)) as Task);
-    core::iter::once(Box::pin(keep_controller(task())) as Task).chain(io).collect()
+pub(super) fn tasks(shared: &Arc<HostShared>) -> Vec<HostTask> {
+    let task = || TaskGuard(shared.clone());
+    let io = (1..shared.lanes.len()).map(|number| Box::pin(keep_queue(task(), number)) as HostTask);
+    core::iter::once(Box::pin(keep_controller(task())) as HostTask).chain(io).collect()
 }
 
 /// Part of each task. Dropping it, for any reason, ends the host, so that no caller waits forever.
-struct HasTask(Arc<Shared>);
+struct TaskGuard(Arc<HostShared>);
 
-impl Drop for HasTask {
+impl Drop for TaskGuard {
     fn drop(&mut self) {
         self.0.end(&HostError::TaskLost);
     }
 }
 
-async fn keep_controller(task: HasTask) {
+async fn keep_controller(task: TaskGuard) {
     let shared = &task.0;
     let mut delay = Duration::ZERO;
     loop {
@@ -57,16 +57,16 @@ async fn keep_controller(task: HasTask) {
                 let known = shared.publish(Arc::new(association));
                 // Half the keep-alive time, so that one Keep Alive may be lost.
                 let keep_alive = (!shared.config.keep_alive.is_zero()).then(|| shared.config.keep_alive / 2);
-                let looking = Some(Looking::new(version, shared.config.path_wait, known));
-                serve(shared, 0, generation, link, Upkeep { keep_alive, events, looking }).await
+                let looking = Some(NamespaceInspections::new(version, shared.config.path_wait, known));
+                serve(shared, 0, generation, link, QueueDuties { keep_alive, events, looking }).await
             }
-            Err(HostError::Closed) => Ended::Wanted,
+            Err(HostError::Closed) => ServiceEnd::Wanted,
             Err(error) => {
                 shared.lose(generation, &error, error.is_final());
-                Ended::Failed(error)
+                ServiceEnd::Failed(error)
             }
         };
-        if let Ended::Wanted = ended {
+        if let ServiceEnd::Wanted = ended {
             return shared.end(&HostError::Closed);
         }
         let loss = shared.loss();
@@ -90,7 +90,7 @@ async fn keep_controller(task: HasTask) {
     }
 }
 
-async fn keep_queue(task: HasTask, number: usize) {
+async fn keep_queue(task: TaskGuard, number: usize) {
     let shared = &task.0;
     loop {
         let Some(association) = shared.wait_for_controller(number).await else { return };
@@ -101,7 +101,9 @@ async fn keep_queue(task: HasTask, number: usize) {
         match open_queue(shared, &association, number as u16).await {
             Ok(link) => {
                 shared.connected(&association);
-                if let Ended::Wanted = serve(shared, number, association.generation, link, Upkeep::default()).await {
+                if let ServiceEnd::Wanted =
+                    serve(shared, number, association.generation, link, QueueDuties::default()).await
+                {
                     return;
                 }
             }
@@ -112,7 +114,7 @@ async fn keep_queue(task: HasTask, number: usize) {
 }
 
 /// The loss of a controller.
-pub(super) struct Loss {
+pub(super) struct ControllerLoss {
     pub(super) error: HostError,
     /// Whether another attempt would fail in the same way.
     is_final: bool,
@@ -126,7 +128,7 @@ pub(super) struct Loss {
     wait: Duration,
 }
 
-impl Shared {
+impl HostShared {
     fn begin(&self) -> u64 {
         let mut central = lock(&self.central);
         central.generation += 1;
@@ -137,7 +139,7 @@ impl Shared {
     }
 
     /// Publishes a controller, so that the other tasks connect. Returns the namespaces that are in doubt.
-    fn publish(&self, association: Arc<Association>) -> Vec<Arc<Known>> {
+    fn publish(&self, association: Arc<Association>) -> Vec<Arc<InspectedNamespace>> {
         let queues = usize::from(association.queues);
         self.queues.store(queues.max(1), Ordering::Relaxed);
         // Under the lock, so that a concurrent loss is not overtaken by this instruction.
@@ -146,7 +148,7 @@ impl Shared {
         let in_doubt = central.doubt();
         self.note_if_live(&mut central);
         for lane in self.lanes.iter().skip(1) {
-            lane.tell(News::Open(association.clone()));
+            lane.tell(LaneInstruction::Open(association.clone()));
         }
         in_doubt
     }
@@ -159,7 +161,7 @@ impl Shared {
         }
     }
 
-    fn note_if_live(&self, central: &mut super::Central) {
+    fn note_if_live(&self, central: &mut super::HostState) {
         if central.is_live() {
             central.was_live = true;
             central.lost_since = None;
@@ -194,12 +196,12 @@ impl Shared {
         central.lost = generation;
         central.lost_since.get_or_insert(now);
         (central.last_error, central.is_final) = (Some(error.clone()), is_final);
-        self.lanes.iter().for_each(|lane| lane.tell(News::Cut));
+        self.lanes.iter().for_each(|lane| lane.tell(LaneInstruction::Cut));
     }
 
-    pub(super) fn loss(&self) -> Loss {
+    pub(super) fn loss(&self) -> ControllerLoss {
         let (central, now) = (lock(&self.central), self.timers.now());
-        Loss {
+        ControllerLoss {
             error: central.last_error.clone().unwrap_or(HostError::Closed),
             is_final: central.is_final,
             was_live: central.was_live,
@@ -230,7 +232,7 @@ impl Shared {
         let mut alarm = self.timers.alarm();
         let until = self.timers.now() + delay;
         poll_fn(|cx| match self.lanes[0].take_news(cx) {
-            Some(News::End) => Poll::Ready(true),
+            Some(LaneInstruction::End) => Poll::Ready(true),
             _ => alarm.poll(cx, Some(until)).map(|()| false),
         })
         .await
@@ -240,7 +242,7 @@ impl Shared {
     async fn unless_closed<T>(&self, opening: impl Future<Output = Result<T, HostError>>) -> Result<T, HostError> {
         let mut opening = core::pin::pin!(opening);
         poll_fn(|cx| match self.lanes[0].take_news(cx) {
-            Some(News::End) => Poll::Ready(Err(HostError::Closed)),
+            Some(LaneInstruction::End) => Poll::Ready(Err(HostError::Closed)),
             _ => opening.as_mut().poll(cx),
         })
         .await
@@ -251,11 +253,11 @@ impl Shared {
     async fn hand_over(&self, number: usize) -> bool {
         poll_fn(|cx| match self.lanes[number].hand_over(cx, &self.lanes[1]) {
             None => Poll::Pending,
-            Some(News::End) => Poll::Ready(false),
-            Some(News::Cut) => Poll::Ready(true),
-            Some(News::Open(association)) => {
+            Some(LaneInstruction::End) => Poll::Ready(false),
+            Some(LaneInstruction::Cut) => Poll::Ready(true),
+            Some(LaneInstruction::Open(association)) => {
                 // A new controller replaced an unread `Cut`. The instruction is put back for the next call.
-                self.lanes[number].tell(News::Open(association));
+                self.lanes[number].tell(LaneInstruction::Open(association));
                 Poll::Ready(true)
             }
         })
@@ -267,9 +269,9 @@ impl Shared {
         poll_fn(|cx| {
             loop {
                 match self.lanes[number].take_news(cx) {
-                    Some(News::End) => return Poll::Ready(None),
-                    Some(News::Open(association)) => return Poll::Ready(Some(association)),
-                    Some(News::Cut) => {}
+                    Some(LaneInstruction::End) => return Poll::Ready(None),
+                    Some(LaneInstruction::Open(association)) => return Poll::Ready(Some(association)),
+                    Some(LaneInstruction::Cut) => {}
                     None => return Poll::Pending,
                 }
             }
@@ -279,9 +281,9 @@ impl Shared {
 }
 
 /// Opens the admin queue. Returns the controller, ready for I/O queues, and whether it reports events.
-async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Association, bool), HostError> {
+async fn open_controller(shared: &HostShared, generation: u64) -> Result<(QueueLink, Association, bool), HostError> {
     let config = &shared.config;
-    let (mut link, Controller { data, entries }) = open_admin(&*shared.connector, &shared.timers, config).await?;
+    let (mut link, ReadyController { data, entries }) = open_admin(&*shared.connector, &shared.timers, config).await?;
     if data.command_capsule < 4 || data.response_capsule < 1 {
         return Err(HostError::Unsuitable(Unsuitable::SmallCapsules));
     }
@@ -297,13 +299,14 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
     // The checks above follow NVMe over Fabrics: a host must not send capsules that the controller cannot take.
     let wanted = events::of_interest(&data);
     let events = !wanted.is_empty()
-        && match link.execute("events", commands::enable_notices(wanted), Payload::None).await {
+        && match link.execute("events", commands::enable_notices(wanted), CommandData::None).await {
             Ok(_) => true,
             // Events are optional.
             Err(HostError::Refused { .. }) => false,
             Err(error) => return Err(error),
         };
-    let granted = link.execute("a number of queues", commands::number_of_queues(config.queues), Payload::None).await?;
+    let granted =
+        link.execute("a number of queues", commands::number_of_queues(config.queues), CommandData::None).await?;
     let (submission, completion) = (granted.completion.result as u16, (granted.completion.result >> 16) as u16);
     // Both numbers are 0's based, and a controller may grant more than was requested.
     let queues = submission.min(completion).saturating_add(1).min(config.queues);
@@ -325,14 +328,14 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
     Ok((link, association, events))
 }
 
-impl Shared {
+impl HostShared {
     /// Puts all namespaces in doubt: no command for a namespace is sent before its new inspection.
-    pub(super) fn doubt(&self) -> Vec<Arc<Known>> {
+    pub(super) fn doubt(&self) -> Vec<Arc<InspectedNamespace>> {
         lock(&self.central).doubt()
     }
 
     /// Takes the result of an inspection. Commands for an unchanged namespace continue; others fail.
-    pub(super) fn decide(&self, Found { known, now, is_told }: Found) {
+    pub(super) fn decide(&self, InspectionResult { known, now, is_told }: InspectionResult) {
         {
             let mut central = lock(&self.central);
             // A concurrent `Host::disk` may have seen that the namespace has grown.
@@ -356,7 +359,7 @@ impl Shared {
 }
 
 /// A controller that is ready.
-pub(super) struct Controller {
+pub(super) struct ReadyController {
     data: ControllerData,
     /// CAP.MQES: maximum number of queue entries, less one.
     entries: u16,
@@ -367,13 +370,13 @@ pub(super) async fn open_admin(
     connector: &dyn super::Connector,
     timers: &Arc<dyn Timers>,
     config: &HostConfig,
-) -> Result<(Link, Controller), HostError> {
+) -> Result<(QueueLink, ReadyController), HostError> {
     let queue_config = config.queue_config(ADMIN_DEPTH, ADMIN_CAPSULE);
-    let mut link = Link::open(connector, timers, queue_config, config.connect_timeout).await?;
+    let mut link = QueueLink::open(connector, timers, queue_config, config.connect_timeout).await?;
     let id = connect(&mut link, config, 0, ADMIN_DEPTH, 0xffff).await?;
     let discovery = config.subsystem == DISCOVERY_NQN;
     let capabilities = property_get(&mut link, property::CAP, true).await?;
-    link.execute("to be enabled", commands::property_set(property::CC, ENABLE), Payload::None).await?;
+    link.execute("to be enabled", commands::property_set(property::CC, ENABLE), CommandData::None).await?;
     // CAP.TO, bits 31:24, in units of 500 ms.
     let ready_by = timers.now() + Duration::from_millis(500) * ((capabilities >> 24) as u8 as u32 + 1);
     loop {
@@ -389,9 +392,9 @@ pub(super) async fn open_admin(
         }
         sleep(timers, READY_POLL).await;
     }
-    let buffer = Payload::Read(Buffer::zeroed(identify::LEN));
+    let buffer = CommandData::Read(Buffer::zeroed(identify::LEN));
     let finished = link.execute("Identify", commands::identify(CONTROLLER, 0), buffer).await?;
-    let Payload::Read(buffer) = finished.submission.payload else {
+    let CommandData::Read(buffer) = finished.submission.payload else {
         return Err(HostError::Unsuitable(Unsuitable::Unidentified));
     };
     let data = ControllerData::parse(&buffer.to_vec()).ok_or(HostError::Unsuitable(Unsuitable::Unidentified))?;
@@ -402,14 +405,14 @@ pub(super) async fn open_admin(
     if data.keep_alive == 0 && !discovery && !config.keep_alive.is_zero() {
         return Err(HostError::Unsuitable(Unsuitable::NoKeepAlive));
     }
-    Ok((link, Controller { data, entries: capabilities as u16 }))
+    Ok((link, ReadyController { data, entries: capabilities as u16 }))
 }
 
-async fn open_queue(shared: &Shared, association: &Association, id: u16) -> Result<Link, HostError> {
+async fn open_queue(shared: &HostShared, association: &Association, id: u16) -> Result<QueueLink, HostError> {
     let config = &shared.config;
     // Connect may always carry its data in the capsule. Later commands obey the controller's limit.
     let queue_config = config.queue_config(association.depth, ADMIN_CAPSULE.max(association.in_capsule));
-    let mut link = Link::open(&*shared.connector, &shared.timers, queue_config, config.connect_timeout).await?;
+    let mut link = QueueLink::open(&*shared.connector, &shared.timers, queue_config, config.connect_timeout).await?;
     connect(&mut link, config, id, association.depth, association.data.controller).await?;
     link.queue.set_in_capsule(association.in_capsule);
     link.offload(config.offload, &shared.offloads);
@@ -417,7 +420,13 @@ async fn open_queue(shared: &Shared, association: &Association, id: u16) -> Resu
 }
 
 /// Sends a Connect. Returns the controller's identifier.
-async fn connect(link: &mut Link, config: &HostConfig, id: u16, depth: u16, controller: u16) -> Result<u16, HostError> {
+async fn connect(
+    link: &mut QueueLink,
+    config: &HostConfig,
+    id: u16,
+    depth: u16,
+    controller: u16,
+) -> Result<u16, HostError> {
     let data = ConnectData {
         host_id: config.host_id,
         controller,
@@ -426,7 +435,7 @@ async fn connect(link: &mut Link, config: &HostConfig, id: u16, depth: u16, cont
     };
     let command = commands::connect(id, depth, config.keep_alive);
     // Connect's data travel in the capsule, because the transfer limits are not known yet.
-    let payload = Payload::Write(SmallVec::from_iter([data.to_bytes().into()]));
+    let payload = CommandData::Write(SmallVec::from_iter([data.to_bytes().into()]));
     let finished = link.execute("a connection", command, payload).await.map_err(|error| match error {
         HostError::Refused { status, result: SUBSYSTEM_AT_FAULT, .. }
             if status.is_same_as(Status::CONNECT_INVALID_PARAMETERS) =>
@@ -442,8 +451,8 @@ async fn connect(link: &mut Link, config: &HostConfig, id: u16, depth: u16, cont
     Ok(result as u16)
 }
 
-async fn property_get(link: &mut Link, offset: u32, wide: bool) -> Result<u64, HostError> {
-    let finished = link.execute("a property", commands::property_get(offset, wide), Payload::None).await?;
+async fn property_get(link: &mut QueueLink, offset: u32, wide: bool) -> Result<u64, HostError> {
+    let finished = link.execute("a property", commands::property_get(offset, wide), CommandData::None).await?;
     Ok(finished.completion.result)
 }
 

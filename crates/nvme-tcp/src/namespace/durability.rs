@@ -1,7 +1,7 @@
 //! Crash tests of file namespaces, on a model file system that keeps synced data and optionally some unsynced data, and
 //! whose power fails after any of its calls.
 
-use super::system::{Medium, System};
+use super::system::{FileSystem, StorageMedium};
 use super::*;
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 /// A file system in memory that can lose its power.
 #[derive(Clone, Debug, Default)]
-struct Lossy(Arc<Mutex<Disk>>);
+struct LossySystem(Arc<Mutex<LossyDisk>>);
 
 #[derive(Debug, Default)]
-struct Disk {
-    files: Vec<Content>,
+struct LossyDisk {
+    files: Vec<FileContent>,
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
     /// Number of calls until the power fails. `None` if it does not fail.
@@ -24,14 +24,14 @@ struct Disk {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Content {
+struct FileContent {
     now: Vec<u8>,
     durable: Vec<u8>,
     /// Ranges written since the last sync.
     dirty: Vec<Range<usize>>,
 }
 
-impl Content {
+impl FileContent {
     fn write(&mut self, data: &[u8], start: usize) {
         let end = start + data.len();
         self.now.resize(self.now.len().max(end), 0);
@@ -42,18 +42,18 @@ impl Content {
 
 /// Unsynced state that the system happened to write back before its power failed.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct WrittenBack {
     content: bool,
     names: bool,
 }
 
-type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+type SyncHook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
 struct LossyFile {
-    system: Lossy,
+    system: LossySystem,
     number: usize,
     /// Called once when a sync has completed, before its caller continues.
-    synced: Arc<Hook>,
+    synced: Arc<SyncHook>,
 }
 
 impl core::fmt::Debug for LossyFile {
@@ -62,20 +62,20 @@ impl core::fmt::Debug for LossyFile {
     }
 }
 
-impl Lossy {
+impl LossySystem {
     /// Creates a system with one durable file of bytes 1.
-    fn with_blocks(bytes: usize) -> Lossy {
-        let system = Lossy::default();
+    fn with_blocks(bytes: usize) -> LossySystem {
+        let system = LossySystem::default();
         let content = vec![1; bytes];
         let mut disk = system.0.lock().unwrap();
-        disk.files.push(Content { now: content.clone(), durable: content, dirty: Vec::new() });
+        disk.files.push(FileContent { now: content.clone(), durable: content, dirty: Vec::new() });
         disk.names.insert(PathBuf::from(PATH), 0);
         disk.durable_names.insert(PathBuf::from(PATH), 0);
         drop(disk);
         system
     }
 
-    fn disk(&self) -> io::Result<MutexGuard<'_, Disk>> {
+    fn disk(&self) -> io::Result<MutexGuard<'_, LossyDisk>> {
         let mut disk = self.0.lock().unwrap();
         match &mut disk.calls_left {
             Some(0) => Err(io::Error::other("no power")),
@@ -88,7 +88,7 @@ impl Lossy {
     }
 
     /// Counts a sync and returns whether it fails. Only this caller gets the error.
-    fn sync_disk(&self) -> io::Result<(MutexGuard<'_, Disk>, bool)> {
+    fn sync_disk(&self) -> io::Result<(MutexGuard<'_, LossyDisk>, bool)> {
         let mut disk = self.disk()?;
         let fails = disk.syncs_left == Some(0);
         disk.syncs_left = disk.syncs_left.and_then(|left| left.checked_sub(1));
@@ -100,7 +100,7 @@ impl Lossy {
     }
 
     /// Simulates a power failure and a restart. Returns whether the power had failed already.
-    fn restart(&self, kept: Kept) -> bool {
+    fn restart(&self, kept: WrittenBack) -> bool {
         let mut disk = self.0.lock().unwrap();
         if !kept.names {
             disk.names = disk.durable_names.clone();
@@ -117,20 +117,20 @@ impl Lossy {
         disk.calls_left.take() == Some(0)
     }
 
-    fn namespace(&self) -> io::Result<(Namespace, Arc<Hook>)> {
-        let synced = Arc::<Hook>::default();
+    fn namespace(&self) -> io::Result<(Namespace, Arc<SyncHook>)> {
+        let synced = Arc::<SyncHook>::default();
         let file = Box::new(LossyFile { system: self.clone(), number: 0, synced: synced.clone() });
-        let system: Arc<dyn System> = Arc::new(self.clone());
+        let system: Arc<dyn FileSystem> = Arc::new(self.clone());
         let storage = FileStorage::of(file, Path::new(PATH), false, &system)?;
         Ok((Namespace::new(1, 512, Arc::new(storage)).unwrap(), synced))
     }
 }
 
-impl System for Lossy {
-    fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn Medium>> {
+impl FileSystem for LossySystem {
+    fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn StorageMedium>> {
         let mut disk = self.disk()?;
         let number = disk.files.len();
-        let mut file = Content::default();
+        let mut file = FileContent::default();
         file.write(content, 0);
         disk.files.push(file);
         disk.names.insert(path.to_owned(), number);
@@ -172,7 +172,7 @@ impl System for Lossy {
     }
 }
 
-impl Medium for LossyFile {
+impl StorageMedium for LossyFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let disk = self.system.disk()?;
         let content = disk.files[self.number].now.get(offset as usize..).unwrap_or_default();
@@ -225,11 +225,11 @@ impl Medium for LossyFile {
 }
 
 const PATH: &str = "/images/disk";
-const EVERYTHING: [Kept; 4] = [
-    Kept { content: false, names: false },
-    Kept { content: true, names: false },
-    Kept { content: false, names: true },
-    Kept { content: true, names: true },
+const EVERYTHING: [WrittenBack; 4] = [
+    WrittenBack { content: false, names: false },
+    WrittenBack { content: true, names: false },
+    WrittenBack { content: false, names: true },
+    WrittenBack { content: true, names: true },
 ];
 
 fn write(first: u64, value: u8, durable: bool) -> Operation {
@@ -243,13 +243,13 @@ fn block(namespace: &Namespace, first: u64) -> Option<u8> {
 }
 
 /// An operation, and the values that blocks may hold from its success on.
-type Step = (Operation, &'static [(u64, &'static [Option<u8>])]);
+type ExpectedStep = (Operation, &'static [(u64, &'static [Option<u8>])]);
 
 /// Runs the steps with a power failure after each possible number of calls.
-fn check_power_failures(steps: &[Step]) {
+fn check_power_failures(steps: &[ExpectedStep]) {
     for kept in EVERYTHING {
         for calls in 0.. {
-            let system = Lossy::with_blocks(16 * 512);
+            let system = LossySystem::with_blocks(16 * 512);
             let (namespace, _) = system.namespace().unwrap();
             system.fail_after(calls);
             let done =
@@ -279,9 +279,9 @@ fn check_power_failures(steps: &[Step]) {
 
 /// Runs the steps once for each sync that can fail. Only the caller of that sync gets the error. If the namespace is in
 /// doubt, it is reopened and written again. Then the power fails.
-fn check_failed_syncs(steps: &[Step]) {
+fn check_failed_syncs(steps: &[ExpectedStep]) {
     for syncs in 0.. {
-        let system = Lossy::with_blocks(16 * 512);
+        let system = LossySystem::with_blocks(16 * 512);
         system.0.lock().unwrap().syncs_left = Some(syncs);
         // The failing sync may be one of the open itself, so a second attempt is allowed.
         let open = || system.namespace().or_else(|_| system.namespace()).unwrap().0;
@@ -329,9 +329,9 @@ fn flushed_blocks_survive_any_failed_sync() {
 
 /// Runs the steps once for each sync that can fail. After each failed operation, another process opens the namespace
 /// and its host repeats the operation. Then the power fails.
-fn check_failed_syncs_across_processes(steps: &[Step]) {
+fn check_failed_syncs_across_processes(steps: &[ExpectedStep]) {
     for syncs in 0.. {
-        let system = Lossy::with_blocks(16 * 512);
+        let system = LossySystem::with_blocks(16 * 512);
         system.0.lock().unwrap().syncs_left = Some(syncs);
         // The failing sync may be one of the open itself, so a second attempt is allowed.
         let open = || system.namespace().or_else(|_| system.namespace()).unwrap().0;
@@ -374,7 +374,7 @@ fn identity_survives_any_failed_sync() {
 /// A host must not rely on cached bytes whose write was lost.
 #[test]
 fn reopened_namespace_reads_the_medium() {
-    let system = Lossy::with_blocks(16 * 512);
+    let system = LossySystem::with_blocks(16 * 512);
     let (namespace, _) = system.namespace().unwrap();
     assert!(namespace.execute(&write(2, 7, false)).status.is_success());
     system.0.lock().unwrap().syncs_left = Some(0);
@@ -415,7 +415,7 @@ fn data_before_a_mark_are_never_read_again() {
 
 #[test]
 fn write_during_a_flush_keeps_needed_marks() {
-    let system = Lossy::with_blocks(16 * 512);
+    let system = LossySystem::with_blocks(16 * 512);
     let (namespace, synced) = system.namespace().unwrap();
     let namespace = Arc::new(namespace);
     let mark = |first| Operation::WriteUncorrectable { first, blocks: 1 };
@@ -437,7 +437,7 @@ fn write_during_a_flush_keeps_needed_marks() {
 fn uuid_survives_any_power_failure() {
     for kept in EVERYTHING {
         for calls in 0.. {
-            let system = Lossy::with_blocks(16 * 512);
+            let system = LossySystem::with_blocks(16 * 512);
             system.fail_after(calls);
             let told = system.namespace().map(|(namespace, _)| namespace.uuid());
             let failed = system.restart(kept);
@@ -454,7 +454,7 @@ fn uuid_survives_any_power_failure() {
 
 #[test]
 fn file_without_holes_is_not_deallocated() {
-    let system = Lossy::with_blocks(16 * 512);
+    let system = LossySystem::with_blocks(16 * 512);
     let (namespace, _) = system.namespace().unwrap();
     let mark = Operation::WriteUncorrectable { first: 4, blocks: 1 };
     assert!(namespace.execute(&mark).status.is_success());

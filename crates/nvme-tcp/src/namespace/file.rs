@@ -5,9 +5,9 @@
 //! A block therefore holds the old or the new data, even if the process is killed.
 
 use super::open_error::OpenError;
-use super::ranges::Ranges;
+use super::ranges::BlockingRangeLocks;
 use super::side_file::SideFile;
-use super::system::{Medium, Real, RealFile, System};
+use super::system::{FileSystem, MediumFile, RealSystem, StorageMedium};
 use super::{Pieces, Storage, identity};
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
@@ -39,24 +39,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// ```
 #[derive(Debug)]
 pub struct FileStorage {
-    file: Box<dyn Medium>,
+    file: Box<dyn StorageMedium>,
     uuid: [u8; 16],
     capacity: u64,
     direct: bool,
     /// The ranges being read and written.
-    ranges: Ranges,
+    ranges: BlockingRangeLocks,
     side: Option<SideFile>,
     /// Contents of the side file.
     unreadable: Mutex<Vec<Range<u64>>>,
     /// Whether reads and writes may block on a device.
     may_block: bool,
     /// Memory limit of a file in memory. `None` for other files.
-    room: Option<Room>,
+    room: Option<MemoryRoom>,
 }
 
 /// Memory left for files in memory. Their pages are allocated one by one, and the system kills a process when there is
 /// no memory left.
-struct Room {
+struct MemoryRoom {
     /// Returns the available bytes, if the system reports them.
     available: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     /// Bytes that may be written before the next query.
@@ -74,26 +74,26 @@ impl FileStorage {
         let (file, capacity) = open_file(path, direct)?;
         let metadata = file.metadata().map_err(OpenError::about(path))?;
         if metadata.file_type().is_block_device() {
-            let (device, ranges) = (metadata.rdev(), Ranges::default());
+            let (device, ranges) = (metadata.rdev(), BlockingRangeLocks::default());
             let uuid = identity::of_device(major(device), minor(device)).map_err(OpenError::about(path))?;
-            let file = Box::new(RealFile { file, device_bytes: Some(capacity) });
+            let file = Box::new(MediumFile { file, device_bytes: Some(capacity) });
             file.drop_cache();
             // A block device has no side file, so its marks do not outlive the process.
             let unreadable = Mutex::default();
             let (side, room) = (None, None);
             return Ok(FileStorage { file, uuid, capacity, direct, ranges, side, unreadable, may_block: true, room });
         }
-        let file = Box::new(RealFile { file, device_bytes: None });
+        let file = Box::new(MediumFile { file, device_bytes: None });
         let path = fs::canonicalize(path).map_err(OpenError::about(path))?;
-        FileStorage::of(file, &path, direct, &(Arc::new(Real) as Arc<dyn System>))
+        FileStorage::of(file, &path, direct, &(Arc::new(RealSystem) as Arc<dyn FileSystem>))
     }
 
     /// Creates storage for the open `file` at `path`, which is absolute and without links.
     pub(super) fn of(
-        file: Box<dyn Medium>,
+        file: Box<dyn StorageMedium>,
         path: &Path,
         direct: bool,
-        system: &Arc<dyn System>,
+        system: &Arc<dyn FileSystem>,
     ) -> Result<FileStorage, OpenError> {
         // After a failed flush, the cache may hold bytes that the medium does not have.
         file.drop_cache();
@@ -101,7 +101,7 @@ impl FileStorage {
         let side = SideFile::of(path, system);
         let unreadable = Mutex::new(side.read(capacity)?);
         let uuid = identity::of_file(&**system, path)?;
-        let ranges = Ranges::default();
+        let ranges = BlockingRangeLocks::default();
         let (side, room) = (Some(side), None);
         Ok(FileStorage { file, uuid, capacity, direct, ranges, side, unreadable, may_block: true, room })
     }
@@ -121,9 +121,9 @@ impl FileStorage {
         capacity: u64,
         available: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     ) -> io::Result<FileStorage> {
-        let room = Some(Room { available, left: Mutex::new(0) });
+        let room = Some(MemoryRoom { available, left: Mutex::new(0) });
         let (ranges, unreadable) = Default::default();
-        let (file, uuid) = (Box::new(RealFile { file, device_bytes: None }), identity::random_uuid()?);
+        let (file, uuid) = (Box::new(MediumFile { file, device_bytes: None }), identity::random_uuid()?);
         Ok(FileStorage { file, uuid, capacity, direct: false, ranges, side: None, unreadable, may_block: false, room })
     }
 
@@ -179,7 +179,7 @@ impl FileStorage {
     }
 }
 
-impl Room {
+impl MemoryRoom {
     fn take(&self, bytes: u64) -> io::Result<()> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         if *left < bytes {
@@ -196,9 +196,9 @@ impl Room {
     }
 }
 
-impl core::fmt::Debug for Room {
+impl core::fmt::Debug for MemoryRoom {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Room").field("left", &self.left).finish_non_exhaustive()
+        f.debug_struct("MemoryRoom").field("left", &self.left).finish_non_exhaustive()
     }
 }
 
@@ -363,7 +363,7 @@ fn aligned(bytes: usize) -> BytesMut {
 }
 
 /// Reads until `buffer` is full or the file ends. Returns the number of bytes read.
-fn read_up_to_the_end(file: &dyn Medium, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+fn read_up_to_the_end(file: &dyn StorageMedium, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {
         match file.read_at(&mut buffer[have..], offset + have as u64) {

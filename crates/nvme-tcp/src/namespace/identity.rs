@@ -10,7 +10,7 @@
 //! ```
 
 use super::open_error::OpenError;
-use super::system::{self, System};
+use super::system::{self, FileSystem};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -33,7 +33,7 @@ pub fn random_uuid() -> io::Result<[u8; 16]> {
 }
 
 /// Returns the file's UUID: the one stored beside the file, or a new one, which is then stored.
-pub(super) fn of_file(system: &dyn System, path: &Path) -> Result<[u8; 16], OpenError> {
+pub(super) fn of_file(system: &dyn FileSystem, path: &Path) -> Result<[u8; 16], OpenError> {
     let path = system::with_suffix(path, ".identity");
     if let Some(content) = system.read(&path, MAX_BYTES).map_err(OpenError::about(&path))? {
         return parse(&content).ok_or(OpenError::Identity { path });

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// A set of unreadable blocks.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct UnreadableMarks {
     /// Ranges from first block to the block after the last.
     ranges: BTreeMap<u64, u64>,
     /// Number of blocks in all ranges.
@@ -17,10 +17,10 @@ pub(super) struct Marks {
     changed: bool,
 }
 
-impl Marks {
+impl UnreadableMarks {
     /// Creates a set of these ranges.
-    pub(super) fn new(ranges: impl IntoIterator<Item = Range<u64>>) -> Marks {
-        let mut marks = Marks::default();
+    pub(super) fn new(ranges: impl IntoIterator<Item = Range<u64>>) -> UnreadableMarks {
+        let mut marks = UnreadableMarks::default();
         ranges.into_iter().for_each(|range| marks.insert(range));
         marks
     }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn number_of_marked_blocks_is_limited() {
-        let mut marks = Marks::new([0..MAX_BLOCKS - 1]);
+        let mut marks = UnreadableMarks::new([0..MAX_BLOCKS - 1]);
         assert_eq!(marks.with(MAX_BLOCKS..MAX_BLOCKS + 2), None);
         let all = [0..MAX_BLOCKS];
         assert_eq!(marks.with(MAX_BLOCKS - 2..MAX_BLOCKS).unwrap(), all, "one of the blocks is marked already");
@@ -151,7 +151,7 @@ mod tests {
     fn number_of_ranges_is_limited() {
         let every_other = |count: u64| (0..count).map(|number| 10 * number..10 * number + 3);
         let most = MAX_RANGES as u64;
-        let mut marks = Marks::new(every_other(most));
+        let mut marks = UnreadableMarks::new(every_other(most));
         assert_eq!(marks.with(5..6), None);
         assert_eq!(marks.with(3..4).map(|ranges| ranges.len()), Some(MAX_RANGES), "extends a range");
         assert!(!marks.clear(1..2));
@@ -161,7 +161,7 @@ mod tests {
         assert!(marks.clear(31..32), "a range was removed before");
         assert!(!marks.clear(41..42));
         // A longer list, stored by another version, is accepted but cannot grow.
-        let mut long = Marks::new(every_other(most + 5));
+        let mut long = UnreadableMarks::new(every_other(most + 5));
         assert!(!long.clear(1..2) && long.with(5..6).is_none());
         assert!(long.clear(2..3) && long.with(3..10).is_some());
     }
@@ -170,7 +170,7 @@ mod tests {
         /// Compares with an array of blocks.
         #[test]
         fn marks_match_an_array_of_blocks(steps in prop::collection::vec((any::<bool>(), 0u64..100, 1u64..40), 1..60)) {
-            let (mut marks, mut oracle) = (Marks::default(), [false; 140]);
+            let (mut marks, mut oracle) = (UnreadableMarks::default(), [false; 140]);
             for (set, first, count) in steps {
                 let range = first..first + count;
                 if set {

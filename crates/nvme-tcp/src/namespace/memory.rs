@@ -38,7 +38,7 @@ impl MemoryStorage {
     }
 
     /// Returns the parts of a range, one for each chunk. Fails if the range exceeds the capacity.
-    fn parts(&self, offset: u64, bytes: u64) -> io::Result<impl Iterator<Item = Part>> {
+    fn parts(&self, offset: u64, bytes: u64) -> io::Result<impl Iterator<Item = ChunkPart>> {
         offset.checked_add(bytes).filter(|end| *end <= self.capacity).ok_or(io::ErrorKind::InvalidInput)?;
         Ok(parts(offset, bytes))
     }
@@ -51,7 +51,7 @@ impl Storage for MemoryStorage {
 
     fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
         let chunks = self.chunks();
-        let read = |part: Part| match chunks.get(&part.chunk) {
+        let read = |part: ChunkPart| match chunks.get(&part.chunk) {
             None => Bytes::from_static(&ZEROS[..part.len]),
             Some(chunk) => chunk.slice(part.at..part.at + part.len),
         };
@@ -119,18 +119,18 @@ impl Storage for MemoryStorage {
 }
 
 /// A range of bytes within one chunk.
-struct Part {
+struct ChunkPart {
     chunk: u64,
     at: usize,
     len: usize,
 }
 
-fn parts(offset: u64, bytes: u64) -> impl Iterator<Item = Part> {
+fn parts(offset: u64, bytes: u64) -> impl Iterator<Item = ChunkPart> {
     let (mut at, end) = (offset, offset.saturating_add(bytes));
     core::iter::from_fn(move || {
         let within = at % CHUNK as u64;
         let len = (CHUNK as u64 - within).min(end.checked_sub(at)?);
-        let part = Part { chunk: at / CHUNK as u64, at: within as usize, len: len as usize };
+        let part = ChunkPart { chunk: at / CHUNK as u64, at: within as usize, len: len as usize };
         at += len;
         (len > 0).then_some(part)
     })

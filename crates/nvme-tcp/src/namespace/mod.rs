@@ -35,12 +35,12 @@ use bytes::Bytes;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use identity::derived_uuid;
-use marks::Marks;
+use marks::UnreadableMarks;
 use offload_base::cost::{self, Work};
 use smallvec::SmallVec;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-pub(crate) use turns::{Span, Turn, Turns};
+pub(crate) use turns::{LockSpan, RangeLock, RangeLocks};
 
 /// Bytes in pieces.
 pub type Pieces = SmallVec<[Bytes; 4]>;
@@ -118,14 +118,14 @@ pub trait Storage: Send + Sync {
 /// A namespace of a subsystem.
 ///
 /// ```
-/// use nvme_tcp::namespace::{MemoryStorage, Namespace, NamespaceError, Operation, Outcome};
+/// use nvme_tcp::namespace::{MemoryStorage, Namespace, NamespaceError, Operation, OperationOutcome};
 /// use std::sync::Arc;
 ///
 /// let odd = Namespace::new(1, 520, Arc::new(MemoryStorage::new(1 << 20)));
 /// assert_eq!(odd.err(), Some(NamespaceError::BlockSize(520)));
 /// let namespace = Namespace::new(1, 512, Arc::new(MemoryStorage::new(1 << 20))).unwrap();
 /// assert_eq!(namespace.blocks(), 2048);
-/// let read: Outcome = namespace.execute(&Operation::Read { first: 2047, blocks: 1 });
+/// let read: OperationOutcome = namespace.execute(&Operation::Read { first: 2047, blocks: 1 });
 /// assert!(read.status.is_success() && read.data.concat() == [0; 512]);
 /// ```
 pub struct Namespace {
@@ -135,13 +135,13 @@ pub struct Namespace {
     uuid: Option<[u8; 16]>,
     storage: Arc<dyn Storage>,
     /// Range locks of the operations that run on threads.
-    turns: Arc<Turns>,
+    turns: Arc<RangeLocks>,
     /// Held while storage or marks are made durable. `failed` is set when a flush has failed.
     flushing: Mutex<()>,
     failed: AtomicBool,
     flushes: Flushes,
     /// Unreadable blocks.
-    marks: Mutex<Marks>,
+    marks: Mutex<UnreadableMarks>,
     /// Unreadable bytes behind the last block. Stored unchanged, because another block size or another way to open the
     /// storage may reach them.
     behind: Vec<Range<u64>>,
@@ -228,16 +228,16 @@ pub enum Operation {
 
 /// Progress of an operation.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum IoStep {
     /// More to do; the value is the progress so far.
     More(u64),
     /// The operation has ended.
-    Done(Outcome),
+    Done(OperationOutcome),
 }
 
 /// Result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct OperationOutcome {
     /// Status for the host.
     pub status: Status,
     /// The data read.
@@ -286,7 +286,7 @@ impl Namespace {
                 behind.push(bytes.start.max(end)..bytes.end);
             }
         }
-        let marks = Mutex::new(Marks::new(marks));
+        let marks = Mutex::new(UnreadableMarks::new(marks));
         let (turns, usage, flushing, failed, flushes) = Default::default();
         let uuid = storage.uuid();
         Ok(Namespace { id, block_size, uuid, storage, turns, flushing, failed, flushes, marks, behind, usage })
@@ -339,12 +339,12 @@ impl Namespace {
     }
 
     /// Executes `operation`.
-    pub fn execute(&self, operation: &Operation) -> Outcome {
+    pub fn execute(&self, operation: &Operation) -> OperationOutcome {
         let mut done = 0;
         loop {
             match self.step(operation, done) {
-                Step::More(further) => done = further,
-                Step::Done(outcome) => return outcome,
+                IoStep::More(further) => done = further,
+                IoStep::Done(outcome) => return outcome,
             }
         }
     }
@@ -353,7 +353,7 @@ impl Namespace {
     ///
     /// If data must become durable, the last part does that. Other operations run before it, and one flush covers
     /// everything written before the flush began.
-    pub(crate) fn step(&self, operation: &Operation, done: u64) -> Step {
+    pub(crate) fn step(&self, operation: &Operation, done: u64) -> IoStep {
         let mut data = Pieces::new();
         let all = self.parts(operation);
         // Returns the next progress value. Values above `all` encode the number of the first flush that covers the
@@ -396,7 +396,7 @@ impl Namespace {
             },
         };
         let status = match result {
-            Ok(Some(done)) => return Step::More(done),
+            Ok(Some(done)) => return IoStep::More(done),
             Ok(None) => Status::SUCCESS,
             Err(status) => status,
         };
@@ -404,13 +404,13 @@ impl Namespace {
         if status.code_type() == MEDIA_ERROR && status != Status::COMPARE_FAILURE {
             self.usage.media_errors.fetch_add(1, Ordering::Relaxed);
         }
-        Step::Done(Outcome { status, data })
+        IoStep::Done(OperationOutcome { status, data })
     }
 
     /// Returns the resources that this part locks.
-    pub(crate) fn span(&self, operation: &Operation, done: u64) -> Span {
+    pub(crate) fn span(&self, operation: &Operation, done: u64) -> LockSpan {
         if done > self.parts(operation) {
-            return Span { flushes: true, ..Span::default() };
+            return LockSpan { flushes: true, ..LockSpan::default() };
         }
         let count = |data: &[Bytes]| data.iter().map(Bytes::len).sum::<usize>() as u64 / u64::from(self.block_size);
         let (blocks, writes, flushes) = match operation {
@@ -425,11 +425,11 @@ impl Namespace {
         };
         let blocks = blocks.unwrap_or_default();
         let (start, end, granule) = (self.offset(blocks.start), self.offset(blocks.end), self.storage.granule());
-        Span { bytes: start - start % granule..end.next_multiple_of(granule), writes, flushes }
+        LockSpan { bytes: start - start % granule..end.next_multiple_of(granule), writes, flushes }
     }
 
     /// Returns the range locks.
-    pub(crate) fn turns(&self) -> &Arc<Turns> {
+    pub(crate) fn turns(&self) -> &Arc<RangeLocks> {
         &self.turns
     }
 
@@ -596,7 +596,7 @@ impl Namespace {
         block * u64::from(self.block_size)
     }
 
-    fn marks(&self) -> MutexGuard<'_, Marks> {
+    fn marks(&self) -> MutexGuard<'_, UnreadableMarks> {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,20 +8,20 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The locked ranges and the waiting ones. At most one entry per thread.
 #[derive(Debug, Default)]
-pub(super) struct Ranges {
-    queue: Mutex<Queue>,
+pub(super) struct BlockingRangeLocks {
+    queue: Mutex<LockQueue>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct LockQueue {
     next: u64,
     /// Entries in order of arrival.
-    entries: Vec<Entry>,
+    entries: Vec<LockEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LockEntry {
     number: u64,
     range: Range<u64>,
     writes: bool,
@@ -29,39 +29,39 @@ struct Entry {
 
 /// A locked range; unlocked on drop.
 #[derive(Debug)]
-pub(super) struct Held<'a> {
-    ranges: &'a Ranges,
+pub(super) struct BlockingRangeLock<'a> {
+    ranges: &'a BlockingRangeLocks,
     number: u64,
 }
 
-impl Ranges {
+impl BlockingRangeLocks {
     /// Locks `range` for reading. Waits for overlapping writers.
-    pub(super) fn read(&self, range: Range<u64>) -> Held<'_> {
+    pub(super) fn read(&self, range: Range<u64>) -> BlockingRangeLock<'_> {
         self.hold(range, false)
     }
 
     /// Locks `range` for writing. Waits for all overlapping entries.
-    pub(super) fn write(&self, range: Range<u64>) -> Held<'_> {
+    pub(super) fn write(&self, range: Range<u64>) -> BlockingRangeLock<'_> {
         self.hold(range, true)
     }
 
-    fn hold(&self, range: Range<u64>, writes: bool) -> Held<'_> {
+    fn hold(&self, range: Range<u64>, writes: bool) -> BlockingRangeLock<'_> {
         let mut queue = self.queue();
         let number = queue.next;
         queue.next += 1;
-        queue.entries.push(Entry { number, range, writes });
+        queue.entries.push(LockEntry { number, range, writes });
         while queue.has_to_wait(number) {
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
-        Held { ranges: self, number }
+        BlockingRangeLock { ranges: self, number }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, LockQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
+impl LockQueue {
     /// Returns whether an earlier entry conflicts with `number`.
     fn has_to_wait(&self, number: u64) -> bool {
         let Some(place) = self.entries.iter().position(|entry| entry.number == number) else { return false };
@@ -72,7 +72,7 @@ impl Queue {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for BlockingRangeLock<'_> {
     fn drop(&mut self) {
         // One release may unblock several entries, so all waiting threads are woken.
         let others = {
@@ -92,14 +92,14 @@ mod tests {
 
     #[test]
     fn writers_exclude_overlapping_entries() {
-        let ranges = Ranges::default();
+        let ranges = BlockingRangeLocks::default();
         let (first, second) = (ranges.read(0..10), ranges.read(5..15));
         let beside = ranges.write(15..20);
         let waits = |range: Range<u64>, writes| {
             let mut queue = ranges.queue();
             let number = queue.next;
             queue.next += 1;
-            queue.entries.push(Entry { number, range, writes });
+            queue.entries.push(LockEntry { number, range, writes });
             let waits = queue.has_to_wait(number);
             queue.entries.pop();
             waits

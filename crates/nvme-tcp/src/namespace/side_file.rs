@@ -11,7 +11,7 @@
 //! after a failed sync it is empty.
 
 use super::open_error::{MarksFault, OpenError};
-use super::system::{self, System};
+use super::system::{self, FileSystem};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// The side file of one file of blocks.
 #[derive(Debug)]
 pub(super) struct SideFile {
-    system: Arc<dyn System>,
+    system: Arc<dyn FileSystem>,
     path: PathBuf,
     /// Whether the last [`sync`](Self::sync) failed.
     in_doubt: AtomicBool,
@@ -30,7 +30,7 @@ pub(super) struct SideFile {
 
 impl SideFile {
     /// Creates the side file of the blocks at `path`, which is absolute and without links.
-    pub(super) fn of(path: &Path, system: &Arc<dyn System>) -> SideFile {
+    pub(super) fn of(path: &Path, system: &Arc<dyn FileSystem>) -> SideFile {
         SideFile {
             system: system.clone(),
             path: system::with_suffix(path, ".uncorrectable"),
@@ -127,13 +127,13 @@ const MAX_BYTES: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
-    use super::super::system::{Real, with_suffix};
+    use super::super::system::{RealSystem, with_suffix};
     use super::*;
     use proptest::prelude::*;
     use std::fs;
 
     fn side_of(path: &Path) -> SideFile {
-        SideFile::of(path, &(Arc::new(Real) as Arc<dyn System>))
+        SideFile::of(path, &(Arc::new(RealSystem) as Arc<dyn FileSystem>))
     }
 
     fn blocks(name: &str) -> PathBuf {

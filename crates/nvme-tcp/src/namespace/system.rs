@@ -9,9 +9,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file system.
-pub(super) trait System: fmt::Debug + Send + Sync {
+pub(super) trait FileSystem: fmt::Debug + Send + Sync {
     /// Creates a file with `content`, replacing an existing file. Neither content nor name is durable.
-    fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn Medium>>;
+    fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn StorageMedium>>;
 
     /// Reads at most `most` bytes of a file; `None` if the file does not exist.
     fn read(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>>;
@@ -27,7 +27,7 @@ pub(super) trait System: fmt::Debug + Send + Sync {
 }
 
 /// An open file.
-pub(super) trait Medium: fmt::Debug + Send + Sync {
+pub(super) trait StorageMedium: fmt::Debug + Send + Sync {
     /// Reads up to the end of `buffer` or of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
@@ -50,23 +50,23 @@ pub(super) trait Medium: fmt::Debug + Send + Sync {
 
 /// The real file system.
 #[derive(Debug)]
-pub(super) struct Real;
+pub(super) struct RealSystem;
 
 /// A real file or block device.
 #[derive(Debug)]
-pub(super) struct RealFile {
+pub(super) struct MediumFile {
     pub(super) file: File,
     /// Size of a block device. `None` for a file, whose metadata have the size.
     pub(super) device_bytes: Option<u64>,
 }
 
-impl System for Real {
-    fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn Medium>> {
+impl FileSystem for RealSystem {
+    fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn StorageMedium>> {
         // Removed first, because an existing link at this path must not be followed.
         self.remove(path)?;
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         file.write_all(content)?;
-        Ok(Box::new(RealFile { file, device_bytes: None }))
+        Ok(Box::new(MediumFile { file, device_bytes: None }))
     }
 
     fn read(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
@@ -95,7 +95,7 @@ impl System for Real {
     }
 }
 
-impl Medium for RealFile {
+impl StorageMedium for MediumFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.file.read_at(buffer, offset)
     }
@@ -127,7 +127,7 @@ impl Medium for RealFile {
 
 /// Replaces the content of the file at `path` atomically: after a crash, the old or the new file is there.
 /// [`sync_name`] makes the new one durable.
-pub(super) fn replace(system: &dyn System, path: &Path, content: &[u8]) -> io::Result<()> {
+pub(super) fn replace(system: &dyn FileSystem, path: &Path, content: &[u8]) -> io::Result<()> {
     let new = with_suffix(path, ".new");
     // Synced before the rename, so that the name never refers to incomplete content.
     system.create(&new, content)?.sync()?;
@@ -135,7 +135,7 @@ pub(super) fn replace(system: &dyn System, path: &Path, content: &[u8]) -> io::R
 }
 
 /// Makes the name `path`, or its absence, durable.
-pub(super) fn sync_name(system: &dyn System, path: &Path) -> io::Result<()> {
+pub(super) fn sync_name(system: &dyn FileSystem, path: &Path) -> io::Result<()> {
     // A name becomes durable with its folder. An absolute path has one.
     path.parent().map_or(Ok(()), |folder| system.sync_folder(folder))
 }
@@ -154,18 +154,18 @@ mod tests {
     #[test]
     fn missing_file_is_none() {
         let (absent, unseen) = (Path::new("/dev/absent"), Path::new("/dev/null/unseen"));
-        assert_eq!(Real.read(absent, 1).unwrap(), None);
-        assert!(Real.remove(absent).is_ok());
-        assert_eq!(Real.read(unseen, 1).unwrap_err().kind(), io::ErrorKind::NotADirectory);
-        assert_eq!(Real.remove(unseen).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+        assert_eq!(RealSystem.read(absent, 1).unwrap(), None);
+        assert!(RealSystem.remove(absent).is_ok());
+        assert_eq!(RealSystem.read(unseen, 1).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+        assert_eq!(RealSystem.remove(unseen).unwrap_err().kind(), io::ErrorKind::NotADirectory);
     }
 
     /// Syncing these files fails, which shows that the system was asked to sync.
     #[test]
     fn files_are_synced() {
         let nothing = Path::new("/dev/null");
-        let file = RealFile { file: File::open(nothing).unwrap(), device_bytes: None };
+        let file = MediumFile { file: File::open(nothing).unwrap(), device_bytes: None };
         assert_eq!(file.sync().unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        assert_eq!(Real.sync_folder(nothing).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(RealSystem.sync_folder(nothing).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -128,7 +128,7 @@ fn marks_are_durable_until_new_data_are() {
     assert_eq!(kept(), [(0, 1 << 20)]);
 }
 
-/// Marks of small blocks in a partial large block at the end of the storage.
+/// The marks of small blocks in a partial large block at the end of the storage.
 #[test]
 fn marks_behind_the_last_block_are_preserved() {
     let storage = Remembering::new(12_800);
@@ -356,8 +356,8 @@ fn failed_flush_fails_later_writes() {
 /// Returns the progress after the next part; `None` if the operation has ended.
 fn part(namespace: &Namespace, operation: &Operation, done: u64) -> Option<u64> {
     match namespace.step(operation, done) {
-        Step::More(done) => Some(done),
-        Step::Done(outcome) => {
+        IoStep::More(done) => Some(done),
+        IoStep::Done(outcome) => {
             assert!(outcome.status.is_success(), "{operation:?}");
             None
         }

@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The queue of granted and waiting turns.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
-    queue: Mutex<Queue>,
+pub(crate) struct RangeLocks {
+    queue: Mutex<RangeQueue>,
 }
 
 /// Resources that an operation locks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct LockSpan {
     /// Range of bytes.
     pub(crate) bytes: Range<u64>,
     /// Whether the bytes are written.
@@ -31,12 +31,12 @@ pub(crate) struct Span {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct RangeQueue {
     next: u64,
     /// Entries by number, in order of arrival.
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, RangeEntry>,
     /// Segments by start; they do not overlap.
-    segments: BTreeMap<u64, Segment>,
+    segments: BTreeMap<u64, RangeSegment>,
     /// The last entry that flushes.
     last_flush: Option<u64>,
     /// Segments and entries visited so far.
@@ -45,19 +45,19 @@ struct Queue {
 }
 
 #[derive(Debug)]
-struct Entry {
-    span: Span,
+struct RangeEntry {
+    span: LockSpan,
     /// Number of entries that this one waits for.
     blockers: usize,
     /// Entries that wait for this one, in order of arrival.
     behind: Vec<u64>,
     /// Callback for a waiting entry. `None` once the turn is granted.
-    then: Option<Then>,
+    then: Option<LockCallback>,
 }
 
 /// A range of bytes with the same writer and readers, at least one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Segment {
+struct RangeSegment {
     end: u64,
     /// The last writer.
     writer: Option<u64>,
@@ -65,21 +65,21 @@ struct Segment {
     readers: Vec<u64>,
 }
 
-struct Then(Box<dyn FnOnce(Turn) + Send>);
+struct LockCallback(Box<dyn FnOnce(RangeLock) + Send>);
 
 /// A granted span; released on drop.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    turns: Arc<Turns>,
+pub(crate) struct RangeLock {
+    turns: Arc<RangeLocks>,
     number: u64,
 }
 
-impl Turns {
+impl RangeLocks {
     /// Requests a turn for `span`. Returns it if nothing conflicts. Otherwise returns `None`, and the callback made by
     /// `then` is called with the turn later.
-    pub(crate) fn take<F>(self: &Arc<Turns>, span: Span, then: impl FnOnce() -> F) -> Option<Turn>
+    pub(crate) fn take<F>(self: &Arc<RangeLocks>, span: LockSpan, then: impl FnOnce() -> F) -> Option<RangeLock>
     where
-        F: FnOnce(Turn) + Send + 'static,
+        F: FnOnce(RangeLock) + Send + 'static,
     {
         let mut queue = self.queue();
         let number = queue.next;
@@ -92,19 +92,19 @@ impl Turns {
         }
         let (blockers, waits) = (blockers.len(), !blockers.is_empty());
         // The callback is created only if the turn has to wait.
-        let then = waits.then(|| Then(Box::new(then())));
-        queue.entries.insert(number, Entry { span, blockers, behind: Vec::new(), then });
-        (!waits).then(|| Turn { turns: self.clone(), number })
+        let then = waits.then(|| LockCallback(Box::new(then())));
+        queue.entries.insert(number, RangeEntry { span, blockers, behind: Vec::new(), then });
+        (!waits).then(|| RangeLock { turns: self.clone(), number })
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, RangeQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
+impl RangeQueue {
     /// Enters `number` into its segments. Returns the entries it has to wait for.
-    fn enter(&mut self, number: u64, span: &Span) -> Vec<u64> {
+    fn enter(&mut self, number: u64, span: &LockSpan) -> Vec<u64> {
         let mut blockers = Vec::new();
         if span.flushes {
             blockers.extend(self.last_flush.replace(number));
@@ -131,7 +131,7 @@ impl Queue {
                 false => blockers.extend(segment.readers),
             }
         }
-        self.segments.insert(bytes.start, Segment { end: bytes.end, writer: Some(number), readers: Vec::new() });
+        self.segments.insert(bytes.start, RangeSegment { end: bytes.end, writer: Some(number), readers: Vec::new() });
     }
 
     fn read(&mut self, number: u64, bytes: &Range<u64>, blockers: &mut Vec<u64>) {
@@ -150,13 +150,13 @@ impl Queue {
         }
         self.count(seen + gaps.len());
         for gap in gaps {
-            self.segments.insert(gap.start, Segment { end: gap.end, writer: None, readers: vec![number] });
+            self.segments.insert(gap.start, RangeSegment { end: gap.end, writer: None, readers: vec![number] });
         }
     }
 
     /// Removes `number`. Returns the callbacks of entries that no longer wait, in order of arrival.
-    fn leave(&mut self, number: u64) -> Vec<(u64, Then)> {
-        let Some(Entry { span, behind, .. }) = self.entries.remove(&number) else { return Vec::new() };
+    fn leave(&mut self, number: u64) -> Vec<(u64, LockCallback)> {
+        let Some(RangeEntry { span, behind, .. }) = self.entries.remove(&number) else { return Vec::new() };
         self.last_flush.take_if(|last| *last == number);
         let mut seen = behind.len();
         let bytes = if span.bytes.is_empty() { 0..0 } else { span.bytes.clone() };
@@ -214,19 +214,19 @@ impl Queue {
     }
 }
 
-impl Drop for Turn {
+impl Drop for RangeLock {
     fn drop(&mut self) {
         // Callbacks run without the lock, because they may request further turns.
         let due = self.turns.queue().leave(self.number);
-        for (number, Then(then)) in due {
-            then(Turn { turns: self.turns.clone(), number });
+        for (number, LockCallback(then)) in due {
+            then(RangeLock { turns: self.turns.clone(), number });
         }
     }
 }
 
-impl fmt::Debug for Then {
+impl fmt::Debug for LockCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Then")
+        f.write_str("LockCallback")
     }
 }
 
@@ -235,8 +235,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    impl Span {
-        fn is_in_the_way_of(&self, other: &Span) -> bool {
+    impl LockSpan {
+        fn is_in_the_way_of(&self, other: &LockSpan) -> bool {
             let overlap = self.bytes.start.max(other.bytes.start) < self.bytes.end.min(other.bytes.end);
             (overlap && (self.writes || other.writes)) || (self.flushes && other.flushes)
         }
@@ -244,12 +244,12 @@ mod tests {
 
     /// A reference model that compares each span with all others.
     #[derive(Default)]
-    struct Model {
+    struct LockModel {
         /// Entries in order of arrival, and whether their turns were granted.
-        entries: Vec<(u64, Span, bool)>,
+        entries: Vec<(u64, LockSpan, bool)>,
     }
 
-    impl Model {
+    impl LockModel {
         /// Returns the entries granted now.
         fn due(&mut self) -> Vec<u64> {
             let mut due = Vec::new();
@@ -266,17 +266,17 @@ mod tests {
     }
 
     /// Granted turns, in order.
-    type Came = Arc<Mutex<Vec<(u64, Turn)>>>;
+    type GrantedLocks = Arc<Mutex<Vec<(u64, RangeLock)>>>;
 
-    fn take(turns: &Arc<Turns>, came: &Came, number: u64, span: Span) {
+    fn take(turns: &Arc<RangeLocks>, came: &GrantedLocks, number: u64, span: LockSpan) {
         let later = came.clone();
         let turn = turns.take(span, || move |turn| later.lock().unwrap().push((number, turn)));
         came.lock().unwrap().extend(turn.map(|turn| (number, turn)));
     }
 
-    fn spans() -> impl Strategy<Value = Span> {
+    fn spans() -> impl Strategy<Value = LockSpan> {
         let bytes = prop_oneof![(0u64..40, 0u64..6), (0u64..40, 0u64..40)];
-        (bytes, any::<bool>(), prop::bool::weighted(0.1)).prop_map(|((start, length), writes, flushes)| Span {
+        (bytes, any::<bool>(), prop::bool::weighted(0.1)).prop_map(|((start, length), writes, flushes)| LockSpan {
             bytes: start..start + length,
             writes,
             flushes,
@@ -288,15 +288,15 @@ mod tests {
         fn turns_match_the_reference_model(
             steps in prop::collection::vec(prop_oneof![3 => spans().prop_map(Ok), 2 => any::<usize>().prop_map(Err)], 1..120)
         ) {
-            let (turns, came) = (Arc::<Turns>::default(), Came::default());
-            let (mut model, mut next) = (Model::default(), 0);
+            let (turns, came) = (Arc::<RangeLocks>::default(), GrantedLocks::default());
+            let (mut model, mut next) = (LockModel::default(), 0);
             let mut held = Vec::new();
-            let end = |held: &mut Vec<(u64, Turn)>, model: &mut Model, place: usize| {
+            let end = |held: &mut Vec<(u64, RangeLock)>, model: &mut LockModel, place: usize| {
                 let (number, turn) = held.remove(place);
                 model.entries.retain(|(other, ..)| *other != number);
                 drop(turn);
             };
-            let check = |held: &mut Vec<(u64, Turn)>, model: &mut Model| {
+            let check = |held: &mut Vec<(u64, RangeLock)>, model: &mut LockModel| {
                 let now = core::mem::take(&mut *came.lock().unwrap());
                 let numbers: Vec<u64> = now.iter().map(|(number, _)| *number).collect();
                 held.extend(now);
@@ -331,8 +331,8 @@ mod tests {
     }
 
     /// Returns the number of steps for `count` concurrent turns.
-    fn steps(count: u64, span: impl Fn(u64) -> Span) -> usize {
-        let (turns, came) = (Arc::<Turns>::default(), Came::default());
+    fn steps(count: u64, span: impl Fn(u64) -> LockSpan) -> usize {
+        let (turns, came) = (Arc::<RangeLocks>::default(), GrantedLocks::default());
         (0..count).for_each(|number| take(&turns, &came, number, span(number)));
         let mut ended = 0;
         while let Some((_, turn)) = { came.lock().unwrap().pop() } {
@@ -345,8 +345,8 @@ mod tests {
 
     #[test]
     fn cost_of_a_turn_is_constant() {
-        type Row = fn(u64) -> Span;
-        let rows: [(&str, Row); 5] = [
+        type SpanRow = fn(u64) -> LockSpan;
+        let rows: [(&str, SpanRow); 5] = [
             ("apart", |number| span(number * 8..number * 8 + 8, true)),
             ("in one place", |_| span(0..8, true)),
             ("readers in one place", |_| span(0..8, false)),
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn unneeded_segments_are_joined() {
-        let (turns, came) = (Arc::<Turns>::default(), Came::default());
+        let (turns, came) = (Arc::<RangeLocks>::default(), GrantedLocks::default());
         take(&turns, &came, 0, span(0..100, false));
         for number in 1..50 {
             take(&turns, &came, number, span(number * 2..number * 2 + 1, false));
@@ -372,15 +372,15 @@ mod tests {
         assert_eq!(turns.queue().segments.len(), 1);
     }
 
-    fn span(bytes: Range<u64>, writes: bool) -> Span {
-        Span { bytes, writes, flushes: false }
+    fn span(bytes: Range<u64>, writes: bool) -> LockSpan {
+        LockSpan { bytes, writes, flushes: false }
     }
 
     #[test]
     fn writers_exclude_overlapping_turns() {
-        let turns = Arc::<Turns>::default();
-        let came = Arc::<Mutex<Vec<(u8, Turn)>>>::default();
-        let take = |name: u8, span: Span| {
+        let turns = Arc::<RangeLocks>::default();
+        let came = Arc::<Mutex<Vec<(u8, RangeLock)>>>::default();
+        let take = |name: u8, span: LockSpan| {
             let came = came.clone();
             turns.take(span, || move |turn| came.lock().unwrap().push((name, turn)))
         };
@@ -404,14 +404,14 @@ mod tests {
 
     #[test]
     fn only_one_turn_flushes_at_a_time() {
-        let turns = Arc::<Turns>::default();
-        let came = Arc::<Mutex<Vec<Turn>>>::default();
-        let take = |span: Span| {
+        let turns = Arc::<RangeLocks>::default();
+        let came = Arc::<Mutex<Vec<RangeLock>>>::default();
+        let take = |span: LockSpan| {
             let came = came.clone();
             turns.take(span, || move |turn| came.lock().unwrap().push(turn))
         };
-        let flush = take(Span { flushes: true, ..Span::default() }).unwrap();
-        assert!(take(Span { bytes: 0..4, writes: true, flushes: true }).is_none());
+        let flush = take(LockSpan { flushes: true, ..LockSpan::default() }).unwrap();
+        assert!(take(LockSpan { bytes: 0..4, writes: true, flushes: true }).is_none());
         let _beside = take(span(4..8, true)).expect("a flush blocks only other flushes");
         assert!(take(span(0..4, false)).is_none(), "queued behind the waiting write");
         drop(flush);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 
 /// An executor of jobs that may block.
-pub trait Blocking: Send + Sync {
+pub trait BlockingExecutor: Send + Sync {
     /// Runs `work` later, on any thread.
     fn run(&self, work: Box<dyn FnOnce() + Send>);
 }
@@ -17,7 +17,7 @@ pub trait Blocking: Send + Sync {
 /// by a separate [`Server`](super::Server) with its own threads.
 ///
 /// ```
-/// use nvme_tcp::target::{Blocking, Threads};
+/// use nvme_tcp::target::{BlockingExecutor, Threads};
 /// use std::sync::mpsc;
 ///
 /// let threads = Threads::new(2)?;
@@ -28,10 +28,10 @@ pub trait Blocking: Send + Sync {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Threads {
-    work: mpsc::Sender<Work>,
+    work: mpsc::Sender<BlockingJob>,
 }
 
-struct Work(Box<dyn FnOnce() + Send>);
+struct BlockingJob(Box<dyn FnOnce() + Send>);
 
 impl Threads {
     /// Starts `count` threads, at least one.
@@ -49,17 +49,17 @@ impl Threads {
     }
 }
 
-impl Blocking for Threads {
+impl BlockingExecutor for Threads {
     fn run(&self, work: Box<dyn FnOnce() + Send>) {
         // Cannot fail: the threads end only when all senders are gone, and this is one.
-        let _ = self.work.send(Work(work));
+        let _ = self.work.send(BlockingJob(work));
     }
 }
 
-fn work_off(waiting: &Mutex<mpsc::Receiver<Work>>) {
+fn work_off(waiting: &Mutex<mpsc::Receiver<BlockingJob>>) {
     loop {
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Work(work)) = next else { return };
+        let Ok(BlockingJob(work)) = next else { return };
         // A panicking job must not end the thread, because other jobs need it.
         let _panicked = catch_unwind(AssertUnwindSafe(work));
     }

@@ -1,10 +1,10 @@
 //! The server of a target's streams.
 
-use super::blocking::Blocking;
+use super::blocking::BlockingExecutor;
 use crate::asking::{OffloadCounters, SharedCounters};
-use crate::core::controller::{Connection, ConnectionId, Done, Job, Target};
+use crate::core::controller::{Connection, ConnectionId, Job, JobResult, Target};
 use crate::lock;
-use crate::sending::Sending;
+use crate::sending::PduSender;
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -33,18 +33,18 @@ use std::sync::{Arc, Mutex};
 /// ```
 #[derive(Clone)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     digests_by_device: bool,
     offloads: SharedCounters,
 }
 
-struct Shared {
+struct ServerShared {
     target: Mutex<Target>,
     /// Set by [`Server::close`]: receive no more.
     closes: AtomicBool,
     mailboxes: Arc<Mailboxes>,
     timers: Arc<dyn Timers>,
-    blocking: Arc<dyn Blocking>,
+    blocking: Arc<dyn BlockingExecutor>,
 }
 
 /// The mailboxes of all connections.
@@ -58,12 +58,12 @@ struct Mailboxes {
 /// Messages for a connection from other tasks and threads.
 #[derive(Default)]
 struct Mailbox {
-    inner: Mutex<Mail>,
+    inner: Mutex<ConnectionMail>,
 }
 
 #[derive(Default)]
-struct Mail {
-    done: VecDeque<Done>,
+struct ConnectionMail {
+    done: VecDeque<JobResult>,
     wakeup: bool,
     waker: Option<Waker>,
 }
@@ -87,14 +87,14 @@ pub enum ServeError {
 
 impl Server {
     /// Creates a server for `target`. `blocking` runs jobs on storage that may block.
-    pub fn new(mut target: Target, timers: Arc<dyn Timers>, blocking: Arc<dyn Blocking>) -> Server {
+    pub fn new(mut target: Target, timers: Arc<dyn Timers>, blocking: Arc<dyn BlockingExecutor>) -> Server {
         let mailboxes = Arc::<Mailboxes>::default();
         let called = mailboxes.clone();
         // Bells ring on other threads, perhaps while the target is locked. Mailboxes have a lock of their own.
         target.listen(move |connections| called.wake(connections));
         let target = Mutex::new(target);
         let closes = AtomicBool::new(false);
-        let shared = Arc::new(Shared { target, closes, mailboxes, timers, blocking });
+        let shared = Arc::new(ServerShared { target, closes, mailboxes, timers, blocking });
         Server { shared, digests_by_device: false, offloads: SharedCounters::default() }
     }
 
@@ -171,9 +171,9 @@ impl Server {
         // Registered before the first poll, so that no wakeup is lost.
         lock(&self.shared.mailboxes.inner).insert(connection.id(), mailbox.clone());
         let alarm = self.shared.timers.alarm();
-        let mut sending = Sending::default();
+        let mut sending = PduSender::default();
         sending.want_device(self.digests_by_device, &self.offloads);
-        Serve {
+        ServedConnection {
             shared: self.shared.clone(),
             connection,
             stream,
@@ -184,7 +184,7 @@ impl Server {
             sent: 0,
             taken: 0,
             mark: None,
-            phase: Phase::Serving,
+            phase: ServePhase::Serving,
             closes_by: None,
             slot,
             is_stranger,
@@ -198,7 +198,7 @@ impl core::fmt::Debug for Server {
     }
 }
 
-impl Shared {
+impl ServerShared {
     /// Wakes connections on behalf of the target.
     fn wake(&self, target: &mut Target) {
         let wakeups = target.take_wakeups();
@@ -251,7 +251,7 @@ impl Mailboxes {
 }
 
 impl Mailbox {
-    fn put(&self, change: impl FnOnce(&mut Mail)) {
+    fn put(&self, change: impl FnOnce(&mut ConnectionMail)) {
         let waker = {
             let mut mail = lock(&self.inner);
             change(&mut mail);
@@ -263,19 +263,19 @@ impl Mailbox {
     }
 }
 
-struct Serve<S: SegmentStream> {
-    shared: Arc<Shared>,
+struct ServedConnection<S: SegmentStream> {
+    shared: Arc<ServerShared>,
     connection: Connection,
     stream: S,
-    sending: Sending,
+    sending: PduSender,
     mailbox: Arc<Mailbox>,
     alarm: Box<dyn Alarm>,
     room: usize,
     /// Bytes handed to the stream, and the part of them known to be acknowledged.
     sent: u64,
     taken: u64,
-    mark: Option<Mark>,
-    phase: Phase,
+    mark: Option<ProgressMark>,
+    phase: ServePhase,
     /// Deadline for the host to take the remaining PDUs. `None` until the connection closes.
     closes_by: Option<Instant>,
     slot: Option<ConnectionSlot>,
@@ -285,7 +285,7 @@ struct Serve<S: SegmentStream> {
 
 /// Progress that a host must make by a deadline.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct ProgressMark {
     /// Bytes that must be acknowledged.
     sent: u64,
     /// Number of data bytes that must be exceeded, if data were requested.
@@ -294,7 +294,7 @@ struct Mark {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ServePhase {
     Serving,
     /// All PDUs are handed to the stream.
     Finishing,
@@ -304,7 +304,7 @@ enum Phase {
     },
 }
 
-impl<S: SegmentStream> Future for Serve<S> {
+impl<S: SegmentStream> Future for ServedConnection<S> {
     type Output = Result<(), ServeError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -324,7 +324,7 @@ impl<S: SegmentStream> Future for Serve<S> {
     }
 }
 
-impl<S: SegmentStream> Serve<S> {
+impl<S: SegmentStream> ServedConnection<S> {
     fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         for _ in 0..ROUNDS {
             // A reset tells the host that its stream was not served. A normal end would look like success.
@@ -333,18 +333,18 @@ impl<S: SegmentStream> Serve<S> {
                 return Poll::Ready(Ok(()));
             }
             let progress = match self.phase {
-                Phase::Serving => self.serve_once(cx)?,
-                Phase::Finishing => match self.stream.poll_committed(cx)? {
+                ServePhase::Serving => self.serve_once(cx)?,
+                ServePhase::Finishing => match self.stream.poll_committed(cx)? {
                     Poll::Ready(()) => {
-                        self.phase = Phase::Lingering { until: self.shared.timers.now() + LINGER };
+                        self.phase = ServePhase::Lingering { until: self.shared.timers.now() + LINGER };
                         true
                     }
                     Poll::Pending => self.gives_up(cx)?,
                 },
-                Phase::Lingering { until } if self.alarm.poll(cx, Some(until)).is_ready() => {
+                ServePhase::Lingering { until } if self.alarm.poll(cx, Some(until)).is_ready() => {
                     return Poll::Ready(Ok(()));
                 }
-                Phase::Lingering { .. } => match self.stream.poll_segment(cx) {
+                ServePhase::Lingering { .. } => match self.stream.poll_segment(cx) {
                     Poll::Ready(Ok(Some(segment))) => {
                         self.stream.consume(segment.data.len());
                         true
@@ -393,7 +393,7 @@ impl<S: SegmentStream> Serve<S> {
         }
         progress |= self.work();
         progress |= self.transmit(cx)?;
-        if closes && self.phase == Phase::Serving && self.connection.is_idle() {
+        if closes && self.phase == ServePhase::Serving && self.connection.is_idle() {
             self.finish();
             return Ok(true);
         }
@@ -418,7 +418,7 @@ impl<S: SegmentStream> Serve<S> {
     fn set_mark(&mut self) -> Option<Instant> {
         if self.mark.is_none() && (self.sent > self.taken || self.connection.expects_data()) {
             let received = self.connection.expects_data().then(|| self.connection.data_received());
-            self.mark = Some(Mark { sent: self.sent, received, until: self.shared.timers.now() + STALL_TIME });
+            self.mark = Some(ProgressMark { sent: self.sent, received, until: self.shared.timers.now() + STALL_TIME });
         }
         self.mark.map(|mark| mark.until)
     }
@@ -553,12 +553,12 @@ impl<S: SegmentStream> Serve<S> {
     /// Finishes the stream.
     fn finish(&mut self) {
         self.stream.finish();
-        self.phase = Phase::Finishing;
+        self.phase = ServePhase::Finishing;
     }
 }
 
 /// Runs `job` in parts, so that many jobs share the threads. The result goes to `mailbox`.
-fn advance(job: Job, blocking: Arc<dyn Blocking>, mailbox: Arc<Mailbox>) {
+fn advance(job: Job, blocking: Arc<dyn BlockingExecutor>, mailbox: Arc<Mailbox>) {
     let others = blocking.clone();
     blocking.run(Box::new(move || {
         let later = mailbox.clone();
@@ -568,7 +568,7 @@ fn advance(job: Job, blocking: Arc<dyn Blocking>, mailbox: Arc<Mailbox>) {
     }));
 }
 
-impl<S: SegmentStream> Drop for Serve<S> {
+impl<S: SegmentStream> Drop for ServedConnection<S> {
     fn drop(&mut self) {
         self.sending.end(&mut self.stream);
         // Dropped after the mailboxes' lock is released, because dropping a result may wake other connections.

@@ -8,13 +8,13 @@ use core::fmt;
 /// A submission queue entry: 64 bytes, read and written in place.
 ///
 /// ```
-/// use nvme_tcp::wire::{Command, IoOpcode, Sgl, Transfer};
+/// use nvme_tcp::wire::{Command, IoOpcode, Sgl, DataDirection};
 ///
 /// let read = Command::new(IoOpcode::Read as u8, 5).with_namespace(1).with_u64(10, 0x1000).with_u32(12, 7)
 ///     .with_sgl(Sgl::transport(4096));
 /// assert_eq!((read.opcode(), read.identifier(), read.namespace()), (2, 5, 1));
 /// assert_eq!((read.u64(10), read.sgl().length), (0x1000, 4096));
-/// assert_eq!(read.transfer(), Transfer::ToHost);
+/// assert_eq!(read.transfer(), DataDirection::ToHost);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Command([u8; Command::LEN]);
@@ -142,13 +142,13 @@ impl Command {
     }
 
     /// Returns the direction of the data: bits 1:0 of the opcode, or of the type of a Fabrics command.
-    pub fn transfer(&self) -> Transfer {
+    pub fn transfer(&self) -> DataDirection {
         // All Fabrics commands share one opcode, so their type carries the direction.
         let code = if self.opcode() == AdminOpcode::Fabrics as u8 { self.fabrics_type() } else { self.opcode() };
         match code & 3 {
-            1 => Transfer::ToController,
-            2 => Transfer::ToHost,
-            _ => Transfer::None,
+            1 => DataDirection::ToController,
+            2 => DataDirection::ToHost,
+            _ => DataDirection::None,
         }
     }
 }
@@ -169,7 +169,7 @@ impl fmt::Debug for Command {
 
 /// Direction of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transfer {
+pub enum DataDirection {
     /// No data.
     None,
     /// From the host to the controller.

@@ -3,7 +3,7 @@
 //! - [`Command`], [`Completion`], [`Status`]: queue entries; [`commands`]: builders of commands;
 //! - [`ConnectData`], [`property`]: NVMe over Fabrics;
 //! - [`ControllerData`], [`NamespaceData`], [`DiscoveryLog`], [`page`]: descriptions that controllers return;
-//! - [`Pdu`]: a typed PDU header; [`Framing`]: frames PDUs for sending; [`Receiver`]: parses PDUs from a stream that is
+//! - [`Pdu`]: a typed PDU header; [`PduFraming`]: frames PDUs for sending; [`PduReceiver`]: parses PDUs from a stream that is
 //!   cut at arbitrary positions; [`Digest`]: CRC32C of headers and data.
 
 mod command;
@@ -16,7 +16,7 @@ pub(crate) mod log;
 mod pdu;
 mod status;
 
-pub use command::{AdminOpcode, Command, FabricsType, IoOpcode, Sgl, SglKind, Transfer};
+pub use command::{AdminOpcode, Command, DataDirection, FabricsType, IoOpcode, Sgl, SglKind};
 pub use completion::Completion;
 pub(crate) use digest::DIGEST_LEN;
 pub use digest::Digest;
@@ -27,10 +27,10 @@ pub use fabrics::{ConnectData, DISCOVERY_NQN, property};
 pub use identify::{ControllerData, ControllerKind, NamespaceData, NamespaceIds, Notices, parse_namespace_list};
 pub use log::{DiscoveryEntry, DiscoveryLog, page};
 pub(crate) use log::{ErrorEntry, Smart};
-pub(crate) use pdu::{CIPHER_BLOCK, Sealing, slice};
+pub(crate) use pdu::{CIPHER_BLOCK, DataEncryption, slice};
 pub use pdu::{
-    DataHeader, FatalError, FatalStatus, Framing, InitializeRequest, InitializeResponse, Limits, Pdu, PduType,
-    ReadyToTransfer, Received, Receiver, Side, Termination, WirePdu,
+    ConnectionSide, DataHeader, FatalError, FatalStatus, InitializeRequest, InitializeResponse, Pdu, PduFraming,
+    PduItem, PduLimits, PduReceiver, PduType, ReadyToTransfer, Termination, WirePdu,
 };
 pub use status::Status;
 

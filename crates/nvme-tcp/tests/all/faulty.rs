@@ -5,7 +5,7 @@ use crate::made_by_hand;
 use core::time::Duration;
 use futures_util::future::{join, join_all};
 use made_by_hand::{Act, Faulty, WAS, is_gone, is_io, with};
-use nvme_tcp::host::{Buffer, CommandError, Failed, HostError, HostEvent, Unsuitable};
+use nvme_tcp::host::{Buffer, CommandError, HostError, HostEvent, ReadError, Unsuitable};
 use nvme_tcp::wire::{AdminOpcode, FabricsType, IoOpcode, NamespaceData, Status, commands};
 use std::sync::{Arc, Mutex};
 
@@ -59,7 +59,7 @@ fn command_that_kills_connections_fails() {
             let disk = host.disk(1).await.unwrap();
             let start = runtime.now();
             let failed = disk.read(13, disk.buffer(1)).await;
-            let Err(Failed { error: CommandError::Lost(_), buffer }) = failed else { panic!("{failed:?}") };
+            let Err(ReadError { error: CommandError::Lost(_), buffer }) = failed else { panic!("{failed:?}") };
             assert_eq!(buffer.len(), 4096);
             let took = runtime.now() - start;
             // Other commands still succeed afterwards.
@@ -117,7 +117,7 @@ fn fewer_queues_after_a_loss_keep_all_commands() {
             assert_eq!(host.queues(), 1);
             stuck.iter().for_each(|read| read.cancel());
             for read in join_all(stuck).await {
-                assert!(matches!(read, Err(Failed { error: CommandError::Cancelled, .. })), "{read:?}");
+                assert!(matches!(read, Err(ReadError { error: CommandError::Cancelled, .. })), "{read:?}");
             }
         },
     );
@@ -434,7 +434,7 @@ fn namespace_replaced_after_a_loss_gets_no_old_commands() {
                 assert!(is_gone(&flush.await));
                 assert!(is_gone(&disk.write(0, block()).await));
                 assert!(is_gone(&host.io(commands::range(IoOpcode::Write, 1, 0, 1), block()).await));
-                let Err(Failed { error: CommandError::NamespaceChanged { .. }, .. }) =
+                let Err(ReadError { error: CommandError::NamespaceChanged { .. }, .. }) =
                     disk.read(0, disk.buffer(1)).await
                 else {
                     panic!("{name}")

@@ -8,7 +8,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use futures_util::future::{join3, select};
 use made_by_hand::{Act, Faulty, with};
-use nvme_tcp::host::{CommandError, Disk, Done, Failed, Host, HostError};
+use nvme_tcp::host::{CommandError, CommandFuture, Disk, Host, HostError, ReadError};
 use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, Status, commands};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -42,7 +42,7 @@ fn is_over<T>(future: &mut (impl Future<Output = T> + Unpin)) -> bool {
 const COPY: u8 = 0x19;
 
 /// Commands that change block 3, and possibly blocks near it.
-const CHANGES: [fn(&Host, &Disk) -> Done; 5] = [
+const CHANGES: [fn(&Host, &Disk) -> CommandFuture; 5] = [
     |_, disk| disk.write(3, block(1)),
     |_, disk| disk.write_zeroes(3, 1),
     |_, disk| disk.write_uncorrectable(3, 1),
@@ -138,13 +138,13 @@ fn abandoned_read_only_command_ends_at_once() {
             let read = disk.read(3, disk.buffer(1));
             let start = runtime.now();
             runtime.sleep(Duration::from_millis(1)).await;
-            others.iter().for_each(Done::cancel);
+            others.iter().for_each(CommandFuture::cancel);
             read.cancel();
             // The controller never answers, so only the cancellation can end the commands.
             for other in others {
                 assert!(matches!(other.await, Err(CommandError::Cancelled)));
             }
-            let Err(Failed { error: CommandError::Cancelled, buffer }) = read.await else { panic!() };
+            let Err(ReadError { error: CommandError::Cancelled, buffer }) = read.await else { panic!() };
             assert_eq!(buffer.len(), 4096);
             assert!(runtime.now() - start < Duration::from_millis(2));
         },
@@ -214,12 +214,12 @@ fn held_command_can_be_abandoned() {
             held.cancel();
             read.cancel();
             assert!(matches!(held.await, Err(CommandError::Cancelled)));
-            let Err(Failed { error: CommandError::Cancelled, buffer }) = read.await else { panic!() };
+            let Err(ReadError { error: CommandError::Cancelled, buffer }) = read.await else { panic!() };
             assert_eq!(buffer.len(), 2 * 4096);
             let last = disk.read(3, disk.buffer(1));
             runtime.sleep(Duration::from_millis(1)).await;
             host.close().await;
-            let Err(Failed { error: CommandError::Lost(HostError::Closed), buffer }) = last.await else { panic!() };
+            let Err(ReadError { error: CommandError::Lost(HostError::Closed), buffer }) = last.await else { panic!() };
             assert_eq!(buffer.len(), 4096);
             assert!(matches!(disk.write(3, block(4)).await, Err(CommandError::Lost(HostError::Closed))));
             assert_eq!(seen.lock().unwrap().len(), 1, "nothing but the first write was sent");
@@ -284,11 +284,11 @@ fn changes_are_not_resent_without_a_keep_alive() {
             move |host, runtime| async move {
                 host.ready().await.unwrap();
                 let disk = host.disk(1).await.unwrap();
-                let changes: Vec<Done> = CHANGES.iter().map(|change| change(&host, &disk)).collect();
+                let changes: Vec<CommandFuture> = CHANGES.iter().map(|change| change(&host, &disk)).collect();
                 let read = disk.read(0, disk.buffer(1));
                 runtime.sleep(Duration::from_millis(1)).await;
                 if cancelled {
-                    changes.iter().for_each(Done::cancel);
+                    changes.iter().for_each(CommandFuture::cancel);
                 }
                 // Cancelled or not, the result is unknown.
                 for change in changes {
@@ -319,7 +319,7 @@ fn changes_are_not_resent_without_a_keep_alive() {
 
 #[test]
 fn unrepeatable_command_is_sent_once() {
-    type Submit = fn(&Host) -> Done;
+    type Submit = fn(&Host) -> CommandFuture;
     let rows: [(Submit, bool); 8] = [
         // Namespace Management, Format NVM, Security Send, Property Set.
         (|host| host.admin(Command::new(0x0d, 0), []), false),

@@ -7,10 +7,10 @@ use bed::{Bed, Layers, blocks};
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use nvme_tcp::exercise::Exercise;
-use nvme_tcp::host::{Buffer, CommandError, Connector, Failed, HostError, HostEvent, discover};
+use nvme_tcp::host::{Buffer, CommandError, Connector, HostError, HostEvent, ReadError, discover};
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
 use nvme_tcp::target::TransportConfig;
-use nvme_tcp::wire::{ConnectData, Framing, InitializeRequest, IoOpcode, Pdu, Sgl, Status, commands, property};
+use nvme_tcp::wire::{ConnectData, InitializeRequest, IoOpcode, Pdu, PduFraming, Sgl, Status, commands, property};
 use offload_api::TxTag;
 use offload_base::Seed;
 use std::sync::Arc;
@@ -56,7 +56,8 @@ fn every_command_has_its_effect() {
             assert_eq!(found, if zero { &[0; 512] } else { wrote }, "block {number}");
         }
         disk.write_uncorrectable(110, 1).await.unwrap();
-        let Err(Failed { error: CommandError::Status(status), buffer }) = disk.read(108, disk.buffer(8)).await else {
+        let Err(ReadError { error: CommandError::Status(status), buffer }) = disk.read(108, disk.buffer(8)).await
+        else {
             panic!("unreadable blocks were read")
         };
         assert_eq!((status, buffer.len()), (Status::UNRECOVERED_READ_ERROR, 8 * 512));
@@ -87,7 +88,7 @@ fn cancelled_read_returns_its_buffer() {
             drop(disk.read(64, disk.buffer(64)));
         }
         for read in reads {
-            let Err(Failed { error: CommandError::Cancelled, buffer }) = read.await else {
+            let Err(ReadError { error: CommandError::Cancelled, buffer }) = read.await else {
                 panic!("the read was cancelled")
             };
             assert_eq!(buffer.len(), 64 * 512);
@@ -210,7 +211,7 @@ fn commands_fail_when_the_target_stays_away() {
         away.await;
         disk.read(0, disk.buffer(4)).await
     });
-    let Err(Failed { error: CommandError::Lost(_), buffer }) = failed else { panic!("{failed:?}") };
+    let Err(ReadError { error: CommandError::Lost(_), buffer }) = failed else { panic!("{failed:?}") };
     assert_eq!(buffer.len(), 4 * 512);
 }
 
@@ -232,7 +233,7 @@ fn host_that_takes_no_answers_is_reset() {
         ];
         pdus.extend((0..40).map(|_| (Pdu::Command(log), Bytes::new())));
         for (pdu, data) in pdus {
-            for piece in Framing::default().frame(&pdu, [data]).into_pieces() {
+            for piece in PduFraming::default().frame(&pdu, [data]).into_pieces() {
                 stream.send(piece, TxTag::PLAIN);
             }
         }

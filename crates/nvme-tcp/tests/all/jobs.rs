@@ -2,7 +2,7 @@
 
 use crate::rig;
 
-use nvme_tcp::core::controller::{Done, Job};
+use nvme_tcp::core::controller::{Job, JobResult};
 use nvme_tcp::target::Target;
 use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, Pdu, Sgl, Status, property};
 use rig::storage::{counting_target, hooked_target};
@@ -80,13 +80,13 @@ fn panicking_storage_fails_only_its_command() {
 /// Jobs to advance again.
 type Later = Arc<Mutex<Vec<Job>>>;
 
-fn advance(job: Job, later: &Later) -> Option<Done> {
+fn advance(job: Job, later: &Later) -> Option<JobResult> {
     let later = later.clone();
     job.advance(move |job| later.lock().unwrap().push(job))
 }
 
 /// Advances a job until its end or until it has to wait. `later` receives a waiting job with its turn.
-fn advance_far(mut job: Job, later: &Later) -> Option<Done> {
+fn advance_far(mut job: Job, later: &Later) -> Option<JobResult> {
     loop {
         if let Some(done) = advance(job, later) {
             return Some(done);
@@ -112,7 +112,7 @@ fn waiting_jobs_occupy_no_thread() {
     let durable = 1 << 30;
     // While the slow job occupies its thread, writing or flushing, another thread runs the others.
     for is_flushing in [false, true] {
-        let (later, done) = (Later::default(), Arc::<Mutex<Vec<Done>>>::default());
+        let (later, done) = (Later::default(), Arc::<Mutex<Vec<JobResult>>>::default());
         let mut slow = write(5, 0, 0xaa, &mut first, &mut target, durable);
         if is_flushing {
             assert!(advance(slow, &later).is_none(), "the flush is a part of its own");

@@ -7,7 +7,9 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use nvme_tcp::host::{Buffer, CommandError, Connecting, Connector, Failed, Host, HostConfig, HostError, Offload, Task};
+use nvme_tcp::host::{
+    Buffer, CommandError, ConnectFuture, Connector, Host, HostConfig, HostError, HostTask, Offload, ReadError,
+};
 use nvme_tcp::target::TransportConfig;
 use nvme_tcp::wire::commands;
 use offload_base::{Alarm, Clock, Instant, Timers};
@@ -41,7 +43,7 @@ impl Doom {
 
 /// A task that runs until its doom.
 struct Doomed {
-    task: Option<Task>,
+    task: Option<HostTask>,
     fate: Fate,
     doom: Arc<Doom>,
 }
@@ -90,7 +92,7 @@ impl Timers for Burning {
 struct Panicking;
 
 impl Connector for Panicking {
-    fn connect(&self) -> Connecting {
+    fn connect(&self) -> ConnectFuture {
         panic!("expected panic of the test")
     }
 }
@@ -142,7 +144,7 @@ fn lost_task_fails_all_waiting_calls() {
                     match read.await {
                         Ok(buffer) => assert_eq!(buffer.to_vec(), blocks(8)),
                         // The buffer is empty if the lost task had it.
-                        Err(Failed { error, buffer }) => {
+                        Err(ReadError { error, buffer }) => {
                             lost += 1;
                             assert!(is_lost(&error), "{fate:?} {number}: {error}");
                             assert!(matches!(buffer.len(), 0 | 4096));
@@ -210,7 +212,7 @@ fn dropped_tasks_end_the_host() {
     bed.run(async move {
         let log = host.admin_read(commands::log_page(2, 0, 512), Buffer::zeroed(512));
         drop(tasks);
-        let Err(Failed { error, buffer }) = log.await else { panic!("the command was never sent") };
+        let Err(ReadError { error, buffer }) = log.await else { panic!("the command was never sent") };
         assert!(is_lost(&error));
         assert_eq!(buffer.len(), 512, "the buffer never left the lane");
         assert!(matches!(waits.ready().await, Err(HostError::TaskLost)));
@@ -225,7 +227,7 @@ fn closed_host_reports_closed_not_lost() {
         host.ready().await.unwrap();
         host.close().await;
         let late = host.admin_read(commands::log_page(2, 0, 512), Buffer::zeroed(512)).await;
-        assert!(matches!(late, Err(Failed { error: CommandError::Lost(HostError::Closed), .. })));
+        assert!(matches!(late, Err(ReadError { error: CommandError::Lost(HostError::Closed), .. })));
     });
 }
 

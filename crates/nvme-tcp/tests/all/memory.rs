@@ -12,7 +12,7 @@ use nvme_tcp::core::controller::Job;
 use nvme_tcp::namespace::Namespace;
 use nvme_tcp::target::{Target, TargetConfig, TargetError, TransportConfig};
 use nvme_tcp::wire::{
-    Command, DataHeader, FabricsType, Framing, InitializeRequest, IoOpcode, Pdu, ReadyToTransfer, Sgl, Status,
+    Command, DataHeader, FabricsType, InitializeRequest, IoOpcode, Pdu, PduFraming, ReadyToTransfer, Sgl, Status,
 };
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{BufferPool, Instant, Seq};
@@ -277,7 +277,7 @@ fn silent_streams_cost_little() {
     let (_wire, _admin, _) = asked(&mut target);
     let icreq = Pdu::InitializeRequest(InitializeRequest::default());
     let refused = silent.into_iter().filter_map(|mut connection| {
-        let bytes = Framing::default().frame(&icreq, []).into_pieces().collect::<Vec<_>>().concat();
+        let bytes = PduFraming::default().frame(&icreq, []).into_pieces().collect::<Vec<_>>().concat();
         connection.handle_segment(Instant::ZERO, segment(&bytes), &mut target);
         connection.is_refused().then_some(connection)
     });

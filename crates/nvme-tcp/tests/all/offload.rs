@@ -8,7 +8,7 @@ use bytes::BytesMut;
 use core::time::Duration;
 use nvme_tcp::OffloadCounters;
 use nvme_tcp::exercise::Exercise;
-use nvme_tcp::host::{Buffer, CommandError, Failed, Host, Offload};
+use nvme_tcp::host::{Buffer, CommandError, Host, Offload, ReadError};
 use nvme_tcp::target::TransportConfig;
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
@@ -348,7 +348,7 @@ proptest! {
                             let from = first as usize * 512;
                             assert!(buffer.to_vec() == data[from..from + buffer.len()], "wrong data");
                         }
-                        Err(Failed { error: CommandError::Cancelled, buffer }) => {
+                        Err(ReadError { error: CommandError::Cancelled, buffer }) => {
                             assert_eq!(memory_of(&buffer), memory, "the memory must be the same");
                         }
                         Err(failed) => panic!("{failed}"),
@@ -387,7 +387,7 @@ fn cancelled_reads_return_lent_buffers() {
             for read in reads {
                 match read.await {
                     Ok(buffer) => assert!(buffer.to_vec() == data),
-                    Err(Failed { error: CommandError::Cancelled, buffer }) => assert_eq!(buffer.len(), 256 * 512),
+                    Err(ReadError { error: CommandError::Cancelled, buffer }) => assert_eq!(buffer.len(), 256 * 512),
                     Err(failed) => panic!("{failed}"),
                 }
             }

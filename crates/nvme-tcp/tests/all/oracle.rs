@@ -10,7 +10,7 @@ use bed::{Bed, Layers};
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use futures_util::future::{Either, join_all, select};
-use nvme_tcp::host::{Buffer, CommandError, Disk, Done, Host, Offload};
+use nvme_tcp::host::{Buffer, CommandError, CommandFuture, Disk, Host, Offload};
 use nvme_tcp::target::TransportConfig;
 use offload_base::{Rng, Seed};
 use offload_testbed::Runtime;
@@ -136,7 +136,7 @@ impl Adversary {
 
     /// Occupies queues with commands on separate blocks, so that the next command may have to wait.
     fn keep_queues_busy(&mut self) {
-        let commands: Vec<Done> = (0..self.rng.below(8))
+        let commands: Vec<CommandFuture> = (0..self.rng.below(8))
             .map(|number| match number % 2 {
                 0 => self.disk.write(BLOCKS, [Bytes::from(vec![1; 64 << 10])]),
                 _ => self.disk.flush(),

@@ -6,7 +6,7 @@ use crate::bed;
 use bed::{Bed, Layers};
 use bytes::{Bytes, BytesMut};
 use nvme_tcp::core::controller::{Connection, Job};
-use nvme_tcp::core::queue::{Payload, Queue, QueueConfig, Submission};
+use nvme_tcp::core::queue::{CommandData, Queue, QueueConfig, Submission};
 use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::Buffer;
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
@@ -75,7 +75,7 @@ impl Pair {
         assert!(self.queue.error().is_none(), "{:?}", self.queue.error());
     }
 
-    fn execute(&mut self, target: &mut Target, rng: &mut Rng, command: Command, payload: Payload) -> u64 {
+    fn execute(&mut self, target: &mut Target, rng: &mut Rng, command: Command, payload: CommandData) -> u64 {
         while !self.queue.is_open() {
             self.step(target, rng, 1 << 16);
         }
@@ -91,7 +91,7 @@ impl Pair {
 
     fn connect(&mut self, target: &mut Target, rng: &mut Rng, id: u16, controller: u16) -> u16 {
         let data = ConnectData { host_id: [1; 16], controller, subsystem: DISK.into(), host: "nqn.test".into() };
-        let payload = Payload::Write(SmallVec::from_iter([data.to_bytes().into()]));
+        let payload = CommandData::Write(SmallVec::from_iter([data.to_bytes().into()]));
         self.execute(target, rng, commands::connect(id, 31, core::time::Duration::ZERO), payload) as u16
     }
 }
@@ -113,7 +113,7 @@ fn commands_against_an_oracle(seed: u64, transport: TransportConfig, config: Que
     let mut admin = Pair::new(&mut target, QueueConfig::default());
     let controller = admin.connect(&mut target, &mut rng, 0, 0xffff);
     let enable = commands::property_set(property::CC, 0x0046_0001);
-    admin.execute(&mut target, &mut rng, enable, Payload::None);
+    admin.execute(&mut target, &mut rng, enable, CommandData::None);
     let mut pair = Pair::new(&mut target, config);
     pair.connect(&mut target, &mut rng, 1, controller);
     pair.queue.set_in_capsule(config.in_capsule);
@@ -139,10 +139,10 @@ fn commands_against_an_oracle(seed: u64, transport: TransportConfig, config: Que
                     let whole = Bytes::from(data.clone());
                     let at = rng.below(bytes as u64) as usize;
                     let parts = [whole.slice(..at), whole.slice(at..)];
-                    (Payload::Write(parts.into_iter().filter(|part| !part.is_empty()).collect()), Some(data))
+                    (CommandData::Write(parts.into_iter().filter(|part| !part.is_empty()).collect()), Some(data))
                 } else {
                     let at = rng.below(bytes as u64) as usize;
-                    (Payload::Read(Buffer::from_parts([BytesMut::zeroed(at), BytesMut::zeroed(bytes - at)])), None)
+                    (CommandData::Read(Buffer::from_parts([BytesMut::zeroed(at), BytesMut::zeroed(bytes - at)])), None)
                 };
                 let id = pair.queue.submit(Instant::ZERO, Submission { command, payload }).unwrap();
                 under_way.insert(id, (first, count, data));
@@ -159,7 +159,7 @@ fn commands_against_an_oracle(seed: u64, transport: TransportConfig, config: Que
             let place = &mut oracle[first * BLOCK..(first + count) * BLOCK];
             match (data, finished.submission.payload) {
                 (Some(data), _) => place.copy_from_slice(&data),
-                (None, Payload::Read(buffer)) => {
+                (None, CommandData::Read(buffer)) => {
                     assert!(buffer.to_vec() == place, "seed {seed}: blocks from {first} on")
                 }
                 (None, payload) => panic!("{payload:?}"),

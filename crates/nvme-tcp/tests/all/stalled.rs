@@ -10,8 +10,8 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use nvme_tcp::core::controller::Job;
 use nvme_tcp::namespace::Namespace;
-use nvme_tcp::target::{Blocking, ServeError, Server, Target, TargetConfig, TargetError, TransportConfig};
-use nvme_tcp::wire::{Command, FabricsType, Framing, InitializeRequest, IoOpcode, Pdu, Sgl};
+use nvme_tcp::target::{BlockingExecutor, ServeError, Server, Target, TargetConfig, TargetError, TransportConfig};
+use nvme_tcp::wire::{Command, FabricsType, InitializeRequest, IoOpcode, Pdu, PduFraming, Sgl};
 use offload_api::TokioSegments;
 use offload_base::slots::ConnectionSlots;
 use offload_base::{Alarm, Clock, Instant, Timers};
@@ -66,7 +66,7 @@ struct Disk {
     stuck: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
 }
 
-impl Blocking for Disk {
+impl BlockingExecutor for Disk {
     fn run(&self, work: Box<dyn FnOnce() + Send>) {
         if self.hangs.load(Ordering::SeqCst) { self.stuck.lock().unwrap().push(work) } else { work() }
     }
@@ -173,7 +173,7 @@ impl Served {
 }
 
 fn framed(pdu: &Pdu, data: &[u8]) -> Vec<u8> {
-    Framing::default().frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat()
+    PduFraming::default().frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat()
 }
 
 fn read(id: u16, blocks: u32) -> Pdu {

@@ -9,16 +9,16 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// A list of connections to wake.
 #[derive(Default)]
-pub(super) struct Bell {
+pub(super) struct ConnectionBell {
     rung: Mutex<Vec<ConnectionId>>,
-    listener: OnceLock<Listener>,
+    listener: OnceLock<WakeupListener>,
 }
 
-pub(super) type Listener = Box<dyn Fn(&[ConnectionId]) + Send + Sync>;
+pub(super) type WakeupListener = Box<dyn Fn(&[ConnectionId]) + Send + Sync>;
 
-impl Bell {
+impl ConnectionBell {
     /// Delivers all rings from now on to `listener`. Only the first listener is kept.
-    pub(super) fn set_listener(&self, listener: Listener) {
+    pub(super) fn set_listener(&self, listener: WakeupListener) {
         if self.listener.set(listener).is_ok()
             && let Some(listener) = self.listener.get()
         {
@@ -43,8 +43,8 @@ impl Bell {
     }
 }
 
-impl fmt::Debug for Bell {
+impl fmt::Debug for ConnectionBell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bell").finish_non_exhaustive()
+        f.debug_struct("ConnectionBell").finish_non_exhaustive()
     }
 }

@@ -4,8 +4,8 @@
 
 use super::connection::{ConnectionId, queue_bytes};
 use super::job::Reply;
-use super::memory::Account;
-use super::work::{AllUnderWay, Work};
+use super::memory::MemoryAccount;
+use super::work::{Backlog, QueueWork};
 use super::{Target, is_qualified_name};
 use crate::namespace::Namespace;
 use crate::wire::{
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// The queue properties of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Queue {
+pub(super) struct QueueProperties {
     /// The queue identifier; 0 is the admin queue.
     pub(super) id: u16,
     /// Number of entries.
@@ -30,12 +30,12 @@ pub(super) struct Queue {
 }
 
 /// Result of a successful Connect.
-pub(super) struct Connected {
-    pub(super) queue: Queue,
+pub(super) struct ConnectResult {
+    pub(super) queue: QueueProperties,
     /// Tracker of running commands; `None` for an admin queue.
-    pub(super) work: Option<Arc<Work>>,
+    pub(super) work: Option<Arc<QueueWork>>,
     /// Earlier commands of the queue that must end before the Connect is answered.
-    pub(super) waits_for: AllUnderWay,
+    pub(super) waits_for: Backlog,
 }
 
 /// Makes `connection` a queue. For queue 0, also creates the controller. Errors carry a status and the completion's
@@ -43,11 +43,11 @@ pub(super) struct Connected {
 pub(super) fn connect(
     target: &mut Target,
     connection: ConnectionId,
-    account: &Account,
+    account: &MemoryAccount,
     command: &Command,
     data: &[u8],
     now: Instant,
-) -> Result<Connected, (Status, u64)> {
+) -> Result<ConnectResult, (Status, u64)> {
     let data = ConnectData::parse(data).ok_or((Status::INVALID_SGL_LENGTH, 0))?;
     let (format, id, size) = (command.u16(40), command.u16(42), command.u16(44));
     let flow_control = command.u8(46) & NO_FLOW_CONTROL == 0;
@@ -68,7 +68,7 @@ pub(super) fn connect(
             return Err((Status::CONNECT_INVALID_HOST, 0));
         }
     }
-    let (mut work, mut waits_for) = (None, AllUnderWay::default());
+    let (mut work, mut waits_for) = (None, Backlog::default());
     let controller = if id == 0 {
         // FFFFh requests a new controller, FFFEh any controller. This target creates controllers only on demand.
         if data.controller < 0xfffe {
@@ -105,7 +105,11 @@ pub(super) fn connect(
         (work, waits_for) = (Some(own), left_behind);
         data.controller
     };
-    Ok(Connected { queue: Queue { id, entries: size + 1, controller, flow_control, head: 0 }, work, waits_for })
+    Ok(ConnectResult {
+        queue: QueueProperties { id, entries: size + 1, controller, flow_control, head: 0 },
+        work,
+        waits_for,
+    })
 }
 
 /// Reads a property of controller `id`.

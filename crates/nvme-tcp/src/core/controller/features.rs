@@ -22,7 +22,7 @@ pub(super) struct Features {
 }
 
 /// The answer to Get Features: double word 0 of the completion, and data.
-pub(super) type Answer = (u32, Vec<u8>);
+pub(super) type FeatureValue = (u32, Vec<u8>);
 
 impl Default for Features {
     fn default() -> Features {
@@ -60,7 +60,7 @@ pub(super) fn data_len(command: &Command) -> u32 {
     }
 }
 
-pub(super) fn get(session: &Session, command: &Command, now: Instant, queues: u16) -> Result<Answer, Status> {
+pub(super) fn get(session: &Session, command: &Command, now: Instant, queues: u16) -> Result<FeatureValue, Status> {
     let feature = command.u32(10) as u8;
     let defaults = Features::default();
     let features = match command.u32(10) >> 8 & 7 {
@@ -73,7 +73,13 @@ pub(super) fn get(session: &Session, command: &Command, now: Instant, queues: u1
     current(session, features, feature, now, queues)
 }
 
-fn current(session: &Session, features: &Features, feature: u8, now: Instant, queues: u16) -> Result<Answer, Status> {
+fn current(
+    session: &Session,
+    features: &Features,
+    feature: u8,
+    now: Instant,
+    queues: u16,
+) -> Result<FeatureValue, Status> {
     let value = match feature {
         // These two features exist on discovery controllers as well; the others do not.
         id::EVENTS => features.notices.0,

@@ -1,8 +1,8 @@
 //! Jobs on namespaces, and immediate replies to commands.
 
-use super::memory::Charge;
-use super::work::Running;
-use crate::namespace::{Namespace, Operation, Outcome, Pieces, Step, Turn};
+use super::memory::MemoryCharge;
+use super::work::CommandGuard;
+use crate::namespace::{IoStep, Namespace, Operation, OperationOutcome, Pieces, RangeLock};
 use crate::wire::Status;
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -17,18 +17,18 @@ pub struct Job {
     pub(super) operation: Operation,
     pub(super) reads: usize,
     /// Memory charged for the data.
-    pub(super) charge: Option<Charge>,
-    pub(super) running: Option<Running>,
+    pub(super) charge: Option<MemoryCharge>,
+    pub(super) running: Option<CommandGuard>,
     /// Number of completed namespaces, and progress within the next.
     pub(super) progress: (usize, u64),
-    pub(super) turn: Option<Turn>,
+    pub(super) turn: Option<RangeLock>,
 }
 
 /// The result of a [`Job`].
 #[derive(Debug)]
-pub struct Done {
+pub struct JobResult {
     pub(super) command: u16,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: OperationOutcome,
     pub(super) reads: usize,
 }
 
@@ -37,7 +37,7 @@ impl Job {
         command: u16,
         namespaces: SmallVec<[Arc<Namespace>; 1]>,
         operation: Operation,
-        charge: Option<Charge>,
+        charge: Option<MemoryCharge>,
     ) -> Job {
         let block = namespaces.first().map_or(0, |namespace| namespace.block_size() as usize);
         let reads = match &operation {
@@ -54,7 +54,7 @@ impl Job {
     }
 
     /// Runs the job to its end. If the storage panics, the command fails.
-    pub fn run(mut self) -> Done {
+    pub fn run(mut self) -> JobResult {
         loop {
             if let Some(outcome) = self.step() {
                 return self.done(outcome);
@@ -65,7 +65,7 @@ impl Job {
     /// Runs a short part of the job. Returns its result if the job has ended. Otherwise `later` is called with the job
     /// when it can be advanced again: at once if there is more to do, or when the conflicting operation ends. No thread
     /// blocks on a conflict.
-    pub fn advance(self, later: impl FnOnce(Job) + Send + 'static) -> Option<Done> {
+    pub fn advance(self, later: impl FnOnce(Job) + Send + 'static) -> Option<JobResult> {
         if self.turn.is_none()
             && let (at, done) = self.progress
             && let Some(namespace) = self.namespaces.get(at).cloned()
@@ -88,9 +88,9 @@ impl Job {
         self.advance_in_turn(later)
     }
 
-    fn advance_in_turn(mut self, later: impl FnOnce(Job)) -> Option<Done> {
-        let outcome = match self.running.as_ref().is_some_and(Running::is_aborted) {
-            true => Some(Outcome { status: Status::ABORTED_BY_REQUEST, data: Pieces::new() }),
+    fn advance_in_turn(mut self, later: impl FnOnce(Job)) -> Option<JobResult> {
+        let outcome = match self.running.as_ref().is_some_and(CommandGuard::is_aborted) {
+            true => Some(OperationOutcome { status: Status::ABORTED_BY_REQUEST, data: Pieces::new() }),
             false => self.step(),
         };
         // Released first, so that jobs waiting for these blocks come before the rest of this one.
@@ -105,24 +105,24 @@ impl Job {
     }
 
     /// Runs the next part of the job. Returns the outcome if that was the last part.
-    fn step(&mut self) -> Option<Outcome> {
+    fn step(&mut self) -> Option<OperationOutcome> {
         let (at, done) = self.progress;
-        let success = || Outcome { status: Status::SUCCESS, data: Pieces::new() };
+        let success = || OperationOutcome { status: Status::SUCCESS, data: Pieces::new() };
         let Some(namespace) = self.namespaces.get(at) else { return Some(success()) };
         // A namespace survives a panic: its locks ignore poisoning, and no lock guards a half-made change.
         let step = catch_unwind(AssertUnwindSafe(|| namespace.step(&self.operation, done)))
-            .unwrap_or_else(|_| Step::Done(Outcome { status: Status::INTERNAL_ERROR, data: Pieces::new() }));
+            .unwrap_or_else(|_| IoStep::Done(OperationOutcome { status: Status::INTERNAL_ERROR, data: Pieces::new() }));
         match step {
-            Step::More(done) => self.progress = (at, done),
-            Step::Done(outcome) if outcome.status.is_success() && at + 1 < self.namespaces.len() => {
+            IoStep::More(done) => self.progress = (at, done),
+            IoStep::Done(outcome) if outcome.status.is_success() && at + 1 < self.namespaces.len() => {
                 self.progress = (at + 1, 0);
             }
-            Step::Done(outcome) => return Some(outcome),
+            IoStep::Done(outcome) => return Some(outcome),
         }
         None
     }
 
-    fn done(self, mut outcome: Outcome) -> Done {
+    fn done(self, mut outcome: OperationOutcome) -> JobResult {
         if self.reads > 0
             && let Some(charge) = self.charge
             && let Some(last) = outcome.data.last_mut()
@@ -131,7 +131,7 @@ impl Job {
             *last = charge.attach(core::mem::take(last));
         }
         drop(self.running);
-        Done { command: self.command, outcome, reads: self.reads }
+        JobResult { command: self.command, outcome, reads: self.reads }
     }
 }
 

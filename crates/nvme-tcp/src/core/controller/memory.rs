@@ -10,7 +10,7 @@
 //! Invariants: promises plus memory taken beyond promises never exceed the limit. If there is enough memory for the
 //! first waiting account, that account has been called.
 
-use super::bell::Bell;
+use super::bell::ConnectionBell;
 use super::connection::ConnectionId;
 use bytes::Bytes;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -19,17 +19,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The memory shared by all connections of a target.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct TargetMemory {
     limit: usize,
-    pool: Mutex<Pool>,
-    bell: Arc<Bell>,
+    pool: Mutex<MemoryPool>,
+    bell: Arc<ConnectionBell>,
 }
 
 #[derive(Debug)]
-struct Pool {
+struct MemoryPool {
     free: usize,
     /// The line, by place.
-    waiting: BTreeMap<usize, Waits>,
+    waiting: BTreeMap<usize, MemoryRequest>,
     /// Bytes reserved for connections that were called and have not come back, by their former places.
     called: BTreeMap<usize, usize>,
     /// Sum of `called`.
@@ -39,7 +39,7 @@ struct Pool {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waits {
+struct MemoryRequest {
     connection: ConnectionId,
     /// Bytes needed beyond the promise.
     bytes: usize,
@@ -47,8 +47,8 @@ struct Waits {
 
 /// The account of one connection.
 #[derive(Debug)]
-pub(super) struct Account {
-    memory: Arc<Memory>,
+pub(super) struct MemoryAccount {
+    memory: Arc<TargetMemory>,
     connection: ConnectionId,
     // Changed only under the pool's lock.
     /// Bytes that the connection itself costs.
@@ -64,27 +64,27 @@ pub(super) struct Account {
 
 /// A charge: memory held until the charge is dropped.
 #[derive(Debug)]
-pub(super) struct Charge {
-    account: Arc<Account>,
+pub(super) struct MemoryCharge {
+    account: Arc<MemoryAccount>,
     bytes: usize,
 }
 
-impl Memory {
-    pub(super) fn new(limit: usize, bell: &Arc<Bell>) -> Arc<Memory> {
-        let pool = Mutex::new(Pool {
+impl TargetMemory {
+    pub(super) fn new(limit: usize, bell: &Arc<ConnectionBell>) -> Arc<TargetMemory> {
+        let pool = Mutex::new(MemoryPool {
             free: limit,
             waiting: BTreeMap::new(),
             called: BTreeMap::new(),
             called_bytes: 0,
             next: 1,
         });
-        Arc::new(Memory { limit, pool, bell: bell.clone() })
+        Arc::new(TargetMemory { limit, pool, bell: bell.clone() })
     }
 
     /// Opens an account with no promise.
-    pub(super) fn open(self: &Arc<Memory>, connection: ConnectionId) -> Arc<Account> {
+    pub(super) fn open(self: &Arc<TargetMemory>, connection: ConnectionId) -> Arc<MemoryAccount> {
         let (fixed, promised, used, place, wanted) = Default::default();
-        Arc::new(Account { memory: self.clone(), connection, fixed, promised, used, place, wanted })
+        Arc::new(MemoryAccount { memory: self.clone(), connection, fixed, promised, used, place, wanted })
     }
 
     /// Returns the sum of promised bytes and of bytes held beyond promises.
@@ -93,7 +93,7 @@ impl Memory {
     }
 
     /// Changes the pool and calls the waiting connections that now have enough memory.
-    fn change<R>(&self, change: impl FnOnce(&mut Pool) -> R) -> R {
+    fn change<R>(&self, change: impl FnOnce(&mut MemoryPool) -> R) -> R {
         let (result, called) = {
             // Rung without the pool's lock, because a listener may take other locks.
             let mut pool = self.pool();
@@ -104,12 +104,12 @@ impl Memory {
         result
     }
 
-    fn pool(&self) -> MutexGuard<'_, Pool> {
+    fn pool(&self) -> MutexGuard<'_, MemoryPool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pool {
+impl MemoryPool {
     fn take(&mut self, bytes: usize) -> bool {
         let left = self.free.checked_sub(bytes);
         self.free = left.unwrap_or(self.free);
@@ -125,7 +125,8 @@ impl Pool {
     fn call(&mut self) -> Vec<ConnectionId> {
         let mut connections = Vec::new();
         // Strictly in order: a small request behind a large one must not overtake it.
-        while let Some((place, Waits { connection, bytes })) = self.waiting.first_key_value().map(|(k, v)| (*k, *v))
+        while let Some((place, MemoryRequest { connection, bytes })) =
+            self.waiting.first_key_value().map(|(k, v)| (*k, *v))
             && bytes <= self.left()
         {
             self.mark_called(place, bytes);
@@ -147,7 +148,7 @@ impl Pool {
     }
 }
 
-impl Account {
+impl MemoryAccount {
     /// Reserves `fixed` bytes for the connection itself and promises `more`. Returns false if there is not enough
     /// memory.
     pub(super) fn promise(&self, fixed: usize, more: usize) -> bool {
@@ -167,7 +168,7 @@ impl Account {
 
     /// Takes `bytes`. Returns `None` if there is not enough memory or others wait before; the connection is called
     /// later.
-    pub(super) fn take_or_wait(self: &Arc<Account>, bytes: usize) -> Option<Charge> {
+    pub(super) fn take_or_wait(self: &Arc<MemoryAccount>, bytes: usize) -> Option<MemoryCharge> {
         let taken = self.memory.change(|pool| {
             let place = self.place.swap(0, Relaxed);
             pool.forget(place);
@@ -184,15 +185,15 @@ impl Account {
             pool.next = pool.next.max(place + 1);
             self.place.store(place, Relaxed);
             self.wanted.store(bytes, Relaxed);
-            pool.waiting.insert(place, Waits { connection: self.connection, bytes: beyond });
+            pool.waiting.insert(place, MemoryRequest { connection: self.connection, bytes: beyond });
             false
         });
-        taken.then(|| Charge { account: self.clone(), bytes })
+        taken.then(|| MemoryCharge { account: self.clone(), bytes })
     }
 
     /// Creates a charge of zero bytes that keeps the connection's reservation alive.
-    pub(super) fn keep(self: &Arc<Account>) -> Charge {
-        Charge { account: self.clone(), bytes: 0 }
+    pub(super) fn keep(self: &Arc<MemoryAccount>) -> MemoryCharge {
+        MemoryCharge { account: self.clone(), bytes: 0 }
     }
 
     /// Leaves the line.
@@ -231,7 +232,7 @@ impl Account {
     }
 }
 
-impl Drop for Account {
+impl Drop for MemoryAccount {
     fn drop(&mut self) {
         // Charges keep the account alive, so no memory is held any more.
         self.memory.change(|pool| {
@@ -241,7 +242,7 @@ impl Drop for Account {
     }
 }
 
-impl Charge {
+impl MemoryCharge {
     /// Takes `bytes` more. Returns false if there is not enough memory or others wait.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let account = &self.account;
@@ -260,22 +261,22 @@ impl Charge {
 
     /// Attaches the charge to `bytes`. It is released when the last clone is dropped.
     pub(super) fn attach(self, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Charged { bytes, _charge: self })
+        Bytes::from_owner(ChargedBytes { bytes, _charge: self })
     }
 }
 
-impl Drop for Charge {
+impl Drop for MemoryCharge {
     fn drop(&mut self) {
         self.account.release(self.bytes);
     }
 }
 
-struct Charged {
+struct ChargedBytes {
     bytes: Bytes,
-    _charge: Charge,
+    _charge: MemoryCharge,
 }
 
-impl AsRef<[u8]> for Charged {
+impl AsRef<[u8]> for ChargedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -289,9 +290,9 @@ mod tests {
     const ID: ConnectionId = ConnectionId(1);
     const OTHER: ConnectionId = ConnectionId(2);
 
-    fn accounts(limit: usize, promised: usize) -> (Arc<Memory>, Arc<Bell>, [Arc<Account>; 2]) {
-        let bell = Arc::<Bell>::default();
-        let memory = Memory::new(limit, &bell);
+    fn accounts(limit: usize, promised: usize) -> (Arc<TargetMemory>, Arc<ConnectionBell>, [Arc<MemoryAccount>; 2]) {
+        let bell = Arc::<ConnectionBell>::default();
+        let memory = TargetMemory::new(limit, &bell);
         let accounts = [ID, OTHER].map(|id| memory.open(id));
         assert!(accounts.iter().all(|account| account.promise(0, promised)));
         (memory, bell, accounts)
@@ -333,10 +334,10 @@ mod tests {
     /// Small requests do not overtake a large one.
     #[test]
     fn waiting_accounts_are_called_in_order() {
-        let bell = Arc::<Bell>::default();
-        let memory = Memory::new(100, &bell);
+        let bell = Arc::<ConnectionBell>::default();
+        let memory = TargetMemory::new(100, &bell);
         let [a, b, c, d] = [1, 2, 3, 4].map(|id| memory.open(ConnectionId(id)));
-        let mut held: Vec<Charge> = (0..10).map(|_| a.take_or_wait(10).unwrap()).collect();
+        let mut held: Vec<MemoryCharge> = (0..10).map(|_| a.take_or_wait(10).unwrap()).collect();
         assert!(b.take_or_wait(50).is_none() && c.take_or_wait(10).is_none() && d.take_or_wait(20).is_none());
         held.truncate(6);
         assert_eq!(bell.take(), [], "40 bytes are not enough for the first");
@@ -358,10 +359,10 @@ mod tests {
     #[test]
     fn each_waiting_account_is_called_once() {
         const COUNT: usize = 1000;
-        let bell = Arc::<Bell>::default();
-        let memory = Memory::new(COUNT, &bell);
+        let bell = Arc::<ConnectionBell>::default();
+        let memory = TargetMemory::new(COUNT, &bell);
         let holder = memory.open(ConnectionId(0));
-        let held: Vec<Charge> = (0..COUNT).map(|_| holder.take_or_wait(1).unwrap()).collect();
+        let held: Vec<MemoryCharge> = (0..COUNT).map(|_| holder.take_or_wait(1).unwrap()).collect();
         let waiting: Vec<_> = (1..=COUNT as u64).map(|id| memory.open(ConnectionId(id))).collect();
         assert!(waiting.iter().all(|account| account.take_or_wait(1).is_none()));
         let (mut taken, mut called) = (Vec::new(), 0);
@@ -387,7 +388,7 @@ mod tests {
                     0 | 1 => held[of].extend(accounts[of].take_or_wait(bytes)),
                     2 => drop(held[of].pop()),
                     3 => if accounts[of].promise(0, bytes) { promised[of] += bytes },
-                    _ => if let Some(last) = held[of].last_mut() { let _whether = Charge::grow(last, bytes); },
+                    _ => if let Some(last) = held[of].last_mut() { let _whether = MemoryCharge::grow(last, bytes); },
                 }
                 let sums = held.each_ref().map(|charges| charges.iter().map(|charge| charge.bytes).sum::<usize>());
                 let expected = sums[0].max(promised[0]) + sums[1].max(promised[1]);

@@ -25,20 +25,20 @@ mod session;
 mod work;
 
 pub use connection::{Connection, ConnectionId};
-pub use job::{Done, Job};
+pub use job::{Job, JobResult};
 
 use crate::namespace::{Namespace, fnv1a};
 use crate::wire::{ConnectData, DISCOVERY_NQN, DiscoveryEntry, DiscoveryLog};
-use bell::Bell;
+use bell::ConnectionBell;
 use connection::{OPENING_BYTES, STREAM_BYTES, STREAM_DATA, queue_bytes};
 use core::net::SocketAddr;
 use core::time::Duration;
-use memory::Memory;
+use memory::TargetMemory;
 use offload_base::Instant;
-use session::{Notice, Session};
+use session::{EventNotice, Session};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use work::AllUnderWay;
+use work::Backlog;
 
 /// Configuration of a target, the same for all hosts.
 ///
@@ -135,14 +135,14 @@ pub struct Target {
     advertised: Vec<SocketAddr>,
     generation: u64,
     wakeups: Vec<ConnectionId>,
-    bell: Arc<Bell>,
-    memory: Arc<Memory>,
+    bell: Arc<ConnectionBell>,
+    memory: Arc<TargetMemory>,
     refused_connections: u64,
     stalled_connections: u64,
     /// Controllers by subsystem and host.
     by_host: BTreeMap<HostKey, BTreeSet<u16>>,
     /// Commands of ended controllers that are still running.
-    unfinished: BTreeMap<HostKey, AllUnderWay>,
+    unfinished: BTreeMap<HostKey, Backlog>,
 }
 
 /// Counters of a target.
@@ -269,7 +269,7 @@ impl Target {
         }
         let bell = Arc::default();
         Ok(Target {
-            memory: Memory::new(config.memory, &bell),
+            memory: TargetMemory::new(config.memory, &bell),
             config,
             subsystems: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -411,14 +411,14 @@ impl Target {
     fn discovery_changed(&mut self) {
         // The generation starts at zero and changes only once a host may have read the log.
         self.generation += u64::from(self.next_connection > 0);
-        self.notify(|session| session.is_discovery().then_some(Notice::Discovery));
+        self.notify(|session| session.is_discovery().then_some(EventNotice::Discovery));
     }
 
     fn namespace_changed(&mut self, subsystem: &str, id: u32) {
-        self.notify(|session| (session.subsystem() == subsystem).then_some(Notice::Namespace(id)));
+        self.notify(|session| (session.subsystem() == subsystem).then_some(EventNotice::Namespace(id)));
     }
 
-    fn notify(&mut self, notice: impl Fn(&Session) -> Option<Notice>) {
+    fn notify(&mut self, notice: impl Fn(&Session) -> Option<EventNotice>) {
         for session in self.sessions.values_mut() {
             if let Some(notice) = notice(session) {
                 session.notice(notice);
@@ -481,7 +481,7 @@ impl Target {
         self.keep_unfinished(key, session.end_work().clone());
     }
 
-    fn keep_unfinished(&mut self, key: HostKey, mut under_way: AllUnderWay) {
+    fn keep_unfinished(&mut self, key: HostKey, mut under_way: Backlog) {
         if !under_way.prune() {
             self.unfinished.entry(key).or_default().extend(under_way.iter().cloned());
         }
@@ -540,7 +540,7 @@ mod tests {
         target.begin_session(data, ConnectionId(1), Instant::ZERO, Duration::ZERO)
     }
 
-    fn begin_work(target: &mut Target, controller: u16) -> work::Running {
+    fn begin_work(target: &mut Target, controller: u16) -> work::CommandGuard {
         let session = target.sessions.get_mut(&controller).unwrap();
         let (work, _) = session.add_queue(1, ConnectionId(2), &target.bell).unwrap();
         work.begin(1).unwrap()

@@ -1,8 +1,8 @@
 //! State of one controller, from the Connect of its admin queue to its end.
 
-use super::bell::Bell;
+use super::bell::ConnectionBell;
 use super::connection::ConnectionId;
-use super::work::{AllUnderWay, Work};
+use super::work::{Backlog, QueueWork};
 use crate::wire::{
     CC_ENABLE, CC_SHUTDOWN, CSTS_READY, CSTS_SHUT_DOWN, CSTS_SHUTTING_DOWN, DISCOVERY_NQN, ErrorEntry, Notices, log,
 };
@@ -18,16 +18,16 @@ pub(super) struct Session {
     pub(super) host_id: [u8; 16],
     admin: ConnectionId,
     /// I/O queues by identifier, with their connections and running commands.
-    queues: BTreeMap<u16, (ConnectionId, Arc<Work>)>,
+    queues: BTreeMap<u16, (ConnectionId, Arc<QueueWork>)>,
     /// Running commands of lost connections, by queue identifier.
-    left_behind: BTreeMap<u16, AllUnderWay>,
+    left_behind: BTreeMap<u16, Backlog>,
     /// Running commands from before a reset, and of the host's earlier controllers.
-    unfinished: AllUnderWay,
+    unfinished: Backlog,
     configuration: u32,
     status: u32,
     keep_alive: Duration,
-    /// Stage at the last call of [`watch`](Self::watch).
-    stage: Stage,
+    /// The stage at the last call of [`watch`](Self::watch).
+    stage: ControllerStage,
     last_heard: Instant,
     /// Time of the host's last I/O command.
     last_used: Instant,
@@ -44,9 +44,9 @@ pub(super) struct Session {
     told_discovery: bool,
 }
 
-/// Stage in the controller's life, which decides the host's deadline.
+/// The stage in the controller's life, which decides the host's deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ControllerStage {
     /// The host must enable the controller or disconnect.
     Idle,
     /// The host waits until the controller is ready or shut down.
@@ -57,7 +57,7 @@ enum Stage {
 
 /// Connections and commands that a reset ends.
 #[derive(Debug, Default)]
-pub(super) struct Reset {
+pub(super) struct ControllerReset {
     /// Connections of the I/O queues.
     pub(super) queues: Vec<ConnectionId>,
     /// Identifiers of waiting Asynchronous Event Requests.
@@ -66,7 +66,7 @@ pub(super) struct Reset {
 
 /// An event that can be reported to hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Notice {
+pub(super) enum EventNotice {
     /// A namespace was added, removed or changed.
     Namespace(u32),
     /// The discovery log changed.
@@ -81,7 +81,7 @@ impl Session {
         admin: ConnectionId,
         now: Instant,
         keep_alive: Duration,
-        unfinished: AllUnderWay,
+        unfinished: Backlog,
     ) -> Session {
         Session {
             subsystem,
@@ -94,7 +94,7 @@ impl Session {
             configuration: 0,
             status: 0,
             keep_alive,
-            stage: Stage::Idle,
+            stage: ControllerStage::Idle,
             // The timers begin with the Connect, as if the host had just been heard.
             last_heard: now,
             last_used: now,
@@ -140,12 +140,12 @@ impl Session {
         &mut self,
         id: u16,
         connection: ConnectionId,
-        bell: &Arc<Bell>,
-    ) -> Option<(Arc<Work>, AllUnderWay)> {
+        bell: &Arc<ConnectionBell>,
+    ) -> Option<(Arc<QueueWork>, Backlog)> {
         if self.queue_exists(id) {
             return None;
         }
-        let work = Work::new(bell);
+        let work = QueueWork::new(bell);
         self.queues.insert(id, (connection, work.clone()));
         Some((work, self.left_behind.get(&id).cloned().unwrap_or_default()))
     }
@@ -180,9 +180,9 @@ impl Session {
     }
 
     /// Writes CC.
-    pub(super) fn configure(&mut self, value: u32) -> Reset {
+    pub(super) fn configure(&mut self, value: u32) -> ControllerReset {
         let before = core::mem::replace(&mut self.configuration, value);
-        let mut reset = Reset::default();
+        let mut reset = ControllerReset::default();
         if value & CC_ENABLE == 0 && before & CC_ENABLE != 0 {
             // A controller reset removes the I/O queues and the event requests, and restores the features.
             reset.queues.extend(self.queues());
@@ -208,7 +208,7 @@ impl Session {
     }
 
     /// Prevents further commands from beginning. Returns the running ones.
-    pub(super) fn end_work(&mut self) -> &AllUnderWay {
+    pub(super) fn end_work(&mut self) -> &Backlog {
         self.unfinished.extend(self.queues.values().map(|(_, work)| work.end()));
         for under_way in core::mem::take(&mut self.left_behind).into_values() {
             self.unfinished.extend(under_way.iter().cloned());
@@ -217,7 +217,7 @@ impl Session {
     }
 
     /// Returns all running commands of all connections.
-    pub(super) fn under_way(&self) -> AllUnderWay {
+    pub(super) fn under_way(&self) -> Backlog {
         let mut under_way = self.unfinished.clone();
         under_way.extend(self.queues.values().map(|(_, work)| work.so_far()));
         under_way.extend(self.left_behind.values().flat_map(|under_way| under_way.iter().cloned()));
@@ -246,7 +246,7 @@ impl Session {
     /// Notes a property access, which restarts the timer unless the controller is active.
     pub(super) fn hear_property(&mut self, now: Instant) {
         self.watch(now);
-        if self.stage != Stage::Active {
+        if self.stage != ControllerStage::Active {
             self.heard(now);
         }
     }
@@ -257,11 +257,11 @@ impl Session {
     /// CSTS.SHST = 0. A host can send no Keep Alive before, and need not send one later.
     pub(super) fn watch(&mut self, now: Instant) {
         let stage = if self.configuration & CC_ENABLE == 0 || self.status & CSTS_SHUT_DOWN != 0 {
-            Stage::Idle
+            ControllerStage::Idle
         } else if self.configuration & CC_SHUTDOWN != 0 || !self.unfinished.is_over_or_calls(self.admin) {
-            Stage::Busy
+            ControllerStage::Busy
         } else {
-            Stage::Active
+            ControllerStage::Active
         };
         if stage != self.stage {
             self.stage = stage;
@@ -277,10 +277,10 @@ impl Session {
     /// Returns when the host counts as lost; `None` if there is no deadline.
     pub(super) fn alive_until(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Idle => Some(self.last_heard + IDLE_TIME),
-            Stage::Busy => None,
+            ControllerStage::Idle => Some(self.last_heard + IDLE_TIME),
+            ControllerStage::Busy => None,
             // KATO is rounded up to KAS units, which are seconds here.
-            Stage::Active => Some(self.keep_alive.as_millis().div_ceil(1000) as u64)
+            ControllerStage::Active => Some(self.keep_alive.as_millis().div_ceil(1000) as u64)
                 .filter(|seconds| *seconds > 0)
                 .map(|seconds| self.last_heard + Duration::from_secs(seconds)),
         }
@@ -314,12 +314,12 @@ impl Session {
         self.error_count
     }
 
-    pub(super) fn notice(&mut self, notice: Notice) {
+    pub(super) fn notice(&mut self, notice: EventNotice) {
         match notice {
-            Notice::Namespace(id) => {
+            EventNotice::Namespace(id) => {
                 self.changed.insert(id);
             }
-            Notice::Discovery => self.discovery_changed = true,
+            EventNotice::Discovery => self.discovery_changed = true,
         }
     }
 

@@ -7,30 +7,30 @@
 //! the old one, which ends when its keep-alive timer expires.
 //!
 //! The same holds for a single queue: a Disconnect promises that the queue has ended, and a host that has lost one of
-//! several connections connects that queue again under the same identifier. Each queue has its own [`Work`], and a
+//! several connections connects that queue again under the same identifier. Each queue has its own [`QueueWork`], and a
 //! Connect waits for the commands of the queue's earlier connections.
 //!
 //! Commands still on the wire to the old controller are the host's responsibility: NVM Express Base Specification 2.1,
 //! 9.6, requires the host to wait until the old controller must have given up.
 
-use super::bell::Bell;
+use super::bell::ConnectionBell;
 use super::connection::ConnectionId;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The running commands of one connection of an I/O queue.
 #[derive(Debug, Default)]
-pub(super) struct Work {
-    state: Mutex<State>,
-    bell: Arc<Bell>,
+pub(super) struct QueueWork {
+    state: Mutex<QueueWorkState>,
+    bell: Arc<ConnectionBell>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueWorkState {
     /// No further command may begin.
     ended: bool,
     /// The running commands, numbered in the order they began.
-    running: BTreeMap<u64, Begun>,
+    running: BTreeMap<u64, RunningCommand>,
     next: u64,
     /// Number of commands received on the queue.
     received: u64,
@@ -41,12 +41,12 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Begun {
+struct RunningCommand {
     command: u16,
     aborted: bool,
 }
 
-impl State {
+impl QueueWorkState {
     /// Returns the number of the oldest running command; `u64::MAX` if there is none.
     fn oldest(&self) -> u64 {
         self.running.first_key_value().map_or(u64::MAX, |(number, _)| *number)
@@ -55,36 +55,36 @@ impl State {
 
 /// A running command; dropping this ends it.
 #[derive(Debug)]
-pub(super) struct Running(Arc<Work>, u64);
+pub(super) struct CommandGuard(Arc<QueueWork>, u64);
 
 /// The commands that were running at some moment.
 #[derive(Clone, Debug)]
-pub(super) struct UnderWay {
-    work: Arc<Work>,
+pub(super) struct QueueBacklog {
+    work: Arc<QueueWork>,
     /// Commands with this number or a higher one began later.
     until: u64,
 }
 
 /// The running commands of several queues. Queues without running commands are removed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AllUnderWay(Vec<UnderWay>);
+pub(super) struct Backlog(Vec<QueueBacklog>);
 
-impl Work {
+impl QueueWork {
     /// Creates the tracker of a queue.
-    pub(super) fn new(bell: &Arc<Bell>) -> Arc<Work> {
-        Arc::new(Work { state: Mutex::default(), bell: bell.clone() })
+    pub(super) fn new(bell: &Arc<ConnectionBell>) -> Arc<QueueWork> {
+        Arc::new(QueueWork { state: Mutex::default(), bell: bell.clone() })
     }
 
     /// Begins a command. Returns `None` if the queue has ended.
-    pub(super) fn begin(self: &Arc<Work>, command: u16) -> Option<Running> {
+    pub(super) fn begin(self: &Arc<QueueWork>, command: u16) -> Option<CommandGuard> {
         let mut state = self.state();
         if state.ended {
             return None;
         }
         let number = state.next;
         state.next += 1;
-        state.running.insert(number, Begun { command, aborted: false });
-        Some(Running(self.clone(), number))
+        state.running.insert(number, RunningCommand { command, aborted: false });
+        Some(CommandGuard(self.clone(), number))
     }
 
     /// Counts a received command. Returns its number.
@@ -112,28 +112,28 @@ impl Work {
     }
 
     /// Returns the commands running now.
-    pub(super) fn so_far(self: &Arc<Work>) -> UnderWay {
-        UnderWay { work: self.clone(), until: self.state().next }
+    pub(super) fn so_far(self: &Arc<QueueWork>) -> QueueBacklog {
+        QueueBacklog { work: self.clone(), until: self.state().next }
     }
 
     /// Prevents further commands from beginning. Returns the running ones.
-    pub(super) fn end(self: &Arc<Work>) -> UnderWay {
+    pub(super) fn end(self: &Arc<QueueWork>) -> QueueBacklog {
         self.state().ended = true;
         self.so_far()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueWorkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Running {
+impl CommandGuard {
     pub(super) fn is_aborted(&self) -> bool {
         self.0.state().running.get(&self.1).is_some_and(|begun| begun.aborted)
     }
 }
 
-impl Drop for Running {
+impl Drop for CommandGuard {
     fn drop(&mut self) {
         // Waiters are called after the lock is released, because a listener may take other locks.
         let mut called = Vec::new();
@@ -147,7 +147,7 @@ impl Drop for Running {
     }
 }
 
-impl UnderWay {
+impl QueueBacklog {
     fn is_over(&self) -> bool {
         self.work.state().oldest() >= self.until
     }
@@ -164,7 +164,7 @@ impl UnderWay {
     }
 }
 
-impl AllUnderWay {
+impl Backlog {
     /// Forgets queues without running commands. Returns whether no queue is left.
     pub(super) fn prune(&mut self) -> bool {
         self.0.retain(|under_way| !under_way.is_over());
@@ -173,7 +173,7 @@ impl AllUnderWay {
 
     /// Returns whether all commands have ended.
     pub(super) fn is_over(&self) -> bool {
-        self.0.iter().all(UnderWay::is_over)
+        self.0.iter().all(QueueBacklog::is_over)
     }
 
     /// Returns whether all commands have ended. If not, `connection` is called when those of one queue have.
@@ -182,7 +182,7 @@ impl AllUnderWay {
     }
 
     /// Adds `more`, with one entry for each queue.
-    pub(super) fn extend(&mut self, more: impl IntoIterator<Item = UnderWay>) {
+    pub(super) fn extend(&mut self, more: impl IntoIterator<Item = QueueBacklog>) {
         for under_way in more {
             match self.0.iter_mut().find(|known| Arc::ptr_eq(&known.work, &under_way.work)) {
                 // The later moment includes all commands of the earlier one.
@@ -193,7 +193,7 @@ impl AllUnderWay {
         self.prune();
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &UnderWay> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &QueueBacklog> {
         self.0.iter()
     }
 }
@@ -204,9 +204,9 @@ mod tests {
 
     #[test]
     fn later_commands_are_not_waited_for() {
-        let work = Arc::<Work>::default();
+        let work = Arc::<QueueWork>::default();
         let (first, second) = (work.begin(1).unwrap(), work.begin(1).unwrap());
-        let mut all = AllUnderWay::default();
+        let mut all = Backlog::default();
         all.extend([work.so_far()]);
         let later = work.begin(1);
         drop(second);
@@ -221,10 +221,10 @@ mod tests {
 
     #[test]
     fn waiter_is_called_when_the_last_command_ends() {
-        let bell = Arc::<Bell>::default();
-        let work = Work::new(&bell);
+        let bell = Arc::<ConnectionBell>::default();
+        let work = QueueWork::new(&bell);
         let (first, second) = (work.begin(1).unwrap(), work.begin(1).unwrap());
-        let mut all = AllUnderWay::default();
+        let mut all = Backlog::default();
         all.extend([work.so_far()]);
         let _later = work.begin(1);
         let waiter = ConnectionId(7);
@@ -238,9 +238,9 @@ mod tests {
 
     #[test]
     fn a_queue_is_listed_once() {
-        let work = Arc::<Work>::default();
+        let work = Arc::<QueueWork>::default();
         let _runs = work.begin(1);
-        let mut all = AllUnderWay::default();
+        let mut all = Backlog::default();
         for _ in 0..10 {
             let known = all.clone();
             all.extend(known.iter().cloned().chain([work.so_far()]));

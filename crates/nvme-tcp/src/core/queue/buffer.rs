@@ -22,11 +22,11 @@ pub struct Buffer {
     parts: Vec<BytesMut>,
     len: usize,
     /// Decryption state, if blocks of an encrypted volume are read into the buffer.
-    volume: Option<Box<OfVolume>>,
+    volume: Option<Box<BlockDecryption>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct OfVolume {
+struct BlockDecryption {
     volume: KeyedVolume,
     /// Ranges decrypted by a device, in order; whole cipher blocks.
     opened: Vec<Range<u64>>,
@@ -48,7 +48,7 @@ impl Buffer {
     /// Makes this a buffer for blocks of `volume`, whose data are decrypted.
     #[must_use]
     pub(crate) fn of_volume(self, volume: Option<KeyedVolume>) -> Buffer {
-        let volume = volume.map(|volume| Box::new(OfVolume { volume, opened: Vec::new() }));
+        let volume = volume.map(|volume| Box::new(BlockDecryption { volume, opened: Vec::new() }));
         Buffer { volume, ..self }
     }
 
@@ -74,7 +74,7 @@ impl Buffer {
     /// or has no such blocks.
     pub(super) fn open(&mut self, first: u64) -> bool {
         let Some(of) = self.volume.take_if(|of| !of.volume.is_erased()) else { return self.volume.is_none() };
-        let OfVolume { volume, opened } = *of;
+        let BlockDecryption { volume, opened } = *of;
         let _scope = cost::work(Work::Crypto);
         gaps(&opened, 0..self.len as u64).all(|gap| self.open_range(&volume, first, gap).is_some())
     }

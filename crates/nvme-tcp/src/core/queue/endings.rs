@@ -1,13 +1,13 @@
 //! Completion of commands: answered, all requested data sent, and the buffer back from the device.
 
-use super::{Active, INDEX_MASK, Queue};
-use crate::core::queue::{Finished, Order, Payload, Submission};
+use super::{ActiveCommand, INDEX_MASK, Queue};
+use crate::core::queue::{CommandData, DeviceOrder, FinishedCommand, Submission};
 use crate::wire::{Completion, Status};
 
 impl Queue {
     /// Asks the device to release a buffer, and waits for it.
     pub(super) fn send_home(&mut self, id: u16) {
-        self.orders.push_back(Order::Release { command: id });
+        self.orders.push_back(DeviceOrder::Release { command: id });
         self.homing.push(id);
     }
 
@@ -30,20 +30,20 @@ impl Queue {
         let Some(landing) = active.landing.take_if(|landing| landing.is_home()) else {
             return active.landing.is_none();
         };
-        active.submission.payload = Payload::Read(landing.finish());
+        active.submission.payload = CommandData::Read(landing.finish());
         // The task of an abandoned read waits for the buffer only, not for the controller's answer.
         if active.abandoned {
             let payload = core::mem::take(&mut active.submission.payload);
             let submission = Submission { command: active.submission.command, payload };
             let completion = Completion { command: id, status: Status::ABORTED_BY_HOST, ..Completion::default() };
-            self.finished.push_back(Finished { id, completion, submission });
+            self.finished.push_back(FinishedCommand { id, completion, submission });
         }
         true
     }
 
     /// Completes the command if it is answered, all requested data have been sent, and its buffer is back.
     pub(super) fn finish_if_done(&mut self, id: u16) {
-        let done = |active: &&mut Active| active.response.is_some() && active.outstanding == 0;
+        let done = |active: &&mut ActiveCommand| active.response.is_some() && active.outstanding == 0;
         if self.active(id).filter(done).is_none() {
             return;
         }
@@ -58,7 +58,7 @@ impl Queue {
         let Some(active) = slot.active.take() else { return };
         self.free.push(index);
         let Some(mut completion) = active.response.filter(|_| !active.abandoned) else { return };
-        let reads = matches!(active.submission.payload, Payload::Read(_));
+        let reads = matches!(active.submission.payload, CommandData::Read(_));
         if completion.status.is_success() && active.damaged {
             // NVMe/TCP Transport Specification 1.0, 3.3.1.1.2: a wrong data digest fails the command, not the
             // connection.
@@ -70,11 +70,11 @@ impl Queue {
         }
         let mut submission = active.submission;
         if completion.status.is_success()
-            && let Payload::Read(buffer) = &mut submission.payload
+            && let CommandData::Read(buffer) = &mut submission.payload
             && !buffer.open(submission.command.first_block())
         {
             completion.status = Status::DATA_TRANSFER_ERROR;
         }
-        self.finished.push_back(Finished { id, completion, submission });
+        self.finished.push_back(FinishedCommand { id, completion, submission });
     }
 }

@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A buffer lent to a device.
 #[derive(Debug)]
-pub(super) struct Landing {
-    home: Arc<Home>,
+pub(super) struct LentBuffer {
+    home: Arc<BufferStore>,
     /// Data that the device did not place.
     late: Vec<(u32, RxBuf)>,
     /// Ranges that the device placed and decrypted, in order; whole cipher blocks. Part of a block may also be in
@@ -29,42 +29,43 @@ pub(super) struct Landing {
 
 /// A wakeup for complete buffers.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
+pub(super) struct BufferBell {
     rung: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
 #[derive(Debug)]
-struct Home {
+struct BufferStore {
     total: usize,
     /// End offsets of the buffer's parts, in order.
     ends: Vec<u64>,
-    bell: Arc<Bell>,
+    bell: Arc<BufferBell>,
     /// The volume of the data, and the first block.
     volume: Option<(KeyedVolume, u64)>,
-    parts: Mutex<Parts>,
+    parts: Mutex<ReturnedParts>,
 }
 
 #[derive(Debug, Default)]
-struct Parts {
+struct ReturnedParts {
     by_offset: BTreeMap<u64, BytesMut>,
     bytes: usize,
 }
 
-impl Landing {
+impl LentBuffer {
     /// Splits a buffer into pieces for a device. `first` is the first block, if the buffer is for blocks of a volume.
-    pub(super) fn lend(buffer: Buffer, first: u64, bell: &Arc<Bell>) -> (Landing, Vec<Piece>) {
+    pub(super) fn lend(buffer: Buffer, first: u64, bell: &Arc<BufferBell>) -> (LentBuffer, Vec<Piece>) {
         let ends = buffer.parts().iter().scan(0, |end, part| {
             *end += part.len() as u64;
             Some(*end)
         });
         let ends = ends.collect();
         let volume = buffer.volume().cloned().map(|volume| (volume, first));
-        let home = Arc::new(Home { total: buffer.len(), ends, bell: bell.clone(), volume, parts: Mutex::default() });
+        let home =
+            Arc::new(BufferStore { total: buffer.len(), ends, bell: bell.clone(), volume, parts: Mutex::default() });
         let starts = core::iter::once(0).chain(home.ends.iter().copied());
         let pieces =
             starts.zip(buffer.into_parts()).map(|(start, part)| Piece::new(start, part, home.clone())).collect();
-        (Landing { home, late: Vec::new(), opened: Vec::new() }, pieces)
+        (LentBuffer { home, late: Vec::new(), opened: Vec::new() }, pieces)
     }
 
     /// Takes data that belong at `offset`. Placed data are in the buffer already.
@@ -130,7 +131,7 @@ impl Landing {
     }
 }
 
-impl Bell {
+impl BufferBell {
     /// Returns whether the bell rang since the last call. `waker` is woken at the next ring.
     pub(super) fn listen(&self, waker: &Waker) -> bool {
         *lock(&self.waker) = Some(waker.clone());
@@ -146,8 +147,8 @@ impl Bell {
     }
 }
 
-impl Home {
-    fn parts(&self) -> MutexGuard<'_, Parts> {
+impl BufferStore {
+    fn parts(&self) -> MutexGuard<'_, ReturnedParts> {
         lock(&self.parts)
     }
 
@@ -157,7 +158,7 @@ impl Home {
     }
 }
 
-impl Parts {
+impl ReturnedParts {
     /// Adds a piece of the part that begins at `start`. Neighbouring pieces of one part are joined.
     fn insert(&mut self, start: u64, offset: u64, bytes: BytesMut) {
         // Pieces usually return in order, so the one before is usually the neighbour.
@@ -172,7 +173,7 @@ impl Parts {
     }
 }
 
-impl PieceHome for Home {
+impl PieceHome for BufferStore {
     fn take_back(&self, mut offset: u64, mut bytes: BytesMut) {
         let _scope = cost::work(Work::Framing);
         let whole = {
@@ -217,7 +218,7 @@ mod tests {
 
     #[test]
     fn parts_cut_from_one_slab_stay_separate() {
-        let (landing, pieces) = Landing::lend(Buffer::from_parts(parts(&[32, 32], true)), 0, &Arc::default());
+        let (landing, pieces) = LentBuffer::lend(Buffer::from_parts(parts(&[32, 32], true)), 0, &Arc::default());
         for (number, mut piece) in pieces.into_iter().enumerate() {
             piece.bytes_mut().fill(number as u8 + 1);
             drop(piece);
@@ -230,7 +231,7 @@ mod tests {
 
     #[test]
     fn pieces_joined_across_parts_are_divided() {
-        let (landing, pieces) = Landing::lend(Buffer::from_parts(parts(&[32, 16, 48], true)), 0, &Arc::default());
+        let (landing, pieces) = LentBuffer::lend(Buffer::from_parts(parts(&[32, 16, 48], true)), 0, &Arc::default());
         let mut pieces = pieces.into_iter();
         let mut all = pieces.next().expect("the first part");
         pieces.for_each(|piece| all.join(piece).expect("the next piece follows"));
@@ -246,7 +247,7 @@ mod tests {
 
     #[test]
     fn neighbouring_pieces_are_joined() {
-        let (landing, mut pieces) = Landing::lend(Buffer::from_parts(parts(&[4000], false)), 0, &Arc::default());
+        let (landing, mut pieces) = LentBuffer::lend(Buffer::from_parts(parts(&[4000], false)), 0, &Arc::default());
         let mut rest = pieces.pop().expect("the buffer has one part");
         while rest.len() > 10 {
             drop(rest.split_to(10));
@@ -266,7 +267,7 @@ mod tests {
             let buffer = Buffer::from_parts(parts(&cuts, from_one_slab));
             let total = buffer.len();
             let parts: Vec<(*const u8, usize)> = buffer.parts().iter().map(|part| (part.as_ptr(), part.len())).collect();
-            let (mut landing, mut pieces) = Landing::lend(buffer, 0, &Arc::default());
+            let (mut landing, mut pieces) = LentBuffer::lend(buffer, 0, &Arc::default());
             // A device splits pieces at packet boundaries and may join them again.
             for (at, which) in splits {
                 let index = which.index(pieces.len());

@@ -13,7 +13,7 @@
 //! - A submitted command comes back exactly once, with its buffer: finished or unfinished.
 //! - The controller cannot make the queue hold more memory than the caller submitted.
 //!
-//! [`Submission`], [`Payload`], [`Finished`]: input and output; [`Buffer`]: memory for reads. Modules: `receiving`:
+//! [`Submission`], [`CommandData`], [`FinishedCommand`]: input and output; [`Buffer`]: memory for reads. Modules: `receiving`:
 //! PDUs from the controller; `endings`: completion of commands; `landing`: buffers lent to a device.
 
 mod buffer;
@@ -23,16 +23,19 @@ mod receiving;
 mod submission;
 
 pub use buffer::Buffer;
-pub use submission::{Abandoned, Finished, Order, Payload, QueueConfig, QueueError, Submission, SubmitError};
+pub use submission::{
+    AbandonResult, CommandData, DeviceOrder, FinishedCommand, QueueConfig, QueueError, Submission, SubmitError,
+};
 
 use crate::namespace::Pieces;
 use crate::wire::{
-    Completion, FatalError, FatalStatus, Framing, InitializeRequest, Limits, Pdu, Receiver, Sealing, Sgl, Side, WirePdu,
+    Completion, ConnectionSide, DataEncryption, FatalError, FatalStatus, InitializeRequest, Pdu, PduFraming, PduLimits,
+    PduReceiver, Sgl, WirePdu,
 };
 use bytes::Bytes;
 use core::task::Waker;
 use core::time::Duration;
-use landing::{Bell, Landing};
+use landing::{BufferBell, LentBuffer};
 use offload_api::{NvmeTcpLimits, RxSegment};
 use offload_base::{Instant, Seq, time};
 use std::collections::VecDeque;
@@ -41,7 +44,7 @@ use std::sync::Arc;
 /// The state machine of one connection.
 ///
 /// ```
-/// use nvme_tcp::core::queue::{Abandoned, Finished, Order, Payload, Queue, QueueConfig, QueueError, Submission};
+/// use nvme_tcp::core::queue::{AbandonResult, FinishedCommand, DeviceOrder, CommandData, Queue, QueueConfig, QueueError, Submission};
 /// use nvme_tcp::wire::commands;
 /// use offload_base::Instant;
 ///
@@ -49,10 +52,10 @@ use std::sync::Arc;
 /// assert_eq!(queue.poll_transmit().unwrap().head[0], 0x00, "ICReq");
 /// assert!(!queue.is_open(), "the controller has not answered");
 /// assert_eq!(queue.room(), 0);
-/// let submission = Submission { command: commands::keep_alive(), payload: Payload::None };
+/// let submission = Submission { command: commands::keep_alive(), payload: CommandData::None };
 /// assert!(queue.submit(Instant::ZERO, submission).is_err());
-/// assert!(matches!(queue.abandon(7), Abandoned::Finished), "no command has this identifier");
-/// let (orders, finished): (Option<Order>, Option<Finished>) = (queue.poll_order(), queue.poll_finished());
+/// assert!(matches!(queue.abandon(7), AbandonResult::Complete), "no command has this identifier");
+/// let (orders, finished): (Option<DeviceOrder>, Option<FinishedCommand>) = (queue.poll_order(), queue.poll_finished());
 /// assert!(orders.is_none() && finished.is_none());
 /// queue.handle_end();
 /// assert_eq!(queue.error(), Some(&QueueError::Closed));
@@ -60,33 +63,33 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Queue {
     config: QueueConfig,
-    receiver: Receiver,
-    framing: Framing,
-    state: State,
+    receiver: PduReceiver,
+    framing: PduFraming,
+    state: QueueState,
     /// MAXH2CDATA.
     max_data: u32,
     /// Slots by the lower bits of the identifier.
-    slots: Vec<Slot>,
+    slots: Vec<CommandSlot>,
     free: Vec<u16>,
     submitted: u64,
     /// Deadlines of submitted commands, some of them already finished.
     deadlines: VecDeque<(Instant, u16)>,
     opening_until: Instant,
-    receiving: Option<Receiving>,
-    out: VecDeque<Outgoing>,
-    finished: VecDeque<Finished>,
+    receiving: Option<ReadDestination>,
+    out: VecDeque<OutgoingPdu>,
+    finished: VecDeque<FinishedCommand>,
     /// The limits of the device that places data for the queue. `None` without such a device.
     placement: Option<NvmeTcpLimits>,
     emulation: bool,
-    orders: VecDeque<Order>,
-    bell: Arc<Bell>,
+    orders: VecDeque<DeviceOrder>,
+    bell: Arc<BufferBell>,
     /// Commands that wait for their buffers to come back.
     homing: Vec<u16>,
     error: Option<QueueError>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum QueueState {
     /// Waiting for ICResp.
     Opening,
     Open,
@@ -95,19 +98,19 @@ enum State {
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct CommandSlot {
     uses: u16,
-    active: Option<Active>,
+    active: Option<ActiveCommand>,
 }
 
 #[derive(Debug)]
-struct Active {
+struct ActiveCommand {
     id: u16,
     /// Number of the submission, for the order of resubmission.
     order: u64,
     submission: Submission,
     /// The command's buffer, if a device has it.
-    landing: Option<Landing>,
+    landing: Option<LentBuffer>,
     /// Bytes of the command's data in either direction.
     total: u32,
     /// End of the last requested range.
@@ -122,20 +125,20 @@ struct Active {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Receiving {
+struct ReadDestination {
     id: u16,
     offset: u32,
     success: bool,
 }
 
 #[derive(Debug)]
-struct Outgoing {
+struct OutgoingPdu {
     pdu: WirePdu,
     /// The command with a request that is fully answered by this PDU, if any.
     answers: Option<u16>,
 }
 
-impl Slot {
+impl CommandSlot {
     fn is(&self, id: u16) -> bool {
         self.active.as_ref().is_some_and(|active| active.id == id)
     }
@@ -156,22 +159,22 @@ impl Queue {
             max_requests: config.requests.max(1) - 1,
         };
         // The size of the command limits the data of a PDU, so the receiver needs no limit.
-        let limits = Limits { max_data: u32::MAX, ..Limits::default() };
-        let pdu = Framing::default().frame(&Pdu::InitializeRequest(request), []);
+        let limits = PduLimits { max_data: u32::MAX, ..PduLimits::default() };
+        let pdu = PduFraming::default().frame(&Pdu::InitializeRequest(request), []);
         Queue {
             config,
-            receiver: Receiver::new(Side::Host, limits),
-            framing: Framing::default(),
-            state: State::Opening,
+            receiver: PduReceiver::new(ConnectionSide::Host, limits),
+            framing: PduFraming::default(),
+            state: QueueState::Opening,
             max_data: 0,
-            slots: (0..config.depth).map(|_| Slot::default()).collect(),
+            slots: (0..config.depth).map(|_| CommandSlot::default()).collect(),
             // Reversed, so that low slots are used first.
             free: (0..config.depth).rev().collect(),
             submitted: 0,
             deadlines: VecDeque::new(),
             opening_until: now + OPENING_TIME,
             receiving: None,
-            out: VecDeque::from([Outgoing { pdu, answers: None }]),
+            out: VecDeque::from([OutgoingPdu { pdu, answers: None }]),
             finished: VecDeque::new(),
             placement: None,
             emulation: false,
@@ -184,12 +187,12 @@ impl Queue {
 
     /// Returns whether the connection is open for commands.
     pub fn is_open(&self) -> bool {
-        self.state == State::Open
+        self.state == QueueState::Open
     }
 
     /// Returns how many commands can be submitted now.
     pub fn room(&self) -> usize {
-        if self.state == State::Open { self.free.len() } else { 0 }
+        if self.state == QueueState::Open { self.free.len() } else { 0 }
     }
 
     /// Sets the maximum in-capsule data of later commands.
@@ -228,7 +231,7 @@ impl Queue {
             return Err(SubmitError::NotBlocks(submission, bytes));
         }
         let index = match self.state {
-            State::Open => self.free.pop(),
+            QueueState::Open => self.free.pop(),
             _ => None,
         };
         let Some(index) = index else { return Err(SubmitError::NoRoom(submission)) };
@@ -237,9 +240,9 @@ impl Queue {
         slot.uses = slot.uses.wrapping_add(1);
         let id = index | slot.uses << INDEX_BITS;
         let (total, sgl, (in_capsule, sealing)) = match &submission.payload {
-            Payload::None => (0, Sgl::transport(0), Default::default()),
-            Payload::Read(buffer) => (buffer.len() as u32, Sgl::transport(buffer.len() as u32), Default::default()),
-            Payload::Write(pieces) | Payload::Encrypt(pieces, _) => {
+            CommandData::None => (0, Sgl::transport(0), Default::default()),
+            CommandData::Read(buffer) => (buffer.len() as u32, Sgl::transport(buffer.len() as u32), Default::default()),
+            CommandData::Write(pieces) | CommandData::Encrypt(pieces, _) => {
                 let total = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
                 match total <= self.config.in_capsule {
                     true => (total, Sgl::in_capsule(total), submission.part(0..total)),
@@ -249,21 +252,21 @@ impl Queue {
         };
         let asked = if in_capsule.is_empty() { 0 } else { total };
         let command = submission.command.with_identifier(id).with_sgl(sgl);
-        if let Payload::Read(buffer) = &mut submission.payload {
+        if let CommandData::Read(buffer) = &mut submission.payload {
             // The buffer may have been used on a connection that was lost.
             buffer.close();
         }
         let landing = match (&mut submission.payload, self.placement) {
-            (Payload::Read(buffer), Some(limits)) if limits.is_worthwhile(buffer.len(), buffer.parts().len()) => {
+            (CommandData::Read(buffer), Some(limits)) if limits.is_worthwhile(buffer.len(), buffer.parts().len()) => {
                 let first = submission.command.first_block();
                 let volume = buffer.volume().cloned().map(|volume| (volume, first));
-                let (landing, buffer) = Landing::lend(core::mem::take(buffer), first, &self.bell);
-                self.orders.push_back(Order::Place { command: id, buffer, volume });
+                let (landing, buffer) = LentBuffer::lend(core::mem::take(buffer), first, &self.bell);
+                self.orders.push_back(DeviceOrder::Place { command: id, buffer, volume });
                 Some(landing)
             }
             _ => None,
         };
-        slot.active = Some(Active {
+        slot.active = Some(ActiveCommand {
             id,
             order: self.submitted,
             submission,
@@ -287,34 +290,34 @@ impl Queue {
     /// The controller is not told. Abort is best effort, a controller accepts only a few at a time, and the identifier
     /// stays in use until the response arrives, whatever the result of an Abort. The buffer comes back without an
     /// Abort.
-    pub fn abandon(&mut self, id: u16) -> Abandoned {
-        let Some(active) = self.active(id).filter(|active| !active.abandoned) else { return Abandoned::Finished };
+    pub fn abandon(&mut self, id: u16) -> AbandonResult {
+        let Some(active) = self.active(id).filter(|active| !active.abandoned) else { return AbandonResult::Complete };
         // The controller may still request a write's data, so they have to be kept until the answer.
-        if !matches!(active.submission.payload, Payload::Read(_)) {
-            return Abandoned::Unanswered;
+        if !matches!(active.submission.payload, CommandData::Read(_)) {
+            return AbandonResult::Unanswered;
         }
         active.abandoned = true;
         if active.landing.is_some() {
             self.send_home(id);
-            return Abandoned::Later;
+            return AbandonResult::Later;
         }
-        Abandoned::Now(core::mem::take(&mut active.submission.payload))
+        AbandonResult::Now(core::mem::take(&mut active.submission.payload))
     }
 
     /// Handles the next range of the stream.
     pub fn handle_segment(&mut self, segment: RxSegment) {
-        if self.state == State::Closing {
+        if self.state == QueueState::Closing {
             return;
         }
         self.receiver.push(segment);
-        while self.state != State::Closing {
+        while self.state != QueueState::Closing {
             match self.receiver.poll().and_then(|received| self.handle_received(received)) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
                     // Pending PDUs are pointless now. The TermReq must be the last PDU.
                     self.out.clear();
-                    self.send(&error.pdu(Side::Host), Pieces::from_iter([error.header.clone()]), None, None);
+                    self.send(&error.pdu(ConnectionSide::Host), Pieces::from_iter([error.header.clone()]), None, None);
                     self.close(error.into());
                 }
             }
@@ -344,14 +347,14 @@ impl Queue {
             }
             self.deadlines.pop_front();
         }
-        let opening = (self.state == State::Opening).then_some(self.opening_until);
+        let opening = (self.state == QueueState::Opening).then_some(self.opening_until);
         let overdue = self.deadlines.front().map(|(due, _)| *due);
-        if self.state == State::Closing { None } else { time::earliest(opening, overdue) }
+        if self.state == QueueState::Closing { None } else { time::earliest(opening, overdue) }
     }
 
     /// Returns the next PDU to send.
     pub fn poll_transmit(&mut self) -> Option<WirePdu> {
-        let Outgoing { pdu, answers } = self.out.pop_front()?;
+        let OutgoingPdu { pdu, answers } = self.out.pop_front()?;
         // With the last data of a request, the controller may send another one for this command.
         if let Some(id) = answers
             && let Some(active) = self.active(id)
@@ -377,7 +380,7 @@ impl Queue {
     }
 
     /// Returns the next order for a device. Execute it before sending the next PDU.
-    pub fn poll_order(&mut self) -> Option<Order> {
+    pub fn poll_order(&mut self) -> Option<DeviceOrder> {
         self.orders.pop_front()
     }
 
@@ -392,7 +395,7 @@ impl Queue {
     }
 
     /// Returns the framing of sent PDUs, once the connection is open.
-    pub fn framing(&self) -> Framing {
+    pub fn framing(&self) -> PduFraming {
         self.framing
     }
 
@@ -412,7 +415,7 @@ impl Queue {
     }
 
     /// Returns the next finished command.
-    pub fn poll_finished(&mut self) -> Option<Finished> {
+    pub fn poll_finished(&mut self) -> Option<FinishedCommand> {
         self.finished.pop_front()
     }
 
@@ -428,7 +431,7 @@ impl Queue {
     pub fn poll_unfinished(&mut self, waker: &Waker) -> Option<Vec<(u16, Submission)>> {
         self.close(QueueError::Closed);
         // The receiver may hold placed pieces, which have to return.
-        self.receiver = Receiver::new(Side::Host, Limits::default());
+        self.receiver = PduReceiver::new(ConnectionSide::Host, PduLimits::default());
         self.orders.clear();
         self.bell.listen(waker);
         for slot in &mut self.slots {
@@ -437,12 +440,12 @@ impl Queue {
                 return None;
             }
             if let Some(landing) = active.landing.take() {
-                active.submission.payload = Payload::Read(landing.finish());
+                active.submission.payload = CommandData::Read(landing.finish());
             }
         }
-        let mut actives: Vec<Active> = self.slots.iter_mut().filter_map(|slot| slot.active.take()).collect();
+        let mut actives: Vec<ActiveCommand> = self.slots.iter_mut().filter_map(|slot| slot.active.take()).collect();
         // A command without a read buffer, abandoned before, has nothing to return.
-        actives.retain(|active| !active.abandoned || matches!(active.submission.payload, Payload::Read(_)));
+        actives.retain(|active| !active.abandoned || matches!(active.submission.payload, CommandData::Read(_)));
         actives.sort_by_key(|active| active.order);
         Some(actives.into_iter().map(|active| (active.id, active.submission)).collect())
     }
@@ -450,22 +453,22 @@ impl Queue {
     /// Returns whether data of an erased volume are to be sent: without the key, nobody can produce the bytes for the
     /// wire.
     pub(crate) fn cannot_send(&self) -> bool {
-        let writes = |active: &Active| matches!(active.submission.payload, Payload::Encrypt(..));
+        let writes = |active: &ActiveCommand| matches!(active.submission.payload, CommandData::Encrypt(..));
         let mut actives = self.slots.iter().filter_map(|slot| slot.active.as_ref());
         actives.any(|active| writes(active) && active.submission.payload.is_erased())
     }
 
-    fn active(&mut self, id: u16) -> Option<&mut Active> {
+    fn active(&mut self, id: u16) -> Option<&mut ActiveCommand> {
         self.slots.get_mut(usize::from(id & INDEX_MASK))?.active.as_mut().filter(|active| active.id == id)
     }
 
-    fn send(&mut self, pdu: &Pdu, data: Pieces, sealing: Option<Sealing>, answers: Option<u16>) {
+    fn send(&mut self, pdu: &Pdu, data: Pieces, sealing: Option<DataEncryption>, answers: Option<u16>) {
         let pdu = self.framing.frame(pdu, data).with_sealing(sealing);
-        self.out.push_back(Outgoing { pdu, answers });
+        self.out.push_back(OutgoingPdu { pdu, answers });
     }
 
     fn close(&mut self, error: QueueError) {
-        self.state = State::Closing;
+        self.state = QueueState::Closing;
         self.error.get_or_insert(error);
     }
 

@@ -1,31 +1,31 @@
 //! PDUs from the controller, each checked against its command.
 
-use super::{Queue, Receiving, State};
-use crate::core::queue::{Payload, QueueError};
+use super::{Queue, QueueState, ReadDestination};
+use crate::core::queue::{CommandData, QueueError};
 use crate::wire::{
-    Completion, DataHeader, FatalError, FatalStatus, Framing, InitializeResponse, Limits, Pdu, ReadyToTransfer,
-    Received,
+    Completion, DataHeader, FatalError, FatalStatus, InitializeResponse, Pdu, PduFraming, PduItem, PduLimits,
+    ReadyToTransfer,
 };
 use offload_api::RxSegment;
 
 impl Queue {
     /// Returns whether to continue polling the receiver.
-    pub(super) fn handle_received(&mut self, received: Option<Received>) -> Result<bool, FatalError> {
+    pub(super) fn handle_received(&mut self, received: Option<PduItem>) -> Result<bool, FatalError> {
         match received {
             None => return Ok(false),
-            Some(Received::Header { pdu, .. }) => match (self.state, pdu) {
-                (State::Opening, Pdu::InitializeResponse(response)) => self.initialize(&response)?,
-                (State::Open, Pdu::Response(completion)) => self.handle_response(completion)?,
-                (State::Open, Pdu::ControllerData(header)) => self.handle_data(&header)?,
-                (State::Open, Pdu::ReadyToTransfer(request)) => self.handle_request(&request)?,
+            Some(PduItem::Header { pdu, .. }) => match (self.state, pdu) {
+                (QueueState::Opening, Pdu::InitializeResponse(response)) => self.initialize(&response)?,
+                (QueueState::Open, Pdu::Response(completion)) => self.handle_response(completion)?,
+                (QueueState::Open, Pdu::ControllerData(header)) => self.handle_data(&header)?,
+                (QueueState::Open, Pdu::ReadyToTransfer(request)) => self.handle_request(&request)?,
                 (_, Pdu::ControllerTermination(termination)) => {
                     self.out.clear();
                     self.close(QueueError::Terminated(termination));
                 }
                 _ => return Err(self.fatal(FatalStatus::SequenceError, 0)),
             },
-            Some(Received::Data(segment)) => self.take_data(segment),
-            Some(Received::DataEnd { intact }) => self.end_data(intact),
+            Some(PduItem::Data(segment)) => self.take_data(segment),
+            Some(PduItem::DataEnd { intact }) => self.end_data(intact),
         }
         Ok(true)
     }
@@ -46,11 +46,11 @@ impl Queue {
         if response.max_data < MIN_MAX_DATA || !response.max_data.is_multiple_of(4) {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 12));
         }
-        self.framing = Framing { header_digest, data_digest, alignment: response.alignment };
+        self.framing = PduFraming { header_digest, data_digest, alignment: response.alignment };
         let limits = self.receiver.limits();
-        self.receiver.set_limits(Limits { header_digest, data_digest, alignment: self.config.alignment, ..limits });
+        self.receiver.set_limits(PduLimits { header_digest, data_digest, alignment: self.config.alignment, ..limits });
         self.max_data = response.max_data;
-        self.state = State::Open;
+        self.state = QueueState::Open;
         Ok(())
     }
 
@@ -69,7 +69,7 @@ impl Queue {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
         };
         // Data of an abandoned read still arrive and are checked like others, to keep the stream valid.
-        let reads = matches!(active.submission.payload, Payload::Read(_)) || active.abandoned;
+        let reads = matches!(active.submission.payload, CommandData::Read(_)) || active.abandoned;
         let (received, total) = (active.received, active.total);
         if !reads || header.offset != received {
             return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
@@ -80,7 +80,7 @@ impl Queue {
         if header.success && !header.last {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 1));
         }
-        self.receiving = Some(Receiving { id: header.command, offset: header.offset, success: header.success });
+        self.receiving = Some(ReadDestination { id: header.command, offset: header.offset, success: header.success });
         Ok(())
     }
 
@@ -91,9 +91,9 @@ impl Queue {
         let length = segment.data.len() as u32;
         match (&mut active.landing, &mut active.submission.payload) {
             (Some(landing), _) => landing.take(receiving.offset, segment.data),
-            (None, Payload::Read(_)) if emulated => {}
-            (None, Payload::Read(buffer)) => buffer.put(receiving.offset as usize, &segment.data),
-            (None, Payload::None | Payload::Write(_) | Payload::Encrypt(..)) => {}
+            (None, CommandData::Read(_)) if emulated => {}
+            (None, CommandData::Read(buffer)) => buffer.put(receiving.offset as usize, &segment.data),
+            (None, CommandData::None | CommandData::Write(_) | CommandData::Encrypt(..)) => {}
         }
         active.received += length;
         receiving.offset += length;
@@ -121,7 +121,7 @@ impl Queue {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
         };
         // The controller may request each byte once, in order.
-        let sends = matches!(active.submission.payload, Payload::Write(_) | Payload::Encrypt(..));
+        let sends = matches!(active.submission.payload, CommandData::Write(_) | CommandData::Encrypt(..));
         let end = request.offset.checked_add(request.length).filter(|end| *end <= active.total);
         let (asked, outstanding) = (active.asked, active.outstanding);
         if !sends {

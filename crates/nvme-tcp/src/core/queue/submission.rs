@@ -3,7 +3,7 @@
 use super::Buffer;
 use crate::namespace::Pieces;
 use crate::volume::KeyedVolume;
-use crate::wire::{self, CIPHER_BLOCK, Command, Completion, FatalError, Sealing, Termination};
+use crate::wire::{self, CIPHER_BLOCK, Command, Completion, DataEncryption, FatalError, Termination};
 use core::ops::Range;
 use core::time::Duration;
 use offload_api::Piece;
@@ -31,7 +31,7 @@ pub struct QueueConfig {
 
 /// The data of a command, or the buffer for them.
 #[derive(Debug, Default)]
-pub enum Payload {
+pub enum CommandData {
     /// No data.
     #[default]
     None,
@@ -49,16 +49,16 @@ pub struct Submission {
     /// The command. The queue fills in identifier and SGL.
     pub command: Command,
     /// The data or the buffer.
-    pub payload: Payload,
+    pub payload: CommandData,
 }
 
-impl Payload {
+impl CommandData {
     /// Returns whether the payload belongs to an erased volume.
     pub fn is_erased(&self) -> bool {
         match self {
-            Payload::None | Payload::Write(_) => false,
-            Payload::Encrypt(_, volume) => volume.is_erased(),
-            Payload::Read(buffer) => buffer.volume().is_some_and(KeyedVolume::is_erased),
+            CommandData::None | CommandData::Write(_) => false,
+            CommandData::Encrypt(_, volume) => volume.is_erased(),
+            CommandData::Read(buffer) => buffer.volume().is_some_and(KeyedVolume::is_erased),
         }
     }
 }
@@ -66,26 +66,26 @@ impl Payload {
 impl Submission {
     /// Checks data to be encrypted. Returns their size if they are not whole blocks of the volume.
     pub(super) fn not_blocks(&self) -> Option<u64> {
-        let Payload::Encrypt(pieces, volume) = &self.payload else { return None };
+        let CommandData::Encrypt(pieces, volume) = &self.payload else { return None };
         let bytes = pieces.iter().map(|piece| piece.len() as u64).sum();
         // Encrypts no bytes; the call only checks the block numbers.
         volume.encrypt(self.command.first_block(), bytes, &mut []).err().map(|_| bytes)
     }
 
     /// Returns a part of the data for the controller, and the encryption still to be applied.
-    pub(super) fn part(&self, range: Range<u32>) -> (Pieces, Option<Sealing>) {
+    pub(super) fn part(&self, range: Range<u32>) -> (Pieces, Option<DataEncryption>) {
         let of = |pieces: &Pieces| wire::slice(pieces, range.start as usize, (range.end - range.start) as usize);
         match &self.payload {
-            Payload::None | Payload::Read(_) => (Pieces::new(), None),
-            Payload::Write(pieces) => (of(pieces), None),
-            Payload::Encrypt(pieces, volume) => {
+            CommandData::None | CommandData::Read(_) => (Pieces::new(), None),
+            CommandData::Write(pieces) => (of(pieces), None),
+            CommandData::Encrypt(pieces, volume) => {
                 let first = self.command.first_block();
                 if (range.start | range.end).is_multiple_of(CIPHER_BLOCK) {
-                    (of(pieces), Some(Sealing { volume: volume.clone(), first, at: range.start }))
+                    (of(pieces), Some(DataEncryption { volume: volume.clone(), first, at: range.start }))
                 } else {
                     // A range that cuts cipher blocks cannot be encrypted by a device, because the neighbouring bytes
                     // are needed.
-                    (Pieces::from_iter([Sealing::part(volume, first, pieces, range)]), None)
+                    (Pieces::from_iter([DataEncryption::part(volume, first, pieces, range)]), None)
                 }
             }
         }
@@ -95,12 +95,12 @@ impl Submission {
 /// Reason why a command was not accepted. Contains the command.
 ///
 /// ```
-/// use nvme_tcp::core::queue::{Payload, Queue, QueueConfig, Submission, SubmitError};
+/// use nvme_tcp::core::queue::{CommandData, Queue, QueueConfig, Submission, SubmitError};
 /// use nvme_tcp::wire::commands;
 /// use offload_base::Instant;
 ///
 /// let mut queue = Queue::new(Instant::ZERO, QueueConfig::default());
-/// let submission = Submission { command: commands::keep_alive(), payload: Payload::None };
+/// let submission = Submission { command: commands::keep_alive(), payload: CommandData::None };
 /// let refused: SubmitError = queue.submit(Instant::ZERO, submission).unwrap_err();
 /// assert_eq!(refused.to_string(), "the connection takes no command now: wait until there is room");
 /// ```
@@ -131,7 +131,7 @@ impl SubmitError {
 
 /// A finished command.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedCommand {
     /// The command's identifier.
     pub id: u16,
     /// The controller's completion.
@@ -142,7 +142,7 @@ pub struct Finished {
 
 /// An order for a device. Execute it before sending the next PDU.
 #[derive(Debug)]
-pub enum Order {
+pub enum DeviceOrder {
     /// Take the buffer of a command.
     Place {
         /// The command.
@@ -161,9 +161,9 @@ pub enum Order {
 
 /// Result of giving up a command.
 #[derive(Debug)]
-pub enum Abandoned {
+pub enum AbandonResult {
     /// The payload is here; the command will not finish.
-    Now(Payload),
+    Now(CommandData),
     /// A device has the buffer: the command will finish with
     /// [`Status::ABORTED_BY_HOST`](crate::Status::ABORTED_BY_HOST).
     Later,
@@ -171,7 +171,7 @@ pub enum Abandoned {
     /// the command may overtake a later one for the same blocks.
     Unanswered,
     /// The command has finished already.
-    Finished,
+    Complete,
 }
 
 /// Reason why a connection is over.

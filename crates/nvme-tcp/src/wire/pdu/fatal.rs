@@ -3,7 +3,7 @@
 //! NVMe/TCP Transport Specification 1.0, 3.5 and 3.6.2.3: the side that detects a fatal error sends a TermReq with a
 //! status (FES), information (FEI) and up to 128 bytes of the faulty header, and closes the connection.
 
-use super::{MAX_HEADER, Pdu, Side};
+use super::{ConnectionSide, MAX_HEADER, Pdu};
 use bytes::Bytes;
 
 /// A fatal error in a PDU of the peer.
@@ -38,11 +38,11 @@ impl FatalError {
     }
 
     /// Returns the PDU that reports the error. The caller sends [`header`](Self::header) as its data.
-    pub fn pdu(&self, found_by: Side) -> Pdu {
+    pub fn pdu(&self, found_by: ConnectionSide) -> Pdu {
         let termination = Termination { status: self.status as u16, information: self.information };
         match found_by {
-            Side::Host => Pdu::HostTermination(termination),
-            Side::Controller => Pdu::ControllerTermination(termination),
+            ConnectionSide::Host => Pdu::HostTermination(termination),
+            ConnectionSide::Controller => Pdu::ControllerTermination(termination),
         }
     }
 }
@@ -50,10 +50,10 @@ impl FatalError {
 /// Contents of H2CTermReq and C2HTermReq.
 ///
 /// ```
-/// use nvme_tcp::wire::{FatalError, FatalStatus, Pdu, Side, Termination};
+/// use nvme_tcp::wire::{FatalError, FatalStatus, Pdu, ConnectionSide, Termination};
 ///
 /// let found = FatalError::new(FatalStatus::SequenceError, 2, &[0x07]);
-/// let Pdu::HostTermination(told) = found.pdu(Side::Host) else { panic!("the host found it") };
+/// let Pdu::HostTermination(told) = found.pdu(ConnectionSide::Host) else { panic!("the host found it") };
 /// assert_eq!(told, Termination { status: 2, information: [2, 0, 0, 0] });
 /// assert_eq!(told.fatal_status(), Some(FatalStatus::SequenceError));
 /// ```

@@ -1,6 +1,6 @@
 //! PDUs framed for sending.
 
-use super::{Pdu, PduType, Sealing};
+use super::{DataEncryption, Pdu, PduType};
 use crate::wire::{DIGEST_LEN, Digest};
 use bytes::{BufMut, Bytes, BytesMut};
 use offload_api::MarkedData;
@@ -12,16 +12,16 @@ use smallvec::SmallVec;
 ///
 /// ```
 /// use bytes::Bytes;
-/// use nvme_tcp::wire::{Command, Framing, IoOpcode, Pdu, Sgl};
+/// use nvme_tcp::wire::{Command, PduFraming, IoOpcode, Pdu, Sgl};
 ///
-/// let framing = Framing { header_digest: true, data_digest: true, alignment: 0 };
+/// let framing = PduFraming { header_digest: true, data_digest: true, alignment: 0 };
 /// let write = Command::new(IoOpcode::Write as u8, 1).with_sgl(Sgl::in_capsule(512));
 /// let pdu = framing.frame(&Pdu::Command(write), [Bytes::from(vec![0; 512])]);
 /// assert_eq!(pdu.len(), 72 + 4 + 512 + 4);
 /// assert_eq!(pdu.into_pieces().map(|piece| piece.len()).collect::<Vec<_>>(), [76, 512, 4]);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Framing {
+pub struct PduFraming {
     /// Headers carry digests.
     pub header_digest: bool,
     /// Data carry digests.
@@ -30,7 +30,7 @@ pub struct Framing {
     pub alignment: u8,
 }
 
-impl Framing {
+impl PduFraming {
     /// Frames `pdu` with `data`. The data digest is computed later, by [`WirePdu::into_pieces`] or by a device.
     ///
     /// # Panics
@@ -71,7 +71,7 @@ impl Framing {
 
 /// A framed PDU in pieces.
 ///
-/// See [`Framing`] for an example.
+/// See [`PduFraming`] for an example.
 #[derive(Clone, Debug)]
 pub struct WirePdu {
     /// The PDU's type.
@@ -84,7 +84,7 @@ pub struct WirePdu {
     pub data_digest: bool,
     len: u32,
     /// Encryption still to be applied to the data.
-    sealing: Option<Sealing>,
+    sealing: Option<DataEncryption>,
 }
 
 impl WirePdu {
@@ -99,12 +99,12 @@ impl WirePdu {
     }
 
     /// Sets the encryption to apply to the data; `None` leaves the data as they are.
-    pub(crate) fn with_sealing(self, sealing: Option<Sealing>) -> WirePdu {
+    pub(crate) fn with_sealing(self, sealing: Option<DataEncryption>) -> WirePdu {
         WirePdu { sealing, ..self }
     }
 
     /// Returns the encryption to apply, if a device can apply it to this type of PDU.
-    pub(crate) fn sealing(&self) -> Option<&Sealing> {
+    pub(crate) fn sealing(&self) -> Option<&DataEncryption> {
         self.sealing.as_ref().filter(|_| self.kind == PduType::HostData)
     }
 

@@ -14,9 +14,9 @@ mod receive;
 mod sealing;
 
 pub use fatal::{FatalError, FatalStatus, Termination};
-pub use frame::{Framing, WirePdu};
-pub use receive::{Limits, Received, Receiver, Side};
-pub(crate) use sealing::{CIPHER_BLOCK, Sealing, slice};
+pub use frame::{PduFraming, WirePdu};
+pub use receive::{ConnectionSide, PduItem, PduLimits, PduReceiver};
+pub(crate) use sealing::{CIPHER_BLOCK, DataEncryption, slice};
 
 use crate::wire::{Command, Completion, put, u16_at, u32_at};
 use offload_formats::nvme::PduHeader;

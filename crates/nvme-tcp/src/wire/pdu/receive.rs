@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 
 /// End of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum ConnectionSide {
     /// The host, which sends commands.
     Host,
     /// The controller, which executes commands.
@@ -27,9 +27,9 @@ pub enum Side {
 
 /// The limits and framing that the receiver enforces, as negotiated when the connection is opened.
 ///
-/// See [`Receiver`] for an example.
+/// See [`PduReceiver`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct PduLimits {
     /// Headers carry digests.
     pub header_digest: bool,
     /// Data carry digests.
@@ -44,13 +44,13 @@ pub struct Limits {
 
 /// An item parsed from the stream.
 #[derive(Debug)]
-pub enum Received {
+pub enum PduItem {
     /// A complete, checked header. Data follow if the PDU has data.
     Header {
         /// The parsed header.
         pdu: Pdu,
-        /// Number of data bytes that follow. If zero, neither [`Data`](Received::Data) nor
-        /// [`DataEnd`](Received::DataEnd) follows.
+        /// Number of data bytes that follow. If zero, neither [`Data`](PduItem::Data) nor
+        /// [`DataEnd`](PduItem::DataEnd) follows.
         data: u32,
     },
     /// The next data of the PDU.
@@ -66,25 +66,25 @@ pub enum Received {
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
-/// use nvme_tcp::wire::{Framing, InitializeRequest, Limits, Pdu, Received, Receiver, Side};
+/// use nvme_tcp::wire::{PduFraming, InitializeRequest, PduLimits, Pdu, PduItem, PduReceiver, ConnectionSide};
 /// use offload_api::{RxMeta, RxSegment};
 /// use offload_base::Seq;
 ///
 /// let request = Pdu::InitializeRequest(InitializeRequest::default());
-/// let bytes: Vec<Bytes> = Framing::default().frame(&request, []).into_pieces().collect();
-/// let mut receiver = Receiver::new(Side::Controller, Limits::default());
+/// let bytes: Vec<Bytes> = PduFraming::default().frame(&request, []).into_pieces().collect();
+/// let mut receiver = PduReceiver::new(ConnectionSide::Controller, PduLimits::default());
 /// for byte in bytes.concat() {
 ///     receiver.push(RxSegment { seq: Seq(0), data: BytesMut::from(&[byte][..]).into(), meta: RxMeta::default() });
 /// }
-/// let Ok(Some(Received::Header { pdu, data: 0 })) = receiver.poll() else { panic!() };
+/// let Ok(Some(PduItem::Header { pdu, data: 0 })) = receiver.poll() else { panic!() };
 /// assert_eq!(pdu, request);
 /// ```
 #[derive(Debug)]
-pub struct Receiver {
-    side: Side,
-    limits: Limits,
+pub struct PduReceiver {
+    side: ConnectionSide,
+    limits: PduLimits,
     input: VecDeque<RxSegment>,
-    state: State,
+    state: PduState,
     header: [u8; MAX_HEADER + DIGEST_LEN],
     have: usize,
     /// Bytes of PDUs consumed so far.
@@ -94,7 +94,7 @@ pub struct Receiver {
 }
 
 #[derive(Debug)]
-enum State {
+enum PduState {
     Header,
     Padding {
         left: u32,
@@ -102,24 +102,24 @@ enum State {
     },
     Data {
         left: u32,
-        digest: Sum,
+        digest: DataSum,
     },
     DataDigest {
         have: usize,
         bytes: [u8; DIGEST_LEN],
-        digest: Sum,
+        digest: DataSum,
     },
     /// Releases data that were held back; `then` is the state afterwards.
     Release {
         pieces: VecDeque<RxSegment>,
-        then: After,
+        then: NextState,
     },
     Failed(FatalError),
 }
 
 /// Verification of a data digest.
 #[derive(Debug)]
-enum Sum {
+enum DataSum {
     /// The PDU has no data digest.
     Off,
     /// The device verified all data so far; the pieces are held back.
@@ -129,7 +129,7 @@ enum Sum {
 }
 
 #[derive(Debug)]
-enum After {
+enum NextState {
     /// More data follow.
     Data { left: u32, digest: Digest },
     /// The data digest follows; `have` of its bytes are here.
@@ -138,20 +138,20 @@ enum After {
     End,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { header_digest: false, data_digest: false, alignment: 0, max_in_capsule: 8192, max_data: 1 << 20 }
+impl Default for PduLimits {
+    fn default() -> PduLimits {
+        PduLimits { header_digest: false, data_digest: false, alignment: 0, max_in_capsule: 8192, max_data: 1 << 20 }
     }
 }
 
-impl Receiver {
+impl PduReceiver {
     /// Creates a receiver for `side`.
-    pub fn new(side: Side, limits: Limits) -> Receiver {
-        Receiver {
+    pub fn new(side: ConnectionSide, limits: PduLimits) -> PduReceiver {
+        PduReceiver {
             side,
             limits,
             input: VecDeque::new(),
-            state: State::Header,
+            state: PduState::Header,
             header: [0; MAX_HEADER + DIGEST_LEN],
             have: 0,
             taken: 0,
@@ -160,25 +160,25 @@ impl Receiver {
     }
 
     /// Enforces other limits from the next PDU on. Call this only between PDUs, when the two ends have agreed.
-    pub fn set_limits(&mut self, limits: Limits) {
+    pub fn set_limits(&mut self, limits: PduLimits) {
         self.limits = limits;
     }
 
     /// Returns the enforced limits.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> PduLimits {
         self.limits
     }
 
     /// Appends the next range of the stream.
     pub fn push(&mut self, segment: RxSegment) {
-        if !segment.data.is_empty() && !matches!(self.state, State::Failed(_)) {
+        if !segment.data.is_empty() && !matches!(self.state, PduState::Failed(_)) {
             self.input.push_back(segment);
         }
     }
 
     /// Returns whether the stream is between PDUs, where it may end.
     pub fn is_between_pdus(&self) -> bool {
-        matches!(self.state, State::Header) && self.have == 0 && self.input.is_empty()
+        matches!(self.state, PduState::Header) && self.have == 0 && self.input.is_empty()
     }
 
     /// Returns how many bytes of the current PDU are still missing; zero between PDUs. `None` if the header is
@@ -189,11 +189,11 @@ impl Receiver {
         }
         let trailer = if self.limits.data_digest { DIGEST_LEN as u32 } else { 0 };
         match &self.state {
-            State::Header => (self.have == 0).then_some(0),
-            State::Padding { left, data } => Some(left + data + trailer),
-            State::Data { left, .. } => Some(left + trailer),
-            State::DataDigest { have, .. } => Some((DIGEST_LEN - have) as u32),
-            State::Release { .. } | State::Failed(_) => None,
+            PduState::Header => (self.have == 0).then_some(0),
+            PduState::Padding { left, data } => Some(left + data + trailer),
+            PduState::Data { left, .. } => Some(left + trailer),
+            PduState::DataDigest { have, .. } => Some((DIGEST_LEN - have) as u32),
+            PduState::Release { .. } | PduState::Failed(_) => None,
         }
     }
 
@@ -224,33 +224,33 @@ impl Receiver {
     ///
     /// # Errors
     /// The fatal error that ends the connection. Later calls return the same error.
-    pub fn poll(&mut self) -> Result<Option<Received>, FatalError> {
+    pub fn poll(&mut self) -> Result<Option<PduItem>, FatalError> {
         let _scope = cost::work(Work::Framing);
         loop {
             let step = match &mut self.state {
-                State::Header => self.header_step(),
-                State::Padding { .. } => self.padding_step(),
-                State::Data { .. } => self.data_step(),
-                State::DataDigest { .. } => self.digest_step(),
-                State::Release { .. } => self.release_step(),
-                State::Failed(error) => return Err(error.clone()),
+                PduState::Header => self.header_step(),
+                PduState::Padding { .. } => self.padding_step(),
+                PduState::Data { .. } => self.data_step(),
+                PduState::DataDigest { .. } => self.digest_step(),
+                PduState::Release { .. } => self.release_step(),
+                PduState::Failed(error) => return Err(error.clone()),
             };
             match step {
-                Ok(Step::Give(received)) => return Ok(Some(received)),
-                Ok(Step::Again) => {}
-                Ok(Step::Starved) => return Ok(None),
+                Ok(ParseStep::Give(received)) => return Ok(Some(received)),
+                Ok(ParseStep::Again) => {}
+                Ok(ParseStep::Starved) => return Ok(None),
                 Err(error) => {
                     self.input.clear();
-                    self.state = State::Failed(error.clone());
+                    self.state = PduState::Failed(error.clone());
                     return Err(error);
                 }
             }
         }
     }
 
-    fn header_step(&mut self) -> Result<Step, FatalError> {
+    fn header_step(&mut self) -> Result<ParseStep, FatalError> {
         if !self.fill_header(PduHeader::BYTES) {
-            return Ok(Step::Starved);
+            return Ok(ParseStep::Starved);
         }
         // Checked before waiting for the rest of the header: a wrong length must fail at once, not stall the
         // connection.
@@ -259,7 +259,7 @@ impl Receiver {
         let header_len = kind.header_len();
         let whole = header_len + if digested { DIGEST_LEN } else { 0 };
         if !self.fill_header(whole) {
-            return Ok(Step::Starved);
+            return Ok(ParseStep::Starved);
         }
         if digested {
             let received = self.header[header_len..whole].try_into().unwrap_or_default();
@@ -283,8 +283,8 @@ impl Receiver {
         }
         // The bytes stay in place until the next PDU: an error in the data quotes them.
         self.have = 0;
-        self.state = State::Padding { left: data_start - whole as u32, data };
-        Ok(Step::Give(Received::Header { pdu, data }))
+        self.state = PduState::Padding { left: data_start - whole as u32, data };
+        Ok(ParseStep::Give(PduItem::Header { pdu, data }))
     }
 
     /// Checks type, flags, HLEN, PDO and PLEN of the common header.
@@ -293,7 +293,7 @@ impl Receiver {
         let wrong = |offset| Err(FatalError::new(FatalStatus::InvalidHeaderField, offset, header));
         let common = self.common();
         let kind = match PduType::from_u8(common.kind) {
-            Some(kind) if kind.is_from_host() == (self.side == Side::Controller) => kind,
+            Some(kind) if kind.is_from_host() == (self.side == ConnectionSide::Controller) => kind,
             _ => return wrong(0),
         };
         if usize::from(common.header_len) != kind.header_len() {
@@ -355,121 +355,122 @@ impl Receiver {
         kind.carries_data() && plen as usize > kind.header_len() + digest
     }
 
-    fn padding_step(&mut self) -> Result<Step, FatalError> {
-        let State::Padding { left, data } = self.state else { return Ok(Step::Again) };
+    fn padding_step(&mut self) -> Result<ParseStep, FatalError> {
+        let PduState::Padding { left, data } = self.state else { return Ok(ParseStep::Again) };
         // The content of the padding is not checked.
         if left > 0 {
-            let Some(skipped) = self.take(left) else { return Ok(Step::Starved) };
-            self.state = State::Padding { left: left - skipped.data.len() as u32, data };
-            return Ok(Step::Again);
+            let Some(skipped) = self.take(left) else { return Ok(ParseStep::Starved) };
+            self.state = PduState::Padding { left: left - skipped.data.len() as u32, data };
+            return Ok(ParseStep::Again);
         }
         if data == 0 {
-            self.state = State::Header;
-            return Ok(Step::Again);
+            self.state = PduState::Header;
+            return Ok(ParseStep::Again);
         }
         let digested = self.limits.data_digest && self.common().has_data_digest();
         let kind = PduType::from_u8(self.common().kind);
         let digest = match kind {
-            Some(kind) if digested && kind.carries_data() => Sum::Device(VecDeque::new()),
-            _ => Sum::Off,
+            Some(kind) if digested && kind.carries_data() => DataSum::Device(VecDeque::new()),
+            _ => DataSum::Off,
         };
-        self.state = State::Data { left: data, digest };
-        Ok(Step::Again)
+        self.state = PduState::Data { left: data, digest };
+        Ok(ParseStep::Again)
     }
 
-    fn data_step(&mut self) -> Result<Step, FatalError> {
-        let State::Data { left, .. } = self.state else { return Ok(Step::Again) };
-        let Some(mut segment) = self.take(left) else { return Ok(Step::Starved) };
-        let State::Data { left, digest } = core::mem::replace(&mut self.state, State::Header) else {
-            return Ok(Step::Again);
+    fn data_step(&mut self) -> Result<ParseStep, FatalError> {
+        let PduState::Data { left, .. } = self.state else { return Ok(ParseStep::Again) };
+        let Some(mut segment) = self.take(left) else { return Ok(ParseStep::Starved) };
+        let PduState::Data { left, digest } = core::mem::replace(&mut self.state, PduState::Header) else {
+            return Ok(ParseStep::Again);
         };
         let left = left - segment.data.len() as u32;
         let (digest, give) = match digest {
-            Sum::Off => (Sum::Off, Some(segment)),
-            Sum::Device(mut pieces) if segment.meta.nvme() == NvmeVerdict::Good => {
+            DataSum::Off => (DataSum::Off, Some(segment)),
+            DataSum::Device(mut pieces) if segment.meta.nvme() == NvmeVerdict::Good => {
                 pieces.push_back(segment);
-                (Sum::Device(pieces), None)
+                (DataSum::Device(pieces), None)
             }
             // The device did not verify this piece. The CPU computes the digest of all pieces held back, and of the
             // rest.
-            Sum::Device(mut pieces) => {
+            DataSum::Device(mut pieces) => {
                 pieces.push_back(segment);
                 let digest = sum(&mut pieces);
                 let then = match left {
-                    0 => After::DataDigest { have: 0, bytes: [0; DIGEST_LEN], digest },
-                    left => After::Data { left, digest },
+                    0 => NextState::DataDigest { have: 0, bytes: [0; DIGEST_LEN], digest },
+                    left => NextState::Data { left, digest },
                 };
-                self.state = State::Release { pieces, then };
-                return Ok(Step::Again);
+                self.state = PduState::Release { pieces, then };
+                return Ok(ParseStep::Again);
             }
-            Sum::Software(mut digest) => {
+            DataSum::Software(mut digest) => {
                 update(&mut digest, &mut segment);
-                (Sum::Software(digest), Some(segment))
+                (DataSum::Software(digest), Some(segment))
             }
         };
         self.state = match (left, digest) {
             // Without a digest, an empty release reports the end of the data.
-            (0, Sum::Off) => State::Release { pieces: VecDeque::new(), then: After::End },
-            (0, digest) => State::DataDigest { have: 0, bytes: [0; DIGEST_LEN], digest },
-            (left, digest) => State::Data { left, digest },
+            (0, DataSum::Off) => PduState::Release { pieces: VecDeque::new(), then: NextState::End },
+            (0, digest) => PduState::DataDigest { have: 0, bytes: [0; DIGEST_LEN], digest },
+            (left, digest) => PduState::Data { left, digest },
         };
-        Ok(give.map_or(Step::Again, |segment| Step::Give(Received::Data(segment))))
+        Ok(give.map_or(ParseStep::Again, |segment| ParseStep::Give(PduItem::Data(segment))))
     }
 
-    fn digest_step(&mut self) -> Result<Step, FatalError> {
-        let State::DataDigest { have, .. } = self.state else { return Ok(Step::Again) };
-        let Some(segment) = self.take((DIGEST_LEN - have) as u32) else { return Ok(Step::Starved) };
-        let State::DataDigest { have, mut bytes, digest } = core::mem::replace(&mut self.state, State::Header) else {
-            return Ok(Step::Again);
+    fn digest_step(&mut self) -> Result<ParseStep, FatalError> {
+        let PduState::DataDigest { have, .. } = self.state else { return Ok(ParseStep::Again) };
+        let Some(segment) = self.take((DIGEST_LEN - have) as u32) else { return Ok(ParseStep::Starved) };
+        let PduState::DataDigest { have, mut bytes, digest } = core::mem::replace(&mut self.state, PduState::Header)
+        else {
+            return Ok(ParseStep::Again);
         };
         bytes[have..have + segment.data.len()].copy_from_slice(&segment.data);
         let have = have + segment.data.len();
         let vouched = segment.meta.nvme() == NvmeVerdict::Good;
         // A digest may be cut into several segments. The device's verdict counts only if every segment carries it.
         match digest {
-            Sum::Device(pieces) if vouched && have == DIGEST_LEN => {
-                self.state = State::Release { pieces, then: After::End };
-                Ok(Step::Again)
+            DataSum::Device(pieces) if vouched && have == DIGEST_LEN => {
+                self.state = PduState::Release { pieces, then: NextState::End };
+                Ok(ParseStep::Again)
             }
-            Sum::Device(pieces) if vouched => {
-                self.state = State::DataDigest { have, bytes, digest: Sum::Device(pieces) };
-                Ok(Step::Again)
+            DataSum::Device(pieces) if vouched => {
+                self.state = PduState::DataDigest { have, bytes, digest: DataSum::Device(pieces) };
+                Ok(ParseStep::Again)
             }
             // The device did not verify the digest itself, so the CPU verifies the data that were held back.
-            Sum::Device(mut pieces) => {
+            DataSum::Device(mut pieces) => {
                 let digest = sum(&mut pieces);
-                self.state = State::Release { pieces, then: After::DataDigest { have, bytes, digest } };
-                Ok(Step::Again)
+                self.state = PduState::Release { pieces, then: NextState::DataDigest { have, bytes, digest } };
+                Ok(ParseStep::Again)
             }
             digest if have < DIGEST_LEN => {
-                self.state = State::DataDigest { have, bytes, digest };
-                Ok(Step::Again)
+                self.state = PduState::DataDigest { have, bytes, digest };
+                Ok(ParseStep::Again)
             }
-            Sum::Software(digest) => Ok(Step::Give(Received::DataEnd { intact: digest.wire() == bytes })),
-            Sum::Off => Ok(Step::Give(Received::DataEnd { intact: true })),
+            DataSum::Software(digest) => Ok(ParseStep::Give(PduItem::DataEnd { intact: digest.wire() == bytes })),
+            DataSum::Off => Ok(ParseStep::Give(PduItem::DataEnd { intact: true })),
         }
     }
 
-    fn release_step(&mut self) -> Result<Step, FatalError> {
-        let State::Release { pieces, .. } = &mut self.state else { return Ok(Step::Again) };
+    fn release_step(&mut self) -> Result<ParseStep, FatalError> {
+        let PduState::Release { pieces, .. } = &mut self.state else { return Ok(ParseStep::Again) };
         if let Some(segment) = pieces.pop_front() {
-            return Ok(Step::Give(Received::Data(segment)));
+            return Ok(ParseStep::Give(PduItem::Data(segment)));
         }
-        let State::Release { then, .. } = core::mem::replace(&mut self.state, State::Header) else {
-            return Ok(Step::Again);
+        let PduState::Release { then, .. } = core::mem::replace(&mut self.state, PduState::Header) else {
+            return Ok(ParseStep::Again);
         };
         match then {
             // The rest of the data is passed on as it arrives.
-            After::Data { left, digest } => self.state = State::Data { left, digest: Sum::Software(digest) },
-            After::DataDigest { have: DIGEST_LEN, bytes, digest } => {
-                return Ok(Step::Give(Received::DataEnd { intact: digest.wire() == bytes }));
+            NextState::Data { left, digest } => self.state = PduState::Data { left, digest: DataSum::Software(digest) },
+            NextState::DataDigest { have: DIGEST_LEN, bytes, digest } => {
+                return Ok(ParseStep::Give(PduItem::DataEnd { intact: digest.wire() == bytes }));
             }
-            After::DataDigest { have, bytes, digest } => {
-                self.state = State::DataDigest { have, bytes, digest: Sum::Software(digest) };
+            NextState::DataDigest { have, bytes, digest } => {
+                self.state = PduState::DataDigest { have, bytes, digest: DataSum::Software(digest) };
             }
-            After::End => return Ok(Step::Give(Received::DataEnd { intact: true })),
+            NextState::End => return Ok(ParseStep::Give(PduItem::DataEnd { intact: true })),
         }
-        Ok(Step::Again)
+        Ok(ParseStep::Again)
     }
 
     /// Collects the first `wanted` bytes of a PDU. Returns false if bytes are missing.
@@ -499,8 +500,8 @@ impl Receiver {
     }
 }
 
-enum Step {
-    Give(Received),
+enum ParseStep {
+    Give(PduItem),
     Again,
     Starved,
 }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 /// Parameters to encrypt the data of a PDU.
 #[derive(Clone, Debug)]
-pub(crate) struct Sealing {
+pub(crate) struct DataEncryption {
     /// The volume of the data.
     pub(crate) volume: KeyedVolume,
     /// The first block of the command.
@@ -17,7 +17,7 @@ pub(crate) struct Sealing {
     pub(crate) at: u32,
 }
 
-impl Sealing {
+impl DataEncryption {
     /// Returns the encrypted data.
     pub(super) fn of(&self, data: &[Bytes]) -> Bytes {
         let mut sealed = BytesMut::with_capacity(data.iter().map(Bytes::len).sum());
@@ -44,7 +44,7 @@ impl Sealing {
         let start = range.start - range.start % CIPHER_BLOCK;
         let end = range.end.next_multiple_of(CIPHER_BLOCK);
         let whole = slice(data, start as usize, (end - start) as usize);
-        let sealing = Sealing { volume: volume.clone(), first, at: start };
+        let sealing = DataEncryption { volume: volume.clone(), first, at: start };
         let (from, to) = ((range.start - start) as usize, (range.end - start) as usize);
         let sealed = sealing.of(&whole);
         sealed.slice(from..to.min(sealed.len()))
@@ -87,11 +87,11 @@ mod tests {
         let mut whole = plain;
         volume.encrypt(4, 0, &mut whole).unwrap();
         for (start, end) in [(0, 1536), (4, 8), (12, 20), (4, 1532), (700, 1200), (1532, 1536)] {
-            let part = Sealing::part(&volume, 4, &pieces, start..end);
+            let part = DataEncryption::part(&volume, 4, &pieces, start..end);
             assert_eq!(part[..], whole[start as usize..end as usize], "{start}..{end}");
         }
         // Data without a block number in the volume are sent as zeros.
-        let sealing = Sealing { volume, first: u64::MAX, at: 0 };
+        let sealing = DataEncryption { volume, first: u64::MAX, at: 0 };
         assert_eq!(sealing.of(&[Bytes::from_static(&[9; 1024])]), [0; 1024][..]);
     }
 }

@@ -10,7 +10,7 @@ use nic_sim::transforms::{Secret, Tweak};
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
 use nic_sim::{NicConfig, NvmeTcpEngineConfig};
-use nvme_tcp::host::{Connecting, Connector, Host, HostConfig, HostIdentity, KeyedVolume};
+use nvme_tcp::host::{ConnectFuture, Connector, Host, HostConfig, HostIdentity, KeyedVolume};
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
 use nvme_tcp::target::{Server, Target, TargetConfig, Threads, TransportConfig};
 use offload_api::{SegmentStream, XtsStage};
@@ -322,7 +322,7 @@ struct Opens {
 }
 
 impl Connector for Opens {
-    fn connect(&self) -> Connecting {
+    fn connect(&self) -> ConnectFuture {
         let number = {
             let mut count = self.count.lock().unwrap();
             *count += 1;

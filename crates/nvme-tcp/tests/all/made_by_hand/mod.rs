@@ -6,10 +6,10 @@ use core::future::poll_fn;
 use core::time::Duration;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
-use nvme_tcp::host::{CommandError, Connecting, Connector, Host, HostConfig, HostIdentity};
+use nvme_tcp::host::{CommandError, ConnectFuture, Connector, Host, HostConfig, HostIdentity};
 use nvme_tcp::wire::{
-    AdminOpcode, Command, Completion, ControllerData, DataHeader, FabricsType, Framing, InitializeResponse, IoOpcode,
-    Limits, NamespaceData, Pdu, Received, Receiver, Side, Status, property,
+    AdminOpcode, Command, Completion, ConnectionSide, ControllerData, DataHeader, FabricsType, InitializeResponse,
+    IoOpcode, NamespaceData, Pdu, PduFraming, PduItem, PduLimits, PduReceiver, Status, property,
 };
 use offload_api::{SegmentStream, TxTag};
 use offload_base::Seed;
@@ -109,7 +109,8 @@ impl Faulty {
 
 /// Serves one connection. `None` when it ends.
 async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()> {
-    let mut receiver = Receiver::new(Side::Controller, Limits { max_in_capsule: 8192, ..Limits::default() });
+    let mut receiver =
+        PduReceiver::new(ConnectionSide::Controller, PduLimits { max_in_capsule: 8192, ..PduLimits::default() });
     let (mut queue, mut association) = (0, faulty.associations.load(Ordering::Relaxed));
     let (mut late, mut after_next, mut held) = (Vec::new(), Vec::new(), Vec::new());
     loop {
@@ -118,8 +119,8 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()
         receiver.push(segment);
         while let Some(received) = receiver.poll().ok()? {
             let command = match received {
-                Received::Header { pdu: Pdu::Command(command), .. } => command,
-                Received::Header { pdu: Pdu::InitializeRequest(_), .. } => {
+                PduItem::Header { pdu: Pdu::Command(command), .. } => command,
+                PduItem::Header { pdu: Pdu::InitializeRequest(_), .. } => {
                     let agreed = InitializeResponse {
                         version: 0,
                         alignment: 0,
@@ -189,7 +190,7 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()
 }
 
 fn send(stream: &mut impl SegmentStream, pdu: &Pdu, data: Vec<u8>) {
-    for piece in Framing::default().frame(pdu, [data.into()]).into_pieces() {
+    for piece in PduFraming::default().frame(pdu, [data.into()]).into_pieces() {
         stream.send(piece, TxTag::PLAIN);
     }
 }
@@ -201,7 +202,7 @@ fn succeeds(command: Command) -> (Command, Status) {
 struct Opens(BedHost, core::net::SocketAddr);
 
 impl Connector for Opens {
-    fn connect(&self) -> Connecting {
+    fn connect(&self) -> ConnectFuture {
         let (host, address) = (self.0.clone(), self.1);
         Box::pin(async move { Ok(Box::new(host.stack().connect(None, address).await?) as Box<dyn SegmentStream>) })
     }

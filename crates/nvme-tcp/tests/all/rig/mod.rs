@@ -9,8 +9,8 @@ use nvme_tcp::core::controller::Connection;
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
 use nvme_tcp::target::{Target, TargetConfig, TransportConfig};
 use nvme_tcp::wire::{
-    Command, Completion, ConnectData, DataHeader, FabricsType, Framing, InitializeRequest, IoOpcode, Limits, Pdu,
-    ReadyToTransfer, Received, Receiver, Sgl, Side, Status, Termination, property,
+    Command, Completion, ConnectData, ConnectionSide, DataHeader, FabricsType, InitializeRequest, IoOpcode, Pdu,
+    PduFraming, PduItem, PduLimits, PduReceiver, ReadyToTransfer, Sgl, Status, Termination, property,
 };
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{Instant, Seq};
@@ -31,8 +31,8 @@ pub(crate) fn target(transport: TransportConfig) -> Target {
 /// A connection to the target, and the host's end of it.
 pub(crate) struct Wire {
     pub(crate) connection: Connection,
-    pub(crate) framing: Framing,
-    receiver: Receiver,
+    pub(crate) framing: PduFraming,
+    receiver: PduReceiver,
     pub(crate) now: Instant,
 }
 
@@ -43,8 +43,8 @@ pub(crate) struct Came(pub(crate) Pdu, pub(crate) Vec<u8>);
 impl Wire {
     pub(crate) fn new(target: &mut Target) -> Wire {
         let connection = target.accept(Instant::ZERO);
-        let receiver = Receiver::new(Side::Host, Limits::default());
-        Wire { connection, framing: Framing::default(), receiver, now: Instant::ZERO }
+        let receiver = PduReceiver::new(ConnectionSide::Host, PduLimits::default());
+        Wire { connection, framing: PduFraming::default(), receiver, now: Instant::ZERO }
     }
 
     /// Opens a connection with or without digests.
@@ -68,8 +68,8 @@ impl Wire {
         let came = wire.send(target, &Pdu::InitializeRequest(request), &[]);
         let [Came(Pdu::InitializeResponse(response), _)] = &came[..] else { panic!("{came:?}") };
         assert_eq!((response.header_digest, response.data_digest), (digests, digests));
-        wire.framing = Framing { header_digest: digests, data_digest: digests, alignment: 0 };
-        let limits = Limits { header_digest: digests, data_digest: digests, ..Limits::default() };
+        wire.framing = PduFraming { header_digest: digests, data_digest: digests, alignment: 0 };
+        let limits = PduLimits { header_digest: digests, data_digest: digests, ..PduLimits::default() };
         wire.receiver.set_limits(limits);
         wire
     }
@@ -131,9 +131,9 @@ impl Wire {
             }
             while let Some(received) = self.receiver.poll().unwrap() {
                 match received {
-                    Received::Header { pdu, .. } => came.push(Came(pdu, Vec::new())),
-                    Received::Data(segment) => came.last_mut().unwrap().1.extend_from_slice(&segment.data),
-                    Received::DataEnd { intact } => assert!(intact),
+                    PduItem::Header { pdu, .. } => came.push(Came(pdu, Vec::new())),
+                    PduItem::Data(segment) => came.last_mut().unwrap().1.extend_from_slice(&segment.data),
+                    PduItem::DataEnd { intact } => assert!(intact),
                 }
             }
         }

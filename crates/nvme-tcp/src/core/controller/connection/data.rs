@@ -1,6 +1,6 @@
 //! Data that hosts send: requested as budget and tags allow, and accepted only where requested.
 
-use super::{Connection, Receiving, Request};
+use super::{Connection, DataDestination, DataRequest};
 use crate::core::controller::Target;
 use crate::wire::{DataHeader, FatalError, FatalStatus, Pdu, ReadyToTransfer, Status};
 use offload_api::RxSegment;
@@ -36,7 +36,7 @@ impl Connection {
                 // All requests but the last end at a multiple of 4 bytes, as MAXH2CDATA does.
                 let length = (self.config.request_bytes & !3).max(4).min(incoming.total - incoming.asked);
                 let offset = incoming.asked;
-                self.requests[usize::from(tag)] = Some(Request { command: id, next: offset, end: offset + length });
+                self.requests[usize::from(tag)] = Some(DataRequest { command: id, next: offset, end: offset + length });
                 incoming.asked += length;
                 incoming.outstanding += 1;
                 let request = ReadyToTransfer { command: id, tag, offset, length };
@@ -69,7 +69,7 @@ impl Connection {
         if header.last != (request.next + header.length == request.end) {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 1));
         }
-        self.receiving = Some(Receiving {
+        self.receiving = Some(DataDestination {
             command: Some(header.command),
             offset: header.offset,
             end: request.end,
@@ -96,7 +96,7 @@ impl Connection {
     }
 
     pub(super) fn end_data(&mut self, now: Instant, intact: bool, target: &mut Target) {
-        let Some(Receiving { command: Some(id), offset, tag, .. }) = self.receiving.take() else { return };
+        let Some(DataDestination { command: Some(id), offset, tag, .. }) = self.receiving.take() else { return };
         let Some(incoming) = self.commands.get_mut(&id) else { return };
         if !intact && incoming.refused.is_none() {
             // NVMe/TCP Transport Specification 1.0, 3.3.1.1.2: a wrong data digest fails the command, not the
@@ -125,5 +125,5 @@ impl Connection {
     }
 }
 
-/// Transfer tags of a connection.
+/// The transfer tags of a connection.
 const TAGS: u16 = 1024;

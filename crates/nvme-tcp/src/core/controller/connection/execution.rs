@@ -1,11 +1,11 @@
 //! Execution and completion of commands with all their data present.
 
-use super::{Connection, State};
+use super::{Connection, ConnectionState};
 use crate::core::controller::job::{Job, Reply};
 use crate::core::controller::{Target, admin, fabrics, io};
 use crate::namespace::{Namespace, Operation, Pieces};
 use crate::wire::{
-    AdminOpcode, Command, Completion, DataHeader, ErrorEntry, FabricsType, IoOpcode, Limits, Pdu, Status,
+    AdminOpcode, Command, Completion, DataHeader, ErrorEntry, FabricsType, IoOpcode, Pdu, PduLimits, Status,
 };
 use bytes::Bytes;
 use offload_base::Instant;
@@ -85,7 +85,7 @@ impl Connection {
                     if connected.queue.id > 0 {
                         // IOCCSZ limits the capsules of I/O queues from here on.
                         let limits = self.receiver.limits();
-                        self.receiver.set_limits(Limits { max_in_capsule: self.config.in_capsule, ..limits });
+                        self.receiver.set_limits(PduLimits { max_in_capsule: self.config.in_capsule, ..limits });
                     }
                     // The answer has to wait for commands of earlier connections of this queue.
                     self.connecting = Some((command.identifier(), connected.waits_for));
@@ -122,7 +122,7 @@ impl Connection {
                 for id in aborted {
                     self.complete_with(id, Status::ABORTED_QUEUE_DELETED, 0, target);
                 }
-                self.state = State::Disconnecting(command.identifier());
+                self.state = ConnectionState::Disconnecting(command.identifier());
                 self.finish_disconnect(target);
                 Ok(Reply::Waits)
             }
@@ -159,7 +159,7 @@ impl Connection {
 
     /// Answers a Disconnect once no job is running, and closes the connection.
     pub(super) fn finish_disconnect(&mut self, target: &mut Target) {
-        if let State::Disconnecting(command) = self.state
+        if let ConnectionState::Disconnecting(command) = self.state
             && self.jobs_out == 0
         {
             self.complete_with(command, Status::SUCCESS, 0, target);

@@ -11,7 +11,7 @@ use offload_base::cost::{self, Work};
 
 /// Data in pieces with their offsets.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct GatheredData {
     pieces: Vec<Piece>,
 }
 
@@ -29,7 +29,7 @@ enum Data {
     Copied(BytesMut, usize),
 }
 
-impl Gathered {
+impl GatheredData {
     /// Adds `data` at `offset`. The data arrived in a buffer of up to `buffer` bytes, which a piece may keep alive as a
     /// whole. Consecutive data will follow up to `end`. `keep` charges additional bytes and returns whether the charge
     /// succeeded.
@@ -113,7 +113,7 @@ mod tests {
         ) {
             let ends = [100_000usize, 250_000];
             let whole: Vec<u8> = (0..ends[1]).map(|at| (at * 31 % 251) as u8).collect();
-            let (mut gathered, mut at) = (Gathered::default(), [0, ends[0]]);
+            let (mut gathered, mut at) = (GatheredData::default(), [0, ends[0]]);
             let mut charged = 0;
             let mut take = |of: usize, bytes: usize| {
                 let bytes = bytes.min(ends[of] - at[of]);
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn large_pieces_are_not_copied() {
-        let mut gathered = Gathered::default();
+        let mut gathered = GatheredData::default();
         let data = BytesMut::zeroed(KEPT);
         let place = data.as_ptr();
         gathered.take(0, 1 << 20, data.into(), BUFFER, |more| more == BUFFER - KEPT);

@@ -15,19 +15,20 @@ mod data;
 mod execution;
 mod gathered;
 
-use super::fabrics::Queue;
-use super::job::{Done, Job};
-use super::memory::{Account, Charge};
-use super::work::{AllUnderWay, Work};
+use super::fabrics::QueueProperties;
+use super::job::{Job, JobResult};
+use super::memory::{MemoryAccount, MemoryCharge};
+use super::work::{Backlog, QueueWork};
 use super::{Target, TransportConfig, admin, io};
-use crate::namespace::Outcome;
+use crate::namespace::OperationOutcome;
 use crate::wire::{
-    AdminOpcode, Command, ConnectData, FabricsType, FatalError, FatalStatus, Framing, InitializeRequest,
-    InitializeResponse, IoOpcode, Limits, Pdu, Received, Receiver, SglKind, Side, Status, Transfer, WirePdu,
+    AdminOpcode, Command, ConnectData, ConnectionSide, DataDirection, FabricsType, FatalError, FatalStatus,
+    InitializeRequest, InitializeResponse, IoOpcode, Pdu, PduFraming, PduItem, PduLimits, PduReceiver, SglKind, Status,
+    WirePdu,
 };
 use bytes::Bytes;
 use core::time::Duration;
-use gathered::Gathered;
+use gathered::GatheredData;
 use offload_api::RxSegment;
 use offload_base::{Instant, time};
 use smallvec::SmallVec;
@@ -41,9 +42,9 @@ pub struct ConnectionId(pub(super) u64);
 /// The state machine of one connection.
 ///
 /// ```
-/// use nvme_tcp::core::controller::{Connection, ConnectionId, Done, Job};
+/// use nvme_tcp::core::controller::{Connection, ConnectionId, JobResult, Job};
 /// use nvme_tcp::target::{Target, TargetConfig};
-/// use nvme_tcp::wire::{Framing, InitializeRequest, Pdu};
+/// use nvme_tcp::wire::{PduFraming, InitializeRequest, Pdu};
 /// use offload_api::{RxMeta, RxSegment};
 /// use offload_base::{Instant, Seq};
 ///
@@ -51,7 +52,7 @@ pub struct ConnectionId(pub(super) u64);
 /// fn work(now: Instant, connection: &mut Connection, target: &mut Target) {
 ///     while let Some(job) = connection.poll_job() {
 ///         let job: Job = job; // it may go to another thread
-///         let done: Done = job.run();
+///         let done: JobResult = job.run();
 ///         connection.complete(now, done, target);
 ///     }
 /// }
@@ -61,7 +62,7 @@ pub struct ConnectionId(pub(super) u64);
 /// let (first, second): (ConnectionId, ConnectionId) = (connection.id(), target.accept(Instant::ZERO).id());
 /// assert_ne!(first, second);
 /// let request = Pdu::InitializeRequest(InitializeRequest::default());
-/// for piece in Framing::default().frame(&request, []).into_pieces() {
+/// for piece in PduFraming::default().frame(&request, []).into_pieces() {
 ///     let segment = RxSegment { seq: Seq(0), data: piece.try_into_mut().unwrap().into(), meta: RxMeta::default() };
 ///     connection.handle_segment(Instant::ZERO, segment, &mut target);
 /// }
@@ -73,36 +74,36 @@ pub struct ConnectionId(pub(super) u64);
 pub struct Connection {
     id: ConnectionId,
     config: TransportConfig,
-    account: Arc<Account>,
-    receiver: Receiver,
-    framing: Framing,
-    state: State,
+    account: Arc<MemoryAccount>,
+    receiver: PduReceiver,
+    framing: PduFraming,
+    state: ConnectionState,
     /// The target had no memory for this connection.
     refused: bool,
     /// Time by which the host must have sent its Connect. `None` once it has.
     deadline: Option<Instant>,
     /// Maximum number of outstanding requests to transfer of a command.
     requests_each: u32,
-    queue: Option<Queue>,
-    commands: BTreeMap<u16, Incoming>,
+    queue: Option<QueueProperties>,
+    commands: BTreeMap<u16, IncomingCommand>,
     /// Requests by TTAG, up to the highest tag ever used.
-    requests: Vec<Option<Request>>,
+    requests: Vec<Option<DataRequest>>,
     free_tags: Vec<u16>,
     /// Commands with data still to be requested, in order of arrival.
     unasked: VecDeque<u16>,
     /// Total size of the commands that were admitted, that is, requested data for.
     asked_bytes: usize,
     /// Data bytes received so far.
-    receiving: Option<Receiving>,
+    receiving: Option<DataDestination>,
     /// Bytes of data received so far.
     received: u64,
     jobs: VecDeque<Job>,
     /// The running commands of an I/O queue. `None` for other queues.
-    work: Option<Arc<Work>>,
+    work: Option<Arc<QueueWork>>,
     /// Jobs handed out and not completed.
     jobs_out: usize,
     /// The identifier of an unanswered Connect, and the earlier commands of the queue that must end first.
-    connecting: Option<(u16, AllUnderWay)>,
+    connecting: Option<(u16, Backlog)>,
     /// Bytes of reads that are running, or read and not yet sent.
     read_bytes: usize,
     out: VecDeque<WirePdu>,
@@ -111,7 +112,7 @@ pub struct Connection {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ConnectionState {
     /// Waiting for ICReq.
     Opening,
     Open,
@@ -123,15 +124,15 @@ enum State {
 
 /// A command that is not completed.
 #[derive(Debug)]
-struct Incoming {
+struct IncomingCommand {
     command: Command,
     /// Number of commands received on the queue before this one.
     number: u64,
     /// Error found before the data arrived.
     refused: Option<Status>,
-    data: Gathered,
+    data: GatheredData,
     /// Memory charged for the data.
-    charge: Option<Charge>,
+    charge: Option<MemoryCharge>,
     /// Bytes expected, requested, and received.
     total: u32,
     asked: u32,
@@ -144,14 +145,14 @@ struct Incoming {
 
 /// An outstanding R2T.
 #[derive(Clone, Copy, Debug)]
-struct Request {
+struct DataRequest {
     command: u16,
     next: u32,
     end: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Receiving {
+struct DataDestination {
     /// The command; `None` if the data are to be discarded.
     command: Option<u16>,
     offset: u32,
@@ -162,15 +163,20 @@ struct Receiving {
 }
 
 impl Connection {
-    pub(super) fn new(id: ConnectionId, now: Instant, config: TransportConfig, account: Arc<Account>) -> Connection {
-        let limits = Limits { max_in_capsule: config.in_capsule.max(ADMIN_CAPSULE), ..Limits::default() };
+    pub(super) fn new(
+        id: ConnectionId,
+        now: Instant,
+        config: TransportConfig,
+        account: Arc<MemoryAccount>,
+    ) -> Connection {
+        let limits = PduLimits { max_in_capsule: config.in_capsule.max(ADMIN_CAPSULE), ..PduLimits::default() };
         Connection {
             id,
             config,
             account,
-            receiver: Receiver::new(Side::Controller, Limits { max_data: config.max_data, ..limits }),
-            framing: Framing::default(),
-            state: State::Opening,
+            receiver: PduReceiver::new(ConnectionSide::Controller, PduLimits { max_data: config.max_data, ..limits }),
+            framing: PduFraming::default(),
+            state: ConnectionState::Opening,
             refused: false,
             deadline: Some(now + CONNECT_TIME),
             requests_each: 1,
@@ -194,7 +200,7 @@ impl Connection {
 
     /// Marks the connection as refused for lack of memory. It closes at once.
     pub(super) fn refused(self) -> Connection {
-        Connection { state: State::Closing, refused: true, ..self }
+        Connection { state: ConnectionState::Closing, refused: true, ..self }
     }
 
     /// Returns whether the target had no memory for the connection. The host cannot be told why; reset the stream.
@@ -209,7 +215,7 @@ impl Connection {
 
     /// Returns whether requested data have not arrived.
     pub(crate) fn expects_data(&self) -> bool {
-        self.state == State::Open && self.free_tags.len() < self.requests.len()
+        self.state == ConnectionState::Open && self.free_tags.len() < self.requests.len()
     }
 
     /// Returns the number of data bytes received so far.
@@ -225,7 +231,7 @@ impl Connection {
     /// Handles the next range of the stream. If [`wants_input`](Self::wants_input) becomes false within the range, the
     /// rest waits for [`resume`](Self::resume).
     pub fn handle_segment(&mut self, now: Instant, segment: RxSegment, target: &mut Target) {
-        if matches!(self.state, State::Disconnecting(_) | State::Closing) {
+        if matches!(self.state, ConnectionState::Disconnecting(_) | ConnectionState::Closing) {
             return;
         }
         self.receiver.push(segment);
@@ -240,7 +246,7 @@ impl Connection {
                 Ok(false) => break,
                 Err(error) => {
                     let data = error.header.clone();
-                    self.queue_pdu(&error.pdu(Side::Controller), [data]);
+                    self.queue_pdu(&error.pdu(ConnectionSide::Controller), [data]);
                     self.close(target);
                 }
             }
@@ -269,7 +275,7 @@ impl Connection {
 
     /// Returns when [`handle_timeout`](Self::handle_timeout) must be called.
     pub fn next_event(&self, target: &Target) -> Option<Instant> {
-        if self.state == State::Closing {
+        if self.state == ConnectionState::Closing {
             return None;
         }
         // Keep-alive belongs to the admin queue, so I/O connections have no such deadline.
@@ -342,14 +348,14 @@ impl Connection {
     }
 
     /// Takes the result of a job.
-    pub fn complete(&mut self, now: Instant, done: Done, target: &mut Target) {
+    pub fn complete(&mut self, now: Instant, done: JobResult, target: &mut Target) {
         let _later = now;
         self.jobs_out = self.jobs_out.saturating_sub(1);
         self.read_bytes -= done.reads.min(self.read_bytes);
-        if self.state == State::Closing {
+        if self.state == ConnectionState::Closing {
             return;
         }
-        let Outcome { status, data } = done.outcome;
+        let OperationOutcome { status, data } = done.outcome;
         if let Some(queue) = self.queue.filter(|queue| queue.id == 0)
             && let Some(session) = target.sessions.get_mut(&queue.controller)
         {
@@ -368,7 +374,7 @@ impl Connection {
     /// Returns whether the connection receives no more. The stream can be closed once
     /// [`poll_transmit`](Self::poll_transmit) returns `None`.
     pub fn is_closing(&self) -> bool {
-        self.state == State::Closing
+        self.state == ConnectionState::Closing
     }
 
     /// Returns whether all PDUs were taken by [`poll_transmit`](Self::poll_transmit).
@@ -385,7 +391,8 @@ impl Connection {
     /// Returns whether more should be received. False while the host does not take its answers.
     pub fn wants_input(&self) -> bool {
         // While a Connect waits for old commands, no command of the new connection may overtake them.
-        let listens = matches!(self.state, State::Opening | State::Open) && self.connecting.is_none();
+        let listens =
+            matches!(self.state, ConnectionState::Opening | ConnectionState::Open) && self.connecting.is_none();
         let is_io = self.work.is_some();
         let most = if is_io { self.config.budget } else { ADMIN_ANSWERS.min(self.config.budget) };
         listens && self.out.len() < OUT_PDUS && self.out_bytes <= most
@@ -395,22 +402,22 @@ impl Connection {
     fn handle_received(
         &mut self,
         now: Instant,
-        received: Option<Received>,
+        received: Option<PduItem>,
         target: &mut Target,
     ) -> Result<bool, FatalError> {
         match received {
             // A PDU that is not allowed in this state is a fatal sequence error (3.5).
             None => return Ok(false),
-            Some(Received::Header { pdu, data }) => match (self.state, pdu) {
-                (State::Opening, Pdu::InitializeRequest(request)) => self.initialize(&request, target)?,
-                (State::Open, Pdu::Command(command)) => self.handle_command(now, command, data, target)?,
-                (State::Open, Pdu::HostData(header)) => self.handle_data(&header)?,
+            Some(PduItem::Header { pdu, data }) => match (self.state, pdu) {
+                (ConnectionState::Opening, Pdu::InitializeRequest(request)) => self.initialize(&request, target)?,
+                (ConnectionState::Open, Pdu::Command(command)) => self.handle_command(now, command, data, target)?,
+                (ConnectionState::Open, Pdu::HostData(header)) => self.handle_data(&header)?,
                 // A TermReq is never answered, because the host has already closed its end.
                 (_, Pdu::HostTermination(_)) => self.close(target),
                 _ => return Err(self.fatal(FatalStatus::SequenceError, 0)),
             },
-            Some(Received::Data(segment)) => self.take_data(segment),
-            Some(Received::DataEnd { intact }) => self.end_data(now, intact, target),
+            Some(PduItem::Data(segment)) => self.take_data(segment),
+            Some(PduItem::DataEnd { intact }) => self.end_data(now, intact, target),
         }
         Ok(true)
     }
@@ -440,11 +447,11 @@ impl Connection {
         };
         self.queue_pdu(&Pdu::InitializeResponse(response), []);
         // The digests apply from the next PDU on. ICResp itself has none.
-        self.framing = Framing { header_digest, data_digest, alignment: request.alignment };
+        self.framing = PduFraming { header_digest, data_digest, alignment: request.alignment };
         let limits = self.receiver.limits();
-        self.receiver.set_limits(Limits { header_digest, data_digest, alignment: self.config.alignment, ..limits });
+        self.receiver.set_limits(PduLimits { header_digest, data_digest, alignment: self.config.alignment, ..limits });
         self.requests_each = request.max_requests.saturating_add(1).min(self.config.requests.max(1));
-        self.state = State::Open;
+        self.state = ConnectionState::Open;
         Ok(())
     }
 
@@ -465,7 +472,7 @@ impl Connection {
             let completion = self.completion(id, Status::COMMAND_ID_CONFLICT, 0);
             self.queue_pdu(&Pdu::Response(completion), []);
             // The in-capsule data of the rejected command are received and dropped.
-            self.receiving = Some(Receiving { command: None, offset: 0, end: data, tag: None });
+            self.receiving = Some(DataDestination { command: None, offset: 0, end: data, tag: None });
             return Ok(());
         }
         let refused = self.refusal(now, &command, target);
@@ -473,13 +480,13 @@ impl Connection {
         let charge = (data > 0).then(|| self.account.keep());
         let number = self.work.as_ref().map_or(0, |work| work.receive());
         // A refused command must not be asked for data: the host would send data that nobody reads.
-        let is_asked = data == 0 && refused.is_none() && command.transfer() == Transfer::ToController;
+        let is_asked = data == 0 && refused.is_none() && command.transfer() == DataDirection::ToController;
         let total = if is_asked { command.sgl().length } else { data };
-        let incoming = Incoming {
+        let incoming = IncomingCommand {
             command,
             number,
             refused,
-            data: Gathered::default(),
+            data: GatheredData::default(),
             charge,
             total,
             asked: data,
@@ -490,7 +497,7 @@ impl Connection {
         };
         self.commands.insert(id, incoming);
         if data > 0 {
-            self.receiving = Some(Receiving { command: Some(id), offset: 0, end: data, tag: None });
+            self.receiving = Some(DataDestination { command: Some(id), offset: 0, end: data, tag: None });
         } else if total > 0 {
             self.unasked.push_back(id);
             self.ask();
@@ -512,10 +519,10 @@ impl Connection {
         // An SGL type that the transport does not support makes the amount of data unknown, which is fatal to the
         // stream (3.3.2).
         let in_capsule = sgl.kind() == Some(SglKind::InCapsule);
-        if transfer != Transfer::None && sgl.kind().is_none() && sgl.length > 0 {
+        if transfer != DataDirection::None && sgl.kind().is_none() && sgl.length > 0 {
             return unsupported(8 + 39);
         }
-        if data == 0 && !(in_capsule && transfer == Transfer::ToController) {
+        if data == 0 && !(in_capsule && transfer == DataDirection::ToController) {
             return Ok(());
         }
         if !in_capsule {
@@ -538,10 +545,10 @@ impl Connection {
             Ok(_) if command.flags() & DATA_POINTER != SGL => Some(Status::INVALID_FIELD),
             // The PDU header carries the length of the data, so the stream stays in order.
             Ok(_) if in_capsule && sgl.address != 0 => Some(Status::INVALID_SGL_OFFSET),
-            Ok(expected) if transfer == Transfer::ToController && expected != sgl.length => {
+            Ok(expected) if transfer == DataDirection::ToController && expected != sgl.length => {
                 Some(Status::INVALID_SGL_LENGTH)
             }
-            Ok(_) if transfer == Transfer::ToHost && in_capsule => Some(Status::INVALID_SGL_TYPE),
+            Ok(_) if transfer == DataDirection::ToHost && in_capsule => Some(Status::INVALID_SGL_TYPE),
             Ok(_) => None,
         }
     }
@@ -584,11 +591,11 @@ impl Connection {
 
     /// Closes the connection after sending the queued PDUs. Ends the controller if this is its admin queue.
     fn close(&mut self, target: &mut Target) {
-        if self.state == State::Closing {
+        if self.state == ConnectionState::Closing {
             return;
         }
         // Running jobs complete later, find this state, and are dropped.
-        self.state = State::Closing;
+        self.state = ConnectionState::Closing;
         self.commands.clear();
         self.jobs.clear();
         self.unasked.clear();
@@ -623,7 +630,7 @@ pub(super) const STREAM_DATA: usize = 16 << 10;
 const QUEUE_BYTES: usize = 128 << 10;
 /// Bytes that an entry costs: a command with its place in a tree and a queue, which may both be half empty, and its job
 /// or its answer.
-const ENTRY_BYTES: usize = 2 * (size_of::<Incoming>() + size_of::<Job>()) + 64;
+const ENTRY_BYTES: usize = 2 * (size_of::<IncomingCommand>() + size_of::<Job>()) + 64;
 /// Bytes of in-capsule data that Admin and Fabrics commands may always have (3.3.2.1).
 const ADMIN_CAPSULE: u32 = 8192;
 /// Maximum HPDA and CPDA.
