@@ -62,7 +62,7 @@ fn session(name: &str, options: &[&str], key: &str, suite: Suite) -> io::Result<
         .args(kind)
         .output()?;
     ensure(made.status.success(), "openssl req failed")?;
-    let _gone = std::fs::remove_file(&log);
+    let _ = std::fs::remove_file(&log);
     // Another program may take the free port before the server does; the session then fails with an error.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let accept = format!("127.0.0.1:{port}");
@@ -141,8 +141,8 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _status = self.0.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -160,7 +160,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream) -> io::Result<Vec<u8>> {
             }
         }
     }
-    let _closed = to.shutdown(std::net::Shutdown::Write);
+    let _ = to.shutdown(std::net::Shutdown::Write);
     Ok(all)
 }
 

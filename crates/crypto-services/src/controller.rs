@@ -158,7 +158,7 @@ pub struct Goal {
     pub margin: f64,
     /// Available area.
     pub area: f64,
-    /// Costs of the services.
+    /// The costs of the services.
     pub costs: Costs,
 }
 

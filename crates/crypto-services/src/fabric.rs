@@ -13,7 +13,7 @@
 //! Changes of instances lose nothing: a retiring instance finishes its packet first; a new one occupies area at once
 //! and works when it is configured. Packets of a flow leave in order of arrival, even if a later packet was faster.
 //!
-//! Time is virtual, in integer picoseconds. There is no randomness besides the caller's.
+//! The clock is virtual, in integer picoseconds. There is no randomness besides the caller's.
 
 use crate::window::{ServiceWindow, Work};
 use crate::{Costs, Graph, Service, Step};
@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 /// See [`Fabric`] for an example.
 #[derive(Clone, Debug)]
 pub struct FabricConfig {
-    /// Costs of the services.
+    /// The costs of the services.
     pub costs: Costs,
     /// Available area, in units of an AES-128 instance.
     pub area: f64,
@@ -69,9 +69,9 @@ pub struct Packet {
 pub struct Departed {
     /// The packet.
     pub packet: Packet,
-    /// Time of the offer.
+    /// The time of the offer.
     pub came_ns: f64,
-    /// Time when the last block of this packet and of all earlier packets of the flow had left.
+    /// The time when the last block of this packet and of all earlier packets of the flow had left.
     pub left_ns: f64,
 }
 
@@ -179,7 +179,7 @@ struct InFlight {
     number: u64,
     step: usize,
     knows_key: bool,
-    /// Time when the service before passes on the last block.
+    /// The time when the service before passes on the last block.
     last: Time,
 }
 
@@ -188,9 +188,9 @@ struct Pool {
     service: Service,
     block: Time,
     area: f64,
-    /// Time when each instance accepts the next block.
+    /// The time when each instance accepts the next block.
     instances: Vec<Time>,
-    /// Time when each instance under configuration begins to work.
+    /// The time when each instance under configuration begins to work.
     starting: Vec<Time>,
     retiring: usize,
     tenants: Vec<AtPool>,

@@ -145,7 +145,7 @@ impl ServiceQueue {
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         let now_ns = to_ns(self.now);
-        // Waiting jobs are offered at the time of each event, not only at the end.
+        // The waiting jobs are offered at the time of each event, not only at the end.
         while let Some(event) = self.sessions.device.step(now_ns, self.is_idle()) {
             self.take_departed();
             self.offer_waiting(event);

@@ -1,4 +1,4 @@
-//! Costs of the services. All figures are here, each with its origin.
+//! The costs of the services. All figures are here, each with its origin.
 
 /// A service: one step of processing for a block of 16 bytes.
 ///
@@ -50,7 +50,7 @@ pub enum Service {
     HeaderMask,
 }
 
-/// Costs of a block in one instance.
+/// The costs of a block in one instance.
 ///
 /// See [`Service`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,11 +61,11 @@ pub struct Cost {
     pub area: f64,
     /// Nanoseconds until a new instance works: partial reconfiguration.
     pub start_ns: f64,
-    /// Origin of the figures.
+    /// The origin of the figures.
     pub origin: Origin,
 }
 
-/// Origin of a figure.
+/// The origin of a figure.
 ///
 /// See [`Service`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +165,7 @@ impl Service {
     }
 }
 
-/// Costs of all services, for sensitivity studies: halve or double an assumed figure to see whether a conclusion
+/// The costs of all services, for sensitivity studies: halve or double an assumed figure to see whether a conclusion
 /// depends on it.
 ///
 /// ```

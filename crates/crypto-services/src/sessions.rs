@@ -1,4 +1,4 @@
-//! Sessions of a device of services, with their ciphers and chains.
+//! The sessions of a device of services, with their ciphers and chains.
 
 use crate::driven::Driven;
 use crate::{ChainId, Cipher, SERVICES, ServiceSpec, Suite};

@@ -59,7 +59,7 @@ pub struct OfSize {
     pub bytes: u32,
     /// Number of departed packets.
     pub packets: u64,
-    /// Departed bits per second of the run.
+    /// Bits per second of the departed packets over the run.
     pub bits_a_second: f64,
     /// Median of the time in the fabric.
     pub p50_ns: f64,

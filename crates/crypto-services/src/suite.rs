@@ -186,7 +186,7 @@ fn gcm(aes: Service, aes_blocks: u32) -> Vec<Step> {
     vec![expansion, more(Service::Counter, 1), more(aes, aes_blocks), more(Service::Ghash, 2)]
 }
 
-/// Keys of a suite, as a handshake provides them.
+/// The keys of a suite, as a handshake provides them.
 ///
 /// See [`Cipher`] for an example.
 #[derive(Clone, Debug)]
@@ -339,7 +339,7 @@ impl Cipher {
             }
             Inner::Cbc(session) => {
                 // A refused packet is empty.
-                let _sealed = by_session(session, Way::Apply, iv, aad, packet);
+                let _ = by_session(session, Way::Apply, iv, aad, packet);
             }
             // The low half counts blocks from zero, regardless of the IV (TS 33.401 B.1.3).
             Inner::Ctr(aes) => lay_counters(aes, u128::from_be_bytes(*iv) >> 64 << 64, packet),

@@ -203,7 +203,7 @@ impl Sealer for PduSealer {
         let length: usize = plain.iter().map(Bytes::len).sum();
         let mut pdu = BytesMut::with_capacity(length);
         {
-            let _copy = cost::work(Work::Copy);
+            let _scope = cost::work(Work::Copy);
             plain.iter().for_each(|piece| pdu.extend_from_slice(piece));
         }
         // The transport hands over whole PDUs. Everything else would be sent as plaintext, so it is refused.

@@ -118,7 +118,7 @@ fn large_shares_divide_a_service() {
     while now < 1e7 {
         now += 100.0;
         for chain in chains {
-            let _full = fabric.offer(now, Packet { chain, flow: 0, bytes: 16, name: 0 });
+            let _ = fabric.offer(now, Packet { chain, flow: 0, bytes: 16, name: 0 });
         }
         while let Some(departed) = fabric.poll() {
             left[usize::from(departed.packet.chain == chains[1])] += 1.0;
@@ -178,7 +178,7 @@ fn tenants_get_their_shares() {
         now += 2000.0;
         for (chain, bytes) in chains.iter().zip([64, 1464]) {
             for name in 0..4 {
-                let _full = fabric.offer(now, Packet { chain: *chain, flow: name, bytes, name });
+                let _ = fabric.offer(now, Packet { chain: *chain, flow: name, bytes, name });
             }
         }
         while let Some(departed) = fabric.poll() {
@@ -281,7 +281,7 @@ proptest! {
                     }
                 }
                 Act::Set { service, instances } => {
-                    let _refused = fabric.set_instances(now, services[*service], *instances);
+                    let _ = fabric.set_instances(now, services[*service], *instances);
                     prop_assert!(fabric.area() <= 12.0 + 1e-6);
                 }
             }

@@ -62,7 +62,7 @@ impl InspectedNamespace {
 
     fn change(&self, from: u8, to: u8) {
         // If the state is not `from`, nothing changes: a namespace that is gone stays gone.
-        let _unless = self.standing.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.standing.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Returns the error of commands for a namespace that is gone.

@@ -522,7 +522,7 @@ impl OwnedTicket {
 impl Drop for OwnedTicket {
     fn drop(&mut self) {
         // The loss of a task ends the host, so commands held for this one must not be sent.
-        let _listed = self.0.settle(Err(CommandError::Lost(HostError::TaskLost)), CommandData::None);
+        let _ = self.0.settle(Err(CommandError::Lost(HostError::TaskLost)), CommandData::None);
     }
 }
 

@@ -288,7 +288,7 @@ impl QueueService<'_> {
         if link.queue.is_open() {
             let shutdown: Command = commands::property_set(crate::wire::property::CC, SHUTDOWN);
             // The host ends whatever the answer is.
-            let _answer = link.execute_among("shutdown", shutdown, CommandData::None, |other| self.settle(other)).await;
+            let _ = link.execute_among("shutdown", shutdown, CommandData::None, |other| self.settle(other)).await;
         }
         // Commands that finished with the answer or with the end of the connection.
         self.settle_finished(link);

@@ -213,7 +213,7 @@ impl Storage for FileStorage {
         let (before, whole) = ((offset - around.start) as usize, (around.end - around.start) as usize);
         let mut buffer = if self.direct { aligned(whole) } else { BytesMut::zeroed(whole) };
         let start = around.start;
-        let _held = self.ranges.read(around);
+        let _range_lock = self.ranges.read(around);
         // A file that was truncated by another program must not read as zeros.
         if read_up_to_the_end(&*self.file, &mut buffer, start)? < whole {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -223,12 +223,12 @@ impl Storage for FileStorage {
 
     fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
         let bytes: usize = data.iter().map(Bytes::len).sum();
-        let _held = self.ranges.write(self.around(offset, bytes as u64));
+        let _range_lock = self.ranges.write(self.around(offset, bytes as u64));
         self.put(offset, data)
     }
 
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        let _held = self.ranges.write(self.around(offset, bytes));
+        let _range_lock = self.ranges.write(self.around(offset, bytes));
         if self.punch(offset, bytes)? {
             return Ok(());
         }
@@ -244,7 +244,7 @@ impl Storage for FileStorage {
     }
 
     fn deallocate(&self, offset: u64, bytes: u64) -> io::Result<bool> {
-        let _held = self.ranges.write(self.around(offset, bytes));
+        let _range_lock = self.ranges.write(self.around(offset, bytes));
         self.punch(offset, bytes)
     }
 

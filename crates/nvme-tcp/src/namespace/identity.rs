@@ -99,7 +99,7 @@ fn text(uuid: &[u8; 16]) -> String {
             digits.push('-');
         }
         // Writing to a string cannot fail.
-        let _written = write!(digits, "{byte:02x}");
+        let _ = write!(digits, "{byte:02x}");
     }
     format!("{FIRST_LINE}\nuuid {digits}\nend\n")
 }

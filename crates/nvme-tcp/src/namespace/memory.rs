@@ -83,7 +83,7 @@ impl Storage for MemoryStorage {
     }
 
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        let _within = self.parts(offset, bytes)?;
+        let _ = self.parts(offset, bytes)?;
         let whole = offset.div_ceil(CHUNK as u64)..(offset + bytes) / CHUNK as u64;
         let mut chunks = self.chunks();
         // Removes whole chunks without visiting missing ones: a range may be much larger than memory.

@@ -74,7 +74,7 @@ pub trait Storage: Send + Sync {
     /// # Errors
     /// If the medium cannot be written.
     fn deallocate(&self, offset: u64, bytes: u64) -> io::Result<bool> {
-        let _stay = (offset, bytes);
+        let _ = (offset, bytes);
         Ok(false)
     }
 
@@ -97,7 +97,7 @@ pub trait Storage: Send + Sync {
     /// If the ranges cannot be stored. The storage then has the old or the new ranges, as far as known those that
     /// [`unreadable`](Self::unreadable) returns.
     fn keep_unreadable(&self, ranges: &[Range<u64>]) -> io::Result<()> {
-        let _gone_with_the_process = ranges;
+        let _ = ranges;
         Ok(())
     }
 
@@ -515,7 +515,7 @@ impl Namespace {
     /// The data are synced first, then the marks from before that sync. A mark removed in between still protects data
     /// that may not be durable.
     fn flush_since(&self, first: u64) -> Result<(), Status> {
-        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _flush_lock = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
         if self.flushes.done.load(Ordering::Acquire) >= first {
             return Ok(());
@@ -536,7 +536,7 @@ impl Namespace {
 
     /// Stores the marks before applying them, so that a failed command has no effect.
     fn make_unreadable(&self, first: u64, blocks: u32) -> Result<(), Status> {
-        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _flush_lock = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
         let blocks = first..first + u64::from(blocks);
         let (marked, healed) = {

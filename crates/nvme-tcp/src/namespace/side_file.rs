@@ -77,7 +77,7 @@ fn text(ranges: &[Range<u64>]) -> String {
     let mut text = format!("{FIRST_LINE}\n");
     for range in ranges {
         // Writing to a string cannot fail.
-        let _written = writeln!(text, "{} {}", range.start, range.end);
+        let _ = writeln!(text, "{} {}", range.start, range.end);
     }
     text.push_str(LAST_LINE);
     text.push('\n');
@@ -224,7 +224,7 @@ mod tests {
 
         #[test]
         fn random_lists_do_not_panic(lines in prop::collection::vec("[0-9 end]{0,6}", 0..6)) {
-            let _either = parse(&format!("{FIRST_LINE}\n{}", lines.join("\n")), 1000);
+            let _ = parse(&format!("{FIRST_LINE}\n{}", lines.join("\n")), 1000);
         }
     }
 }

@@ -412,7 +412,7 @@ mod tests {
         };
         let flush = take(LockSpan { flushes: true, ..LockSpan::default() }).unwrap();
         assert!(take(LockSpan { bytes: 0..4, writes: true, flushes: true }).is_none());
-        let _beside = take(span(4..8, true)).expect("a flush blocks only other flushes");
+        let _second_lock = take(span(4..8, true)).expect("a flush blocks only other flushes");
         assert!(take(span(0..4, false)).is_none(), "queued behind the waiting write");
         drop(flush);
         assert_eq!(came.lock().unwrap().len(), 1);

@@ -61,7 +61,7 @@ fn work_off(waiting: &Mutex<mpsc::Receiver<BlockingJob>>) {
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(BlockingJob(work)) = next else { return };
         // A panicking job must not end the thread, because other jobs need it.
-        let _panicked = catch_unwind(AssertUnwindSafe(work));
+        let _ = catch_unwind(AssertUnwindSafe(work));
     }
 }
 

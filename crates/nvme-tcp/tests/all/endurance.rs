@@ -327,7 +327,7 @@ fn reconnected_queue_waits_for_its_old_commands() {
     send_only(&mut first, &mut target, &write, &[0xaa; 512]);
     let slow = first.connection.poll_job().unwrap();
     first.connection.handle_end(&mut target);
-    let _told = target.take_wakeups();
+    let _ = target.take_wakeups();
     // Lost once more while the Connect waits. Another queue does not wait.
     let connect = |target: &mut Target, queue| {
         let mut wire = Wire::open(target, false);

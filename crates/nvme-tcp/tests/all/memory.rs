@@ -160,7 +160,7 @@ fn memory_of_all_hosts_is_limited() {
     let write = |id| Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 0);
     // A waiting connection is called as soon as there is room.
     let (called, waits) = (queues[1].0.connection.id(), queues[0].0.connection.id());
-    let _before = target.take_wakeups();
+    let _ = target.take_wakeups();
     queues[0].1.clear();
     let wakeups = target.take_wakeups();
     assert!(wakeups.contains(&waits), "its own data were released");

@@ -144,7 +144,7 @@ impl Adversary {
             .collect();
         if self.rng.chance(0.5) {
             // The commands continue in a task; without the task, they are abandoned.
-            let _runs_on = self.runtime.spawn("busy", async move { drop(join_all(commands).await) });
+            let _task = self.runtime.spawn("busy", async move { drop(join_all(commands).await) });
         }
     }
 

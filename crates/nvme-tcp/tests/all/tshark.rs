@@ -143,7 +143,7 @@ fn max_requests_at_a_time(pdus: &[Pdu]) -> i32 {
 fn have_tshark() -> bool {
     match Command::new("tshark").arg("--version").output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let _told =
+            let _ =
                 writeln!(std::io::stderr(), "skipped: tshark is not installed, so no other program checked the PDUs");
             false
         }
@@ -162,6 +162,6 @@ impl TemporaryFile {
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        let _gone = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -388,7 +388,7 @@ mod tests {
                     0 | 1 => held[of].extend(accounts[of].take_or_wait(bytes)),
                     2 => drop(held[of].pop()),
                     3 => if accounts[of].promise(0, bytes) { promised[of] += bytes },
-                    _ => if let Some(last) = held[of].last_mut() { let _whether = MemoryCharge::grow(last, bytes); },
+                    _ => if let Some(last) = held[of].last_mut() { let _ = MemoryCharge::grow(last, bytes); },
                 }
                 let sums = held.each_ref().map(|charges| charges.iter().map(|charge| charge.bytes).sum::<usize>());
                 let expected = sums[0].max(promised[0]) + sums[1].max(promised[1]);

@@ -226,7 +226,7 @@ mod tests {
         let (first, second) = (work.begin(1).unwrap(), work.begin(1).unwrap());
         let mut all = Backlog::default();
         all.extend([work.so_far()]);
-        let _later = work.begin(1);
+        let _later_command = work.begin(1);
         let waiter = ConnectionId(7);
         assert!(!all.is_over_or_calls(waiter) && !all.is_over_or_calls(waiter));
         drop(second);
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_queue_is_listed_once() {
         let work = Arc::<QueueWork>::default();
-        let _runs = work.begin(1);
+        let _running_command = work.begin(1);
         let mut all = Backlog::default();
         for _ in 0..10 {
             let known = all.clone();

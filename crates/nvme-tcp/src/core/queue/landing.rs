@@ -76,7 +76,7 @@ impl LentBuffer {
             }
             // This piece belongs elsewhere. It is copied, because a kept piece would be missing in its own buffer.
             RxBuf::Placed(mut piece) => {
-                let _as_it_came = piece.close();
+                let _ = piece.close();
                 self.late.push((offset, BytesMut::from(&*piece.bytes_mut()).into()));
             }
             RxBuf::Pool(_) => self.late.push((offset, data)),

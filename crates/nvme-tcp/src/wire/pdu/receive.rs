@@ -518,6 +518,6 @@ fn sum(pieces: &mut VecDeque<RxSegment>) -> Digest {
 /// Adds the bytes of the wire, undoing decryption by a device. If that is not possible, the digest is wrong and the PDU
 /// fails.
 fn update(digest: &mut Digest, segment: &mut RxSegment) {
-    let _restored = segment.data.close();
+    let _ = segment.data.close();
     digest.update(&segment.data);
 }

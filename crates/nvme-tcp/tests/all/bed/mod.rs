@@ -134,7 +134,7 @@ impl Bed {
         let runtime = bed.host(0).runtime();
         let server = Server::new(target, runtime, Arc::new(Threads::new(1).unwrap())).with_digests_by_device();
         let (away, resets) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let _runs_on =
+        let _task =
             bed.host(0).spawn("accept", accept(bed.host(0).clone(), server.clone(), layers, seed, away.clone()));
         Bed { bed, layers, seed, server, away, resets }
     }
@@ -163,7 +163,7 @@ impl Bed {
 
     /// Runs `task` on the host.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let _runs_on = self.bed.host(1).spawn("nvme", task);
+        let _task = self.bed.host(1).spawn("nvme", task);
     }
 
     /// Creates a host and runs its tasks.
@@ -355,7 +355,7 @@ async fn accept(host: BedHost, server: Server, layers: Layers, seed: Seed, away:
         stream.set_nodelay(true);
         let (server, away, runtime) = (server.clone(), away.clone(), host.runtime());
         let seed = seed.derive(&format!("server {number}"));
-        let _runs_on = host.spawn("serve", async move {
+        let _task = host.spawn("serve", async move {
             let serving = async move {
                 match layers {
                     Layers::Tcp => drop(server.serve(stream).await),

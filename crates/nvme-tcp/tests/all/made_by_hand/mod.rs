@@ -222,12 +222,12 @@ pub(crate) fn with<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
         .unwrap();
     let (far, near) = (bed.host(0).clone(), bed.host(1).clone());
     let (faulty, accepting) = (Arc::new(faulty), far.clone());
-    let _runs_on = far.spawn("accept", async move {
+    let _task = far.spawn("accept", async move {
         let mut listener = accepting.stack().listen(PORT, 64).unwrap();
         while let Ok(stream) = listener.accept().await {
             let faulty = faulty.clone();
-            let _runs_on = accepting.spawn("serve", async move {
-                let _ended = serve(stream, faulty).await;
+            let _task = accepting.spawn("serve", async move {
+                let _ = serve(stream, faulty).await;
             });
         }
     });
@@ -238,7 +238,7 @@ pub(crate) fn with<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     let opens = Opens(near.clone(), (far.address(), PORT).into());
     let (host, tasks) = Host::new(opens, near.runtime(), config);
     for task in tasks {
-        let _runs_on = near.spawn("nvme", task);
+        let _task = near.spawn("nvme", task);
     }
     let running = near.spawn("application", test(host, near.runtime()));
     bed.run(running)

@@ -349,7 +349,7 @@ impl Connection {
 
     /// Takes the result of a job.
     pub fn complete(&mut self, now: Instant, done: JobResult, target: &mut Target) {
-        let _later = now;
+        let _ = now;
         self.jobs_out = self.jobs_out.saturating_sub(1);
         self.read_bytes -= done.reads.min(self.read_bytes);
         if self.state == ConnectionState::Closing {
