@@ -5,7 +5,7 @@
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
-use crypto_services::{Cipher, Keys, Secret, Suite};
+use crypto_services::{Secret, Suite, SuiteCipher, SuiteKeys};
 use hmac::{Hmac, KeyInit, Mac};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -209,12 +209,12 @@ fn check(sent: &[u8], received: &[u8], log: &Path, suite: Suite) -> io::Result<(
     }
     let (mut counts, mut bytes) = ([0, 0], 0);
     for (side, stream) in [sent, received].into_iter().enumerate() {
-        let keys = Keys {
+        let keys = SuiteKeys {
             cipher: Secret::new(take[2 + side].clone()),
             mac: Secret::new(take[side].clone()),
             header: Secret::new(Vec::new()),
         };
-        let chain = Cipher::new(suite, &keys).map_err(io::Error::other)?;
+        let chain = SuiteCipher::new(suite, &keys).map_err(io::Error::other)?;
         // Records before ChangeCipherSpec are not protected.
         let protected = records(stream).into_iter().skip_while(|(kind, _)| *kind != CHANGE_CIPHER_SPEC).skip(1);
         for (number, (kind, body)) in (0u64..).zip(protected) {
@@ -226,7 +226,7 @@ fn check(sent: &[u8], received: &[u8], log: &Path, suite: Suite) -> io::Result<(
     Ok((counts[0], counts[1], bytes))
 }
 
-fn open_and_seal(chain: &Cipher, salt: &[u8], number: u64, kind: u8, body: &[u8]) -> io::Result<usize> {
+fn open_and_seal(chain: &SuiteCipher, salt: &[u8], number: u64, kind: u8, body: &[u8]) -> io::Result<usize> {
     let (mut iv, explicit) = ([0; 16], if chain.suite() == Suite::ChaCha20Poly1305 { 0 } else { 16 - salt.len() });
     let explicit = if salt.len() == 4 { 8 } else { explicit };
     let (prefix, sealed) = body.split_at_checked(explicit).ok_or_else(|| io::Error::other("a record is too short"))?;

@@ -6,14 +6,14 @@ use crate::Service;
 ///
 /// See [`Chain`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stage {
+pub struct ChainStage {
     /// The service.
     pub service: Service,
     /// Number of instances; blocks are distributed among the instances in turn.
     pub instances: u32,
 }
 
-impl Stage {
+impl ChainStage {
     /// Returns the nanoseconds between two blocks with all instances busy.
     pub fn interval_ns(&self) -> f64 {
         self.service.cost().block_ns / f64::from(self.instances)
@@ -37,7 +37,7 @@ impl Stage {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chain {
-    stages: Vec<Stage>,
+    stages: Vec<ChainStage>,
 }
 
 /// Error in a list of services. A mistake of the caller.
@@ -72,16 +72,16 @@ impl Chain {
                 return Err(ChainError::Twice(*service));
             }
         }
-        Ok(Chain { stages: services.iter().map(|service| Stage { service: *service, instances: 1 }).collect() })
+        Ok(Chain { stages: services.iter().map(|service| ChainStage { service: *service, instances: 1 }).collect() })
     }
 
     /// Returns the services in order.
-    pub fn stages(&self) -> &[Stage] {
+    pub fn stages(&self) -> &[ChainStage] {
         &self.stages
     }
 
     /// Returns the service with the longest time between two blocks; the first one if there are several.
-    pub fn bottleneck(&self) -> Stage {
+    pub fn bottleneck(&self) -> ChainStage {
         self.stages[self.slowest()]
     }
 

@@ -1,13 +1,13 @@
 //! Controllers: decide the number of instances of each service, window by window.
 
-use crate::window::{ServiceWindow, Work};
-use crate::{Costs, Fabric, Service};
+use crate::window::{ServiceDemand, ServiceWindow};
+use crate::{Fabric, Service, ServiceCosts};
 use std::collections::VecDeque;
 
 /// A policy that decides at the end of each window how many instances the services should have.
 ///
 /// ```
-/// use crypto_services::{Controller, Decision, ServiceWindow};
+/// use crypto_services::{Controller, InstanceDecision, ServiceWindow};
 ///
 /// /// Adds an instance wherever anything waits.
 /// #[derive(Debug)]
@@ -18,9 +18,9 @@ use std::collections::VecDeque;
 ///         "eager"
 ///     }
 ///
-///     fn decide(&mut self, _: f64, services: &[ServiceWindow]) -> Vec<Decision> {
+///     fn decide(&mut self, _: f64, services: &[ServiceWindow]) -> Vec<InstanceDecision> {
 ///         let waits = services.iter().filter(|service| service.waiting > 0);
-///         waits.map(|of| Decision { service: of.service, instances: of.instances + 1, why: "packets wait".into() }).collect()
+///         waits.map(|of| InstanceDecision { service: of.service, instances: of.instances + 1, why: "packets wait".into() }).collect()
 ///     }
 /// }
 ///
@@ -32,14 +32,14 @@ pub trait Controller: core::fmt::Debug {
 
     /// Returns the changes for a window of `window_ns`, in the order of execution. The fabric refuses changes that
     /// exceed its area.
-    fn decide(&mut self, window_ns: f64, services: &[ServiceWindow]) -> Vec<Decision>;
+    fn decide(&mut self, window_ns: f64, services: &[ServiceWindow]) -> Vec<InstanceDecision>;
 }
 
 /// A decision to give a service a number of instances.
 ///
 /// See [`Controller`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct InstanceDecision {
     /// The service.
     pub service: Service,
     /// New number of instances.
@@ -50,13 +50,13 @@ pub struct Decision {
 
 /// A change of instances, executed or refused.
 ///
-/// See [`Outcome`](crate::Outcome) for an example.
+/// See [`RunOutcome`](crate::RunOutcome) for an example.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct InstanceChange {
     /// Time of the change.
     pub at_ns: f64,
     /// The decision.
-    pub decision: Decision,
+    pub decision: InstanceDecision,
     /// Number of instances before.
     pub from: u32,
     /// Whether the area sufficed and the change was made.
@@ -69,13 +69,13 @@ pub(crate) fn control(
     controller: &mut dyn Controller,
     now_ns: f64,
     window_ns: f64,
-) -> Vec<Change> {
+) -> Vec<InstanceChange> {
     let windows = fabric.take_window();
     let decided = controller.decide(window_ns, &windows).into_iter().map(|decision| {
         let from = windows.iter().find(|of| of.service == decision.service).map_or(0, |of| of.instances);
         // A decision without room is recorded as well, to show the lack of area.
         let done = fabric.set_instances(now_ns, decision.service, decision.instances).is_ok();
-        Change { at_ns: now_ns, decision, from, done }
+        InstanceChange { at_ns: now_ns, decision, from, done }
     });
     decided.collect()
 }
@@ -95,7 +95,7 @@ impl Controller for Fixed {
         "fixed"
     }
 
-    fn decide(&mut self, _: f64, _: &[ServiceWindow]) -> Vec<Decision> {
+    fn decide(&mut self, _: f64, _: &[ServiceWindow]) -> Vec<InstanceDecision> {
         Vec::new()
     }
 }
@@ -126,7 +126,7 @@ impl Controller for Hysteresis {
         "hysteresis"
     }
 
-    fn decide(&mut self, window_ns: f64, services: &[ServiceWindow]) -> Vec<Decision> {
+    fn decide(&mut self, window_ns: f64, services: &[ServiceWindow]) -> Vec<InstanceDecision> {
         let decide = |of: &ServiceWindow| {
             let busy = of.work.total_ns() / (window_ns * f64::from(of.instances));
             let instances = match busy {
@@ -135,7 +135,7 @@ impl Controller for Hysteresis {
                 busy if busy < self.low && of.instances > 1 => of.instances - 1,
                 _ => return None,
             };
-            Some(Decision { service: of.service, instances, why: format!("{:.0} % at work", 100.0 * busy) })
+            Some(InstanceDecision { service: of.service, instances, why: format!("{:.0} % at work", 100.0 * busy) })
         };
         services.iter().filter_map(decide).collect()
     }
@@ -159,13 +159,13 @@ pub struct Goal {
     /// Available area.
     pub area: f64,
     /// The costs of the services.
-    pub costs: Costs,
+    pub costs: ServiceCosts,
 }
 
 impl Goal {
     /// Creates parameters for windows of a millisecond.
     pub fn new(target_ns: f64, area: f64) -> Goal {
-        Goal { target_ns, area, dwell: 20, memory: 80, clear: 4.0, margin: 0.02, costs: Costs::default() }
+        Goal { target_ns, area, dwell: 20, memory: 80, clear: 4.0, margin: 0.02, costs: ServiceCosts::default() }
     }
 }
 
@@ -187,14 +187,14 @@ impl Goal {
 #[derive(Debug)]
 pub struct Predictive {
     goal: Goal,
-    services: Vec<Past>,
+    services: Vec<ServiceHistory>,
 }
 
 /// A controller's history of a service.
 #[derive(Debug)]
-struct Past {
+struct ServiceHistory {
     service: Service,
-    windows: VecDeque<Work>,
+    windows: VecDeque<ServiceDemand>,
     needed: VecDeque<u32>,
     /// Windows since the last shrink. `None` if there was none, or if it was followed by growth.
     shrank: Option<usize>,
@@ -202,13 +202,13 @@ struct Past {
     held: usize,
 }
 
-impl Past {
-    fn of(service: Service) -> Past {
-        Past { service, windows: VecDeque::new(), needed: VecDeque::new(), shrank: None, held: 0 }
+impl ServiceHistory {
+    fn for_service(service: Service) -> ServiceHistory {
+        ServiceHistory { service, windows: VecDeque::new(), needed: VecDeque::new(), shrank: None, held: 0 }
     }
 
     /// Adds the work of a window. Returns the predicted work, and the number of windows it covers.
-    fn note(&mut self, last: Work, memory: usize) -> (Work, usize) {
+    fn note(&mut self, last: ServiceDemand, memory: usize) -> (ServiceDemand, usize) {
         self.windows.push_back(last);
         // At least one window is needed for any prediction.
         if self.windows.len() > memory.max(1) {
@@ -225,7 +225,7 @@ impl Past {
 
     /// Returns the number of last windows with a changed load, or `None`.
     fn changed(&self) -> Option<usize> {
-        let mut last = Work::default();
+        let mut last = ServiceDemand::default();
         for (taken, work) in (1..self.windows.len()).zip(self.windows.iter().rev()) {
             last.add(work);
             // Powers of two find sudden and slow changes with few comparisons.
@@ -236,7 +236,8 @@ impl Past {
             let share = taken as f64 / (self.windows.len() - taken) as f64;
             // The sum of a random number of packets has the variance of their number times their mean square. The same
             // holds for the reference, which is scaled by `share`.
-            let square = |work: &Work| work.packets() as f64 * (1.0 + work.variation()) * work.mean_ns().powi(2);
+            let square =
+                |work: &ServiceDemand| work.packets() as f64 * (1.0 + work.variation()) * work.mean_ns().powi(2);
             let by_chance = (square(&before) * share).max(square(&last));
             let deviation = (by_chance * (1.0 + share)).sqrt();
             if (last.total_ns() - before.total_ns() * share).abs() > DEVIATIONS * deviation {
@@ -260,8 +261,8 @@ impl Past {
     }
 }
 
-fn sum<'a>(windows: impl Iterator<Item = &'a Work>) -> Work {
-    let mut all = Work::default();
+fn sum<'a>(windows: impl Iterator<Item = &'a ServiceDemand>) -> ServiceDemand {
+    let mut all = ServiceDemand::default();
     windows.for_each(|work| all.add(work));
     all
 }
@@ -282,7 +283,7 @@ impl Predictive {
     fn needed_for(
         &self,
         of: &ServiceWindow,
-        (work, span_ns): (&Work, f64),
+        (work, span_ns): (&ServiceDemand, f64),
         time_ns: f64,
         (times, clear_ns): (f64, f64),
     ) -> u32 {
@@ -307,7 +308,7 @@ impl Predictive {
 
     /// Limits decisions to the free area, in their order. A decision without room for one more instance stays, so that
     /// the log shows it.
-    fn fit(&self, services: &[ServiceWindow], decisions: &mut [Decision]) {
+    fn fit(&self, services: &[ServiceWindow], decisions: &mut [InstanceDecision]) {
         let area = |service: Service, instances: u32| self.goal.costs.of(service).area * f64::from(instances);
         // May be negative, if the present instances exceed the area.
         let mut left = self.goal.area - services.iter().map(|of| area(of.service, of.instances)).sum::<f64>();
@@ -331,7 +332,7 @@ impl Controller for Predictive {
         "queue"
     }
 
-    fn decide(&mut self, window_ns: f64, services: &[ServiceWindow]) -> Vec<Decision> {
+    fn decide(&mut self, window_ns: f64, services: &[ServiceWindow]) -> Vec<InstanceDecision> {
         // Each service may use the whole target except for the service times of the others: long waits at two services
         // at once are rare, because a service passes packets on no faster than it works.
         let alone = |of: &ServiceWindow| of.work.mean_ns() / f64::from(of.instances);
@@ -340,7 +341,7 @@ impl Controller for Predictive {
         for of in services {
             // Services appear when the first chain uses them, so the controller learns the services from the windows.
             let place = self.services.iter().position(|past| past.service == of.service).unwrap_or_else(|| {
-                self.services.push(Past::of(of.service));
+                self.services.push(ServiceHistory::for_service(of.service));
                 self.services.len() - 1
             });
             let (work, counted) = self.services[place].note(of.work, self.goal.memory);
@@ -366,16 +367,16 @@ impl Controller for Predictive {
             let keep = past.needed.iter().copied().max().unwrap_or(now);
             if now > of.instances {
                 let why = format!("{busy:.0} % at work, {} wait: {now} keep 99 of 100 in time", of.waiting);
-                decisions.push(Decision { service: of.service, instances: now, why });
+                decisions.push(InstanceDecision { service: of.service, instances: now, why });
                 past.note_change(true, dwell);
             } else if past.held == 0 && past.needed.len() >= dwell && keep < of.instances {
                 let why = format!("{keep} were enough for {dwell} windows");
-                decisions.push(Decision { service: of.service, instances: keep, why });
+                decisions.push(InstanceDecision { service: of.service, instances: keep, why });
                 past.note_change(false, dwell);
             }
         }
         // Shrinking first frees area. Then the service that lacks most instances grows.
-        let behind = |decision: &Decision| {
+        let behind = |decision: &InstanceDecision| {
             let has = services.iter().find(|of| of.service == decision.service).map_or(1, |of| of.instances);
             f64::from(decision.instances) / f64::from(has)
         };

@@ -1,7 +1,7 @@
 //! A fabric with a controller that decides window by window.
 
 use crate::controller::control;
-use crate::{Change, Controller, Fabric, FabricConfig};
+use crate::{Controller, Fabric, FabricConfig, InstanceChange};
 use core::time::Duration;
 use offload_base::Instant;
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 /// A fabric and its controller. After each [`step`](Self::step), the owner takes departed packets and offers waiting
 /// ones.
 #[derive(Debug)]
-pub(crate) struct Driven {
+pub(crate) struct ControlledFabric {
     pub(crate) fabric: Fabric,
     controller: Box<dyn Controller + Send>,
     window_ns: f64,
@@ -17,14 +17,18 @@ pub(crate) struct Driven {
     window_end_ns: f64,
     /// Consecutive windows without work and without changes.
     quiet: u32,
-    changes: VecDeque<Change>,
+    changes: VecDeque<InstanceChange>,
 }
 
-impl Driven {
+impl ControlledFabric {
     /// Creates a fabric without chains. The controller decides at the end of each window.
-    pub(crate) fn new(config: FabricConfig, window: Duration, controller: Box<dyn Controller + Send>) -> Driven {
+    pub(crate) fn new(
+        config: FabricConfig,
+        window: Duration,
+        controller: Box<dyn Controller + Send>,
+    ) -> ControlledFabric {
         let window_ns = (window.as_nanos() as f64).max(1.0);
-        Driven {
+        ControlledFabric {
             // A queue needs at least one place, or no packet could pass.
             fabric: Fabric::new(FabricConfig { queue: config.queue.max(1), ..config }),
             controller,
@@ -36,7 +40,7 @@ impl Driven {
     }
 
     /// Returns the last 4,096 decisions of the controller.
-    pub(crate) fn changes(&self) -> impl Iterator<Item = &Change> {
+    pub(crate) fn changes(&self) -> impl Iterator<Item = &InstanceChange> {
         self.changes.iter()
     }
 

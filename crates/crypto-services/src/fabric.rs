@@ -15,8 +15,8 @@
 //!
 //! The clock is virtual, in integer picoseconds. There is no randomness besides the caller's.
 
-use crate::window::{ServiceWindow, Work};
-use crate::{Costs, Graph, Service, Step};
+use crate::window::{ServiceDemand, ServiceWindow};
+use crate::{Graph, GraphStep, Service, ServiceCosts};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 #[derive(Clone, Debug)]
 pub struct FabricConfig {
     /// The costs of the services.
-    pub costs: Costs,
+    pub costs: ServiceCosts,
     /// Available area, in units of an AES-128 instance.
     pub area: f64,
     /// Maximum number of waiting packets of each tenant at each service.
@@ -37,7 +37,7 @@ pub struct FabricConfig {
 
 impl Default for FabricConfig {
     fn default() -> FabricConfig {
-        FabricConfig { costs: Costs::default(), area: 64.0, queue: 256, flows: 1024 }
+        FabricConfig { costs: ServiceCosts::default(), area: 64.0, queue: 256, flows: 1024 }
     }
 }
 
@@ -66,7 +66,7 @@ pub struct Packet {
 ///
 /// See [`Fabric`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Departed {
+pub struct DepartedPacket {
     /// The packet.
     pub packet: Packet,
     /// The time of the offer.
@@ -75,7 +75,7 @@ pub struct Departed {
     pub left_ns: f64,
 }
 
-impl Departed {
+impl DepartedPacket {
     /// Returns the time in the fabric.
     pub fn sojourn_ns(&self) -> f64 {
         self.left_ns - self.came_ns
@@ -135,83 +135,83 @@ pub enum FabricError {
 #[derive(Debug)]
 pub struct Fabric {
     config: FabricConfig,
-    pools: Vec<Pool>,
-    chains: Vec<Chain>,
-    in_flight: Vec<InFlight>,
+    pools: Vec<ServicePool>,
+    chains: Vec<TenantChain>,
+    in_flight: Vec<PacketProgress>,
     unused: Vec<usize>,
-    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    events: BinaryHeap<Reverse<(Picoseconds, u64, FabricEvent)>>,
     order: u64,
-    now: Time,
-    out: VecDeque<Departed>,
+    now: Picoseconds,
+    out: VecDeque<DepartedPacket>,
     area_time: f64,
     refused: u64,
 }
 
 /// Virtual time in picoseconds.
-type Time = u64;
+type Picoseconds = u64;
 /// Virtual service of a tenant: blocks divided by the tenant's share, in units of 1 / [`TURN`].
-type Turn = u128;
+type VirtualService = u128;
 
 #[derive(Debug)]
-struct Chain {
-    steps: Vec<(Step, usize)>,
+struct TenantChain {
+    steps: Vec<(GraphStep, usize)>,
     share: u32,
-    flows: HashMap<u64, Flow>,
+    flows: HashMap<u64, FlowState>,
     /// Flows with expanded keys, by order of use.
     known: BTreeMap<u64, u64>,
 }
 
 #[derive(Debug, Default)]
-struct Flow {
+struct FlowState {
     /// Key of the flow in `known`. `None` if the key is not expanded.
     used: Option<u64>,
     came: u64,
     left: u64,
     /// Finished packets that wait for an earlier packet of the flow.
-    held: BTreeMap<u64, Departed>,
+    held: BTreeMap<u64, DepartedPacket>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct InFlight {
+struct PacketProgress {
     packet: Packet,
-    came: Time,
+    came: Picoseconds,
     /// Number of the packet in its flow.
     number: u64,
     step: usize,
     knows_key: bool,
     /// The time when the service before passes on the last block.
-    last: Time,
+    last: Picoseconds,
 }
 
 #[derive(Debug)]
-struct Pool {
+struct ServicePool {
     service: Service,
-    block: Time,
+    block: Picoseconds,
     area: f64,
     /// The time when each instance accepts the next block.
-    instances: Vec<Time>,
+    instances: Vec<Picoseconds>,
     /// The time when each instance under configuration begins to work.
-    starting: Vec<Time>,
+    starting: Vec<Picoseconds>,
     retiring: usize,
-    tenants: Vec<AtPool>,
-    turn: Turn,
+    tenants: Vec<TenantQueue>,
+    turn: VirtualService,
     /// Pools with a packet that waits for a place here.
     held_up: Vec<usize>,
-    window: Work,
+    window: ServiceDemand,
 }
 
 /// A tenant's state at a service.
 #[derive(Debug, Default)]
-struct AtPool {
+struct TenantQueue {
     /// Occupied and promised places.
     places: usize,
-    turn: Turn,
+    turn: VirtualService,
     /// Waiting packets, by turn and then by arrival.
-    queue: VecDeque<((Turn, u64), usize)>,
+    queue: VecDeque<((VirtualService, u64), usize)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum FabricEvent {
     /// An instance begins to work.
     Started(usize),
     /// An instance becomes free.
@@ -254,22 +254,22 @@ impl Fabric {
         self.check_area(missing.iter().map(|service| self.config.costs.of(*service).area).sum())?;
         for service in missing {
             let cost = self.config.costs.of(service);
-            self.pools.push(Pool {
+            self.pools.push(ServicePool {
                 service,
                 block: to_time(cost.block_ns).max(1),
                 area: cost.area,
                 instances: vec![0],
                 starting: Vec::new(),
                 retiring: 0,
-                tenants: self.chains.iter().map(|_| AtPool::default()).collect(),
+                tenants: self.chains.iter().map(|_| TenantQueue::default()).collect(),
                 turn: 0,
                 held_up: Vec::new(),
-                window: Work::default(),
+                window: ServiceDemand::default(),
             });
         }
-        self.pools.iter_mut().for_each(|pool| pool.tenants.push(AtPool::default()));
+        self.pools.iter_mut().for_each(|pool| pool.tenants.push(TenantQueue::default()));
         let steps = graph.steps().iter().filter_map(|step| Some((*step, self.pool_of(step.service)?))).collect();
-        self.chains.push(Chain { steps, share: share.max(1), flows: HashMap::new(), known: BTreeMap::new() });
+        self.chains.push(TenantChain { steps, share: share.max(1), flows: HashMap::new(), known: BTreeMap::new() });
         Ok(ChainId(self.chains.len() - 1))
     }
 
@@ -317,7 +317,7 @@ impl Fabric {
             let at = now.saturating_add(to_time(cost.start_ns));
             for _ in 0..new {
                 self.pools[pool].starting.push(at);
-                self.put(at, Event::Started(pool));
+                self.put(at, FabricEvent::Started(pool));
             }
         } else {
             let pool = &mut self.pools[pool];
@@ -380,7 +380,7 @@ impl Fabric {
         let flow = self.chains[chain].flows.entry(packet.flow).or_default();
         let number = flow.came;
         flow.came += 1;
-        let in_flight = InFlight { packet, came: now, number, step: first, knows_key, last: now };
+        let in_flight = PacketProgress { packet, came: now, number, step: first, knows_key, last: now };
         let place = match self.unused.pop() {
             Some(place) => {
                 self.in_flight[place] = in_flight;
@@ -406,7 +406,7 @@ impl Fabric {
         Some(ns)
     }
 
-    /// Processes all events up to `now_ns`. Time never goes back.
+    /// Processes all events up to `now_ns`. Picoseconds never goes back.
     pub fn advance(&mut self, now_ns: f64) {
         let now = to_time(now_ns);
         while let Some(Reverse((at, _, _))) = self.events.peek()
@@ -415,7 +415,7 @@ impl Fabric {
             let Some(Reverse((at, _, event))) = self.events.pop() else { return };
             self.pass_time(at);
             match event {
-                Event::Started(pool) => {
+                FabricEvent::Started(pool) => {
                     // The instance may have been removed before it was ready.
                     let works = self.pools[pool].starting.iter().position(|works| *works <= at);
                     if let Some(place) = works {
@@ -424,17 +424,17 @@ impl Fabric {
                         self.try_start(pool);
                     }
                 }
-                Event::Free(pool) => self.try_start(pool),
-                Event::Expanded(chain, flow) => self.know(chain, flow),
-                Event::Arrived(place) => self.arrive(place),
-                Event::Through(place) => self.leave(place),
+                FabricEvent::Free(pool) => self.try_start(pool),
+                FabricEvent::Expanded(chain, flow) => self.know(chain, flow),
+                FabricEvent::Arrived(place) => self.arrive(place),
+                FabricEvent::Through(place) => self.leave(place),
             }
         }
         self.pass_time(now);
     }
 
     /// Returns the next departed packet.
-    pub fn poll(&mut self) -> Option<Departed> {
+    pub fn poll(&mut self) -> Option<DepartedPacket> {
         self.out.pop_front()
     }
 
@@ -467,7 +467,7 @@ impl Fabric {
     /// Returns the demand at each service since the last call, with its instances, in the order in which chains
     /// introduced the services.
     pub fn take_window(&mut self) -> Vec<ServiceWindow> {
-        let window = |pool: &mut Pool| ServiceWindow {
+        let window = |pool: &mut ServicePool| ServiceWindow {
             service: pool.service,
             instances: pool.wanted() as u32,
             waiting: pool.tenants.iter().map(|tenant| tenant.queue.len()).sum(),
@@ -486,12 +486,12 @@ impl Fabric {
         (needed <= has + 1e-6).then_some(()).ok_or(FabricError::Area { needed, has })
     }
 
-    fn put(&mut self, at: Time, event: Event) {
+    fn put(&mut self, at: Picoseconds, event: FabricEvent) {
         self.order += 1;
         self.events.push(Reverse((at, self.order, event)));
     }
 
-    fn pass_time(&mut self, to: Time) {
+    fn pass_time(&mut self, to: Picoseconds) {
         if to > self.now {
             self.area_time += self.area() * (to - self.now) as f64;
             self.now = to;
@@ -500,12 +500,13 @@ impl Fabric {
 
     /// Puts a packet into the queue of its service, where it has a place.
     fn arrive(&mut self, place: usize) {
-        let InFlight { packet, step, .. } = self.in_flight[place];
+        let PacketProgress { packet, step, .. } = self.in_flight[place];
         let ChainId(chain) = packet.chain;
         let (of_step, pool_number) = self.chains[chain].steps[step];
         let pool = &mut self.pools[pool_number];
         // Fair sharing: a tenant's turn advances by the requested blocks divided by the tenant's share.
-        let asked = Turn::from(of_step.blocks(packet.bytes)) * TURN / Turn::from(self.chains[chain].share);
+        let asked =
+            VirtualService::from(of_step.blocks(packet.bytes)) * TURN / VirtualService::from(self.chains[chain].share);
         let tenant = &mut pool.tenants[chain];
         tenant.turn = tenant.turn.max(pool.turn) + asked;
         self.order += 1;
@@ -529,7 +530,7 @@ impl Fabric {
     fn start_one(&mut self, number: usize) -> bool {
         let Some((key, place, instance, next_step)) = self.next_to_start(number) else { return false };
         let now = self.now;
-        let InFlight { packet, step, last: last_before, .. } = self.in_flight[place];
+        let PacketProgress { packet, step, last: last_before, .. } = self.in_flight[place];
         let ChainId(chain) = packet.chain;
         let of_step = self.chains[chain].steps[step].0;
         let next = self.chains[chain].steps.get(next_step).map(|(_, pool)| *pool);
@@ -555,29 +556,29 @@ impl Fabric {
             pool.instances.fill(free_at);
         }
         // At least one picosecond later, so that a service of zero time cannot loop forever.
-        self.put(free_at.max(now.saturating_add(1)), Event::Free(number));
+        self.put(free_at.max(now.saturating_add(1)), FabricEvent::Free(number));
         let in_flight = &mut self.in_flight[place];
         (in_flight.last, in_flight.step) = (last, next_step);
         // Packets that arrive before this event expand the key as well.
         if of_step.once {
-            self.put(last, Event::Expanded(chain, packet.flow));
+            self.put(last, FabricEvent::Expanded(chain, packet.flow));
         }
         match next {
-            Some(_) => self.put(first, Event::Arrived(place)),
-            None => self.put(last, Event::Through(place)),
+            Some(_) => self.put(first, FabricEvent::Arrived(place)),
+            None => self.put(last, FabricEvent::Through(place)),
         }
         true
     }
 
     /// Returns the first packet in a service's queues that can start, its instance, and its next step. A packet without
     /// a place at the next service holds up its own tenant only, because chains may use services in opposite orders.
-    fn next_to_start(&mut self, number: usize) -> Option<((Turn, u64), usize, usize, usize)> {
+    fn next_to_start(&mut self, number: usize) -> Option<((VirtualService, u64), usize, usize, usize)> {
         let (now, mut held_up_at) = (self.now, Vec::new());
-        let mut first: Option<((Turn, u64), usize, bool, usize)> = None;
+        let mut first: Option<((VirtualService, u64), usize, bool, usize)> = None;
         let pool = &self.pools[number];
         for tenant in &pool.tenants {
             let Some(&(key, place)) = tenant.queue.front() else { continue };
-            let InFlight { packet, step, knows_key, .. } = self.in_flight[place];
+            let PacketProgress { packet, step, knows_key, .. } = self.in_flight[place];
             let ChainId(chain) = packet.chain;
             let of_chain = &self.chains[chain];
             let next_step = of_chain.next_step(step + 1, knows_key);
@@ -632,17 +633,17 @@ impl Fabric {
 
     /// Removes a packet after its last step, and releases packets of its flow in order.
     fn leave(&mut self, place: usize) {
-        let InFlight { packet, came, number, .. } = self.in_flight[place];
+        let PacketProgress { packet, came, number, .. } = self.in_flight[place];
         self.unused.push(place);
         let now = to_ns(self.now);
         let ChainId(chain) = packet.chain;
         let chain = &mut self.chains[chain];
         let Some(flow) = chain.flows.get_mut(&packet.flow) else { return };
-        flow.held.insert(number, Departed { packet, came_ns: to_ns(came), left_ns: now });
+        flow.held.insert(number, DepartedPacket { packet, came_ns: to_ns(came), left_ns: now });
         // Earlier packets of the flow may have taken longer on another instance.
         while let Some(departed) = flow.held.remove(&flow.left) {
             flow.left += 1;
-            self.out.push_back(Departed { left_ns: now, ..departed });
+            self.out.push_back(DepartedPacket { left_ns: now, ..departed });
         }
         if flow.came == flow.left && flow.used.is_none() {
             chain.flows.remove(&packet.flow);
@@ -650,15 +651,15 @@ impl Fabric {
     }
 }
 
-impl Chain {
+impl TenantChain {
     /// Returns the first step from `step` on that a packet needs.
     fn next_step(&self, step: usize, knows_key: bool) -> usize {
-        let needed = |(step, _): &(Step, usize)| !(step.once && knows_key);
+        let needed = |(step, _): &(GraphStep, usize)| !(step.once && knows_key);
         self.steps[step..].iter().position(needed).map_or(self.steps.len(), |more| step + more)
     }
 }
 
-impl Pool {
+impl ServicePool {
     /// Returns the target number of instances.
     fn wanted(&self) -> usize {
         self.instances.len() + self.starting.len() - self.retiring
@@ -671,7 +672,7 @@ impl Pool {
     }
 
     /// Removes idle instances that are to retire.
-    fn retire(&mut self, now: Time) {
+    fn retire(&mut self, now: Picoseconds) {
         // One instance always stays, or waiting packets could never leave.
         while self.retiring > 0
             && self.instances.len() > 1
@@ -683,15 +684,15 @@ impl Pool {
     }
 }
 
-fn to_time(ns: f64) -> Time {
+fn to_time(ns: f64) -> Picoseconds {
     // Casts of large, negative or undefined numbers saturate.
-    (ns * 1000.0).round() as Time
+    (ns * 1000.0).round() as Picoseconds
 }
 
-fn to_ns(time: Time) -> f64 {
+fn to_ns(time: Picoseconds) -> f64 {
     time as f64 / 1000.0
 }
 
 /// Resolution of a turn: divisible by the largest share with enough precision, and 2^48 packets of the largest size do
 /// not overflow.
-const TURN: Turn = 1 << 52;
+const TURN: VirtualService = 1 << 52;

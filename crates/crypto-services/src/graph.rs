@@ -23,13 +23,13 @@ use core::str::FromStr;
 /// Work of a service on a packet.
 ///
 /// ```
-/// use crypto_services::{Service, Step};
+/// use crypto_services::{Service, GraphStep};
 ///
-/// let step = Step { extra: 2, ..Step::of(Service::Aes128) };
+/// let step = GraphStep { extra: 2, ..GraphStep::for_service(Service::Aes128) };
 /// assert_eq!(step.blocks(100), 9, "seven for 100 bytes, and two");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct GraphStep {
     /// The service.
     pub service: Service,
     /// Only needed by packets that arrive before the flow's key is expanded.
@@ -42,10 +42,10 @@ pub struct Step {
     pub extra: u32,
 }
 
-impl Step {
+impl GraphStep {
     /// Creates a step with a block for each 16 bytes, in any order.
-    pub fn of(service: Service) -> Step {
-        Step { service, once: false, serial: false, follows_length: true, extra: 0 }
+    pub fn for_service(service: Service) -> GraphStep {
+        GraphStep { service, once: false, serial: false, follows_length: true, extra: 0 }
     }
 
     /// Returns the number of blocks of a packet, at least one.
@@ -69,7 +69,7 @@ impl Step {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Graph {
-    steps: Vec<Step>,
+    steps: Vec<GraphStep>,
 }
 
 /// Error in a description of a graph.
@@ -82,7 +82,7 @@ pub enum GraphError {
     #[error("{0} steps: a graph has one to {max}", max = Graph::STEPS_MAX)]
     Steps(usize),
     /// The service is unknown.
-    #[error("step {step}: there is no service {name:?}; known are {}", Names)]
+    #[error("step {step}: there is no service {name:?}; known are {}", ServiceNames)]
     Service {
         /// Number of the step, from 1.
         step: usize,
@@ -97,7 +97,7 @@ pub enum GraphError {
         /// The service.
         service: Service,
     },
-    /// Every step is [`Step::once`], so a flow's second packet would pass no service.
+    /// Every step is [`GraphStep::once`], so a flow's second packet would pass no service.
     #[error("every step is for a flow's first packet alone: take once from one of them")]
     OnlyOnce,
     /// An option is unknown, its number is invalid, or the step already has a number.
@@ -113,9 +113,9 @@ pub enum GraphError {
     },
 }
 
-struct Names;
+struct ServiceNames;
 
-impl fmt::Display for Names {
+impl fmt::Display for ServiceNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, service) in Service::ALL.iter().enumerate() {
             write!(f, "{}{}", if place == 0 { "" } else { ", " }, service.name())?;
@@ -132,7 +132,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`GraphError::Steps`], [`GraphError::Twice`] or [`GraphError::OnlyOnce`].
-    pub fn new(steps: Vec<Step>) -> Result<Graph, GraphError> {
+    pub fn new(steps: Vec<GraphStep>) -> Result<Graph, GraphError> {
         if steps.is_empty() || steps.len() > Graph::STEPS_MAX {
             return Err(GraphError::Steps(steps.len()));
         }
@@ -149,12 +149,12 @@ impl Graph {
     }
 
     /// Creates the graph of a suite without checks; a test checks all suites.
-    pub(crate) fn of_suite(steps: Vec<Step>) -> Graph {
+    pub(crate) fn from_suite_steps(steps: Vec<GraphStep>) -> Graph {
         Graph { steps }
     }
 
     /// Returns the steps in order.
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[GraphStep] {
         &self.steps
     }
 }
@@ -168,10 +168,10 @@ impl FromStr for Graph {
     }
 }
 
-fn parse_step(number: usize, text: &str) -> Result<Step, GraphError> {
+fn parse_step(number: usize, text: &str) -> Result<GraphStep, GraphError> {
     let (name, options) = text.split_once(':').map_or((text, None), |(name, options)| (name.trim(), Some(options)));
     let unknown = || GraphError::Service { step: number, name: name.chars().take(NAME_SHOWN).collect() };
-    let mut step = Step::of(Service::named(name).ok_or_else(unknown)?);
+    let mut step = GraphStep::for_service(Service::from_name(name).ok_or_else(unknown)?);
     let mut has_number = false;
     for option in options.into_iter().flat_map(|options| options.split(',')).map(str::trim) {
         let wrong = || GraphError::Option { step: number, option: option.chars().take(NAME_SHOWN).collect() };
@@ -231,8 +231,11 @@ mod tests {
         assert_eq!(graph, graph.to_string().parse().unwrap());
         let blocks: Vec<u32> = graph.steps().iter().map(|step| step.blocks(33)).collect();
         assert_eq!(blocks, [1, 3, 6, 1, 1]);
-        assert_eq!(Step::of(Service::Zuc).blocks(0), 1, "an empty packet has one block");
-        assert_eq!(Step { extra: BLOCKS_MAX, ..Step::of(Service::Zuc) }.blocks(u32::MAX), (1 << 28) + BLOCKS_MAX);
+        assert_eq!(GraphStep::for_service(Service::Zuc).blocks(0), 1, "an empty packet has one block");
+        assert_eq!(
+            GraphStep { extra: BLOCKS_MAX, ..GraphStep::for_service(Service::Zuc) }.blocks(u32::MAX),
+            (1 << 28) + BLOCKS_MAX
+        );
     }
 
     #[test]
@@ -246,7 +249,7 @@ mod tests {
             assert_eq!(found, GraphError::Option { step: 1, option: option.into() });
         }
         assert_eq!(Graph::new(Vec::new()), Err(GraphError::Steps(0)));
-        assert_eq!(Graph::new(vec![Step::of(Service::Zuc); 17]), Err(GraphError::Steps(17)));
+        assert_eq!(Graph::new(vec![GraphStep::for_service(Service::Zuc); 17]), Err(GraphError::Steps(17)));
         assert!(wrong(&"x".repeat(1000)).to_string().len() < 400, "errors are short");
     }
 }

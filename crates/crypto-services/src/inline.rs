@@ -1,7 +1,7 @@
 //! Chains of services between a NIC's engines and the wire: packets are delayed by the services.
 
-use crate::driven::{Driven, to_ns};
-use crate::{ChainId, Change, Controller, Fabric, FabricConfig, FabricError, Packet, Suite, Way};
+use crate::driven::{ControlledFabric, to_ns};
+use crate::{ChainId, Controller, Fabric, FabricConfig, FabricError, InstanceChange, Packet, Suite, Way};
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
@@ -64,10 +64,10 @@ impl InlineWork {
     /// frame.extend([0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 50, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     /// frame.extend([0, 0, 0x10, 1, 0, 0, 0, 7]);
     /// frame.extend([9; 12]);
-    /// let work = crypto_services::InlineWork::of_esp(&frame).expect("this is ESP");
+    /// let work = crypto_services::InlineWork::from_esp(&frame).expect("this is ESP");
     /// assert_eq!((work.flow, work.bytes), (0x1001, 12));
     /// ```
-    pub fn of_esp(frame: &[u8]) -> Option<InlineWork> {
+    pub fn from_esp(frame: &[u8]) -> Option<InlineWork> {
         let headers = Headers::parse(frame);
         let esp = frame.get(headers.find(Kind::Esp)?..headers.end())?;
         let bytes = esp.len().checked_sub(offload_formats::esp::HEADER_BYTES)?;
@@ -135,10 +135,10 @@ impl Default for ServicePortConfig {
 /// ```
 pub struct ServicePort<P> {
     port: P,
-    device: Driven,
+    device: ControlledFabric,
     /// Chains for sending and for receiving.
     chains: Vec<[ChainId; 2]>,
-    look: Box<Look>,
+    look: Box<FrameClassifier>,
     under_way: HashMap<u64, (Way, Frame)>,
     /// A sent frame for which the first service has no place.
     held: Option<(Packet, Frame)>,
@@ -149,7 +149,7 @@ pub struct ServicePort<P> {
     counters: InlineCounters,
 }
 
-type Look = dyn Fn(&[u8]) -> Option<InlineWork> + Send;
+type FrameClassifier = dyn Fn(&[u8]) -> Option<InlineWork> + Send;
 
 impl<P: Port> ServicePort<P> {
     /// Wraps `port`. `look` classifies frames; frames without a chain bypass the services.
@@ -162,7 +162,7 @@ impl<P: Port> ServicePort<P> {
         controller: Box<dyn Controller + Send>,
         look: impl Fn(&[u8]) -> Option<InlineWork> + Send + 'static,
     ) -> Result<ServicePort<P>, FabricError> {
-        let mut device = Driven::new(config.fabric, config.window, controller);
+        let mut device = ControlledFabric::new(config.fabric, config.window, controller);
         let mut add = |suite: Suite, way, share| device.fabric.add_chain(suite.graph(way), share);
         // Sealing and opening have different graphs, so each direction has a chain of its own.
         let both = |InlineChain { suite, share }: InlineChain| -> Result<[ChainId; 2], FabricError> {
@@ -194,7 +194,7 @@ impl<P: Port> ServicePort<P> {
     }
 
     /// Returns the last 4,096 decisions of the controller.
-    pub fn changes(&self) -> impl Iterator<Item = &Change> {
+    pub fn changes(&self) -> impl Iterator<Item = &InstanceChange> {
         self.device.changes()
     }
 

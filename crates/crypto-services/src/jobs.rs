@@ -1,8 +1,8 @@
 //! Chains of services behind a job queue, driven like any other accelerator.
 
-use crate::driven::{Driven, to_ns};
-use crate::sessions::{Cell, Sessions};
-use crate::{ChainId, Change, Controller, Fabric, FabricConfig, Keys, Packet, Suite};
+use crate::driven::{ControlledFabric, to_ns};
+use crate::sessions::{ServiceSession, ServiceSessions};
+use crate::{ChainId, Controller, Fabric, FabricConfig, InstanceChange, Packet, Suite, SuiteKeys};
 use core::task::Waker;
 use core::time::Duration;
 use offload_api::{Contexts, Done, Job, JobQueue, JobStatus, Outcome, Way};
@@ -21,7 +21,7 @@ pub struct ServiceSpec {
     /// The cipher.
     pub suite: Suite,
     /// Its keys.
-    pub keys: Keys,
+    pub keys: SuiteKeys,
     /// The tenant. Each tenant has separate places in the services' queues.
     pub tenant: u16,
     /// The tenant's share of services that several tenants use. The first session of a suite determines the share.
@@ -71,13 +71,13 @@ impl Default for ServiceQueueConfig {
 ///
 /// ```
 /// use bytes::BytesMut;
-/// use crypto_services::{Goal, Keys, Predictive, SERVICES, ServiceQueue, ServiceQueueConfig, ServiceSpec, Suite};
+/// use crypto_services::{Goal, SuiteKeys, Predictive, SERVICES, ServiceQueue, ServiceQueueConfig, ServiceSpec, Suite};
 /// use offload_api::{Direction, Job, JobQueue, JobStatus, NewContext};
 /// use offload_base::Instant;
 ///
 /// let controller = Box::new(Predictive::new(Goal::new(1e6, 64.0)));
 /// let mut queue = ServiceQueue::new(ServiceQueueConfig::default(), controller);
-/// let spec = ServiceSpec { suite: Suite::Nea(3), keys: Keys::of_cipher(vec![7; 16]), tenant: 1, share: 1 };
+/// let spec = ServiceSpec { suite: Suite::Nea(3), keys: SuiteKeys::from_cipher_key(vec![7; 16]), tenant: 1, share: 1 };
 /// let engine = queue.contexts().engine(SERVICES).expect("it is there").number;
 /// let new = NewContext { engine, direction: Direction::Transmit, flow: None, keys: vec![], spec: Box::new(spec) };
 /// let session = queue.contexts().create(new).map_err(|(refused, _)| refused)?;
@@ -96,12 +96,12 @@ impl Default for ServiceQueueConfig {
 /// ```
 #[derive(Debug)]
 pub struct ServiceQueue {
-    sessions: Sessions,
+    sessions: ServiceSessions,
     depth: usize,
     /// Submitted jobs before the flush.
     submitted: VecDeque<Job>,
     /// Jobs that wait for a place at the first service, by chain.
-    waiting: BTreeMap<ChainId, VecDeque<Waiting>>,
+    waiting: BTreeMap<ChainId, VecDeque<WaitingJob>>,
     under_way: HashMap<u64, Done>,
     ended: VecDeque<Done>,
     next: u64,
@@ -110,8 +110,8 @@ pub struct ServiceQueue {
 
 /// A job that waits for a place at the first service of its chain.
 #[derive(Debug)]
-struct Waiting {
-    session: Arc<Cell>,
+struct WaitingJob {
+    session: Arc<ServiceSession>,
     packet: Packet,
     job: Job,
 }
@@ -120,7 +120,10 @@ impl ServiceQueue {
     /// Creates a device without sessions.
     pub fn new(config: ServiceQueueConfig, controller: Box<dyn Controller + Send>) -> ServiceQueue {
         ServiceQueue {
-            sessions: Sessions::new(Driven::new(config.fabric, config.window, controller), config.sessions),
+            sessions: ServiceSessions::new(
+                ControlledFabric::new(config.fabric, config.window, controller),
+                config.sessions,
+            ),
             depth: config.depth,
             submitted: VecDeque::new(),
             waiting: BTreeMap::new(),
@@ -137,7 +140,7 @@ impl ServiceQueue {
     }
 
     /// Returns the last 4,096 decisions of the controller.
-    pub fn changes(&self) -> impl Iterator<Item = &Change> {
+    pub fn changes(&self) -> impl Iterator<Item = &InstanceChange> {
         self.sessions.device.changes()
     }
 
@@ -169,10 +172,10 @@ impl ServiceQueue {
         let fabric = &mut sessions.device.fabric;
         // Each chain has its own places, so a full chain must not hold up the others.
         waiting.retain(|_, jobs| {
-            while let Some(Waiting { packet, .. }) = jobs.front()
+            while let Some(WaitingJob { packet, .. }) = jobs.front()
                 && fabric.has_room(packet)
                 && fabric.offer(now_ns, *packet).is_ok()
-                && let Some(Waiting { session, packet, job }) = jobs.pop_front()
+                && let Some(WaitingJob { session, packet, job }) = jobs.pop_front()
             {
                 under_way.insert(packet.name, session.work.done(job));
             }
@@ -217,7 +220,7 @@ impl JobQueue for ServiceQueue {
             let bytes = job.source_len().min(u32::MAX as usize) as u32;
             let packet = Packet { chain, flow, bytes, name: self.next };
             self.next += 1;
-            self.waiting.entry(chain).or_default().push_back(Waiting { session, packet, job });
+            self.waiting.entry(chain).or_default().push_back(WaitingJob { session, packet, job });
         }
         self.offer_waiting(to_ns(self.now));
     }

@@ -5,7 +5,7 @@
 //! Adding instances helps only at the bottleneck, until another service becomes the bottleneck. The modules, users
 //! first:
 //!
-//! - [`Suite`], [`Cipher`] (`suite.rs`): ciphers by name, as bytes and as graphs; [`primitives`]: the services as a
+//! - [`Suite`], [`SuiteCipher`] (`suite.rs`): ciphers by name, as bytes and as graphs; [`primitives`]: the services as a
 //!   library;
 //! - [`TlsRecords`] (`records.rs`): TLS records with the keys of a handshake;
 //! - [`Graph`] (`graph.rs`): the services that a packet passes, written as text;
@@ -14,7 +14,7 @@
 //! - [`Controller`] (`controller.rs`): decides the number of instances from [`ServiceWindow`]s (`window.rs`);
 //! - [`ServiceQueue`] (`jobs.rs`, `sessions.rs`): a fabric and its controller (`driven.rs`) behind a job queue, for
 //!   programs written for accelerators; [`ServicePort`] (`inline.rs`): a fabric between a NIC and the wire;
-//! - [`Study`] (`study.rs`): runs a [`Load`] (`load.rs`) through a fabric and compares with the least sufficient area;
+//! - [`Study`] (`study.rs`): runs a [`TrafficLoad`] (`load.rs`) through a fabric and compares with the least sufficient area;
 //!   [`picture`] draws the run, [`text`] prints it;
 //! - [`Service`] (`service.rs`): costs of a block in each service, with the origin of each figure;
 //! - [`Chain`], [`Pipeline`] (`chain.rs`, `pipeline.rs`): a single chain in closed form, exact to the block;
@@ -44,20 +44,20 @@ mod suite;
 pub mod text;
 mod window;
 
-pub use chain::{Chain, ChainError, Stage};
-pub use controller::{Change, Controller, Decision, Fixed, Goal, Hysteresis, Predictive};
-pub use fabric::{ChainId, Departed, Fabric, FabricConfig, FabricError, Packet};
-pub use graph::{Graph, GraphError, Step};
+pub use chain::{Chain, ChainError, ChainStage};
+pub use controller::{Controller, Fixed, Goal, Hysteresis, InstanceChange, InstanceDecision, Predictive};
+pub use fabric::{ChainId, DepartedPacket, Fabric, FabricConfig, FabricError, Packet};
+pub use graph::{Graph, GraphError, GraphStep};
 pub use inline::{InlineChain, InlineCounters, InlineWork, ServicePort, ServicePortConfig};
 pub use jobs::{SERVICES, ServiceQueue, ServiceQueueConfig, ServiceSpec};
-pub use load::{Arrival, Load};
+pub use load::{PacketArrival, TrafficLoad};
 pub use offload_transforms::{Secret, Way};
-pub use pipeline::{Passed, Pipeline};
+pub use pipeline::{PacketTimes, Pipeline};
 pub use records::TlsRecords;
-pub use service::{Cost, Costs, Origin, Service};
-pub use study::{OfSize, Optimum, Outcome, Study, Window};
-pub use suite::{Cipher, Keys, KeysError, NotAuthentic, Suite};
-pub use window::{ServiceWindow, Work};
+pub use service::{CostOrigin, Service, ServiceCost, ServiceCosts};
+pub use study::{Optimum, RunOutcome, SizeResult, Study, StudyWindow};
+pub use suite::{KeysError, NotAuthentic, Suite, SuiteCipher, SuiteKeys};
+pub use window::{ServiceDemand, ServiceWindow};
 
 /// Runs the README's example as a doc test.
 #[cfg(doctest)]

@@ -6,9 +6,9 @@ use std::collections::BinaryHeap;
 
 /// An arriving packet.
 ///
-/// See [`Load`] for an example.
+/// See [`TrafficLoad`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Arrival {
+pub struct PacketArrival {
     /// Time of arrival.
     pub at_ns: f64,
     /// Identifier of the flow.
@@ -20,17 +20,17 @@ pub struct Arrival {
 /// A kind of load.
 ///
 /// ```
-/// use crypto_services::Load;
+/// use crypto_services::TrafficLoad;
 ///
-/// let packets: Vec<_> = Load::Imix.arrivals(7, 1e9, 0.1).collect();
+/// let packets: Vec<_> = TrafficLoad::Imix.arrivals(7, 1e9, 0.1).collect();
 /// let bits: f64 = packets.iter().map(|packet| 8.0 * f64::from(packet.bytes)).sum();
 /// assert!((bits / 1e8 - 1.0).abs() < 0.05, "1 Gb/s for a tenth of a second");
 /// assert!(packets.windows(2).all(|pair| pair[0].at_ns <= pair[1].at_ns));
-/// assert_eq!(Load::named("imix"), Some(Load::Imix));
+/// assert_eq!(TrafficLoad::from_name("imix"), Some(TrafficLoad::Imix));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Load {
+pub enum TrafficLoad {
     /// Packets of 1,464 bytes with random gaps, at a constant mean rate.
     Steady,
     /// Packets that alternate between half a second at 150 % and half a second at 50 % of the rate.
@@ -48,44 +48,51 @@ pub enum Load {
     DataMining,
 }
 
-impl Load {
+impl TrafficLoad {
     /// All loads.
-    pub const ALL: [Load; 7] =
-        [Load::Steady, Load::Bursty, Load::Mixed, Load::OnOff, Load::Imix, Load::WebSearch, Load::DataMining];
+    pub const ALL: [TrafficLoad; 7] = [
+        TrafficLoad::Steady,
+        TrafficLoad::Bursty,
+        TrafficLoad::Mixed,
+        TrafficLoad::OnOff,
+        TrafficLoad::Imix,
+        TrafficLoad::WebSearch,
+        TrafficLoad::DataMining,
+    ];
 
     /// Returns the load's name.
     pub fn name(self) -> &'static str {
         match self {
-            Load::Steady => "steady",
-            Load::Bursty => "bursty",
-            Load::Mixed => "mixed",
-            Load::OnOff => "on-off",
-            Load::Imix => "imix",
-            Load::WebSearch => "web-search",
-            Load::DataMining => "data-mining",
+            TrafficLoad::Steady => "steady",
+            TrafficLoad::Bursty => "bursty",
+            TrafficLoad::Mixed => "mixed",
+            TrafficLoad::OnOff => "on-off",
+            TrafficLoad::Imix => "imix",
+            TrafficLoad::WebSearch => "web-search",
+            TrafficLoad::DataMining => "data-mining",
         }
     }
 
     /// Returns the load with this name.
-    pub fn named(name: &str) -> Option<Load> {
-        Load::ALL.into_iter().find(|load| load.name() == name)
+    pub fn from_name(name: &str) -> Option<TrafficLoad> {
+        TrafficLoad::ALL.into_iter().find(|load| load.name() == name)
     }
 
     /// Generates packets for `seconds` at a mean rate of `bits_a_second`; no packets if the rate is infinite or not
     /// positive. Loads of flows approach the rate only in the long run, because a few flows have most of the bytes.
-    pub fn arrivals(self, seed: u64, bits_a_second: f64, seconds: f64) -> Box<dyn Iterator<Item = Arrival>> {
+    pub fn arrivals(self, seed: u64, bits_a_second: f64, seconds: f64) -> Box<dyn Iterator<Item = PacketArrival>> {
         let rng = Seed(seed).stream(self.name());
         // An infinite or invalid rate would give gaps of zero and never end.
         let has_rate = bits_a_second > 0.0 && bits_a_second.is_finite();
         let end_ns = if has_rate { 1e9 * seconds } else { f64::NEG_INFINITY };
         let phase = |at_ns: f64, length: f64| (at_ns / (1e9 * length)) as u64;
         match self {
-            Load::Steady => Box::new(by_chance(rng, end_ns, move |_, _| (LARGE, bits_a_second))),
-            Load::Bursty => Box::new(by_chance(rng, end_ns, move |at, _| {
+            TrafficLoad::Steady => Box::new(by_chance(rng, end_ns, move |_, _| (LARGE, bits_a_second))),
+            TrafficLoad::Bursty => Box::new(by_chance(rng, end_ns, move |at, _| {
                 let times = if phase(at, 0.5) % 2 == 0 { 1.5 } else { 0.5 };
                 (LARGE, times * bits_a_second)
             })),
-            Load::Mixed => Box::new(by_chance(rng, end_ns, move |at, rng| {
+            TrafficLoad::Mixed => Box::new(by_chance(rng, end_ns, move |at, rng| {
                 let bytes = match phase(at, 0.25) % 4 {
                     0 => 64,
                     1 => 512,
@@ -96,7 +103,7 @@ impl Load {
                 let mean = if phase(at, 0.25) % 4 == 3 { (64 + 512 + LARGE) / 3 } else { bytes };
                 (bytes, bits_a_second * f64::from(bytes) / f64::from(mean))
             })),
-            Load::Imix => Box::new(by_chance(rng, end_ns, move |_, rng| {
+            TrafficLoad::Imix => Box::new(by_chance(rng, end_ns, move |_, rng| {
                 let bytes = match rng.below(12) {
                     0..7 => 64,
                     7..11 => 594,
@@ -104,9 +111,9 @@ impl Load {
                 };
                 (bytes, bits_a_second * f64::from(bytes) / IMIX_MEAN)
             })),
-            Load::OnOff => Box::new(OnOff::new(rng, end_ns, bits_a_second)),
-            Load::WebSearch => Box::new(Flows::new(rng, end_ns, bits_a_second, &WEB_SEARCH)),
-            Load::DataMining => Box::new(Flows::new(rng, end_ns, bits_a_second, &DATA_MINING)),
+            TrafficLoad::OnOff => Box::new(OnOff::new(rng, end_ns, bits_a_second)),
+            TrafficLoad::WebSearch => Box::new(Flows::new(rng, end_ns, bits_a_second, &WEB_SEARCH)),
+            TrafficLoad::DataMining => Box::new(Flows::new(rng, end_ns, bits_a_second, &DATA_MINING)),
         }
     }
 }
@@ -122,12 +129,12 @@ fn by_chance(
     mut rng: Rng,
     end_ns: f64,
     mut next: impl FnMut(f64, &mut Rng) -> (u32, f64),
-) -> impl Iterator<Item = Arrival> {
+) -> impl Iterator<Item = PacketArrival> {
     let mut at_ns = 0.0;
     core::iter::from_fn(move || {
         let (bytes, rate) = next(at_ns, &mut rng);
         at_ns += exponential(&mut rng, 8e9 * f64::from(bytes) / rate);
-        (at_ns < end_ns).then(|| Arrival { at_ns, flow: rng.below(FLOWS), bytes })
+        (at_ns < end_ns).then(|| PacketArrival { at_ns, flow: rng.below(FLOWS), bytes })
     })
 }
 
@@ -154,9 +161,9 @@ impl OnOff {
 }
 
 impl Iterator for OnOff {
-    type Item = Arrival;
+    type Item = PacketArrival;
 
-    fn next(&mut self) -> Option<Arrival> {
+    fn next(&mut self) -> Option<PacketArrival> {
         let Reverse((at, source, left)) = self.sources.pop()?;
         let at_ns = at as f64;
         if at_ns >= self.end_ns {
@@ -171,7 +178,7 @@ impl Iterator for OnOff {
         };
         // At least one nanosecond later, so that time always advances.
         self.sources.push(Reverse((at + 1 + pause as u64, source, left)));
-        Some(Arrival { at_ns, flow: source, bytes: LARGE })
+        Some(PacketArrival { at_ns, flow: source, bytes: LARGE })
     }
 }
 
@@ -198,9 +205,9 @@ impl Flows {
 }
 
 impl Iterator for Flows {
-    type Item = Arrival;
+    type Item = PacketArrival;
 
-    fn next(&mut self) -> Option<Arrival> {
+    fn next(&mut self) -> Option<PacketArrival> {
         let soonest = |flows: &Flows| flows.open.peek().map_or(f64::INFINITY, |Reverse((at, ..))| *at as f64);
         while self.next_ns < soonest(self) && self.next_ns < self.end_ns {
             let bytes = quantile(self.sizes, self.rng.unit()).max(1.0) as u64;
@@ -217,7 +224,7 @@ impl Iterator for Flows {
             let gap = exponential(&mut self.rng, self.gap_ns);
             self.open.push(Reverse((at + 1 + gap as u64, flow, left - bytes)));
         }
-        Some(Arrival { at_ns: at as f64, flow, bytes: bytes as u32 })
+        Some(PacketArrival { at_ns: at as f64, flow, bytes: bytes as u32 })
     }
 }
 
@@ -240,7 +247,7 @@ const LARGE: u32 = 1464;
 const FLOWS: u64 = 64;
 /// Mean packet size of IMIX (7:4:1).
 const IMIX_MEAN: f64 = (7.0 * 64.0 + 4.0 * 594.0 + 1518.0) / 12.0;
-/// Number of sources of [`Load::OnOff`], and mean on-time in nanoseconds.
+/// Number of sources of [`TrafficLoad::OnOff`], and mean on-time in nanoseconds.
 const SOURCES: u64 = 8;
 const ON_NS: f64 = 3e8;
 
@@ -284,22 +291,22 @@ mod tests {
 
     #[test]
     fn loads_have_their_rate_and_are_reproducible() {
-        for load in Load::ALL {
+        for load in TrafficLoad::ALL {
             let seconds = match load {
-                Load::WebSearch => 60.0,
+                TrafficLoad::WebSearch => 60.0,
                 // A single long flow takes 80 s.
-                Load::DataMining => 800.0,
+                TrafficLoad::DataMining => 800.0,
                 _ => 8.0,
             };
-            let all: Vec<Arrival> = load.arrivals(3, 1e8, seconds).collect();
+            let all: Vec<PacketArrival> = load.arrivals(3, 1e8, seconds).collect();
             assert!(load.arrivals(3, 1e8, seconds).eq(all.iter().copied()));
             assert!(!load.arrivals(4, 1e8, seconds).eq(all.iter().copied()));
             assert!(all.windows(2).all(|pair| pair[0].at_ns <= pair[1].at_ns));
             let rate = all.iter().map(|packet| 8.0 * f64::from(packet.bytes)).sum::<f64>() / seconds;
             let within = match load {
-                Load::WebSearch => 0.3,
-                Load::DataMining => 0.3,
-                Load::OnOff => 0.25,
+                TrafficLoad::WebSearch => 0.3,
+                TrafficLoad::DataMining => 0.3,
+                TrafficLoad::OnOff => 0.25,
                 _ => 0.02,
             };
             println!("{} {rate:.3e}", load.name());

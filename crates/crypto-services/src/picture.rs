@@ -1,21 +1,21 @@
 //! A run as an SVG picture for light and dark pages: instances of each service over time, the load, and the 99th
 //! percentile of delays.
 
-use crate::study::{Outcome, Study};
+use crate::study::{RunOutcome, Study};
 use core::fmt::Write;
 
 /// Draws a run.
 ///
 /// ```
-/// use crypto_services::{Fixed, Load, Study, Suite, Way, picture};
+/// use crypto_services::{Fixed, TrafficLoad, Study, Suite, Way, picture};
 ///
 /// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
-/// let load: Vec<_> = Load::Steady.arrivals(1, 1e8, 0.1).collect();
-/// let svg = picture::of_run(&study, &study.run(&load, &mut Fixed)?, "steady, fixed");
+/// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e8, 0.1).collect();
+/// let svg = picture::draw_run(&study, &study.run(&load, &mut Fixed)?, "steady, fixed");
 /// assert!(svg.starts_with("<svg") && svg.contains("one of each service"));
 /// # Ok::<(), crypto_services::FabricError>(())
 /// ```
-pub fn of_run(study: &Study, outcome: &Outcome, title: &str) -> String {
+pub fn draw_run(study: &Study, outcome: &RunOutcome, title: &str) -> String {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"13\">\n\
          <style>text{{fill:#222}}line{{stroke:#999}}path{{fill:none;stroke-width:2}}\

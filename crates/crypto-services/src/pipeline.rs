@@ -22,11 +22,11 @@ use crate::Chain;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Pipeline {
-    stages: Vec<State>,
+    stages: Vec<StageState>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct StageState {
     interval: f64,
     block: f64,
     /// Time when the stage accepts the next block.
@@ -37,7 +37,7 @@ struct State {
 ///
 /// See [`Pipeline`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Passed {
+pub struct PacketTimes {
     /// Time when the last block left.
     pub left_ns: f64,
     /// Waiting time of the first block before the first stage.
@@ -47,7 +47,7 @@ pub struct Passed {
 impl Pipeline {
     /// Creates an empty pipeline.
     pub fn new(chain: &Chain) -> Pipeline {
-        let state = |stage: &crate::Stage| State {
+        let state = |stage: &crate::ChainStage| StageState {
             interval: stage.interval_ns(),
             block: stage.service.cost().block_ns,
             free: f64::NEG_INFINITY,
@@ -56,7 +56,7 @@ impl Pipeline {
     }
 
     /// Passes a packet of `blocks` blocks, at least one, that arrives at `now_ns`, no earlier than the packet before.
-    pub fn pass(&mut self, now_ns: f64, blocks: u32) -> Passed {
+    pub fn pass(&mut self, now_ns: f64, blocks: u32) -> PacketTimes {
         let behind_first = f64::from(blocks.max(1) - 1);
         let waited_ns = self.stages.first().map_or(0.0, |stage| (stage.free - now_ns).max(0.0));
         let (mut first, mut last) = (now_ns, now_ns);
@@ -66,7 +66,7 @@ impl Pipeline {
             last = (last + stage.block).max(first + behind_first * stage.interval);
             stage.free = last - stage.block + stage.interval;
         }
-        Passed { left_ns: last, waited_ns }
+        PacketTimes { left_ns: last, waited_ns }
     }
 }
 

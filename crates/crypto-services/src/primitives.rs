@@ -44,14 +44,14 @@ use zeroize::Zeroizing;
 pub use cellular_crypto as cellular;
 
 /// A block of 16 bytes.
-pub type Block = [u8; 16];
+pub type CipherBlock = [u8; 16];
 
 /// Key expansion and AES, block by block. The key is wiped on drop.
 ///
 /// See [the module](self) for an example.
-pub struct AesBlocks(Aes);
+pub struct AesBlocks(AesKey);
 
-enum Aes {
+enum AesKey {
     Aes128(Box<Aes128>),
     Aes256(Box<Aes256>),
 }
@@ -60,19 +60,19 @@ impl AesBlocks {
     /// Expands a key of 16 or 32 bytes; `None` for other lengths.
     pub fn new(key: &[u8]) -> Option<AesBlocks> {
         let aes = match key.len() {
-            16 => Aes::Aes128(Box::new(Aes128::new_from_slice(key).ok()?)),
-            32 => Aes::Aes256(Box::new(Aes256::new_from_slice(key).ok()?)),
+            16 => AesKey::Aes128(Box::new(Aes128::new_from_slice(key).ok()?)),
+            32 => AesKey::Aes256(Box::new(Aes256::new_from_slice(key).ok()?)),
             _ => return None,
         };
         Some(AesBlocks(aes))
     }
 
     /// Encrypts each block separately.
-    pub fn encrypt(&self, blocks: &mut [Block]) {
+    pub fn encrypt(&self, blocks: &mut [CipherBlock]) {
         for block in blocks {
             match &self.0 {
-                Aes::Aes128(aes) => aes.encrypt_block(block.into()),
-                Aes::Aes256(aes) => aes.encrypt_block(block.into()),
+                AesKey::Aes128(aes) => aes.encrypt_block(block.into()),
+                AesKey::Aes256(aes) => aes.encrypt_block(block.into()),
             }
         }
     }
@@ -81,8 +81,8 @@ impl AesBlocks {
 impl fmt::Debug for AesBlocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            Aes::Aes128(_) => "AesBlocks(128 bits)",
-            Aes::Aes256(_) => "AesBlocks(256 bits)",
+            AesKey::Aes128(_) => "AesBlocks(128 bits)",
+            AesKey::Aes256(_) => "AesBlocks(256 bits)",
         })
     }
 }
@@ -96,7 +96,7 @@ impl fmt::Debug for AesBlocks {
 /// assert_eq!(blocks[1][12..], [0; 4]);
 /// assert_eq!(blocks[1][..12], [0xff; 12]);
 /// ```
-pub fn counters(first: Block, blocks: usize) -> Vec<Block> {
+pub fn counters(first: CipherBlock, blocks: usize) -> Vec<CipherBlock> {
     let [.., a, b, c, d] = first;
     let begin = u32::from_be_bytes([a, b, c, d]);
     let block = |number: usize| {
@@ -130,7 +130,7 @@ pub fn xor(data: &mut [u8], keystream: &[u8]) {
 /// let encrypted = blocks.map(u128::from_be_bytes);
 /// assert_eq!(encrypted, [0x7649abac8119b246cee98e9b12e9197d, 0x5086cb9b507219ee95db113a917678b2]);
 /// ```
-pub fn cbc(aes: &AesBlocks, iv: Block, blocks: &mut [Block]) {
+pub fn cbc(aes: &AesBlocks, iv: CipherBlock, blocks: &mut [CipherBlock]) {
     let mut before = iv;
     for block in blocks {
         xor(block, &before);
@@ -148,7 +148,7 @@ pub fn cbc(aes: &AesBlocks, iv: Block, blocks: &mut [Block]) {
 /// let key = 0x2b7e151628aed2a6abf7158809cf4f3c_u128.to_be_bytes();
 /// assert_eq!(cmac(&key, b"").map(u128::from_be_bytes), Some(0xbb1d6929e95937287fa37d129b756746));
 /// ```
-pub fn cmac(key: &[u8], message: &[u8]) -> Option<Block> {
+pub fn cmac(key: &[u8], message: &[u8]) -> Option<CipherBlock> {
     match key.len() {
         16 => Some(mac::<Cmac<Aes128>>(key, message)?.into_bytes().into()),
         32 => Some(mac::<Cmac<Aes256>>(key, message)?.into_bytes().into()),
@@ -216,7 +216,7 @@ pub struct Ghash(GHash);
 
 impl Ghash {
     /// Creates a hash with a hash key: the encryption of a zero block.
-    pub fn new(key: &Block) -> Ghash {
+    pub fn new(key: &CipherBlock) -> Ghash {
         Ghash(GHash::new(key.into()))
     }
 
@@ -226,7 +226,7 @@ impl Ghash {
     }
 
     /// Finishes with the lengths of both in bytes.
-    pub fn finish(mut self, aad: usize, data: usize) -> Block {
+    pub fn finish(mut self, aad: usize, data: usize) -> CipherBlock {
         let bits = |bytes: usize| (bytes as u64 * 8).to_be_bytes();
         self.0.update_padded(&[bits(aad), bits(data)].concat());
         self.0.finalize().into()
@@ -257,7 +257,7 @@ pub fn chacha(key: &[u8], nonce: &[u8; 12], blocks: usize) -> Option<Zeroizing<V
 /// ```
 /// assert_eq!(crypto_services::primitives::poly1305(&[0; 32], b"header", b"data"), [0; 16], "of a key of zeros");
 /// ```
-pub fn poly1305(key: &[u8; 32], aad: &[u8], data: &[u8]) -> Block {
+pub fn poly1305(key: &[u8; 32], aad: &[u8], data: &[u8]) -> CipherBlock {
     let mut mac = poly1305::Poly1305::new(key.into());
     mac.update_padded(aad);
     mac.update_padded(data);
@@ -284,7 +284,7 @@ pub fn tags_equal(one: &[u8], other: &[u8]) -> bool {
 /// let mask = header_mask(&AesBlocks::new(&key).expect("16 bytes"), sample);
 /// assert_eq!(mask, [0x43, 0x7b, 0x9a, 0xec, 0x36]);
 /// ```
-pub fn header_mask(key: &AesBlocks, sample: Block) -> [u8; 5] {
+pub fn header_mask(key: &AesBlocks, sample: CipherBlock) -> [u8; 5] {
     let mut block = [sample];
     key.encrypt(&mut block);
     let [[a, b, c, d, e, ..]] = block;

@@ -16,7 +16,7 @@
 /// }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Row {
+pub struct PublishedRow {
     /// Message size in bytes.
     pub bytes: u32,
     /// Time for encryption alone, in a container with AES-NI.
@@ -27,7 +27,7 @@ pub struct Row {
     pub fpga: f64,
 }
 
-impl Row {
+impl PublishedRow {
     /// Returns the share by which the FPGA reduces the container's end-to-end time.
     pub(crate) fn reduction(&self) -> f64 {
         1.0 - self.fpga / self.container
@@ -40,31 +40,31 @@ impl Row {
 }
 
 /// The poster's table.
-pub const ROWS: [Row; 6] = [
-    Row { bytes: 64, container_compute: 0.65, container: 192.57, fpga: 5.89 },
-    Row { bytes: 128, container_compute: 0.67, container: 194.65, fpga: 6.94 },
-    Row { bytes: 256, container_compute: 0.69, container: 219.18, fpga: 9.07 },
-    Row { bytes: 512, container_compute: 0.75, container: 231.17, fpga: 13.29 },
-    Row { bytes: 1024, container_compute: 0.83, container: 243.21, fpga: 21.87 },
-    Row { bytes: 1464, container_compute: 0.93, container: 253.73, fpga: 29.16 },
+pub const ROWS: [PublishedRow; 6] = [
+    PublishedRow { bytes: 64, container_compute: 0.65, container: 192.57, fpga: 5.89 },
+    PublishedRow { bytes: 128, container_compute: 0.67, container: 194.65, fpga: 6.94 },
+    PublishedRow { bytes: 256, container_compute: 0.69, container: 219.18, fpga: 9.07 },
+    PublishedRow { bytes: 512, container_compute: 0.75, container: 231.17, fpga: 13.29 },
+    PublishedRow { bytes: 1024, container_compute: 0.83, container: 243.21, fpga: 21.87 },
+    PublishedRow { bytes: 1464, container_compute: 0.93, container: 253.73, fpga: 29.16 },
 ];
 
 /// A latency that grows linearly with the message.
 ///
-/// See [`Row`] for an example.
+/// See [`PublishedRow`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Line {
+pub struct LatencyLine {
     /// Time for an empty message.
     pub fixed_us: f64,
     /// Time for each byte.
     pub per_byte_ns: f64,
 }
 
-impl Line {
+impl LatencyLine {
     /// Creates the line through two points of bytes and microseconds.
-    pub fn through(a: (u32, f64), b: (u32, f64)) -> Line {
+    pub fn through(a: (u32, f64), b: (u32, f64)) -> LatencyLine {
         let per_byte_us = (b.1 - a.1) / (f64::from(b.0) - f64::from(a.0));
-        Line { fixed_us: a.1 - per_byte_us * f64::from(a.0), per_byte_ns: 1000.0 * per_byte_us }
+        LatencyLine { fixed_us: a.1 - per_byte_us * f64::from(a.0), per_byte_ns: 1000.0 * per_byte_us }
     }
 
     /// Returns the time for a message.
@@ -74,9 +74,9 @@ impl Line {
 }
 
 /// Returns the FPGA's line through the rows for 64 and 1,464 bytes.
-pub fn fpga_line() -> Line {
+pub fn fpga_line() -> LatencyLine {
     let [first, .., last] = ROWS;
-    Line::through((first.bytes, first.fpga), (last.bytes, last.fpga))
+    LatencyLine::through((first.bytes, first.fpga), (last.bytes, last.fpga))
 }
 
 #[cfg(test)]
@@ -89,8 +89,8 @@ mod tests {
             |of: fn(f64, f64) -> f64, start: f64| ROWS.iter().map(|row| 100.0 * row.reduction()).fold(start, of);
         assert!((percent(f64::min, 100.0) - 88.5).abs() < 0.05);
         assert!((percent(f64::max, 0.0) - 96.9).abs() < 0.05, "the poster claims 97.3");
-        let slowest = ROWS.iter().map(Row::slowdown).fold(0.0, f64::max);
-        let fastest = ROWS.iter().map(Row::slowdown).fold(f64::MAX, f64::min);
+        let slowest = ROWS.iter().map(PublishedRow::slowdown).fold(0.0, f64::max);
+        let fastest = ROWS.iter().map(PublishedRow::slowdown).fold(f64::MAX, f64::min);
         assert!((fastest - 9.06).abs() < 0.01 && (slowest - 31.35).abs() < 0.01, "{fastest} {slowest}");
     }
 

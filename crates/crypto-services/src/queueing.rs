@@ -5,15 +5,15 @@
 /// An M/G/c queue: Poisson arrivals, any service times, c servers.
 ///
 /// ```
-/// use crypto_services::queueing::Queue;
+/// use crypto_services::queueing::QueueModel;
 ///
 /// // Half busy, service always one second: M/D/1 waits half a second on average.
-/// let queue = Queue { arrivals: 0.5, service: 1.0, variation: 0.0, servers: 1 };
+/// let queue = QueueModel { arrivals: 0.5, service: 1.0, variation: 0.0, servers: 1 };
 /// assert_eq!(queue.mean_wait(), Some(0.5));
-/// assert_eq!(Queue { arrivals: 1.5, ..queue }.mean_wait(), None, "it never catches up");
+/// assert_eq!(QueueModel { arrivals: 1.5, ..queue }.mean_wait(), None, "it never catches up");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Queue {
+pub struct QueueModel {
     /// Arrivals per unit of time.
     pub arrivals: f64,
     /// Mean service time.
@@ -25,7 +25,7 @@ pub struct Queue {
     pub servers: u32,
 }
 
-impl Queue {
+impl QueueModel {
     /// Returns the utilisation of each server, from 0 to 1.
     pub(crate) fn utilisation(&self) -> f64 {
         self.arrivals * self.service / f64::from(self.servers)
@@ -56,10 +56,10 @@ impl Queue {
     /// if the queue grows without limit.
     ///
     /// ```
-    /// use crypto_services::queueing::Queue;
+    /// use crypto_services::queueing::QueueModel;
     ///
     /// // M/M/1, half busy: of 100, 50 wait, and one waits longer than 2 ln 50 times the service.
-    /// let queue = Queue { arrivals: 0.5, service: 1.0, variation: 1.0, servers: 1 };
+    /// let queue = QueueModel { arrivals: 0.5, service: 1.0, variation: 1.0, servers: 1 };
     /// let wait = queue.wait_exceeded_by(0.01).expect("it catches up");
     /// assert!((wait - 2.0 * 50f64.ln()).abs() < 1e-9);
     /// assert_eq!(queue.wait_exceeded_by(0.6), Some(0.0));
@@ -76,15 +76,15 @@ impl Queue {
     /// Returns the smallest number of servers, up to `most`, with a mean wait of at most `target`.
     ///
     /// ```
-    /// use crypto_services::queueing::Queue;
+    /// use crypto_services::queueing::QueueModel;
     ///
-    /// let queue = Queue { arrivals: 3.0, service: 1.0, variation: 1.0, servers: 1 };
+    /// let queue = QueueModel { arrivals: 3.0, service: 1.0, variation: 1.0, servers: 1 };
     /// assert_eq!(queue.servers_for(0.1, 64), Some(6));
     /// assert_eq!(queue.servers_for(0.1, 5), None);
     /// ```
     pub fn servers_for(&self, target: f64, most: u32) -> Option<u32> {
         (1..=most).find(|servers| {
-            let queue = Queue { servers: *servers, ..*self };
+            let queue = QueueModel { servers: *servers, ..*self };
             queue.mean_wait().is_some_and(|wait| wait <= target)
         })
     }
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn exponential_service_matches_erlang() {
         for servers in [1, 2, 4, 8] {
-            let queue = Queue { arrivals: 0.7 * f64::from(servers), service: 1.0, variation: 1.0, servers };
+            let queue = QueueModel { arrivals: 0.7 * f64::from(servers), service: 1.0, variation: 1.0, servers };
             within_a_percent(simulate(servers as usize, 0.7, exponential), queue.mean_wait().unwrap());
         }
     }
@@ -142,7 +142,8 @@ mod tests {
         let moment =
             |power: i32| sizes.iter().map(|blocks| (f64::from(*blocks) * interval).powi(power)).sum::<f64>() / 12.0;
         let (mean, square) = (moment(1), moment(2));
-        let queue = Queue { arrivals: 0.6 / mean, service: mean, variation: square / (mean * mean) - 1.0, servers: 1 };
+        let queue =
+            QueueModel { arrivals: 0.6 / mean, service: mean, variation: square / (mean * mean) - 1.0, servers: 1 };
 
         let mut rng = Seed(3).stream("imix");
         let mut pipeline = Pipeline::new(&chain);

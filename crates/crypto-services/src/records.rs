@@ -1,7 +1,7 @@
 //! TLS records through a chain. The key of a handshake supplies key and IV, and each record its nonce and additional
 //! data.
 
-use crate::{Cipher, Keys, NotAuthentic, Suite};
+use crate::{NotAuthentic, Suite, SuiteCipher, SuiteKeys};
 use core::fmt;
 use offload_api::record::{RECORD_CONTENT_MAX, RECORD_HEADER_LEN};
 use offload_api::{RecordFormat, TlsKey, TlsSuite, TlsVersion};
@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 /// # Ok::<(), crypto_services::NotAuthentic>(())
 /// ```
 pub struct TlsRecords {
-    cipher: Cipher,
+    cipher: SuiteCipher,
     format: RecordFormat,
     iv: Zeroizing<[u8; 12]>,
     number: u64,
@@ -45,7 +45,7 @@ impl TlsRecords {
         // RFC 8446 5.5: 2^24.5 full records for AES-GCM; `ktls-offload` uses 2^24. ChaCha20-Poly1305 has no such limit,
         // but the record number must not wrap (5.3).
         let limit = if suite == Suite::ChaCha20Poly1305 { u64::MAX } else { 1 << 24 };
-        let cipher = Cipher::new(suite, &Keys::of_cipher(key.key().to_vec())).ok()?;
+        let cipher = SuiteCipher::new(suite, &SuiteKeys::from_cipher_key(key.key().to_vec())).ok()?;
         Some(TlsRecords { cipher, format: key.format(), iv: Zeroizing::new(*key.iv()), number, limit })
     }
 

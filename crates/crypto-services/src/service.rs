@@ -3,10 +3,10 @@
 /// A service: one step of processing for a block of 16 bytes.
 ///
 /// ```
-/// use crypto_services::{Origin, Service};
+/// use crypto_services::{CostOrigin, Service};
 ///
 /// let aes = Service::Aes128.cost();
-/// assert_eq!(aes.origin, Origin::Fitted);
+/// assert_eq!(aes.origin, CostOrigin::Fitted);
 /// assert!(Service::Ghash.cost().block_ns < aes.block_ns);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,7 +54,7 @@ pub enum Service {
 ///
 /// See [`Service`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cost {
+pub struct ServiceCost {
     /// Nanoseconds from one block to the next.
     pub block_ns: f64,
     /// Area, in units of an AES-128 instance.
@@ -62,14 +62,14 @@ pub struct Cost {
     /// Nanoseconds until a new instance works: partial reconfiguration.
     pub start_ns: f64,
     /// The origin of the figures.
-    pub origin: Origin,
+    pub origin: CostOrigin,
 }
 
 /// The origin of a figure.
 ///
 /// See [`Service`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum CostOrigin {
     /// Fitted to the published rows for 64 and 1,464 bytes ([`crate::published`]).
     Fitted,
     /// Assumed, from the number of rounds or clocks compared with AES's ten rounds.
@@ -100,12 +100,16 @@ impl Service {
     ];
 
     /// Returns the service's costs.
-    pub fn cost(self) -> Cost {
+    pub fn cost(self) -> ServiceCost {
         let aes = crate::published::fpga_line().per_byte_ns * BLOCK;
-        let assumed =
-            |share: f64, area: f64| Cost { block_ns: aes * share, area, start_ns: START, origin: Origin::Assumed };
+        let assumed = |share: f64, area: f64| ServiceCost {
+            block_ns: aes * share,
+            area,
+            start_ns: START,
+            origin: CostOrigin::Assumed,
+        };
         match self {
-            Service::Aes128 => Cost { block_ns: aes, area: 1.0, start_ns: START, origin: Origin::Fitted },
+            Service::Aes128 => ServiceCost { block_ns: aes, area: 1.0, start_ns: START, origin: CostOrigin::Fitted },
             // Fourteen rounds instead of ten.
             Service::Aes256 => assumed(1.4, 1.0),
             Service::KeyExpansion => assumed(1.0, 0.5),
@@ -155,7 +159,7 @@ impl Service {
     }
 
     /// Returns the service with this name.
-    pub fn named(name: &str) -> Option<Service> {
+    pub fn from_name(name: &str) -> Option<Service> {
         Service::ALL.into_iter().find(|service| service.name() == name)
     }
 
@@ -169,30 +173,30 @@ impl Service {
 /// depends on it.
 ///
 /// ```
-/// use crypto_services::{Costs, Service};
+/// use crypto_services::{ServiceCosts, Service};
 ///
-/// let costs = Costs::default().scaled(Service::Ghash, 2.0);
+/// let costs = ServiceCosts::default().scaled(Service::Ghash, 2.0);
 /// assert_eq!(costs.of(Service::Ghash).block_ns, 2.0 * Service::Ghash.cost().block_ns);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Costs([Cost; Service::ALL.len()]);
+pub struct ServiceCosts([ServiceCost; Service::ALL.len()]);
 
 /// The costs of [`Service::cost`].
-impl Default for Costs {
-    fn default() -> Costs {
-        Costs(Service::ALL.map(Service::cost))
+impl Default for ServiceCosts {
+    fn default() -> ServiceCosts {
+        ServiceCosts(Service::ALL.map(Service::cost))
     }
 }
 
-impl Costs {
+impl ServiceCosts {
     /// Returns the costs of a service.
-    pub fn of(&self, service: Service) -> Cost {
+    pub fn of(&self, service: Service) -> ServiceCost {
         self.0[service.index()]
     }
 
     /// Multiplies one service's time for a block by `times`.
     #[must_use]
-    pub fn scaled(mut self, service: Service, times: f64) -> Costs {
+    pub fn scaled(mut self, service: Service, times: f64) -> ServiceCosts {
         self.0[service.index()].block_ns *= times;
         self
     }
@@ -200,12 +204,12 @@ impl Costs {
     /// Sets the configuration time of new instances of all services.
     ///
     /// ```
-    /// use crypto_services::{Costs, Service};
+    /// use crypto_services::{ServiceCosts, Service};
     ///
-    /// assert_eq!(Costs::default().starting_in(5e5).of(Service::Ghash).start_ns, 5e5);
+    /// assert_eq!(ServiceCosts::default().starting_in(5e5).of(Service::Ghash).start_ns, 5e5);
     /// ```
     #[must_use]
-    pub fn starting_in(mut self, start_ns: f64) -> Costs {
+    pub fn starting_in(mut self, start_ns: f64) -> ServiceCosts {
         self.0.iter_mut().for_each(|cost| cost.start_ns = start_ns);
         self
     }
@@ -223,8 +227,8 @@ mod tests {
     #[test]
     fn services_are_found_by_index_and_name() {
         for (place, service) in Service::ALL.into_iter().enumerate() {
-            assert_eq!((service.index(), Service::named(service.name())), (place, Some(service)));
+            assert_eq!((service.index(), Service::from_name(service.name())), (place, Some(service)));
         }
-        assert_eq!(Service::named("aes"), None);
+        assert_eq!(Service::from_name("aes"), None);
     }
 }

@@ -1,7 +1,7 @@
 //! The sessions of a device of services, with their ciphers and chains.
 
-use crate::driven::Driven;
-use crate::{ChainId, Cipher, SERVICES, ServiceSpec, Suite};
+use crate::driven::ControlledFabric;
+use crate::{ChainId, SERVICES, ServiceSpec, Suite, SuiteCipher};
 use offload_api::{
     Capabilities, ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobStatus, NewContext, Outcome, Piece, Refused,
     Slots, Spec, Way,
@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 /// The sessions of a device, and the device.
 #[derive(Debug)]
-pub(crate) struct Sessions {
-    pub(crate) device: Driven,
+pub(crate) struct ServiceSessions {
+    pub(crate) device: ControlledFabric,
     /// Chains for sealing and for opening, by tenant and suite.
     chains: HashMap<(u16, Suite), [ChainId; 2]>,
-    pub(crate) slots: Slots<Arc<Cell>>,
+    pub(crate) slots: Slots<Arc<ServiceSession>>,
     most: u32,
     open: u32,
     news: VecDeque<ContextNews>,
@@ -25,30 +25,30 @@ pub(crate) struct Sessions {
 
 /// A session: its cipher, and its chains for sealing and for opening.
 #[derive(Debug)]
-pub(crate) struct Cell {
-    pub(crate) work: Work,
+pub(crate) struct ServiceSession {
+    pub(crate) work: SessionWork,
     pub(crate) chains: [ChainId; 2],
 }
 
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum SessionWork {
     Transform(Session),
-    Cipher(Cipher),
+    Cipher(SuiteCipher),
 }
 
-impl Work {
+impl SessionWork {
     /// Executes a job.
     pub(crate) fn done(&self, mut job: Job) -> Done {
         let outcome = match self {
-            Work::Transform(session) => perform(session, &mut job),
-            Work::Cipher(cipher) => run(cipher, &mut job),
+            SessionWork::Transform(session) => perform(session, &mut job),
+            SessionWork::Cipher(cipher) => run(cipher, &mut job),
         };
         job.done(outcome)
     }
 }
 
 /// Executes a job with a suite's cipher.
-fn run(cipher: &Cipher, job: &mut Job) -> Outcome {
+fn run(cipher: &SuiteCipher, job: &mut Job) -> Outcome {
     let mut packet = Vec::with_capacity(job.source_len() + TAG_MAX);
     job.source.iter().for_each(|piece| packet.extend_from_slice(piece));
     let consumed = packet.len();
@@ -73,7 +73,7 @@ fn run(cipher: &Cipher, job: &mut Job) -> Outcome {
     Outcome { status: JobStatus::Done, consumed, produced: packet.len(), checksums: None }
 }
 
-impl Contexts for Sessions {
+impl Contexts for ServiceSessions {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         match name {
             TRANSFORM => {
@@ -88,17 +88,17 @@ impl Contexts for Sessions {
     fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
         let made = match new.engine {
             OF_TRANSFORMS => new.spec.downcast_ref().and_then(|transform| {
-                let work = Work::Transform(Session::new(transform).ok()?);
+                let work = SessionWork::Transform(Session::new(transform).ok()?);
                 Some((work, suite_of(transform)?, 0, 1))
             }),
             _ => new.spec.downcast_ref().and_then(|spec: &ServiceSpec| {
-                let work = Work::Cipher(Cipher::new(spec.suite, &spec.keys).ok()?);
+                let work = SessionWork::Cipher(SuiteCipher::new(spec.suite, &spec.keys).ok()?);
                 Some((work, spec.suite, spec.tenant, spec.share))
             }),
         };
         // The spec goes back to the caller, who may try another device.
         let Some((work, suite, tenant, share)) = made else { return Err((Refused::Unsupported, new.spec)) };
-        let session = self.chains(tenant, suite, share).map(|chains| Arc::new(Cell { work, chains }));
+        let session = self.chains(tenant, suite, share).map(|chains| Arc::new(ServiceSession { work, chains }));
         let handle = session.and_then(|session| self.slots.insert(session).ok());
         let Some(handle) = handle else { return Err((Refused::NoSpace, new.spec)) };
         self.open += 1;
@@ -121,10 +121,10 @@ impl Contexts for Sessions {
     }
 }
 
-impl Sessions {
+impl ServiceSessions {
     /// Creates an empty table with room for `most` sessions.
-    pub(crate) fn new(device: Driven, most: u32) -> Sessions {
-        Sessions {
+    pub(crate) fn new(device: ControlledFabric, most: u32) -> ServiceSessions {
+        ServiceSessions {
             device,
             chains: HashMap::new(),
             slots: Slots::new(Handle::indices(0, most)),

@@ -1,17 +1,17 @@
 //! Studies: a load through a fabric under a controller, compared with the least sufficient area.
 
-use crate::controller::{Change, Controller, control};
-use crate::load::Arrival;
-use crate::{Departed, Fabric, FabricConfig, FabricError, Graph, Packet, Service};
+use crate::controller::{Controller, InstanceChange, control};
+use crate::load::PacketArrival;
+use crate::{DepartedPacket, Fabric, FabricConfig, FabricError, Graph, Packet, Service};
 use std::collections::BTreeMap;
 
 /// Parameters of a study.
 ///
 /// ```
-/// use crypto_services::{Goal, Load, Predictive, Study, Suite, Way};
+/// use crypto_services::{Goal, TrafficLoad, Predictive, Study, Suite, Way};
 ///
 /// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
-/// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.2).collect();
+/// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e9, 0.2).collect();
 /// let outcome = study.run(&load, &mut Predictive::new(Goal::new(study.target_ns, 64.0)))?;
 /// assert_eq!(outcome.departed as usize + outcome.refused as usize, load.len());
 /// assert!(outcome.instances[0].1 >= 1);
@@ -35,9 +35,9 @@ pub struct Study {
 
 /// Results of a window of [`Study::window_ns`].
 ///
-/// See [`Outcome`] for an example.
+/// See [`RunOutcome`] for an example.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Window {
+pub struct StudyWindow {
     /// Start of the window.
     pub at_ns: f64,
     /// Number of packets that arrived.
@@ -52,9 +52,9 @@ pub struct Window {
 
 /// Results for packets of one size.
 ///
-/// See [`Outcome`] for an example.
+/// See [`RunOutcome`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OfSize {
+pub struct SizeResult {
     /// Packet size.
     pub bytes: u32,
     /// Number of departed packets.
@@ -70,10 +70,10 @@ pub struct OfSize {
 /// Results of a run.
 ///
 /// ```
-/// use crypto_services::{Fixed, Load, Study, Suite, Way};
+/// use crypto_services::{Fixed, TrafficLoad, Study, Suite, Way};
 ///
 /// let study = Study::new(Suite::Nea(2).graph(Way::Apply));
-/// let load: Vec<_> = Load::Steady.arrivals(1, 1e8, 0.1).collect();
+/// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e8, 0.1).collect();
 /// let outcome = study.run(&load, &mut Fixed)?;
 /// assert_eq!((outcome.missed, outcome.changes.len(), outcome.windows.len()), (0, 0, 10));
 /// assert_eq!(outcome.sizes[0].bytes, 1464);
@@ -81,15 +81,15 @@ pub struct OfSize {
 /// # Ok::<(), crypto_services::FabricError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Results by window.
-    pub windows: Vec<Window>,
+    pub windows: Vec<StudyWindow>,
     /// Number of windows that missed the target.
     pub missed: usize,
     /// Decisions of the controller.
-    pub changes: Vec<Change>,
+    pub changes: Vec<InstanceChange>,
     /// Results by packet size, for the 16 most frequent sizes.
-    pub sizes: Vec<OfSize>,
+    pub sizes: Vec<SizeResult>,
     /// Integral of the area over time, in AES-128 instance seconds.
     pub area_seconds: f64,
     /// Number of departed packets.
@@ -100,7 +100,7 @@ pub struct Outcome {
     pub instances: Vec<(Service, u32)>,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// Returns the mean area; 0 for a load without packets.
     pub fn mean_area(&self, study: &Study) -> f64 {
         self.area_seconds / ((self.windows.len().max(1)) as f64 * study.window_ns / 1e9)
@@ -139,7 +139,7 @@ impl Study {
     ///
     /// # Errors
     /// [`FabricError::Area`] if one instance of each does not fit.
-    pub fn run(&self, load: &[Arrival], controller: &mut dyn Controller) -> Result<Outcome, FabricError> {
+    pub fn run(&self, load: &[PacketArrival], controller: &mut dyn Controller) -> Result<RunOutcome, FabricError> {
         self.run_from(load, controller, &[])
     }
 
@@ -149,10 +149,10 @@ impl Study {
     /// [`FabricError`] if they do not fit, or belong to no service of the chain.
     pub fn run_from(
         &self,
-        load: &[Arrival],
+        load: &[PacketArrival],
         controller: &mut dyn Controller,
         instances: &[(Service, u32)],
-    ) -> Result<Outcome, FabricError> {
+    ) -> Result<RunOutcome, FabricError> {
         let mut fabric = Fabric::new(self.fabric.clone());
         let chain = fabric.add_chain(self.graph.clone(), 1)?;
         for (service, count) in instances {
@@ -160,7 +160,7 @@ impl Study {
         }
         let services: Vec<Service> = self.graph.steps().iter().map(|step| step.service).collect();
         let end_ns = load.last().map_or(0.0, |last| (last.at_ns / self.window_ns).floor() + 1.0) * self.window_ns;
-        let mut seen = Seen::new(self, (end_ns / self.window_ns).round() as usize);
+        let mut seen = RunRecords::new(self, (end_ns / self.window_ns).round() as usize);
         // An interval of zero, or of no number, would never end.
         let control_ns = self.control_ns.max(1.0);
         let (mut changes, mut next_control, mut next_window, mut next) = (Vec::new(), control_ns, 1.0, 0);
@@ -197,7 +197,7 @@ impl Study {
         let (windows, sizes, departed) = seen.finish();
         let missed = windows.iter().filter(|window| window.p99_ns > self.target_ns).count();
         let refused = fabric.refused();
-        Ok(Outcome { windows, missed, changes, sizes, area_seconds, departed, refused, instances })
+        Ok(RunOutcome { windows, missed, changes, sizes, area_seconds, departed, refused, instances })
     }
 
     /// Returns the instances after 0, 1, 2 ... growth steps of the bottleneck, as far as the area allows. Lists
@@ -240,10 +240,10 @@ impl Study {
     /// steps and the windows that miss; new instances occupy area during configuration.
     ///
     /// ```
-    /// use crypto_services::{Fixed, Load, Study, Suite, Way};
+    /// use crypto_services::{Fixed, TrafficLoad, Study, Suite, Way};
     ///
     /// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
-    /// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.2).collect();
+    /// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e9, 0.2).collect();
     /// let optimum = study.optimum(&load)?;
     /// assert!(optimum.needed.iter().all(|step| (2..5).contains(step)), "three or four of AES: {:?}", optimum.needed);
     /// # Ok::<(), crypto_services::FabricError>(())
@@ -251,7 +251,7 @@ impl Study {
     ///
     /// # Errors
     /// [`FabricError::Area`] if one instance of each service does not fit.
-    pub fn optimum(&self, load: &[Arrival]) -> Result<Optimum, FabricError> {
+    pub fn optimum(&self, load: &[PacketArrival]) -> Result<Optimum, FabricError> {
         let bytes = load.iter().map(|arrival| u64::from(arrival.bytes)).sum::<u64>() / load.len().max(1) as u64;
         Fabric::new(self.fabric.clone()).add_chain(self.graph.clone(), 1)?;
         let mut growth = self.growth(bytes as u32);
@@ -262,9 +262,9 @@ impl Study {
             let end_ns = (window as f64 + 1.0) * self.window_ns;
             let length = load[from..].partition_point(|arrival| arrival.at_ns < end_ns);
             // Each window is studied alone, as if it began at time zero.
-            let part: Vec<Arrival> = load[from..from + length]
+            let part: Vec<PacketArrival> = load[from..from + length]
                 .iter()
-                .map(|arrival| Arrival { at_ns: arrival.at_ns - window as f64 * self.window_ns, ..*arrival })
+                .map(|arrival| PacketArrival { at_ns: arrival.at_ns - window as f64 * self.window_ns, ..*arrival })
                 .collect();
             from += length;
             needed.push(self.least_growth(&part, &growth)?);
@@ -286,13 +286,13 @@ impl Study {
     /// Returns the least area with which a load's work can be done while it arrives. `None` if it does not fit.
     ///
     /// ```
-    /// use crypto_services::{Load, Study, Suite, Way};
+    /// use crypto_services::{TrafficLoad, Study, Suite, Way};
     ///
     /// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
-    /// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.1).collect();
+    /// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e9, 0.1).collect();
     /// assert_eq!(study.area_for(&load).map(|area| (10.0 * area).round()), Some(42.0), "three of AES");
     /// ```
-    pub fn area_for(&self, load: &[Arrival]) -> Option<f64> {
+    pub fn area_for(&self, load: &[PacketArrival]) -> Option<f64> {
         let span_ns = load.last()?.at_ns.max(1.0);
         let bytes = load.iter().map(|arrival| u64::from(arrival.bytes)).sum::<u64>() / load.len() as u64;
         let alone = Study { window_ns: span_ns, ..self.clone() };
@@ -302,7 +302,7 @@ impl Study {
 
     /// Returns whether every service can do the work of a window within the window. Otherwise a backlog would remain
     /// for the next one.
-    fn works_off(&self, load: &[Arrival], instances: &[(Service, u32)]) -> bool {
+    fn works_off(&self, load: &[PacketArrival], instances: &[(Service, u32)]) -> bool {
         self.graph.steps().iter().filter(|step| !step.once).all(|step| {
             let count = instances.iter().find(|(of, _)| *of == step.service).map_or(1, |(_, count)| *count);
             let blocks: f64 = load.iter().map(|arrival| f64::from(step.blocks(arrival.bytes))).sum();
@@ -315,7 +315,7 @@ impl Study {
     }
 
     /// Returns the least growth step that meets the target; the number of steps if none does.
-    fn least_growth(&self, load: &[Arrival], growth: &[Vec<(Service, u32)>]) -> Result<usize, FabricError> {
+    fn least_growth(&self, load: &[PacketArrival], growth: &[Vec<(Service, u32)>]) -> Result<usize, FabricError> {
         // A single decision at the end is enough, because the controller changes nothing.
         let alone = Study { control_ns: self.window_ns, ..self.clone() };
         let is_enough = |step: &Vec<(Service, u32)>| {
@@ -367,7 +367,7 @@ fn least_area(areas: &[f64], needed: Vec<usize>, may_miss: usize, window_ns: f64
 }
 
 /// Records of a run.
-struct Seen<'a> {
+struct RunRecords<'a> {
     study: &'a Study,
     windows: Vec<Vec<f64>>,
     instances: Vec<Vec<u32>>,
@@ -376,9 +376,9 @@ struct Seen<'a> {
     departed: u64,
 }
 
-impl Seen<'_> {
-    fn new(study: &Study, windows: usize) -> Seen<'_> {
-        Seen {
+impl RunRecords<'_> {
+    fn new(study: &Study, windows: usize) -> RunRecords<'_> {
+        RunRecords {
             study,
             windows: vec![Vec::new(); windows],
             instances: vec![Vec::new(); windows],
@@ -392,7 +392,7 @@ impl Seen<'_> {
         ((at_ns / self.study.window_ns) as usize).min(self.windows.len().saturating_sub(1))
     }
 
-    fn came(&mut self, arrival: &Arrival, taken: bool) {
+    fn came(&mut self, arrival: &PacketArrival, taken: bool) {
         let window = self.window_of(arrival.at_ns);
         self.bits[window] += 8.0 * f64::from(arrival.bytes);
         if !taken {
@@ -401,7 +401,7 @@ impl Seen<'_> {
         }
     }
 
-    fn left(&mut self, departed: &Departed) {
+    fn left(&mut self, departed: &DepartedPacket) {
         let window = self.window_of(departed.came_ns);
         self.windows[window].push(departed.sojourn_ns());
         self.sizes.entry(departed.packet.bytes).or_default().push(departed.sojourn_ns());
@@ -414,10 +414,10 @@ impl Seen<'_> {
         self.instances[window] = instances.collect();
     }
 
-    fn finish(self) -> (Vec<Window>, Vec<OfSize>, u64) {
+    fn finish(self) -> (Vec<StudyWindow>, Vec<SizeResult>, u64) {
         let (window_ns, seconds) = (self.study.window_ns, self.windows.len() as f64 * self.study.window_ns / 1e9);
         let rows = self.windows.into_iter().zip(self.instances).zip(self.bits).enumerate();
-        let windows = rows.map(|(number, ((mut sojourns, instances), bits))| Window {
+        let windows = rows.map(|(number, ((mut sojourns, instances), bits))| StudyWindow {
             at_ns: number as f64 * window_ns,
             packets: sojourns.len() as u64,
             bits_a_second: bits / window_ns * 1e9,
@@ -429,7 +429,7 @@ impl Seen<'_> {
         // The most frequent sizes are kept, then sorted by size for the table.
         sizes.truncate(SIZES);
         sizes.sort_by_key(|(bytes, _)| *bytes);
-        let sizes = sizes.into_iter().map(|(bytes, mut sojourns)| OfSize {
+        let sizes = sizes.into_iter().map(|(bytes, mut sojourns)| SizeResult {
             bytes,
             packets: sojourns.len() as u64,
             bits_a_second: 8.0 * f64::from(bytes) * sojourns.len() as f64 / seconds,

@@ -1,7 +1,7 @@
 //! Ciphers by name: their graphs and their bytes.
 
-use crate::primitives::{AesBlocks, Block, Ghash, chacha, counters, poly1305, tags_equal, xor};
-use crate::{Graph, Service, Step};
+use crate::primitives::{AesBlocks, CipherBlock, Ghash, chacha, counters, poly1305, tags_equal, xor};
+use crate::{Graph, GraphStep, Service};
 use bytes::{Bytes, BytesMut};
 use cellular_crypto::{Algorithm, Iv, Key, TagLen};
 use core::fmt;
@@ -12,7 +12,7 @@ use offload_transforms::{Hash, Order, Parameters, Secret, Session, Transform, Wa
 /// ```
 /// use crypto_services::{Suite, Way};
 ///
-/// let suite = Suite::named("aes-128-gcm").expect("there is one of that name");
+/// let suite = Suite::from_name("aes-128-gcm").expect("there is one of that name");
 /// assert!(suite.serves().contains(&"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"));
 /// assert_eq!(
 ///     suite.graph(Way::Apply).to_string(),
@@ -87,7 +87,7 @@ impl Suite {
     }
 
     /// Returns the suite with this name.
-    pub fn named(name: &str) -> Option<Suite> {
+    pub fn from_name(name: &str) -> Option<Suite> {
         Suite::ALL.into_iter().find(|suite| suite.name() == name)
     }
 
@@ -110,12 +110,12 @@ impl Suite {
 
     /// Returns the graph for sealing ([`Way::Apply`]) or opening.
     pub fn graph(self, way: Way) -> Graph {
-        let step = Step::of;
-        let blocks = |service, extra| Step { follows_length: false, extra, ..step(service) };
-        let more = |service, extra| Step { extra, ..step(service) };
-        let once = Step { once: true, ..blocks(Service::KeyExpansion, 1) };
+        let step = GraphStep::for_service;
+        let blocks = |service, extra| GraphStep { follows_length: false, extra, ..step(service) };
+        let more = |service, extra| GraphStep { extra, ..step(service) };
+        let once = GraphStep { once: true, ..blocks(Service::KeyExpansion, 1) };
         let sealing = way == Way::Apply;
-        let serial = |step: Step| Step { serial: true, ..step };
+        let serial = |step: GraphStep| GraphStep { serial: true, ..step };
         let mut steps = match self {
             // One AES block masks the tag. GHASH has one block of additional data and one of lengths.
             Suite::Aes128Gcm => gcm(Service::Aes128, 1),
@@ -164,7 +164,7 @@ impl Suite {
             steps.push(blocks(Service::Compare, 1));
         }
         // No suite names a service twice; a test checks all suites.
-        Graph::of_suite(steps)
+        Graph::from_suite_steps(steps)
     }
 
     /// Returns the key lengths in bytes: cipher, MAC, header.
@@ -180,17 +180,17 @@ impl Suite {
     }
 }
 
-fn gcm(aes: Service, aes_blocks: u32) -> Vec<Step> {
-    let more = |service, extra| Step { extra, ..Step::of(service) };
-    let expansion = Step { once: true, follows_length: false, ..more(Service::KeyExpansion, 1) };
+fn gcm(aes: Service, aes_blocks: u32) -> Vec<GraphStep> {
+    let more = |service, extra| GraphStep { extra, ..GraphStep::for_service(service) };
+    let expansion = GraphStep { once: true, follows_length: false, ..more(Service::KeyExpansion, 1) };
     vec![expansion, more(Service::Counter, 1), more(aes, aes_blocks), more(Service::Ghash, 2)]
 }
 
 /// The keys of a suite, as a handshake provides them.
 ///
-/// See [`Cipher`] for an example.
+/// See [`SuiteCipher`] for an example.
 #[derive(Clone, Debug)]
-pub struct Keys {
+pub struct SuiteKeys {
     /// Key of the cipher.
     pub cipher: Secret,
     /// HMAC key; empty for suites without HMAC.
@@ -199,34 +199,34 @@ pub struct Keys {
     pub header: Secret,
 }
 
-impl Keys {
+impl SuiteKeys {
     /// Creates a cipher key without other keys.
-    pub fn of_cipher(key: Vec<u8>) -> Keys {
-        Keys { cipher: Secret::new(key), mac: Secret::new(Vec::new()), header: Secret::new(Vec::new()) }
+    pub fn from_cipher_key(key: Vec<u8>) -> SuiteKeys {
+        SuiteKeys { cipher: Secret::new(key), mac: Secret::new(Vec::new()), header: Secret::new(Vec::new()) }
     }
 }
 
 /// A key has a wrong length for its suite.
 ///
 /// ```
-/// use crypto_services::{Cipher, Keys, Suite};
+/// use crypto_services::{SuiteCipher, SuiteKeys, Suite};
 ///
-/// let wrong = Cipher::new(Suite::Aes128Gcm, &Keys::of_cipher(vec![0; 15])).unwrap_err();
+/// let wrong = SuiteCipher::new(Suite::Aes128Gcm, &SuiteKeys::from_cipher_key(vec![0; 15])).unwrap_err();
 /// assert_eq!(wrong.to_string(), "aes-128-gcm takes keys of 16 + 0 + 0 bytes (cipher, MAC, header), not of 15 + 0 + 0");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} takes keys of {} bytes (cipher, MAC, header), not of {}",
-    suite.name(), Sum(suite.key_lengths()), Sum(*found)
+    suite.name(), KeyLengths(suite.key_lengths()), KeyLengths(*found)
 )]
 pub struct KeysError {
     suite: Suite,
     found: [usize; 3],
 }
 
-struct Sum([usize; 3]);
+struct KeyLengths([usize; 3]);
 
-impl fmt::Display for Sum {
+impl fmt::Display for KeyLengths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c] = self.0;
         write!(f, "{a} + {b} + {c}")
@@ -235,7 +235,7 @@ impl fmt::Display for Sum {
 
 /// A packet is not authentic: its tag is wrong, or its length is impossible for the suite.
 ///
-/// See [`Cipher`] for an example.
+/// See [`SuiteCipher`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the packet does not match its tag")]
 pub struct NotAuthentic;
@@ -243,9 +243,9 @@ pub struct NotAuthentic;
 /// A suite with the keys of a flow.
 ///
 /// ```
-/// use crypto_services::{Cipher, Keys, NotAuthentic, Suite};
+/// use crypto_services::{SuiteCipher, SuiteKeys, NotAuthentic, Suite};
 ///
-/// let cipher = Cipher::new(Suite::Aes128Gcm, &Keys::of_cipher(vec![7; 16]))?;
+/// let cipher = SuiteCipher::new(Suite::Aes128Gcm, &SuiteKeys::from_cipher_key(vec![7; 16]))?;
 /// let mut packet = b"attack at dawn".to_vec();
 /// cipher.seal(&[1; 16], b"header", &mut packet);
 /// assert_eq!(packet.len(), 14 + 16);
@@ -254,12 +254,12 @@ pub struct NotAuthentic;
 /// assert_eq!(packet, b"attack at dawn");
 /// # Ok::<(), crypto_services::KeysError>(())
 /// ```
-pub struct Cipher {
+pub struct SuiteCipher {
     suite: Suite,
-    inner: Inner,
+    inner: CipherState,
 }
 
-enum Inner {
+enum CipherState {
     Gcm {
         aes: AesBlocks,
         hash: Ghash,
@@ -272,12 +272,12 @@ enum Inner {
     Cellular(Box<Key>),
 }
 
-impl Cipher {
+impl SuiteCipher {
     /// Creates a cipher with keys of the suite's lengths ([`Suite::key_lengths`]).
     ///
     /// # Errors
     /// [`KeysError`] if a key has another length.
-    pub fn new(suite: Suite, keys: &Keys) -> Result<Cipher, KeysError> {
+    pub fn new(suite: Suite, keys: &SuiteKeys) -> Result<SuiteCipher, KeysError> {
         let found = [&keys.cipher, &keys.mac, &keys.header].map(|key| key.bytes().len());
         let wrong = KeysError { suite, found };
         // Superfluous keys are refused as well, because they indicate a wrong suite.
@@ -288,7 +288,7 @@ impl Cipher {
         let aes = |key: &[u8]| AesBlocks::new(key).ok_or(wrong);
         let cellular = |algorithm: Option<Algorithm>| {
             let key = algorithm.and_then(|algorithm| Key::new(algorithm, key).ok()).ok_or(wrong)?;
-            Ok(Inner::Cellular(Box::new(key)))
+            Ok(CipherState::Cellular(Box::new(key)))
         };
         let inner = match suite {
             Suite::Aes128Gcm | Suite::Aes256Gcm | Suite::QuicAes128Gcm => {
@@ -300,9 +300,9 @@ impl Cipher {
                     0 => None,
                     _ => Some(aes(keys.header.bytes())?),
                 };
-                Inner::Gcm { aes: cipher, hash: Ghash::new(&hash_key[0]), header }
+                CipherState::Gcm { aes: cipher, hash: Ghash::new(&hash_key[0]), header }
             }
-            Suite::ChaCha20Poly1305 => Inner::ChaCha(keys.cipher.clone()),
+            Suite::ChaCha20Poly1305 => CipherState::ChaCha(keys.cipher.clone()),
             Suite::Aes128CbcSha | Suite::Aes256CbcSha | Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => {
                 let order = match suite {
                     Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => Order::EncryptThenMac,
@@ -310,12 +310,12 @@ impl Cipher {
                 };
                 let (cipher_key, mac_key) = (keys.cipher.clone(), keys.mac.clone());
                 let transform = Transform::CbcHmac { order, hash: Hash::Sha1, cipher_key, mac_key };
-                Inner::Cbc(Session::new(&transform).map_err(|_| wrong)?)
+                CipherState::Cbc(Session::new(&transform).map_err(|_| wrong)?)
             }
-            Suite::Nea(2) => Inner::Ctr(aes(key)?),
+            Suite::Nea(2) => CipherState::Ctr(aes(key)?),
             Suite::Nea(number) | Suite::Nia(number) => cellular(Algorithm::from_number(number))?,
         };
-        Ok(Cipher { suite, inner })
+        Ok(SuiteCipher { suite, inner })
     }
 
     /// Returns the suite.
@@ -327,23 +327,23 @@ impl Cipher {
     /// (GCM, ChaCha20), and all 16 for suites with an IV. A packet that the suite cannot seal becomes empty, so that no
     /// plaintext is sent: for 5G, packets of 512 MiB and more; for TLS CBC with MAC-then-encrypt, packets of more than
     /// 18,156 bytes, or additional data of other than 11 bytes (the header without its length).
-    pub fn seal(&self, iv: &Block, aad: &[u8], packet: &mut Vec<u8>) {
+    pub fn seal(&self, iv: &CipherBlock, aad: &[u8], packet: &mut Vec<u8>) {
         match &self.inner {
-            Inner::Gcm { aes, hash, .. } => {
+            CipherState::Gcm { aes, hash, .. } => {
                 let mask = gcm_keystream(aes, iv, packet);
                 packet.extend(gcm_tag(hash, aad, packet, mask));
             }
-            Inner::ChaCha(key) => {
+            CipherState::ChaCha(key) => {
                 let tag = chacha_pass(key, iv, aad, packet, Way::Apply);
                 packet.extend(tag);
             }
-            Inner::Cbc(session) => {
+            CipherState::Cbc(session) => {
                 // A refused packet is empty.
                 let _ = by_session(session, Way::Apply, iv, aad, packet);
             }
             // The low half counts blocks from zero, regardless of the IV (TS 33.401 B.1.3).
-            Inner::Ctr(aes) => lay_counters(aes, u128::from_be_bytes(*iv) >> 64 << 64, packet),
-            Inner::Cellular(key) => {
+            CipherState::Ctr(aes) => lay_counters(aes, u128::from_be_bytes(*iv) >> 64 << 64, packet),
+            CipherState::Cellular(key) => {
                 // Only packets beyond the length limit of the algorithm fail here.
                 let sealed = match self.suite {
                     Suite::Nia(_) => cellular_mac(key, iv, packet).map(|mac| packet.extend(mac)),
@@ -360,7 +360,7 @@ impl Cipher {
     ///
     /// # Errors
     /// [`NotAuthentic`].
-    pub fn open(&self, iv: &Block, aad: &[u8], packet: &mut Vec<u8>) -> Result<(), NotAuthentic> {
+    pub fn open(&self, iv: &CipherBlock, aad: &[u8], packet: &mut Vec<u8>) -> Result<(), NotAuthentic> {
         let opened = self.try_open(iv, aad, packet);
         if opened.is_err() {
             packet.clear();
@@ -368,9 +368,9 @@ impl Cipher {
         opened
     }
 
-    fn try_open(&self, iv: &Block, aad: &[u8], packet: &mut Vec<u8>) -> Result<(), NotAuthentic> {
+    fn try_open(&self, iv: &CipherBlock, aad: &[u8], packet: &mut Vec<u8>) -> Result<(), NotAuthentic> {
         match &self.inner {
-            Inner::Gcm { aes, hash, .. } => {
+            CipherState::Gcm { aes, hash, .. } => {
                 let tag = take_tag(packet, 16)?;
                 let mut j0 = [gcm_j0(iv)];
                 // The tag is checked before decryption, so that no unverified plaintext exists.
@@ -379,16 +379,16 @@ impl Cipher {
                 gcm_keystream(aes, iv, packet);
                 Ok(())
             }
-            Inner::ChaCha(key) => {
+            CipherState::ChaCha(key) => {
                 let tag = take_tag(packet, 16)?;
                 check(&chacha_pass(key, iv, aad, packet, Way::Undo), &tag)
             }
-            Inner::Cbc(session) => by_session(session, Way::Undo, iv, aad, packet),
-            Inner::Ctr(_) => {
+            CipherState::Cbc(session) => by_session(session, Way::Undo, iv, aad, packet),
+            CipherState::Ctr(_) => {
                 self.seal(iv, aad, packet);
                 Ok(())
             }
-            Inner::Cellular(key) => match self.suite {
+            CipherState::Cellular(key) => match self.suite {
                 Suite::Nia(_) => {
                     let tag = take_tag(packet, MAC_BYTES)?;
                     check(&cellular_mac(key, iv, packet).ok_or(NotAuthentic)?, &tag)
@@ -401,25 +401,25 @@ impl Cipher {
     /// Returns the header mask from 16 bytes of the sealed packet. `None` if the suite masks no headers.
     ///
     /// ```
-    /// use crypto_services::{Cipher, Keys, Suite};
+    /// use crypto_services::{SuiteCipher, SuiteKeys, Suite};
     /// use offload_transforms::Secret;
     ///
-    /// let keys = Keys { header: Secret::new(vec![1; 16]), ..Keys::of_cipher(vec![7; 16]) };
-    /// let cipher = Cipher::new(Suite::QuicAes128Gcm, &keys)?;
+    /// let keys = SuiteKeys { header: Secret::new(vec![1; 16]), ..SuiteKeys::from_cipher_key(vec![7; 16]) };
+    /// let cipher = SuiteCipher::new(Suite::QuicAes128Gcm, &keys)?;
     /// assert!(cipher.header_mask([0; 16]).is_some());
     /// # Ok::<(), crypto_services::KeysError>(())
     /// ```
-    pub fn header_mask(&self, sample: Block) -> Option<[u8; 5]> {
+    pub fn header_mask(&self, sample: CipherBlock) -> Option<[u8; 5]> {
         match &self.inner {
-            Inner::Gcm { header: Some(header), .. } => Some(crate::primitives::header_mask(header, sample)),
+            CipherState::Gcm { header: Some(header), .. } => Some(crate::primitives::header_mask(header, sample)),
             _ => None,
         }
     }
 }
 
-impl fmt::Debug for Cipher {
+impl fmt::Debug for SuiteCipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cipher({})", self.suite.name())
+        write!(f, "SuiteCipher({})", self.suite.name())
     }
 }
 
@@ -431,7 +431,7 @@ fn take_tag(packet: &mut Vec<u8>, bytes: usize) -> Result<Vec<u8>, NotAuthentic>
     packet.len().checked_sub(bytes).map(|at| packet.split_off(at)).ok_or(NotAuthentic)
 }
 
-fn gcm_j0(iv: &Block) -> Block {
+fn gcm_j0(iv: &CipherBlock) -> CipherBlock {
     let mut j0 = *iv;
     j0[12..].copy_from_slice(&[0, 0, 0, 1]);
     j0
@@ -439,7 +439,7 @@ fn gcm_j0(iv: &Block) -> Block {
 
 /// Applies counter mode from the second counter block on. Returns the encrypted first counter block, which masks the
 /// tag.
-fn gcm_keystream(aes: &AesBlocks, iv: &Block, data: &mut [u8]) -> Block {
+fn gcm_keystream(aes: &AesBlocks, iv: &CipherBlock, data: &mut [u8]) -> CipherBlock {
     let mut blocks = counters(gcm_j0(iv), 1 + data.len().div_ceil(16));
     aes.encrypt(&mut blocks);
     let (mask, keystream) = blocks.split_first().map_or(([0; 16], &[][..]), |(mask, rest)| (*mask, rest));
@@ -447,7 +447,7 @@ fn gcm_keystream(aes: &AesBlocks, iv: &Block, data: &mut [u8]) -> Block {
     mask
 }
 
-fn gcm_tag(hash: &Ghash, aad: &[u8], data: &[u8], mask: Block) -> Block {
+fn gcm_tag(hash: &Ghash, aad: &[u8], data: &[u8], mask: CipherBlock) -> CipherBlock {
     let mut hash = hash.clone();
     hash.update(aad);
     hash.update(data);
@@ -457,7 +457,7 @@ fn gcm_tag(hash: &Ghash, aad: &[u8], data: &[u8], mask: Block) -> Block {
 }
 
 /// Encrypts or decrypts the data, and returns the tag of the ciphertext.
-fn chacha_pass(key: &Secret, iv: &Block, aad: &[u8], data: &mut [u8], way: Way) -> Block {
+fn chacha_pass(key: &Secret, iv: &CipherBlock, aad: &[u8], data: &mut [u8], way: Way) -> CipherBlock {
     let mut nonce = [0; 12];
     nonce.copy_from_slice(&iv[..12]);
     let Some(keystream) = chacha(key.bytes(), &nonce, 1 + data.len().div_ceil(64)) else { return [0; 16] };
@@ -481,18 +481,24 @@ fn chacha_pass(key: &Secret, iv: &Block, aad: &[u8], data: &mut [u8], way: Way) 
 
 /// Applies counter mode with a counter of 128 bits.
 fn lay_counters(aes: &AesBlocks, first: u128, data: &mut [u8]) {
-    let mut blocks: Vec<Block> =
+    let mut blocks: Vec<CipherBlock> =
         (0..data.len().div_ceil(16) as u128).map(|number| first.wrapping_add(number).to_be_bytes()).collect();
     aes.encrypt(&mut blocks);
     xor(data, blocks.as_flattened());
 }
 
-fn cellular_mac(key: &Key, iv: &Block, message: &[u8]) -> Option<Vec<u8>> {
+fn cellular_mac(key: &Key, iv: &CipherBlock, message: &[u8]) -> Option<Vec<u8>> {
     let mac = key.mac(&Iv::from_bytes(*iv), message, TagLen::new(MAC_BYTES)?).ok()?;
     Some(mac.as_bytes().to_vec())
 }
 
-fn by_session(session: &Session, way: Way, iv: &Block, aad: &[u8], packet: &mut Vec<u8>) -> Result<(), NotAuthentic> {
+fn by_session(
+    session: &Session,
+    way: Way,
+    iv: &CipherBlock,
+    aad: &[u8],
+    packet: &mut Vec<u8>,
+) -> Result<(), NotAuthentic> {
     let mut target = BytesMut::with_capacity(packet.len() + SESSION_ADDS);
     let source = [Bytes::from(core::mem::take(packet))];
     session.run(way, Parameters { iv: *iv, aad }, &source, &mut target).map_err(|_| NotAuthentic)?;

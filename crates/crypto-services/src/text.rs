@@ -1,22 +1,22 @@
 //! Tables of results.
 
 use crate::published::{ROWS, fpga_line};
-use crate::study::{Outcome, Study};
-use crate::{Arrival, Costs, Fabric, FabricError, Graph, Origin, Packet, Service};
+use crate::study::{RunOutcome, Study};
+use crate::{CostOrigin, Fabric, FabricError, Graph, Packet, PacketArrival, Service, ServiceCosts};
 use core::fmt::Write;
 
 /// Prints a run: delays by packet size, misses, area and instances.
 ///
 /// ```
-/// use crypto_services::{Fixed, Load, Study, Suite, Way, text};
+/// use crypto_services::{Fixed, TrafficLoad, Study, Suite, Way, text};
 ///
 /// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
-/// let load: Vec<_> = Load::Steady.arrivals(1, 1e8, 0.1).collect();
-/// let table = text::of_run(&study, &study.run(&load, &mut Fixed)?);
+/// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e8, 0.1).collect();
+/// let table = text::describe_run(&study, &study.run(&load, &mut Fixed)?);
 /// assert!(table.contains("1464") && table.contains("0 of 10 windows missed"));
 /// # Ok::<(), crypto_services::FabricError>(())
 /// ```
-pub fn of_run(study: &Study, outcome: &Outcome) -> String {
+pub fn describe_run(study: &Study, outcome: &RunOutcome) -> String {
     let mut text = format!("{:>6} {:>9} {:>8} {:>9} {:>9}\n", "bytes", "packets", "Gb/s", "p50 us", "p99 us");
     for size in &outcome.sizes {
         // Writing to a string cannot fail.
@@ -54,14 +54,14 @@ pub fn of_run(study: &Study, outcome: &Outcome) -> String {
 /// figure.
 ///
 /// ```
-/// use crypto_services::{Load, Study, Suite, Way, text};
+/// use crypto_services::{TrafficLoad, Study, Suite, Way, text};
 ///
 /// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
-/// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.1).collect();
+/// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e9, 0.1).collect();
 /// assert!(text::sensitivity(&study, &load).contains("assumed"));
 /// ```
-pub fn sensitivity(study: &Study, load: &[Arrival]) -> String {
-    let with = |costs: Costs| {
+pub fn sensitivity(study: &Study, load: &[PacketArrival]) -> String {
+    let with = |costs: ServiceCosts| {
         let mut study = study.clone();
         study.fabric.costs = costs;
         study.area_for(load)
@@ -78,7 +78,7 @@ pub fn sensitivity(study: &Study, load: &[Arrival]) -> String {
     );
     for step in study.graph.steps() {
         let (service, cost) = (step.service, now.of(step.service));
-        let origin = if cost.origin == Origin::Fitted { "fitted" } else { "assumed" };
+        let origin = if cost.origin == CostOrigin::Fitted { "fitted" } else { "assumed" };
         let _ = writeln!(
             text,
             "{:<16} {:>9.1} {:>10} {:>10}  {origin}",

@@ -1,7 +1,7 @@
 //! Measurements of services, window by window.
 
 use crate::Service;
-use crate::queueing::Queue;
+use crate::queueing::QueueModel;
 
 /// Demand of packets at a service.
 ///
@@ -17,7 +17,7 @@ use crate::queueing::Queue;
 /// # Ok::<(), crypto_services::FabricError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Work {
+pub struct ServiceDemand {
     packets: u64,
     serial: u64,
     /// Sum of the service times of one instance, in ns.
@@ -26,7 +26,7 @@ pub struct Work {
     longest: f64,
 }
 
-impl Work {
+impl ServiceDemand {
     pub(crate) fn note(&mut self, serial: bool, blocks: u32, block_ps: u64) {
         let ns = f64::from(blocks) * block_ps as f64 / 1000.0;
         self.packets += 1;
@@ -37,7 +37,7 @@ impl Work {
     }
 
     /// Adds the demand of another window.
-    pub fn add(&mut self, other: &Work) {
+    pub fn add(&mut self, other: &ServiceDemand) {
         self.packets += other.packets;
         self.serial += other.serial;
         self.sum += other.sum;
@@ -76,11 +76,11 @@ impl Work {
 
     /// Models the demand of a window of `window_ns` as a queue before these instances. If blocks need no order, all
     /// instances work on one packet, which is M/G/1 with a faster server. Otherwise the queue is M/G/c.
-    pub fn queue(&self, window_ns: f64, instances: u32) -> Queue {
+    pub fn queue(&self, window_ns: f64, instances: u32) -> QueueModel {
         let arrivals = self.packets as f64 / window_ns;
         // A single serial packet makes the model treat all packets as serial.
         let together = self.serial == 0;
-        Queue {
+        QueueModel {
             arrivals,
             service: if together { self.mean_ns() / f64::from(instances) } else { self.mean_ns() },
             variation: self.variation(),
@@ -91,7 +91,7 @@ impl Work {
 
 /// Measurements of a service in a window.
 ///
-/// See [`Work`] for an example.
+/// See [`ServiceDemand`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ServiceWindow {
     /// The service.
@@ -101,5 +101,5 @@ pub struct ServiceWindow {
     /// Number of packets waiting now.
     pub waiting: usize,
     /// Demand in the window.
-    pub work: Work,
+    pub work: ServiceDemand,
 }

@@ -1,7 +1,8 @@
 //! Controllers on various loads.
 
 use crypto_services::{
-    Arrival, FabricError, Fixed, Goal, Hysteresis, Load, Outcome, Predictive, Service, Study, Suite, Way,
+    FabricError, Fixed, Goal, Hysteresis, PacketArrival, Predictive, RunOutcome, Service, Study, Suite, TrafficLoad,
+    Way,
 };
 
 const SEED: u64 = 20261125;
@@ -14,7 +15,7 @@ fn predictive(study: &Study) -> Predictive {
     Predictive::new(Goal::new(study.target_ns, study.fabric.area))
 }
 
-fn run(study: &Study, load: &[Arrival]) -> Outcome {
+fn run(study: &Study, load: &[PacketArrival]) -> RunOutcome {
     study.run(load, &mut predictive(study)).unwrap()
 }
 
@@ -24,9 +25,9 @@ fn constant_load_causes_few_changes() {
     let study = study();
     let goal = Goal::new(study.target_ns, study.fabric.area);
     let seconds = (2.0 * study.window_ns + 40.0 * goal.dwell as f64 * study.control_ns) / 1e9;
-    for load in [Load::Steady, Load::Imix] {
+    for load in [TrafficLoad::Steady, TrafficLoad::Imix] {
         for rate in [3e8, 6e8, 9e8, 1e9, 1.5e9, 2e9, 2.5e9, 3e9, 3.3e9] {
-            let packets: Vec<Arrival> = load.arrivals(SEED, rate, seconds).collect();
+            let packets: Vec<PacketArrival> = load.arrivals(SEED, rate, seconds).collect();
             let outcome = run(&study, &packets);
             let most = most_changes(&study, &goal, &outcome);
             assert!(most <= 2, "{} {rate}: {most}: {:?}", load.name(), outcome.changes);
@@ -41,7 +42,7 @@ fn controllers_keep_the_area_and_lose_no_packet() {
     let mut study = study();
     // Less than the load needs, so that every controller reaches the limit.
     study.fabric.area = 6.0;
-    let load: Vec<Arrival> = Load::Bursty.arrivals(SEED, 2e9, 1.2).collect();
+    let load: Vec<PacketArrival> = TrafficLoad::Bursty.arrivals(SEED, 2e9, 1.2).collect();
     for controller in
         [&mut Fixed as &mut dyn crypto_services::Controller, &mut Hysteresis::new(0.9, 0.3), &mut predictive(&study)]
     {
@@ -53,7 +54,7 @@ fn controllers_keep_the_area_and_lose_no_packet() {
 
 #[test]
 fn decision_interval_does_not_lose_packets() {
-    let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 1e8, 0.05).collect();
+    let load: Vec<PacketArrival> = TrafficLoad::Steady.arrivals(SEED, 1e8, 0.05).collect();
     for control_ns in [3e6, 4e7, 7e7, 1e5 / 3.0] {
         let study = Study { control_ns, ..study() };
         let outcome = study.run(&load, &mut Fixed).unwrap();
@@ -65,7 +66,7 @@ fn decision_interval_does_not_lose_packets() {
 
 #[test]
 fn invalid_rate_gives_no_packets() {
-    for load in Load::ALL {
+    for load in TrafficLoad::ALL {
         for rate in [0.0, -1e9, f64::NAN, f64::INFINITY] {
             assert_eq!(load.arrivals(SEED, rate, 1.0).next(), None, "{} {rate}", load.name());
         }
@@ -76,7 +77,7 @@ fn invalid_rate_gives_no_packets() {
 fn service_gets_the_rest_of_the_area() {
     let mut study = study();
     study.fabric.area = 5.5;
-    let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 3e9, 0.2).collect();
+    let load: Vec<PacketArrival> = TrafficLoad::Steady.arrivals(SEED, 3e9, 0.2).collect();
     let outcome = run(&study, &load);
     assert!(outcome.mean_area(&study) > 5.0, "{} {:?}", outcome.mean_area(&study), outcome.instances);
 }
@@ -85,7 +86,7 @@ fn service_gets_the_rest_of_the_area() {
 fn slow_packets_do_not_take_all_area() {
     // A single packet exceeds this target with any number of instances.
     let study = Study { target_ns: 10_000.0, ..Study::new("aes-128:serial".parse().unwrap()) };
-    let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 1e9, 0.2).collect();
+    let load: Vec<PacketArrival> = TrafficLoad::Steady.arrivals(SEED, 1e9, 0.2).collect();
     let outcome = run(&study, &load);
     assert_eq!(outcome.refused, 0);
     assert!((3.0..12.0).contains(&outcome.mean_area(&study)), "{:?}", outcome.instances);
@@ -93,7 +94,7 @@ fn slow_packets_do_not_take_all_area() {
 
 #[test]
 fn optimum_does_not_depend_on_spare_area() {
-    let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 1e9, 0.05).collect();
+    let load: Vec<PacketArrival> = TrafficLoad::Steady.arrivals(SEED, 1e9, 0.05).collect();
     let of = |area: f64| {
         let mut study = study();
         study.fabric.area = area;
@@ -105,7 +106,7 @@ fn optimum_does_not_depend_on_spare_area() {
 
 /// Runs the load under the controller. Returns the outcome, the ratio to the optimal area, and the windows missed by
 /// the best fixed chain of the same area.
-fn beside_the_optimum(load: &[Arrival]) -> (Outcome, f64, usize, String) {
+fn beside_the_optimum(load: &[PacketArrival]) -> (RunOutcome, f64, usize, String) {
     let study = study();
     let outcome = run(&study, load);
     let optimum = study.optimum(load).unwrap();
@@ -129,8 +130,10 @@ fn beside_the_optimum(load: &[Arrival]) -> (Outcome, f64, usize, String) {
 
 #[test]
 fn predictive_area_is_near_the_optimum() {
-    for load in [Load::Bursty, Load::OnOff, Load::Imix, Load::WebSearch, Load::DataMining] {
-        let packets: Vec<Arrival> = load.arrivals(SEED, 1e9, 1.0).collect();
+    for load in
+        [TrafficLoad::Bursty, TrafficLoad::OnOff, TrafficLoad::Imix, TrafficLoad::WebSearch, TrafficLoad::DataMining]
+    {
+        let packets: Vec<PacketArrival> = load.arrivals(SEED, 1e9, 1.0).collect();
         let (outcome, ratio, by_fixed, told) = beside_the_optimum(&packets);
         println!("{:12} {told}", load.name());
         assert!(ratio < 1.1, "{} {told}", load.name());
@@ -143,8 +146,8 @@ fn predictive_area_is_near_the_optimum() {
 #[ignore = "prints the table of docs/microservices.md, which takes minutes"]
 fn table_of_the_book() {
     for rate in [6e8, 1e9, 2e9] {
-        for (load, seed) in Load::ALL.into_iter().flat_map(|load| [(load, 1), (load, 2)]) {
-            let packets: Vec<Arrival> = load.arrivals(seed, rate, 4.0).collect();
+        for (load, seed) in TrafficLoad::ALL.into_iter().flat_map(|load| [(load, 1), (load, 2)]) {
+            let packets: Vec<PacketArrival> = load.arrivals(seed, rate, 4.0).collect();
             println!("{:.1} Gb/s {:12} {seed}: {}", rate / 1e9, load.name(), beside_the_optimum(&packets).3);
         }
     }
@@ -152,7 +155,7 @@ fn table_of_the_book() {
 
 /// Returns the most changes of one service in any ten dwell times, without the first windows, in which services grow
 /// from one instance.
-fn most_changes(study: &Study, goal: &Goal, outcome: &Outcome) -> usize {
+fn most_changes(study: &Study, goal: &Goal, outcome: &RunOutcome) -> usize {
     let span_ns = 10.0 * goal.dwell as f64 * study.control_ns;
     let mut by_service = std::collections::HashMap::<Service, Vec<f64>>::new();
     for change in outcome.changes.iter().filter(|change| change.at_ns > 2.0 * study.window_ns) {

@@ -1,14 +1,14 @@
 //! Fabrics: accepted packets leave once, in order, at the times of closed forms, despite changes of instances.
 
 use crypto_services::{
-    Chain, ChainId, Costs, Departed, Fabric, FabricConfig, FabricError, Graph, GraphError, Packet, Pipeline, Service,
-    Step, Suite, Way,
+    Chain, ChainId, DepartedPacket, Fabric, FabricConfig, FabricError, Graph, GraphError, GraphStep, Packet, Pipeline,
+    Service, ServiceCosts, Suite, Way,
 };
 use offload_base::Seed;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-fn all_of(fabric: &mut Fabric) -> Vec<Departed> {
+fn all_of(fabric: &mut Fabric) -> Vec<DepartedPacket> {
     while let Some(at) = fabric.next_event_ns() {
         fabric.advance(at);
     }
@@ -38,7 +38,7 @@ fn single_chain_matches_the_closed_form() {
         let services = [Service::Counter, Service::Aes128, Service::Zuc, Service::Ghash];
         let mut chain = Chain::new(&services).unwrap();
         (0..round % 9).for_each(|_| chain.grow());
-        let graph = Graph::new(services.map(Step::of).to_vec()).unwrap();
+        let graph = Graph::new(services.map(GraphStep::for_service).to_vec()).unwrap();
         let mut fabric = Fabric::new(FabricConfig { queue: 1000, ..FabricConfig::default() });
         let id = fabric.add_chain(graph, 1).unwrap();
         for stage in chain.stages() {
@@ -95,7 +95,7 @@ fn flow_key_is_expanded_once_until_forgotten() {
 
 #[test]
 fn packet_waits_for_the_key_expansion() {
-    let costs = Costs::default().scaled(Service::KeyExpansion, 100.0);
+    let costs = ServiceCosts::default().scaled(Service::KeyExpansion, 100.0);
     let mut fabric = Fabric::new(FabricConfig { costs, ..FabricConfig::default() });
     let chain = fabric.add_chain("key-expansion:once,blocks=1 > aes-128".parse().unwrap(), 1).unwrap();
     let block = Service::Aes128.cost().block_ns;
@@ -130,7 +130,7 @@ fn large_shares_divide_a_service() {
 #[test]
 fn invalid_times_do_not_lose_packets() {
     for cost in [1e300, f64::INFINITY, f64::NAN, -1.0] {
-        let costs = Costs::default().scaled(Service::Aes128, cost).starting_in(cost);
+        let costs = ServiceCosts::default().scaled(Service::Aes128, cost).starting_in(cost);
         let mut fabric = Fabric::new(FabricConfig { costs, ..FabricConfig::default() });
         let chain = fabric.add_chain("aes-128 > ghash".parse().unwrap(), 1).unwrap();
         for (name, now) in [f64::NAN, -1.0, 10.0, f64::INFINITY].into_iter().enumerate() {
@@ -138,7 +138,7 @@ fn invalid_times_do_not_lose_packets() {
             fabric.offer(now, Packet { chain, flow: 0, bytes: u32::MAX, name: name as u64 }).unwrap();
         }
         fabric.advance(f64::INFINITY);
-        let left: Vec<Departed> = core::iter::from_fn(|| fabric.poll()).collect();
+        let left: Vec<DepartedPacket> = core::iter::from_fn(|| fabric.poll()).collect();
         assert!(left.iter().map(|departed| departed.packet.name).eq(0..4) && left[0].sojourn_ns() > 1e6, "{left:?}");
         assert_eq!((fabric.instances(Service::Aes128), fabric.under_way()), (4, 0));
     }
@@ -260,7 +260,7 @@ proptest! {
     /// Accepted packets leave exactly once, in the order of their flow, and no earlier than possible, for any changes.
     #[test]
     fn packets_leave_once_and_in_order(acts in prop::collection::vec(act(), 1..250), queue in 1usize..20) {
-        let costs = Costs::default().starting_in(30_000.0);
+        let costs = ServiceCosts::default().starting_in(30_000.0);
         let config = FabricConfig { costs, queue, flows: 2, area: 12.0 };
         let mut fabric = Fabric::new(config);
         let chains = [

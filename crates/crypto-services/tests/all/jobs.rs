@@ -2,8 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 use crypto_services::{
-    Cipher, Controller, Decision, Fixed, Goal, Keys, Predictive, SERVICES, Service, ServiceQueue, ServiceQueueConfig,
-    ServiceSpec, ServiceWindow, Suite,
+    Controller, Fixed, Goal, InstanceDecision, Predictive, SERVICES, Service, ServiceQueue, ServiceQueueConfig,
+    ServiceSpec, ServiceWindow, Suite, SuiteCipher, SuiteKeys,
 };
 use offload_api::{Direction, Done, Handle, Job, JobQueue, JobStatus, NewContext, Refused, Way};
 use offload_base::Instant;
@@ -29,7 +29,7 @@ fn transforms() -> Vec<Transform> {
 
 fn spec(suite: Suite, tenant: u16, share: u32) -> ServiceSpec {
     let [cipher, mac, header] = suite.key_lengths().map(|bytes| key(bytes as u8));
-    ServiceSpec { suite, keys: Keys { cipher, mac, header }, tenant, share }
+    ServiceSpec { suite, keys: SuiteKeys { cipher, mac, header }, tenant, share }
 }
 
 fn open(queue: &mut ServiceQueue, spec: ServiceSpec) -> Result<Handle, Refused> {
@@ -122,7 +122,7 @@ fn every_suite_round_trips_in_order() {
     for suite in Suite::ALL {
         let mut queue = ServiceQueue::new(ServiceQueueConfig::default(), Box::new(Fixed));
         let spec = spec(suite, 3, 1);
-        let cipher = Cipher::new(suite, &spec.keys).unwrap();
+        let cipher = SuiteCipher::new(suite, &spec.keys).unwrap();
         let session = open(&mut queue, spec).unwrap();
         let packets: Vec<Vec<u8>> = (0..50).map(|n| vec![n; 1 + 97 * usize::from(n) % 1300]).collect();
         let sealed =
@@ -192,7 +192,7 @@ fn impossible_sessions_and_jobs_are_refused() {
     let xts = Transform::Xts { key: key(64), unit: 512, tweak: Tweak::Unit };
     assert_eq!(refused(queue.open(xts)), Refused::Unsupported);
     assert_eq!(refused(queue.open(Transform::Copy)), Refused::Unsupported);
-    let short = ServiceSpec { keys: Keys::of_cipher(vec![1; 3]), ..spec(Suite::Nea(1), 1, 1) };
+    let short = ServiceSpec { keys: SuiteKeys::from_cipher_key(vec![1; 3]), ..spec(Suite::Nea(1), 1, 1) };
     assert_eq!(open(&mut queue, short), Err(Refused::Unsupported));
 
     let session = open(&mut queue, spec(Suite::Aes128Gcm, 1, 1)).unwrap();
@@ -248,8 +248,8 @@ impl Controller for TwoIfBusy {
         "two if busy"
     }
 
-    fn decide(&mut self, _: f64, services: &[ServiceWindow]) -> Vec<Decision> {
-        let of = |of: &ServiceWindow| Decision {
+    fn decide(&mut self, _: f64, services: &[ServiceWindow]) -> Vec<InstanceDecision> {
+        let of = |of: &ServiceWindow| InstanceDecision {
             service: of.service,
             instances: if of.work.packets() > 0 { 2 } else { 1 },
             why: String::new(),

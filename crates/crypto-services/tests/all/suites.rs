@@ -2,22 +2,22 @@
 
 use bytes::{Bytes, BytesMut};
 use cellular_crypto::{Algorithm, Iv, Key, TagLen};
-use crypto_services::{Cipher, Graph, Keys, NotAuthentic, Secret, Suite, Way};
+use crypto_services::{Graph, NotAuthentic, Secret, Suite, SuiteCipher, SuiteKeys, Way};
 use offload_base::Seed;
 use offload_transforms::{Aead, Hash, Order, Parameters, Session, Transform};
 
-fn keys_of(suite: Suite, rng: &mut offload_base::Rng) -> Keys {
+fn keys_of(suite: Suite, rng: &mut offload_base::Rng) -> SuiteKeys {
     let mut secret = |bytes: usize| {
         let mut key = vec![0; bytes];
         rng.fill(&mut key);
         Secret::new(key)
     };
     let [cipher, mac, header] = suite.key_lengths().map(&mut secret);
-    Keys { cipher, mac, header }
+    SuiteKeys { cipher, mac, header }
 }
 
 /// Seals with another implementation: ring's or our own one-shot AEAD, TLS CBC, or the complete 5G ciphers.
-fn reference(suite: Suite, keys: &Keys, iv: [u8; 16], aad: &[u8], plain: &[u8]) -> Vec<u8> {
+fn reference(suite: Suite, keys: &SuiteKeys, iv: [u8; 16], aad: &[u8], plain: &[u8]) -> Vec<u8> {
     let by = |transform: Transform| {
         let mut sealed = BytesMut::with_capacity(plain.len() + 64);
         let source = [Bytes::copy_from_slice(plain)];
@@ -57,7 +57,7 @@ fn every_chain_matches_its_cipher() {
     for suite in Suite::ALL {
         for round in 0..120 {
             let keys = keys_of(suite, &mut rng);
-            let cipher = Cipher::new(suite, &keys).unwrap();
+            let cipher = SuiteCipher::new(suite, &keys).unwrap();
             let mut iv = [0; 16];
             rng.fill(&mut iv);
             // The TLS header without its length.
@@ -118,7 +118,7 @@ fn aead_chains_match_published_vectors() {
         ),
     ];
     for (suite, (key, nonce, aad, plain), begins, tag) in cases {
-        let cipher = Cipher::new(suite, &Keys::of_cipher(unhex(key))).unwrap();
+        let cipher = SuiteCipher::new(suite, &SuiteKeys::from_cipher_key(unhex(key))).unwrap();
         let mut iv = [0; 16];
         iv[..12].copy_from_slice(&unhex(nonce));
         let mut packet = unhex(plain);
@@ -138,7 +138,7 @@ fn unhex(text: &str) -> Vec<u8> {
 #[test]
 fn wrong_key_lengths_are_refused() {
     for suite in Suite::ALL {
-        assert_eq!(Suite::named(suite.name()), Some(suite));
+        assert_eq!(Suite::from_name(suite.name()), Some(suite));
         for way in [Way::Apply, Way::Undo] {
             let graph = suite.graph(way);
             assert_eq!(Graph::new(graph.steps().to_vec()), Ok(graph.clone()), "each service occurs once");
@@ -149,7 +149,7 @@ fn wrong_key_lengths_are_refused() {
             let mut lengths = [cipher, mac, header];
             lengths[at] = wrong;
             let [cipher, mac, header] = lengths.map(|bytes| Secret::new(vec![1; bytes]));
-            assert!(Cipher::new(suite, &Keys { cipher, mac, header }).is_err());
+            assert!(SuiteCipher::new(suite, &SuiteKeys { cipher, mac, header }).is_err());
         }
     }
 }
@@ -157,14 +157,14 @@ fn wrong_key_lengths_are_refused() {
 #[test]
 fn unsealable_packet_becomes_empty() {
     for suite in [Suite::Aes128CbcSha, Suite::Aes256CbcSha] {
-        let cipher = Cipher::new(suite, &keys_of(suite, &mut Seed(3).stream("cannot"))).unwrap();
+        let cipher = SuiteCipher::new(suite, &keys_of(suite, &mut Seed(3).stream("cannot"))).unwrap();
         for (aad, bytes) in [(0, 10), (13, 10), (11, 18_157)] {
             let mut packet = vec![9; bytes];
             cipher.seal(&[1; 16], &vec![2; aad], &mut packet);
             assert!(packet.is_empty(), "{} {aad} {bytes}", suite.name());
         }
     }
-    let cipher = Cipher::new(Suite::Nea(1), &Keys::of_cipher(vec![7; 16])).unwrap();
+    let cipher = SuiteCipher::new(Suite::Nea(1), &SuiteKeys::from_cipher_key(vec![7; 16])).unwrap();
     let mut packet = vec![0; 1 << 29];
     assert_eq!(cipher.open(&[1; 16], &[], &mut packet), Err(NotAuthentic), "a packet that is too long is refused");
     assert!(packet.is_empty());
@@ -173,12 +173,12 @@ fn unsealable_packet_becomes_empty() {
 #[test]
 fn no_key_is_printed() {
     for suite in Suite::ALL {
-        let keys = Keys {
+        let keys = SuiteKeys {
             cipher: Secret::new(vec![0xab; suite.key_lengths()[0]]),
             mac: Secret::new(vec![0xab; suite.key_lengths()[1]]),
             header: Secret::new(vec![0xab; suite.key_lengths()[2]]),
         };
-        let shown = format!("{keys:?} {:?}", Cipher::new(suite, &keys).unwrap());
+        let shown = format!("{keys:?} {:?}", SuiteCipher::new(suite, &keys).unwrap());
         assert!(!shown.contains("171") && !shown.to_lowercase().contains("abab"), "{shown}");
     }
 }

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use offload_api::RxBuf;
 use offload_base::cost::{self, Work};
 
-/// Data in pieces with their offsets.
+/// The data in pieces with their offsets.
 #[derive(Debug, Default)]
 pub(super) struct GatheredData {
     pieces: Vec<Piece>,
