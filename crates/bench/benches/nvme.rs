@@ -49,7 +49,7 @@ fn digests(criterion: &mut Criterion) {
         let data = vec![0x5a; bytes];
         group.throughput(Throughput::Bytes(bytes as u64));
         group.bench_with_input(BenchmarkId::new("digest", bytes), &data, |bencher, data| {
-            bencher.iter(|| Digest::of(black_box(data)).wire());
+            bencher.iter(|| Digest::compute(black_box(data)).wire());
         });
         group.bench_with_input(BenchmarkId::new("crc32c crate", bytes), &data, |bencher, data| {
             bencher.iter(|| crc32c::crc32c(black_box(data)));
@@ -233,7 +233,7 @@ fn over_the_kernel<F: Future<Output = io::Result<()>>>(
         };
         let runtime = tokio::runtime::Handle::current();
         let timers = Arc::new(TokioTimers::new(runtime.clone(), RealClock::new()));
-        let identity = HostIdentity::drawn_from(&mut Seed(1).stream("nvme host"));
+        let identity = HostIdentity::random(&mut Seed(1).stream("nvme host"));
         let mut config = HostConfig::new(SUBSYSTEM, identity);
         config.depth = depth.max(2);
         config.data_digest = true;

@@ -66,7 +66,7 @@ fn session(name: &str, options: &[&str], key: &str, suite: Suite) -> io::Result<
     // Another program may take the free port before the server does; the session then fails with an error.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let accept = format!("127.0.0.1:{port}");
-    let mut server = Running(
+    let mut server = OpensslServer(
         Command::new("openssl")
             .args([
                 "s_server",
@@ -103,7 +103,7 @@ fn session(name: &str, options: &[&str], key: &str, suite: Suite) -> io::Result<
         let sent = sent.join().map_err(|_| io::Error::other("the relay ended"))??;
         Ok((sent, received))
     });
-    let mut client = Running(
+    let mut client = OpensslServer(
         Command::new("openssl")
             .args(["s_client", "-connect", &connect, "-tls1_2", "-cipher", name, "-keylogfile", &log, "-quiet"])
             .args(options)
@@ -137,9 +137,9 @@ fn session(name: &str, options: &[&str], key: &str, suite: Suite) -> io::Result<
 }
 
 /// A child process that is killed on drop.
-struct Running(Child);
+struct OpensslServer(Child);
 
-impl Drop for Running {
+impl Drop for OpensslServer {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -98,15 +98,15 @@ impl ContextRequest {
                 answer = add(&flow, &mut contexts);
             }
         });
-        self.settle(answer)
+        self.complete(answer)
     }
 
     /// Handles the absence of a device.
     pub(crate) fn note_no_device(&mut self) {
-        self.settle(Err(Refused::Unsupported));
+        self.complete(Err(Refused::Unsupported));
     }
 
-    fn settle(&mut self, answer: Result<Handle, Refused>) -> Option<Handle> {
+    fn complete(&mut self, answer: Result<Handle, Refused>) -> Option<Handle> {
         let again = self.again.was_refused();
         let mut counters = lock(&self.counters);
         counters.offload_retried += u64::from(again);

@@ -111,7 +111,7 @@ impl PduSender {
     /// encrypt or the device cannot do it.
     fn mark(&mut self, stream: &mut dyn SegmentStream, context: Handle, pdu: &WirePdu) -> Option<MarkedData> {
         let DataEncryption { volume, first, .. } = pdu.sealing()?;
-        let key = self.keys.of(volume)?;
+        let key = self.keys.name_key(volume)?;
         let number = self.volumes.number(volume)?;
         let marked = MarkedData::new(number, *first)?;
         // The key is sent to the device before the first PDU that needs it, on the same ring.
@@ -220,7 +220,7 @@ impl Sealer for PduSealer {
         if header.has_data_digest() {
             let end = length.checked_sub(DIGEST_LEN).filter(|end| start < *end).ok_or(malformed)?;
             let (data, digest) = pdu.split_at_mut(end);
-            digest.copy_from_slice(&Digest::of(&data[start..]).wire());
+            digest.copy_from_slice(&Digest::compute(&data[start..]).wire());
         }
         Ok(pdu.freeze())
     }
@@ -268,7 +268,7 @@ mod tests {
     fn sealer_and_cpu_encrypt_alike() {
         let key: Vec<u8> = (0..64).collect();
         let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
-        let mut sealer = PduSealer { volumes: VolumesByNumber::of(vec![volume.clone()]) };
+        let mut sealer = PduSealer { volumes: VolumesByNumber::from_volumes(vec![volume.clone()]) };
         for (data_digest, offset) in [(true, 0), (false, 528)] {
             let framing = PduFraming { data_digest, ..PduFraming::default() };
             let header = DataHeader { command: 7, tag: 1, offset, length: 1024, last: true, success: false };

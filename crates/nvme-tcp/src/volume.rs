@@ -161,7 +161,7 @@ type NamedKeyMap = BTreeMap<usize, (KnownVolume, XtsStage)>;
 
 impl NamedKeys {
     /// Returns the location of a volume's key on the device, and records that it will be named.
-    pub(crate) fn of(&self, volume: &KeyedVolume) -> Option<XtsStage> {
+    pub(crate) fn name_key(&self, volume: &KeyedVolume) -> Option<XtsStage> {
         let key = volume.device_key()?;
         let mut named = lock(&self.0);
         let place = Arc::as_ptr(&volume.0).addr();
@@ -207,7 +207,7 @@ mod tests {
             let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
             let on_device = XtsStage { key: Handle { index: index.into(), generation: 0 }, tenant: 7, volume: 1 };
             volume.set_device_key(Some(on_device));
-            assert_eq!(keys.of(&volume), Some(on_device));
+            assert_eq!(keys.name_key(&volume), Some(on_device));
             volume
         };
         let (dropped, lost, reset) = (new(1), new(2), new(3));

@@ -55,7 +55,7 @@ impl NumberedVolumes {
         let new = NumberedVolume { volume: volume.known(), told: None, queued_to: 0, is_needed: false };
         match self.carried.get_mut(place) {
             Some(over) => *over = new,
-            None if place < MOST => self.carried.push(new),
+            None if place < MAX_VOLUMES => self.carried.push(new),
             None => return None,
         }
         volume.watch(&self.erased);
@@ -129,12 +129,12 @@ impl NumberedVolume {
 }
 
 /// Maximum number of volumes of one stream on a device.
-const MOST: usize = 255;
+const MAX_VOLUMES: usize = 255;
 
 #[cfg(test)]
 impl VolumesByNumber {
     /// Creates a table with numbers from 1.
-    pub(crate) fn of(volumes: Vec<KeyedVolume>) -> VolumesByNumber {
+    pub(crate) fn from_volumes(volumes: Vec<KeyedVolume>) -> VolumesByNumber {
         VolumesByNumber(Arc::new(Mutex::new(volumes.into_iter().map(Some).collect())))
     }
 }

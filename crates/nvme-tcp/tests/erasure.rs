@@ -7,7 +7,7 @@ mod bed;
 #[path = "../../nic-sim/tests/lookaside/memory_search.rs"]
 mod memory_search;
 
-use bed::{Bed, Layers, Volume};
+use bed::{Layers, NvmeNetwork, TestVolume};
 use bytes::Bytes;
 use core::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -22,7 +22,7 @@ const BLOCKS: u32 = 64;
 
 fn copies_of(number: u64) -> usize {
     scrub_stack();
-    copies(|at| Volume::key_byte(number, at))
+    copies(|at| TestVolume::key_byte(number, at))
 }
 
 /// Written plaintext, which must not appear on the wire.
@@ -30,9 +30,9 @@ const PATTERN: [u8; 16] = *b"never on a wire!";
 
 /// All bytes that crossed the wire.
 #[derive(Clone, Default)]
-struct Wire(Arc<Mutex<Vec<u8>>>);
+struct WireLog(Arc<Mutex<Vec<u8>>>);
 
-impl io::Write for Wire {
+impl io::Write for WireLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -44,12 +44,12 @@ impl io::Write for Wire {
 
 /// Numbers of commands by result.
 #[derive(Debug, Default)]
-struct Ends {
+struct CommandCounts {
     done: usize,
     erased: usize,
 }
 
-impl Ends {
+impl CommandCounts {
     fn note(&mut self, end: Result<(), CommandError>) {
         match end {
             Ok(()) => self.done += 1,
@@ -62,15 +62,15 @@ impl Ends {
 /// Reads and writes a volume that is erased meanwhile. All running commands end, only ciphertext is sent, and no copy
 /// of the key remains.
 fn erased_under_way(number: u64, layers: Layers, offload: Offload, writes: bool) {
-    let wire = Wire::default();
+    let wire = WireLog::default();
     let capture = Capture::new(wire.clone()).unwrap();
     let transport = TransportConfig::default();
-    let mut bed = Bed::captured_over(number, transport, layers, &capture);
+    let mut bed = NvmeNetwork::captured_over(number, transport, layers, &capture);
     let mut config = bed.host_config();
     (config.offload, config.queues, config.data_digest) = (offload, 2, true);
     let host = bed.connect(config);
     // The second volume shows that an erasure affects no other volume.
-    let (volume, other) = (Volume::new(number, 512), Volume::new(number + 1, 512));
+    let (volume, other) = (TestVolume::new(number, 512), TestVolume::new(number + 1, 512));
     [&volume, &other].into_iter().for_each(|volume| bed.import(volume));
     let (forget, timers) = (bed.forgetter(), bed.runtime());
     let (keyed, also) = (volume.keyed.clone(), other.keyed.clone());
@@ -102,7 +102,7 @@ fn erased_under_way(number: u64, layers: Layers, offload: Offload, writes: bool)
                 }
             })
             .collect();
-        let mut ends = Ends::default();
+        let mut ends = CommandCounts::default();
         while ends.done < 5 {
             ends.note(under_way.next().await.expect("more are under way"));
         }
@@ -148,11 +148,11 @@ fn erased_under_way(number: u64, layers: Layers, offload: Offload, writes: bool)
 
 /// Drops a volume and its disk while the host continues. No copy of the key may remain.
 fn dropped(number: u64, layers: Layers, offload: Offload) {
-    let mut bed = Bed::new(number, TransportConfig::default(), layers, 0.0);
+    let mut bed = NvmeNetwork::new(number, TransportConfig::default(), layers, 0.0);
     let mut config = bed.host_config();
     (config.offload, config.data_digest) = (offload, true);
     let host = bed.connect(config);
-    let volume = Volume::new(number, 512);
+    let volume = TestVolume::new(number, 512);
     bed.import(&volume);
     let (forget, timers) = (bed.forgetter(), bed.runtime());
     bed.run(async move {

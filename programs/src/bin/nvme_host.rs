@@ -288,13 +288,13 @@ async fn run(options: &Options, network: &Network) -> Result<(), Box<dyn Error>>
 /// Who this host is: nobody else, unless a seed is to repeat the run.
 fn identity(options: &Options) -> io::Result<HostIdentity> {
     if let Some(id) = options.hostid {
-        return Ok(HostIdentity::of_uuid(id));
+        return Ok(HostIdentity::from_uuid(id));
     }
     let source = match options.wire.seed {
         Some(seed) => RandomSource::from(Seed(seed)),
         None => RandomSource::from_system()?,
     };
-    Ok(HostIdentity::drawn_from(&mut source.stream("nvme host")))
+    Ok(HostIdentity::random(&mut source.stream("nvme host")))
 }
 
 /// 32 hexadecimal digits, with or without dashes.

@@ -243,14 +243,15 @@ fn area_is_occupied_at_once_and_freed_after_use() {
 }
 
 #[derive(Clone, Debug)]
-enum Act {
+enum FabricAction {
     Offer { chain: usize, flow: u64, bytes: u32 },
     Set { service: usize, instances: u32 },
 }
 
-fn act() -> impl Strategy<Value = (u32, Act)> {
-    let offer = (0usize..3, 0u64..4, 0u32..2000).prop_map(|(chain, flow, bytes)| Act::Offer { chain, flow, bytes });
-    let set = (0usize..4, 0u32..6).prop_map(|(service, instances)| Act::Set { service, instances });
+fn act() -> impl Strategy<Value = (u32, FabricAction)> {
+    let offer =
+        (0usize..3, 0u64..4, 0u32..2000).prop_map(|(chain, flow, bytes)| FabricAction::Offer { chain, flow, bytes });
+    let set = (0usize..4, 0u32..6).prop_map(|(service, instances)| FabricAction::Set { service, instances });
     (0u32..60_000, prop_oneof![6 => offer, 1 => set])
 }
 
@@ -274,13 +275,13 @@ proptest! {
         for (name, (pause, act)) in (0..).zip(&acts) {
             now += f64::from(*pause);
             match act {
-                Act::Offer { chain, flow, bytes } => {
+                FabricAction::Offer { chain, flow, bytes } => {
                     let packet = Packet { chain: chains[*chain], flow: *flow, bytes: *bytes, name };
                     if fabric.offer(now, packet).is_ok() {
                         names.entry((packet.chain, *flow)).or_default().push(name);
                     }
                 }
-                Act::Set { service, instances } => {
+                FabricAction::Set { service, instances } => {
                     let _ = fabric.set_instances(now, services[*service], *instances);
                     prop_assert!(fabric.area() <= 12.0 + 1e-6);
                 }

@@ -15,12 +15,12 @@ use std::collections::VecDeque;
 
 /// A NIC that sends frames at given times, and stores received frames.
 #[derive(Debug, Default)]
-struct Nic {
+struct InlineNic {
     to_send: VecDeque<(Instant, Frame)>,
     taken: Vec<Frame>,
 }
 
-impl Port for Nic {
+impl Port for InlineNic {
     fn receive_frame(&mut self, _: Instant, frame: Frame) {
         self.taken.push(frame);
     }
@@ -73,7 +73,7 @@ fn config(area: f64, queue: usize) -> ServicePortConfig {
 }
 
 /// Runs a port to its end, like the task of a wire. Returns the sent frames with their times, and the number of rounds.
-fn run(port: &mut ServicePort<Nic>, mut arriving: VecDeque<(Instant, Frame)>) -> (Vec<(Instant, Frame)>, usize) {
+fn run(port: &mut ServicePort<InlineNic>, mut arriving: VecDeque<(Instant, Frame)>) -> (Vec<(Instant, Frame)>, usize) {
     let (mut left, mut now, mut turns) = (Vec::new(), Instant::ZERO, 0);
     loop {
         while arriving.front().is_some_and(|(at, _)| *at <= now)
@@ -112,7 +112,7 @@ proptest! {
     ) {
         let controller: Box<dyn Controller + Send> =
             if fixed { Box::new(Fixed) } else { Box::new(Predictive::new(Goal::new(20_000.0, area))) };
-        let nic = Nic { to_send: timed(&sent), taken: Vec::new() };
+        let nic = InlineNic { to_send: timed(&sent), taken: Vec::new() };
         let mut port = ServicePort::new(nic, config(area, queue), controller, look).unwrap();
         let (left, _) = run(&mut port, timed(&received));
         // The run has ended, so no frame may be left inside.
@@ -142,7 +142,7 @@ proptest! {
 #[test]
 fn sent_frames_wait_and_received_frames_are_dropped() {
     let burst: Vec<_> = (0..40).map(|_| (0, 2, 1464)).collect();
-    let nic = Nic { to_send: timed(&burst), taken: Vec::new() };
+    let nic = InlineNic { to_send: timed(&burst), taken: Vec::new() };
     // A queue of one place is full most of the time.
     let mut port = ServicePort::new(nic, config(64.0, 1), Box::new(Fixed), look).unwrap();
     let (left, _) = run(&mut port, timed(&burst));
@@ -156,7 +156,7 @@ fn sent_frames_wait_and_received_frames_are_dropped() {
 #[test]
 fn blocked_wire_holds_back_the_nic() {
     let burst: Vec<_> = (0..1000).map(|_| (0, 2, 64)).collect();
-    let nic = Nic { to_send: timed(&burst), taken: Vec::new() };
+    let nic = InlineNic { to_send: timed(&burst), taken: Vec::new() };
     let mut port = ServicePort::new(nic, config(64.0, 16), Box::new(Fixed), look).unwrap();
     // The wire takes one frame, and then none for a long time.
     let mut now = Instant::ZERO;
@@ -175,7 +175,7 @@ fn blocked_wire_holds_back_the_nic() {
 
 #[test]
 fn single_frame_takes_the_time_of_its_chain() {
-    let nic = Nic { to_send: timed(&[(0, 2, 1464), (100_000, 2, 1464)]), taken: Vec::new() };
+    let nic = InlineNic { to_send: timed(&[(0, 2, 1464), (100_000, 2, 1464)]), taken: Vec::new() };
     let mut port = ServicePort::new(nic, config(64.0, 16), Box::new(Fixed), look).unwrap();
     let (left, _) = run(&mut port, VecDeque::new());
     // The second frame, because the first one also expands the key.
@@ -195,7 +195,7 @@ fn single_frame_takes_the_time_of_its_chain() {
 fn dropped_frames_count_as_demand() {
     let load: Vec<_> = (0..20_000).map(|_| (1000, 2, 1464)).collect();
     let grown = |controller: Box<dyn Controller + Send>| {
-        let mut port = ServicePort::new(Nic::default(), config(64.0, 8), controller, look).unwrap();
+        let mut port = ServicePort::new(InlineNic::default(), config(64.0, 8), controller, look).unwrap();
         run(&mut port, timed(&load));
         (port.fabric().instances(Service::Aes128), port.counters().services_rx_drop_full)
     };
@@ -207,6 +207,6 @@ fn dropped_frames_count_as_demand() {
 
 #[test]
 fn device_without_room_for_the_chains_is_refused() {
-    let refused = ServicePort::new(Nic::default(), config(1.0, 8), Box::new(Fixed), look).unwrap_err();
+    let refused = ServicePort::new(InlineNic::default(), config(1.0, 8), Box::new(Fixed), look).unwrap_err();
     assert!(refused.to_string().contains("units of area"), "{refused}");
 }

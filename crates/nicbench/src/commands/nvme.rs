@@ -188,7 +188,7 @@ fn run(options: &NvmeLoopback, mode: Mode, observers: &Observers) -> Result<Run,
         server = server.with_digests_by_device();
     }
     let _runs_on = there.spawn("target", serve(there.clone(), listener, server, mode, seed));
-    let mut config = HostConfig::new(NQN, HostIdentity::drawn_from(&mut seed.stream("nvme host")));
+    let mut config = HostConfig::new(NQN, HostIdentity::random(&mut seed.stream("nvme host")));
     config.queues = options.queues;
     config.depth = options.depth;
     config.data_digest = true;

@@ -118,7 +118,7 @@ impl Disk {
         match self.blocks_of(buffer.len()) {
             Ok(blocks) => {
                 let command = commands::range(IoOpcode::Read, self.id(), first, blocks);
-                ReadFuture(self.submit(command, CommandData::Read(buffer.of_volume(self.volume.clone()))))
+                ReadFuture(self.submit(command, CommandData::Read(buffer.for_volume(self.volume.clone()))))
             }
             Err(error) => ReadFuture(PendingCommand::refused(error, CommandData::Read(buffer))),
         }

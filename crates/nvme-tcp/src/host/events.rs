@@ -68,7 +68,7 @@ pub(super) enum EventState {
 }
 
 /// Returns the supported notices that the host enables.
-pub(super) fn of_interest(controller: &ControllerData) -> Notices {
+pub(super) fn requested_notices(controller: &ControllerData) -> Notices {
     controller.notices.and(Notices(Notices::NAMESPACES.0 | Notices::DISCOVERY.0))
 }
 

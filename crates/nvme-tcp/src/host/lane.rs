@@ -202,7 +202,7 @@ impl PendingCommand {
     /// Creates the future of a command that was refused and not sent.
     pub(super) fn refused(error: CommandError, payload: CommandData) -> PendingCommand {
         let ticket = Arc::new(CommandTicket::new(CommandScope::NOTHING, None));
-        OwnedTicket(ticket.clone()).settle(Err(error), payload);
+        OwnedTicket(ticket.clone()).complete(Err(error), payload);
         PendingCommand { ticket, lane: None }
     }
 
@@ -243,8 +243,8 @@ impl LaneEntry {
     }
 
     /// Completes the command with `error`.
-    pub(super) fn settle(self, error: CommandError) {
-        self.ticket.settle(Err(error), self.submission.payload);
+    pub(super) fn complete(self, error: CommandError) {
+        self.ticket.complete(Err(error), self.submission.payload);
     }
 
     /// Returns whether the command has to wait until its namespace was inspected again.
@@ -277,7 +277,7 @@ impl CommandLane {
         let mut state = lock(&self.state);
         if let Some(error) = state.ended.clone() {
             drop(state);
-            entry.settle(CommandError::Lost(error));
+            entry.complete(CommandError::Lost(error));
         } else {
             state.pending.push_back(entry);
             wake(state.waker.take(), state);
@@ -285,7 +285,7 @@ impl CommandLane {
     }
 
     /// Gives the task an instruction. It replaces an earlier one, except that `End` stays.
-    pub(super) fn tell(&self, news: LaneInstruction) {
+    pub(super) fn instruct(&self, news: LaneInstruction) {
         let mut state = lock(&self.state);
         if !matches!(state.news, Some(LaneInstruction::End)) {
             state.news = Some(news);
@@ -294,12 +294,12 @@ impl CommandLane {
     }
 
     /// Takes the current instruction.
-    pub(super) fn take_news(&self, cx: &Context<'_>) -> Option<LaneInstruction> {
-        self.take_mail(cx, 0, Instant::ZERO).news
+    pub(super) fn take_instruction(&self, cx: &Context<'_>) -> Option<LaneInstruction> {
+        self.take_work(cx, 0, Instant::ZERO).news
     }
 
     /// Takes the work due at `now`: an instruction, at most `room` commands, and cancellations.
-    pub(super) fn take_mail(&self, cx: &Context<'_>, room: usize, now: Instant) -> LaneWork {
+    pub(super) fn take_work(&self, cx: &Context<'_>, room: usize, now: Instant) -> LaneWork {
         let mut state = lock(&self.state);
         let rested = state.wake_rested(now);
         match &mut state.waker {
@@ -355,12 +355,12 @@ impl CommandLane {
             }
         }
         wake(state.waker.take(), state);
-        over.into_iter().for_each(|(entry, error)| entry.settle(error));
+        over.into_iter().for_each(|(entry, error)| entry.complete(error));
     }
 
     /// Moves all commands and cancellations to `other`. Returns the instruction.
     pub(super) fn hand_over(&self, cx: &Context<'_>, other: &CommandLane) -> Option<LaneInstruction> {
-        let LaneWork { news, entries, cancelled, .. } = self.take_mail(cx, usize::MAX, Instant::ZERO);
+        let LaneWork { news, entries, cancelled, .. } = self.take_work(cx, usize::MAX, Instant::ZERO);
         if !entries.is_empty() {
             other.put_back(entries);
         }
@@ -381,7 +381,7 @@ impl CommandLane {
             wake(state.waker.take(), state);
             entries
         };
-        entries.into_iter().for_each(|entry| entry.settle(CommandError::Lost(error.clone())));
+        entries.into_iter().for_each(|entry| entry.complete(CommandError::Lost(error.clone())));
     }
 
     fn cancel(&self, ticket: &Arc<CommandTicket>) {
@@ -399,12 +399,12 @@ impl CommandLane {
     /// task. Any other sent command runs to its end, and overlapping commands wait for it.
     fn withdraw(&self, ticket: &Arc<CommandTicket>) {
         if let Some(entry) = self.given_up.withdraw(ticket) {
-            return entry.settle(CommandError::Cancelled);
+            return entry.complete(CommandError::Cancelled);
         }
         let mut state = lock(&self.state);
         if let Some(entry) = state.take_unsent(ticket) {
             drop(state);
-            entry.settle(CommandError::Cancelled);
+            entry.complete(CommandError::Cancelled);
         } else if ticket.scope.changes() {
             drop(state);
             ticket.list(&self.given_up);
@@ -468,7 +468,11 @@ impl CommandTicket {
     }
 
     /// Completes the future. Returns the list of abandoned commands that contains the ticket.
-    fn settle(&self, result: Result<Completion, CommandError>, payload: CommandData) -> Option<Arc<AbandonedCommands>> {
+    fn complete(
+        &self,
+        result: Result<Completion, CommandError>,
+        payload: CommandData,
+    ) -> Option<Arc<AbandonedCommands>> {
         let (waker, listed) = {
             let mut state = lock(&self.state);
             if state.settled {
@@ -512,8 +516,8 @@ impl OwnedTicket {
     }
 
     /// Completes the command, which cannot be executed any more. Held commands that waited for it are queued.
-    pub(super) fn settle(self, result: Result<Completion, CommandError>, payload: CommandData) {
-        if let Some(given_up) = self.0.settle(result, payload) {
+    pub(super) fn complete(self, result: Result<Completion, CommandError>, payload: CommandData) {
+        if let Some(given_up) = self.0.complete(result, payload) {
             given_up.remove(&self.0);
         }
     }
@@ -522,7 +526,7 @@ impl OwnedTicket {
 impl Drop for OwnedTicket {
     fn drop(&mut self) {
         // The loss of a task ends the host, so commands held for this one must not be sent.
-        let _ = self.0.settle(Err(CommandError::Lost(HostError::TaskLost)), CommandData::None);
+        let _ = self.0.complete(Err(CommandError::Lost(HostError::TaskLost)), CommandData::None);
     }
 }
 

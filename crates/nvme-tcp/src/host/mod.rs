@@ -71,7 +71,7 @@ use std::sync::{Arc, Mutex};
 /// use nvme_tcp::host::{HostConfig, HostIdentity};
 /// use offload_base::Seed;
 ///
-/// let identity = HostIdentity::drawn_from(&mut Seed(7).stream("host"));
+/// let identity = HostIdentity::random(&mut Seed(7).stream("host"));
 /// let mut config = HostConfig::new("nqn.2026-01.example:disk", identity);
 /// config.queues = 4;
 /// config.data_digest = true;
@@ -135,7 +135,7 @@ pub struct HostConfig {
 /// ```
 /// use nvme_tcp::host::{HostConfig, HostIdentity, Offload};
 ///
-/// let mut config = HostConfig::new("nqn.2026-01.example:disk", HostIdentity::of_uuid([7; 16]));
+/// let mut config = HostConfig::new("nqn.2026-01.example:disk", HostIdentity::from_uuid([7; 16]));
 /// config.offload = Offload::PlaceAndCheck;
 /// assert_ne!(config.offload, Offload::default());
 /// ```
@@ -270,7 +270,7 @@ struct Association {
 }
 
 impl Offload {
-    fn asks_a_device(self) -> bool {
+    fn uses_device(self) -> bool {
         matches!(self, Offload::Place | Offload::PlaceAndCheck)
     }
 
@@ -509,7 +509,7 @@ impl Host {
 
     /// Shuts the controller down and ends the connection. Running commands fail.
     pub async fn close(&self) {
-        self.handle.shared.lanes[0].tell(lane::LaneInstruction::End);
+        self.handle.shared.lanes[0].instruct(lane::LaneInstruction::End);
         poll_fn(|cx| {
             let mut central = lock(&self.handle.shared.central);
             if central.ended.is_some() {
@@ -541,7 +541,7 @@ impl Host {
     }
 
     fn submit_admin(&self, command: Command, payload: CommandData) -> PendingCommand {
-        let ticket = CommandTicket::new(CommandScope::of_admin(&command), None);
+        let ticket = CommandTicket::new(CommandScope::for_admin(&command), None);
         self.handle.shared.lanes[0].submit(Submission { command, payload }, ticket)
     }
 
@@ -551,7 +551,7 @@ impl Host {
         payload: CommandData,
         known: Option<Arc<InspectedNamespace>>,
     ) -> PendingCommand {
-        let ticket = CommandTicket::new(CommandScope::of_io(&command, &payload), known);
+        let ticket = CommandTicket::new(CommandScope::for_io(&command, &payload), known);
         self.handle.shared.lanes[self.next_lane()].submit(Submission { command, payload }, ticket)
     }
 
@@ -590,7 +590,7 @@ impl HostState {
 
 impl Drop for HostHandle {
     fn drop(&mut self) {
-        self.shared.lanes[0].tell(lane::LaneInstruction::End);
+        self.shared.lanes[0].instruct(lane::LaneInstruction::End);
     }
 }
 

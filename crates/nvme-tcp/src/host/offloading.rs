@@ -37,7 +37,7 @@ pub(super) struct ReceiveOffload {
 impl ReceiveOffload {
     pub(super) fn want(&mut self, offload: Offload, counters: &SharedCounters) {
         (self.wanted, self.asking) = (offload, ContextRequest::new(counters));
-        if offload.asks_a_device() {
+        if offload.uses_device() {
             self.asking.begin();
         }
     }
@@ -112,7 +112,8 @@ impl ReceiveOffload {
             with_device(stream, |device| match order {
                 DeviceOrder::Place { command, buffer, volume } => {
                     // Without the device's digest check, software needs the ciphertext, so the device must not decrypt.
-                    let key = volume.filter(|_| settles).and_then(|(volume, unit)| Some((keys.of(&volume)?, unit)));
+                    let key =
+                        volume.filter(|_| settles).and_then(|(volume, unit)| Some((keys.name_key(&volume)?, unit)));
                     match key {
                         Some((key, unit)) => {
                             let stages = vec![StageSpec::new(XTS_STAGE, key)];

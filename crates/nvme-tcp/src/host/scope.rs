@@ -48,7 +48,7 @@ impl CommandScope {
     pub(super) const NOTHING: CommandScope = CommandScope { effect: Effect::None, reach: Reach::Nothing };
 
     /// Returns the scope of an I/O command.
-    pub(super) fn of_io(command: &Command, payload: &CommandData) -> CommandScope {
+    pub(super) fn for_io(command: &Command, payload: &CommandData) -> CommandScope {
         let namespace = command.namespace();
         let first = command.u64(10);
         // NLB is a 0's based number.
@@ -74,7 +74,7 @@ impl CommandScope {
     }
 
     /// Returns the scope of an admin command.
-    pub(super) fn of_admin(command: &Command) -> CommandScope {
+    pub(super) fn for_admin(command: &Command) -> CommandScope {
         let (effect, reach) = match AdminOpcode::from_u8(command.opcode()) {
             Some(AdminOpcode::GetLogPage | AdminOpcode::Identify | AdminOpcode::GetFeatures) => {
                 (Effect::None, Reach::Settings)
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn only_known_idempotent_commands_are_repeatable() {
         let io =
-            |opcode: u8| CommandScope::of_io(&Command::new(opcode, 0).with_namespace(1), &CommandData::None).effect;
+            |opcode: u8| CommandScope::for_io(&Command::new(opcode, 0).with_namespace(1), &CommandData::None).effect;
         for opcode in 0..=u8::MAX {
             let expected = match opcode {
                 0x00 | 0x02 | 0x05 | 0x0c | 0x0e => Effect::None,
@@ -169,34 +169,34 @@ mod tests {
                 // Namespace Management, Format, Firmware, Abort, Property Set ..
                 _ => Effect::Once,
             };
-            assert_eq!(CommandScope::of_admin(&Command::new(opcode, 0)).effect, expected, "admin opcode {opcode:#x}");
+            assert_eq!(CommandScope::for_admin(&Command::new(opcode, 0)).effect, expected, "admin opcode {opcode:#x}");
         }
-        assert_eq!(CommandScope::of_admin(&commands::property_get(property::CSTS, false)).effect, Effect::None);
+        assert_eq!(CommandScope::for_admin(&commands::property_get(property::CSTS, false)).effect, Effect::None);
         let fused = Command::new(IoOpcode::Write as u8, 0).with_u32(0, 0x01 | 0b10 << 8);
-        assert_eq!(CommandScope::of_io(&fused, &CommandData::None).effect, Effect::Once);
+        assert_eq!(CommandScope::for_io(&fused, &CommandData::None).effect, Effect::Once);
     }
 
     #[test]
     fn commands_reach_the_blocks_they_name() {
         let write = commands::range(IoOpcode::Write, 3, 100, 8);
-        assert_eq!(CommandScope::of_io(&write, &CommandData::None).reach, blocks(3, 100, 108));
+        assert_eq!(CommandScope::for_io(&write, &CommandData::None).reach, blocks(3, 100, 108));
         let last = commands::range(IoOpcode::Write, 3, u64::MAX, 65_536);
-        assert_eq!(CommandScope::of_io(&last, &CommandData::None).reach, blocks(3, u64::MAX, u64::MAX));
+        assert_eq!(CommandScope::for_io(&last, &CommandData::None).reach, blocks(3, u64::MAX, u64::MAX));
         let (deallocate, ranges) = commands::deallocate(3, &[(50, 2), (7, 3), (20, 1)]);
         for cut in [0, 5, 16, 40] {
             let pieces = [Bytes::copy_from_slice(&ranges[..cut]), Bytes::copy_from_slice(&ranges[cut..])];
             let payload = CommandData::Write(pieces.into_iter().collect());
-            assert_eq!(CommandScope::of_io(&deallocate, &payload).reach, blocks(3, 7, 52));
+            assert_eq!(CommandScope::for_io(&deallocate, &payload).reach, blocks(3, 7, 52));
         }
         let short = CommandData::Write([Bytes::copy_from_slice(&ranges[1..])].into_iter().collect());
         assert_eq!(
-            CommandScope::of_io(&deallocate, &short).reach,
+            CommandScope::for_io(&deallocate, &short).reach,
             blocks(3, 0, u64::MAX),
             "incomplete ranges may name any block"
         );
         for opcode in [0x19, 0x80] {
             let unknown = Command::new(opcode, 0).with_namespace(3);
-            assert_eq!(CommandScope::of_io(&unknown, &CommandData::None).reach, Reach::Everything);
+            assert_eq!(CommandScope::for_io(&unknown, &CommandData::None).reach, Reach::Everything);
         }
     }
 

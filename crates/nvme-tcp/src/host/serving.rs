@@ -96,7 +96,7 @@ pub(super) async fn serve(
         // A host that is closed sends nothing again.
         let refusal = if matches!(ended, ServiceEnd::Wanted) { None } else { shared.no_replay(&entry, &error) };
         match refusal {
-            Some(refusal) => entry.settle(refusal),
+            Some(refusal) => entry.complete(refusal),
             None => unfinished.push(entry),
         }
     }
@@ -154,7 +154,7 @@ struct KeepAliveTimer {
 impl QueueService<'_> {
     fn poll(&mut self, link: &mut QueueLink, cx: &mut Context<'_>) -> Poll<ServiceEnd> {
         for _ in 0..ROUNDS {
-            match self.round(link, cx) {
+            match self.poll_once(link, cx) {
                 Ok(true) => {}
                 Ok(false) => return Poll::Pending,
                 Err(ended) => return Poll::Ready(ended),
@@ -166,9 +166,9 @@ impl QueueService<'_> {
     }
 
     /// Performs one round of work. Returns false if there was nothing to do.
-    fn round(&mut self, link: &mut QueueLink, cx: &mut Context<'_>) -> Result<bool, ServiceEnd> {
+    fn poll_once(&mut self, link: &mut QueueLink, cx: &mut Context<'_>) -> Result<bool, ServiceEnd> {
         let now = self.shared.timers.now();
-        let LaneWork { news, entries, cancelled, rested } = self.lane.take_mail(cx, self.room(link), now);
+        let LaneWork { news, entries, cancelled, rested } = self.lane.take_work(cx, self.room(link), now);
         let had_entries = !entries.is_empty();
         self.submit(link, now, entries);
         self.abandon(link, cancelled);
@@ -176,7 +176,7 @@ impl QueueService<'_> {
         self.stay_alive(link, now)?;
         let due = time::earliest(self.look_around(link, now), rested);
         let worked = link.poll(cx, due);
-        let has_finished = self.settle_finished(link);
+        let has_finished = self.complete_finished(link);
         Ok(had_entries | has_finished | worked.map_err(ServiceEnd::Failed)?)
     }
 
@@ -193,7 +193,7 @@ impl QueueService<'_> {
         let mut unsent = Vec::new();
         for entry in entries {
             if let Some(refusal) = entry.refusal() {
-                entry.settle(refusal);
+                entry.complete(refusal);
                 continue;
             }
             if entry.is_in_doubt() {
@@ -208,8 +208,8 @@ impl QueueService<'_> {
                     self.jobs.insert(id, (ticket, tries));
                 }
                 Err(SubmitError::NoRoom(submission)) => unsent.push(LaneEntry { submission, ticket, tries, was_sent }),
-                Err(SubmitError::Erased(submission)) => ticket.settle(Err(CommandError::Erased), submission.payload),
-                Err(refused) => ticket.settle(Err(NO_BLOCKS), refused.into_submission().payload),
+                Err(SubmitError::Erased(submission)) => ticket.complete(Err(CommandError::Erased), submission.payload),
+                Err(refused) => ticket.complete(Err(NO_BLOCKS), refused.into_submission().payload),
             }
         }
         if !unsent.is_empty() {
@@ -230,7 +230,7 @@ impl QueueService<'_> {
                 AbandonResult::Later | AbandonResult::Complete => continue,
             };
             if let Some((ticket, _)) = self.jobs.remove(&id) {
-                ticket.settle(Err(CommandError::Cancelled), payload);
+                ticket.complete(Err(CommandError::Cancelled), payload);
             }
         }
     }
@@ -242,7 +242,7 @@ impl QueueService<'_> {
             Some(LaneInstruction::Cut) => Err(ServiceEnd::Cut),
             Some(LaneInstruction::Open(association)) => {
                 // A new controller replaced an unread `Cut`. The instruction is put back for the next connection.
-                self.lane.tell(LaneInstruction::Open(association));
+                self.lane.instruct(LaneInstruction::Open(association));
                 Err(ServiceEnd::Cut)
             }
             None => Ok(()),
@@ -259,10 +259,10 @@ impl QueueService<'_> {
     }
 
     /// Completes all finished commands. Returns whether there were any.
-    fn settle_finished(&mut self, link: &mut QueueLink) -> bool {
+    fn complete_finished(&mut self, link: &mut QueueLink) -> bool {
         let mut any = false;
         while let Some(finished) = link.queue.poll_finished() {
-            self.settle(finished);
+            self.complete(finished);
             any = true;
         }
         any
@@ -288,13 +288,13 @@ impl QueueService<'_> {
         if link.queue.is_open() {
             let shutdown: Command = commands::property_set(crate::wire::property::CC, SHUTDOWN);
             // The host ends whatever the answer is.
-            let _ = link.execute_among("shutdown", shutdown, CommandData::None, |other| self.settle(other)).await;
+            let _ = link.execute_among("shutdown", shutdown, CommandData::None, |other| self.complete(other)).await;
         }
         // Commands that finished with the answer or with the end of the connection.
-        self.settle_finished(link);
+        self.complete_finished(link);
     }
 
-    fn settle(&mut self, finished: FinishedCommand) {
+    fn complete(&mut self, finished: FinishedCommand) {
         // Commands of the queue's own duties belong to no job, so they are sorted out first.
         let finished = match self.events.finish(finished) {
             Ok(heard) => return self.hear(heard),
@@ -319,11 +319,11 @@ impl QueueService<'_> {
         let status = completion.status;
         // An abandoned command has no caller for its result; the completion shows that it cannot be executed any more.
         if ticket.is_cancelled() {
-            ticket.settle(Err(CommandError::Cancelled), submission.payload);
+            ticket.complete(Err(CommandError::Cancelled), submission.payload);
         } else if submission.payload.is_erased() {
-            ticket.settle(Err(CommandError::Erased), submission.payload);
+            ticket.complete(Err(CommandError::Erased), submission.payload);
         } else if status.is_success() {
-            ticket.settle(Ok(completion), submission.payload);
+            ticket.complete(Ok(completion), submission.payload);
         } else if let Some(pause) = self.pause_before_retry(&ticket, status, &mut tries) {
             lock(&self.shared.central).stats.retries += 1;
             let entry = LaneEntry { submission, ticket, tries, was_sent: false };
@@ -333,7 +333,7 @@ impl QueueService<'_> {
                 self.lane.rest(Some(self.shared.timers.now() + pause), entry);
             }
         } else {
-            ticket.settle(Err(CommandError::Status(status)), submission.payload);
+            ticket.complete(Err(CommandError::Status(status)), submission.payload);
         }
     }
 

@@ -148,7 +148,7 @@ impl HostShared {
         let in_doubt = central.doubt();
         self.note_if_live(&mut central);
         for lane in self.lanes.iter().skip(1) {
-            lane.tell(LaneInstruction::Open(association.clone()));
+            lane.instruct(LaneInstruction::Open(association.clone()));
         }
         in_doubt
     }
@@ -196,7 +196,7 @@ impl HostShared {
         central.lost = generation;
         central.lost_since.get_or_insert(now);
         (central.last_error, central.is_final) = (Some(error.clone()), is_final);
-        self.lanes.iter().for_each(|lane| lane.tell(LaneInstruction::Cut));
+        self.lanes.iter().for_each(|lane| lane.instruct(LaneInstruction::Cut));
     }
 
     pub(super) fn loss(&self) -> ControllerLoss {
@@ -223,7 +223,7 @@ impl HostShared {
         };
         let held = self.given_up.end();
         self.lanes.iter().for_each(|lane| lane.end(&error));
-        held.into_iter().for_each(|entry| entry.settle(CommandError::Lost(error.clone())));
+        held.into_iter().for_each(|entry| entry.complete(CommandError::Lost(error.clone())));
         lock(&self.central).wake();
     }
 
@@ -231,7 +231,7 @@ impl HostShared {
     async fn back_off(&self, delay: Duration) -> bool {
         let mut alarm = self.timers.alarm();
         let until = self.timers.now() + delay;
-        poll_fn(|cx| match self.lanes[0].take_news(cx) {
+        poll_fn(|cx| match self.lanes[0].take_instruction(cx) {
             Some(LaneInstruction::End) => Poll::Ready(true),
             _ => alarm.poll(cx, Some(until)).map(|()| false),
         })
@@ -241,7 +241,7 @@ impl HostShared {
     /// Runs `opening` unless the host is closed.
     async fn unless_closed<T>(&self, opening: impl Future<Output = Result<T, HostError>>) -> Result<T, HostError> {
         let mut opening = core::pin::pin!(opening);
-        poll_fn(|cx| match self.lanes[0].take_news(cx) {
+        poll_fn(|cx| match self.lanes[0].take_instruction(cx) {
             Some(LaneInstruction::End) => Poll::Ready(Err(HostError::Closed)),
             _ => opening.as_mut().poll(cx),
         })
@@ -257,7 +257,7 @@ impl HostShared {
             Some(LaneInstruction::Cut) => Poll::Ready(true),
             Some(LaneInstruction::Open(association)) => {
                 // A new controller replaced an unread `Cut`. The instruction is put back for the next call.
-                self.lanes[number].tell(LaneInstruction::Open(association));
+                self.lanes[number].instruct(LaneInstruction::Open(association));
                 Poll::Ready(true)
             }
         })
@@ -268,7 +268,7 @@ impl HostShared {
     async fn wait_for_controller(&self, number: usize) -> Option<Arc<Association>> {
         poll_fn(|cx| {
             loop {
-                match self.lanes[number].take_news(cx) {
+                match self.lanes[number].take_instruction(cx) {
                     Some(LaneInstruction::End) => return Poll::Ready(None),
                     Some(LaneInstruction::Open(association)) => return Poll::Ready(Some(association)),
                     Some(LaneInstruction::Cut) => {}
@@ -297,7 +297,7 @@ async fn open_controller(shared: &HostShared, generation: u64) -> Result<(QueueL
         return Err(HostError::Unsuitable(Unsuitable::NoRoom));
     }
     // The checks above follow NVMe over Fabrics: a host must not send capsules that the controller cannot take.
-    let wanted = events::of_interest(&data);
+    let wanted = events::requested_notices(&data);
     let events = !wanted.is_empty()
         && match link.execute("events", commands::enable_notices(wanted), CommandData::None).await {
             Ok(_) => true,

@@ -121,7 +121,7 @@ impl LossySystem {
         let synced = Arc::<SyncHook>::default();
         let file = Box::new(LossyFile { system: self.clone(), number: 0, synced: synced.clone() });
         let system: Arc<dyn FileSystem> = Arc::new(self.clone());
-        let storage = FileStorage::of(file, Path::new(PATH), false, &system)?;
+        let storage = FileStorage::from_medium(file, Path::new(PATH), false, &system)?;
         Ok((Namespace::new(1, 512, Arc::new(storage)).unwrap(), synced))
     }
 }

@@ -75,7 +75,7 @@ impl FileStorage {
         let metadata = file.metadata().map_err(OpenError::about(path))?;
         if metadata.file_type().is_block_device() {
             let (device, ranges) = (metadata.rdev(), BlockingRangeLocks::default());
-            let uuid = identity::of_device(major(device), minor(device)).map_err(OpenError::about(path))?;
+            let uuid = identity::device_uuid(major(device), minor(device)).map_err(OpenError::about(path))?;
             let file = Box::new(MediumFile { file, device_bytes: Some(capacity) });
             file.drop_cache();
             // A block device has no side file, so its marks do not outlive the process.
@@ -85,11 +85,11 @@ impl FileStorage {
         }
         let file = Box::new(MediumFile { file, device_bytes: None });
         let path = fs::canonicalize(path).map_err(OpenError::about(path))?;
-        FileStorage::of(file, &path, direct, &(Arc::new(RealSystem) as Arc<dyn FileSystem>))
+        FileStorage::from_medium(file, &path, direct, &(Arc::new(RealSystem) as Arc<dyn FileSystem>))
     }
 
     /// Creates storage for the open `file` at `path`, which is absolute and without links.
-    pub(super) fn of(
+    pub(super) fn from_medium(
         file: Box<dyn StorageMedium>,
         path: &Path,
         direct: bool,
@@ -98,9 +98,9 @@ impl FileStorage {
         // After a failed flush, the cache may hold bytes that the medium does not have.
         file.drop_cache();
         let capacity = file.end().map_err(OpenError::about(path))?;
-        let side = SideFile::of(path, system);
+        let side = SideFile::for_file(path, system);
         let unreadable = Mutex::new(side.read(capacity)?);
-        let uuid = identity::of_file(&**system, path)?;
+        let uuid = identity::file_uuid(&**system, path)?;
         let ranges = BlockingRangeLocks::default();
         let (side, room) = (Some(side), None);
         Ok(FileStorage { file, uuid, capacity, direct, ranges, side, unreadable, may_block: true, room })
@@ -113,10 +113,10 @@ impl FileStorage {
     /// # Errors
     /// If the system does not support such files, or not of this size.
     pub fn in_memory(capacity: u64) -> io::Result<FileStorage> {
-        FileStorage::of_memory(memory_file(capacity)?, capacity, Box::new(available_memory))
+        FileStorage::from_memory_file(memory_file(capacity)?, capacity, Box::new(available_memory))
     }
 
-    fn of_memory(
+    fn from_memory_file(
         file: File,
         capacity: u64,
         available: Box<dyn Fn() -> Option<u64> + Send + Sync>,
@@ -542,7 +542,7 @@ mod tests {
         let file = memory_file(1 << 40).unwrap();
         let same = file.try_clone().unwrap();
         let taken = || same.metadata().unwrap().blocks() * 512;
-        let storage = FileStorage::of_memory(file, 1 << 40, Box::new(available_memory)).unwrap();
+        let storage = FileStorage::from_memory_file(file, 1 << 40, Box::new(available_memory)).unwrap();
         storage.write(1 << 39, &[Bytes::from(vec![7; 1 << 20])]).unwrap();
         assert!(taken() >= 1 << 20);
         assert!(storage.deallocate(1 << 39, 1 << 20).unwrap());
@@ -557,7 +557,7 @@ mod tests {
         let available = Arc::new(Mutex::new(Some(MEMORY_KEPT + (1 << 20))));
         let told = available.clone();
         let available_now = Box::new(move || *told.lock().unwrap());
-        let storage = FileStorage::of_memory(memory_file(1 << 40).unwrap(), 1 << 40, available_now).unwrap();
+        let storage = FileStorage::from_memory_file(memory_file(1 << 40).unwrap(), 1 << 40, available_now).unwrap();
         let write = |offset: u64| storage.write(offset, &[Bytes::from(vec![7; 1 << 20])]);
         write(0).unwrap();
         *available.lock().unwrap() = Some(MEMORY_KEPT + (1 << 20) - 1);

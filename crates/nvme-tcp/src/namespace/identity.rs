@@ -33,7 +33,7 @@ pub fn random_uuid() -> io::Result<[u8; 16]> {
 }
 
 /// Returns the file's UUID: the one stored beside the file, or a new one, which is then stored.
-pub(super) fn of_file(system: &dyn FileSystem, path: &Path) -> Result<[u8; 16], OpenError> {
+pub(super) fn file_uuid(system: &dyn FileSystem, path: &Path) -> Result<[u8; 16], OpenError> {
     let path = system::with_suffix(path, ".identity");
     if let Some(content) = system.read(&path, MAX_BYTES).map_err(OpenError::about(&path))? {
         return parse(&content).ok_or(OpenError::Identity { path });
@@ -52,7 +52,7 @@ pub(super) fn of_file(system: &dyn FileSystem, path: &Path) -> Result<[u8; 16], 
 
 /// Returns the UUID of a block device, derived from its hardware or driver name. A device without a name gets a random
 /// UUID at each opening, so that no host confuses two devices.
-pub(super) fn of_device(major: u32, minor: u32) -> io::Result<[u8; 16]> {
+pub(super) fn device_uuid(major: u32, minor: u32) -> io::Result<[u8; 16]> {
     let folder = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     match named_device(&folder) {
         Some(name) => Ok(with_version(fnv1a(name.bytes()).to_be_bytes(), 8)),

@@ -30,7 +30,7 @@ pub(super) struct SideFile {
 
 impl SideFile {
     /// Creates the side file of the blocks at `path`, which is absolute and without links.
-    pub(super) fn of(path: &Path, system: &Arc<dyn FileSystem>) -> SideFile {
+    pub(super) fn for_file(path: &Path, system: &Arc<dyn FileSystem>) -> SideFile {
         SideFile {
             system: system.clone(),
             path: system::with_suffix(path, ".uncorrectable"),
@@ -133,7 +133,7 @@ mod tests {
     use std::fs;
 
     fn side_of(path: &Path) -> SideFile {
-        SideFile::of(path, &(Arc::new(RealSystem) as Arc<dyn FileSystem>))
+        SideFile::for_file(path, &(Arc::new(RealSystem) as Arc<dyn FileSystem>))
     }
 
     fn blocks(name: &str) -> PathBuf {

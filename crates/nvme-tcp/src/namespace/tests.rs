@@ -10,7 +10,7 @@ fn invalid_namespaces_are_refused() {
 }
 
 /// Storage that stores unreadable ranges and records the calls that make data durable.
-struct Remembering {
+struct LoggingStorage {
     bytes: MemoryStorage,
     unreadable: Mutex<Vec<Range<u64>>>,
     calls: Mutex<Vec<&'static str>>,
@@ -20,10 +20,10 @@ struct Remembering {
     is_in_doubt: AtomicBool,
 }
 
-impl Remembering {
-    fn new(capacity: u64) -> Arc<Remembering> {
+impl LoggingStorage {
+    fn new(capacity: u64) -> Arc<LoggingStorage> {
         let (unreadable, calls, is_full, is_in_doubt) = Default::default();
-        Arc::new(Remembering { bytes: MemoryStorage::new(capacity), unreadable, calls, is_full, is_in_doubt })
+        Arc::new(LoggingStorage { bytes: MemoryStorage::new(capacity), unreadable, calls, is_full, is_in_doubt })
     }
 
     fn take_calls(&self) -> Vec<&'static str> {
@@ -31,7 +31,7 @@ impl Remembering {
     }
 }
 
-impl Storage for Remembering {
+impl Storage for LoggingStorage {
     fn capacity(&self) -> u64 {
         self.bytes.capacity()
     }
@@ -78,7 +78,7 @@ impl Storage for Remembering {
 
 #[test]
 fn marks_are_durable_until_new_data_are() {
-    let storage = Remembering::new(1 << 20);
+    let storage = LoggingStorage::new(1 << 20);
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
     let data = |blocks: usize| Pieces::from_iter([Bytes::from(vec![1; blocks * 512])]);
     let kept = || -> Vec<(u64, u64)> { storage.unreadable().iter().map(|range| (range.start, range.end)).collect() };
@@ -131,7 +131,7 @@ fn marks_are_durable_until_new_data_are() {
 /// The marks of small blocks in a partial large block at the end of the storage.
 #[test]
 fn marks_behind_the_last_block_are_preserved() {
-    let storage = Remembering::new(12_800);
+    let storage = LoggingStorage::new(12_800);
     let mark = |first, blocks| Operation::WriteUncorrectable { first, blocks };
     let with_blocks = |size| Namespace::new(1, size, storage.clone()).unwrap();
     assert!(with_blocks(512).execute(&mark(23, 2)).status.is_success());
@@ -150,7 +150,7 @@ fn marks_behind_the_last_block_are_preserved() {
 /// With the maximum number of ranges, a write that splits one more range fails and changes nothing.
 #[test]
 fn write_cannot_exceed_the_limit_of_marks() {
-    let storage = Remembering::new(64 << 20);
+    let storage = LoggingStorage::new(64 << 20);
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
     assert!(namespace.execute(&Operation::WriteUncorrectable { first: 0, blocks: 65536 }).status.is_success());
     let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
@@ -170,7 +170,7 @@ fn write_cannot_exceed_the_limit_of_marks() {
 
 #[test]
 fn marks_do_not_fill_memory() {
-    let namespace = Namespace::new(1, 512, Arc::new(Counting::default())).unwrap();
+    let namespace = Namespace::new(1, 512, Arc::new(FailingStorage::default())).unwrap();
     let mark = |number: u64| Operation::WriteUncorrectable { first: number * 65536, blocks: 65536 };
     assert!((0..16).all(|number| namespace.execute(&mark(number)).status.is_success()));
     assert_eq!(namespace.execute(&mark(16)).status, Status::CAPACITY_EXCEEDED);
@@ -179,7 +179,7 @@ fn marks_do_not_fill_memory() {
 
 #[test]
 fn marks_cover_the_same_bytes_in_other_block_sizes() {
-    let storage = Remembering::new(1 << 20);
+    let storage = LoggingStorage::new(1 << 20);
     storage.keep_unreadable(&[512..1024, 8192..12288]).unwrap();
     let namespace = Namespace::new(1, 4096, storage).unwrap();
     let readable: Vec<u64> = (0..5)
@@ -217,7 +217,7 @@ fn marks_of_a_file_survive_reopening() {
 
 /// Storage that counts calls and can fail.
 #[derive(Default)]
-struct Counting {
+struct FailingStorage {
     flushes: AtomicU64,
     /// Number of next flushes that fail.
     failing: AtomicU64,
@@ -229,7 +229,7 @@ struct Counting {
     hook: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-impl Storage for Counting {
+impl Storage for FailingStorage {
     fn capacity(&self) -> u64 {
         1 << 40
     }
@@ -273,7 +273,7 @@ impl Storage for Counting {
 
 #[test]
 fn only_durable_operations_flush() {
-    let storage = Arc::new(Counting::default());
+    let storage = Arc::new(FailingStorage::default());
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
     let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
     for (durable, flushes) in [(true, 1), (false, 0)] {
@@ -294,8 +294,8 @@ fn only_durable_operations_flush() {
 /// A full medium is not a broken one.
 #[test]
 fn full_storage_is_not_a_media_error() {
-    struct Full(io::ErrorKind);
-    impl Storage for Full {
+    struct FullStorage(io::ErrorKind);
+    impl Storage for FullStorage {
         fn capacity(&self) -> u64 {
             1 << 20
         }
@@ -324,7 +324,7 @@ fn full_storage_is_not_a_media_error() {
         (io::ErrorKind::QuotaExceeded, Status::CAPACITY_EXCEEDED, 0),
         (io::ErrorKind::Other, Status::WRITE_FAULT, 3),
     ] {
-        let namespace = Namespace::new(1, 512, Arc::new(Full(kind))).unwrap();
+        let namespace = Namespace::new(1, 512, Arc::new(FullStorage(kind))).unwrap();
         for operation in [
             Operation::Write { first: 0, data: Pieces::from_iter([Bytes::from(vec![1; 512])]), durable: false },
             Operation::WriteZeroes { first: 0, blocks: 1, durable: false },
@@ -338,7 +338,7 @@ fn full_storage_is_not_a_media_error() {
 
 #[test]
 fn failed_flush_fails_later_writes() {
-    let storage = Arc::new(Counting { failing: AtomicU64::new(1), ..Counting::default() });
+    let storage = Arc::new(FailingStorage { failing: AtomicU64::new(1), ..FailingStorage::default() });
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
     let data = Pieces::from_iter([Bytes::from(vec![1; 512])]);
     for operation in [
@@ -366,7 +366,7 @@ fn part(namespace: &Namespace, operation: &Operation, done: u64) -> Option<u64> 
 
 #[test]
 fn one_flush_covers_all_earlier_writes() {
-    let storage = Arc::new(Counting::default());
+    let storage = Arc::new(FailingStorage::default());
     let namespace = Arc::new(Namespace::new(1, 512, storage.clone()).unwrap());
     let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
     let write = |first| Operation::Write { first, data: data(), durable: true };
@@ -398,7 +398,7 @@ fn one_flush_covers_all_earlier_writes() {
 
 #[test]
 fn disk_is_deallocated_in_parts() {
-    let storage = Arc::new(Counting::default());
+    let storage = Arc::new(FailingStorage::default());
     let namespace = Namespace::new(1, 4096, storage.clone()).unwrap();
     let blocks = namespace.blocks();
     let (small, rest) = (3..5, 8..blocks);
@@ -417,8 +417,8 @@ fn disk_is_deallocated_in_parts() {
 
 #[test]
 fn storage_without_deallocation_is_unchanged() {
-    struct Plain(MemoryStorage);
-    impl Storage for Plain {
+    struct DefaultStorage(MemoryStorage);
+    impl Storage for DefaultStorage {
         fn capacity(&self) -> u64 {
             self.0.capacity()
         }
@@ -438,7 +438,7 @@ fn storage_without_deallocation_is_unchanged() {
             false
         }
     }
-    let namespace = Namespace::new(1, 512, Arc::new(Plain(MemoryStorage::new(1 << 20)))).unwrap();
+    let namespace = Namespace::new(1, 512, Arc::new(DefaultStorage(MemoryStorage::new(1 << 20)))).unwrap();
     let data = Pieces::from_iter([Bytes::from(vec![7; 512])]);
     assert!(namespace.execute(&Operation::Write { first: 1, data, durable: false }).status.is_success());
     let deallocate = Operation::Deallocate { ranges: vec![0..namespace.blocks()], durable: false };
@@ -448,7 +448,7 @@ fn storage_without_deallocation_is_unchanged() {
 
 #[test]
 fn verify_reads_in_small_parts() {
-    let storage = Arc::new(Counting::default());
+    let storage = Arc::new(FailingStorage::default());
     let namespace = Namespace::new(1, 4096, storage.clone()).unwrap();
     assert!(namespace.execute(&Operation::Verify { first: 3, blocks: 65536 }).status.is_success());
     assert_eq!(storage.largest_read.load(Ordering::Relaxed), 1 << 20);
@@ -463,7 +463,7 @@ proptest! {
     fn operations_match_an_array(
         operations in prop::collection::vec((0u8..8, 0u64..120, 1u32..40, any::<u8>()), 1..60)
     ) {
-        let storage = Remembering::new(160 * 512);
+        let storage = LoggingStorage::new(160 * 512);
         // A new namespace on the same storage stands for a restart of the process.
         let mut namespace = Namespace::new(1, 512, storage.clone()).unwrap();
         let mut oracle = vec![Some(0u8); 160];

@@ -43,7 +43,7 @@ impl Threads {
         let waiting = Arc::new(Mutex::new(waiting));
         for number in 0..count.max(1) {
             let waiting = waiting.clone();
-            thread::Builder::new().name(format!("storage-{number}")).spawn(move || work_off(&waiting))?;
+            thread::Builder::new().name(format!("storage-{number}")).spawn(move || run_jobs(&waiting))?;
         }
         Ok(Threads { work })
     }
@@ -56,7 +56,7 @@ impl BlockingExecutor for Threads {
     }
 }
 
-fn work_off(waiting: &Mutex<mpsc::Receiver<BlockingJob>>) {
+fn run_jobs(waiting: &Mutex<mpsc::Receiver<BlockingJob>>) {
     loop {
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(BlockingJob(work)) = next else { return };

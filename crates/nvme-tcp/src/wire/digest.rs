@@ -21,7 +21,7 @@ pub struct Digest(u32);
 
 impl Digest {
     /// Computes the digest of `bytes`.
-    pub fn of(bytes: &[u8]) -> Digest {
+    pub fn compute(bytes: &[u8]) -> Digest {
         let mut digest = Digest::default();
         digest.update(bytes);
         digest
@@ -51,9 +51,9 @@ mod tests {
     fn published_vectors() {
         let ascending: Vec<u8> = (0..32).collect();
         let descending: Vec<u8> = (0..32).rev().collect();
-        assert_eq!(Digest::of(&[0; 32]).wire(), [0xaa, 0x36, 0x91, 0x8a]);
-        assert_eq!(Digest::of(&[0xff; 32]).wire(), [0x43, 0xab, 0xa8, 0x62]);
-        assert_eq!(Digest::of(&ascending).wire(), [0x4e, 0x79, 0xdd, 0x46]);
-        assert_eq!(Digest::of(&descending).wire(), [0x5c, 0xdb, 0x3f, 0x11]);
+        assert_eq!(Digest::compute(&[0; 32]).wire(), [0xaa, 0x36, 0x91, 0x8a]);
+        assert_eq!(Digest::compute(&[0xff; 32]).wire(), [0x43, 0xab, 0xa8, 0x62]);
+        assert_eq!(Digest::compute(&ascending).wire(), [0x4e, 0x79, 0xdd, 0x46]);
+        assert_eq!(Digest::compute(&descending).wire(), [0x5c, 0xdb, 0x3f, 0x11]);
     }
 }

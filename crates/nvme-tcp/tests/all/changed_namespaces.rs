@@ -6,7 +6,7 @@ use crate::made_by_hand;
 use core::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use made_by_hand::{Act, Faulty, WAS, is_gone, is_identify, is_io, with};
+use made_by_hand::{Action, ScriptedController, WAS, is_gone, is_identify, is_io, with};
 use nvme_tcp::host::{Buffer, Host, HostEvent};
 use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, NamespaceData, Notices, Status, commands};
 use std::sync::Arc;
@@ -40,12 +40,12 @@ fn replaced_namespace_gets_no_old_commands() {
         // Numbers of event requests, Identify commands, and writes.
         let counts = Arc::new([const { AtomicU32::new(0) }; 3]);
         let seen = counts.clone();
-        let mut faulty = Faulty::new(move |_, queue, command| {
+        let mut faulty = ScriptedController::new(move |_, queue, command| {
             if queue == 0 && command.opcode() == AdminOpcode::AsyncEventRequest as u8 {
-                return if seen[0].fetch_add(1, Relaxed) == 0 { Act::Hold } else { Act::Never };
+                return if seen[0].fetch_add(1, Relaxed) == 0 { Action::Hold } else { Action::Never };
             }
             if is_health(queue, command) {
-                return Act::AnswerHeld;
+                return Action::AnswerHeld;
             }
             if is_identify(queue, command, 0, 1) {
                 seen[1].fetch_add(1, Relaxed);
@@ -53,7 +53,7 @@ fn replaced_namespace_gets_no_old_commands() {
             if is_io(queue, command, IoOpcode::Write) {
                 seen[2].fetch_add(1, Relaxed);
             }
-            Act::Answer
+            Action::Answer
         });
         // The host enables only notices that the controller supports.
         (faulty.data.notices, faulty.changed) = (Notices::NAMESPACES, named.to_vec());
@@ -94,15 +94,15 @@ fn replaced_namespace_gets_no_old_commands() {
 fn inspection_before_another_change_is_ignored() {
     let counts = Arc::new([const { AtomicU32::new(0) }; 2]);
     let seen = counts.clone();
-    let mut faulty = Faulty::new(move |_, queue, command| {
+    let mut faulty = ScriptedController::new(move |_, queue, command| {
         if queue == 0 && command.opcode() == AdminOpcode::AsyncEventRequest as u8 {
-            return if seen[0].fetch_add(1, Relaxed) < 2 { Act::Hold } else { Act::Never };
+            return if seen[0].fetch_add(1, Relaxed) < 2 { Action::Hold } else { Action::Never };
         }
         let looks = seen[1].fetch_add(u32::from(is_identify(queue, command, 0, 1)), Relaxed);
         if is_health(queue, command) || (is_identify(queue, command, 0, 1) && looks == 1) {
-            return Act::AnswerHeld;
+            return Action::AnswerHeld;
         }
-        Act::Answer
+        Action::Answer
     });
     (faulty.data.notices, faulty.changed) = (Notices::NAMESPACES, vec![1]);
     let looked = counts.clone();
@@ -133,10 +133,10 @@ fn unknown_namespace_does_not_delay_others() {
     ];
     for (status, times, took, is_there) in rows {
         let refused = AtomicU32::new(0);
-        let mut faulty = Faulty::new(move |association, queue, command| match association {
-            1 if is_io(queue, command, IoOpcode::Flush) => Act::Close,
-            2.. if is_identify(queue, command, 0, 1) && refused.fetch_add(1, Relaxed) < times => Act::Refuse(status),
-            _ => Act::Answer,
+        let mut faulty = ScriptedController::new(move |association, queue, command| match association {
+            1 if is_io(queue, command, IoOpcode::Flush) => Action::Close,
+            2.. if is_identify(queue, command, 0, 1) && refused.fetch_add(1, Relaxed) < times => Action::Refuse(status),
+            _ => Action::Answer,
         });
         faulty.namespace = Box::new(|_| (WAS, Vec::new()));
         with(
@@ -175,11 +175,11 @@ fn unknown_namespace_does_not_delay_others() {
 fn waiting_commands_fail_when_namespace_is_replaced() {
     let counts = Arc::new(AtomicU32::new(0));
     let seen = counts.clone();
-    let mut faulty = Faulty::new(move |association, queue, command| match association {
-        1 if is_io(queue, command, IoOpcode::Flush) => Act::Close,
+    let mut faulty = ScriptedController::new(move |association, queue, command| match association {
+        1 if is_io(queue, command, IoOpcode::Flush) => Action::Close,
         // First inspection for the disk, second by the host after the reconnect.
-        _ if is_identify(queue, command, 0, 1) && seen.fetch_add(1, Relaxed) == 1 => Act::Refuse(Status::NOT_READY),
-        _ => Act::Answer,
+        _ if is_identify(queue, command, 0, 1) && seen.fetch_add(1, Relaxed) == 1 => Action::Refuse(Status::NOT_READY),
+        _ => Action::Answer,
     });
     let looked = counts.clone();
     faulty.namespace = Box::new(move |_| (if looked.load(Relaxed) > 1 { IS } else { WAS }, Vec::new()));

@@ -11,10 +11,10 @@ use nvme_tcp::wire::{
     Termination, property,
 };
 use offload_base::Instant;
-use rig::{Came, DISK, Wire, connect_command, host_data, target, termination};
+use rig::{Client, DISK, ReceivedPdu, connect_command, host_data, target, termination};
 
 /// Sends `pdu` and expects a C2HTermReq with this FES, this FEI and the faulty header.
-fn ends(wire: &mut Wire, target: &mut nvme_tcp::target::Target, pdu: &Pdu, data: &[u8], fes: FatalStatus, fei: u32) {
+fn ends(wire: &mut Client, target: &mut nvme_tcp::target::Target, pdu: &Pdu, data: &[u8], fes: FatalStatus, fei: u32) {
     let came = wire.send(target, pdu, data);
     let (termination, header) = termination(&came);
     assert_eq!(termination.fatal_status(), Some(fes), "{pdu:?}");
@@ -28,7 +28,7 @@ fn icreq_with_nonzero_version_is_refused() {
     let mut target = target(TransportConfig::default());
     let request = InitializeRequest { version: 1, ..InitializeRequest::default() };
     ends(
-        &mut Wire::new(&mut target),
+        &mut Client::new(&mut target),
         &mut target,
         &Pdu::InitializeRequest(request),
         &[],
@@ -42,7 +42,7 @@ fn icreq_with_alignment_above_31_is_refused() {
     let mut target = target(TransportConfig::default());
     let request = InitializeRequest { alignment: 32, ..InitializeRequest::default() };
     ends(
-        &mut Wire::new(&mut target),
+        &mut Client::new(&mut target),
         &mut target,
         &Pdu::InitializeRequest(request),
         &[],
@@ -55,26 +55,26 @@ fn icreq_with_alignment_above_31_is_refused() {
 fn icreq_must_come_first_and_once() {
     let mut target = target(TransportConfig::default());
     let request = Pdu::InitializeRequest(InitializeRequest::default());
-    let mut wire = Wire::open(&mut target, false);
+    let mut wire = Client::open(&mut target, false);
     ends(&mut wire, &mut target, &request, &[], FatalStatus::SequenceError, 0);
     let keep_alive = Pdu::Command(Command::new(AdminOpcode::KeepAlive as u8, 0));
-    ends(&mut Wire::new(&mut target), &mut target, &keep_alive, &[], FatalStatus::SequenceError, 0);
+    ends(&mut Client::new(&mut target), &mut target, &keep_alive, &[], FatalStatus::SequenceError, 0);
 }
 
 /// Opens a queue with an outstanding R2T for a write of 8 blocks.
-fn asked(target: &mut nvme_tcp::target::Target) -> (Wire, Wire, ReadyToTransfer) {
-    let (mut wire, admin) = Wire::io(target, false);
+fn asked(target: &mut nvme_tcp::target::Target) -> (Client, Client, ReadyToTransfer) {
+    let (mut wire, admin) = Client::io(target, false);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_u32(12, 7).with_sgl(Sgl::transport(4096));
     let came = wire.send(target, &Pdu::Command(write), &[]);
-    let [Came(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
+    let [ReceivedPdu(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
     assert_eq!((request.command, request.offset, request.length), (5, 0, 4096));
     (wire, admin, request)
 }
 
 #[test]
 fn unrequested_data_are_fatal() {
-    type Change = fn(&mut DataHeader);
-    let rows: [(Change, FatalStatus, u32, usize); 8] = [
+    type DataChange = fn(&mut DataHeader);
+    let rows: [(DataChange, FatalStatus, u32, usize); 8] = [
         // TTAG out of range; TTAG not outstanding; wrong command; not the next byte; beyond the end; wrong LAST_PDU.
         (|data| data.tag = u16::MAX, FatalStatus::SequenceError, 10, 4096),
         (|data| data.tag ^= 1, FatalStatus::InvalidHeaderField, 10, 4096),
@@ -100,7 +100,7 @@ fn repeated_data_are_fatal() {
     let (mut wire, _admin, request) = asked(&mut target);
     let data = Pdu::HostData(host_data(&request));
     let came = wire.send(&mut target, &data, &[1; 4096]);
-    assert!(matches!(came[..], [Came(Pdu::Response(completion), _)] if completion.status.is_success()));
+    assert!(matches!(came[..], [ReceivedPdu(Pdu::Response(completion), _)] if completion.status.is_success()));
     ends(&mut wire, &mut target, &data, &[1; 4096], FatalStatus::InvalidHeaderField, 10);
 }
 
@@ -117,7 +117,7 @@ fn sgl_must_describe_the_capsule() {
     ];
     for (command, length, fes, fei) in rows {
         let mut target = target(TransportConfig::default());
-        let (mut wire, _admin) = Wire::io(&mut target, false);
+        let (mut wire, _admin) = Client::io(&mut target, false);
         ends(&mut wire, &mut target, &Pdu::Command(command), &vec![1; length], fes, fei);
     }
 }
@@ -126,26 +126,29 @@ fn sgl_must_describe_the_capsule() {
 #[test]
 fn offset_into_a_capsule_ends_the_command_alone() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let (mut wire, _admin) = Client::io(&mut target, false);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
     let odd = write.with_sgl(Sgl { address: 64, ..Sgl::in_capsule(512) });
     for (command, status) in
         [(odd, Status::INVALID_SGL_OFFSET), (write.with_sgl(Sgl::in_capsule(512)), Status::SUCCESS)]
     {
         let came = wire.send(&mut target, &Pdu::Command(command), &[1; 512]);
-        assert!(matches!(came[..], [Came(Pdu::Response(completion), _)] if completion.status == status), "{came:?}");
+        assert!(
+            matches!(came[..], [ReceivedPdu(Pdu::Response(completion), _)] if completion.status == status),
+            "{came:?}"
+        );
     }
 }
 
 #[test]
 fn commands_beyond_the_queue_depth_are_fatal() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let (mut wire, _admin) = Client::io(&mut target, false);
     let write =
         |id| Pdu::Command(Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_sgl(Sgl::transport(512)));
     // The last write exceeds the 32 entries of the queue.
     for id in 0..32 {
-        assert!(matches!(wire.send(&mut target, &write(id), &[])[..], [Came(Pdu::ReadyToTransfer(_), _)]));
+        assert!(matches!(wire.send(&mut target, &write(id), &[])[..], [ReceivedPdu(Pdu::ReadyToTransfer(_), _)]));
     }
     ends(&mut wire, &mut target, &write(32), &[], FatalStatus::SequenceError, 0);
 }
@@ -158,7 +161,7 @@ fn identifier_in_use_is_refused() {
     assert_eq!(wire.command(&mut target, again, &[9; 512]).status, Status::COMMAND_ID_CONFLICT);
     let came = wire.send(&mut target, &Pdu::HostData(host_data(&request)), &[1; 4096]);
     assert!(
-        matches!(came[..], [Came(Pdu::Response(completion), _)] if completion.status.is_success()),
+        matches!(came[..], [ReceivedPdu(Pdu::Response(completion), _)] if completion.status.is_success()),
         "the first command continues"
     );
 }
@@ -166,22 +169,22 @@ fn identifier_in_use_is_refused() {
 #[test]
 fn wrong_data_digest_fails_only_the_command() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _admin) = Wire::io(&mut target, true);
+    let (mut wire, _admin) = Client::io(&mut target, true);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
-    let bytes = |wire: &Wire, pdu: &Pdu, data: Vec<u8>| {
+    let bytes = |wire: &Client, pdu: &Pdu, data: Vec<u8>| {
         let mut bytes = wire.framing.frame(pdu, [data.into()]).into_pieces().collect::<Vec<_>>().concat();
         *bytes.last_mut().unwrap() ^= 1;
         bytes
     };
-    let failed = |came: Vec<Came>| {
-        let [Came(Pdu::Response(completion), _)] = came[..] else { panic!("{came:?}") };
+    let failed = |came: Vec<ReceivedPdu>| {
+        let [ReceivedPdu(Pdu::Response(completion), _)] = came[..] else { panic!("{came:?}") };
         assert_eq!(completion.status, Status::TRANSIENT_TRANSPORT_ERROR);
     };
     // Both kinds of data are checked: in the capsule, and in H2CData PDUs.
     let wrong = bytes(&wire, &Pdu::Command(write.with_sgl(Sgl::in_capsule(512))), vec![9; 512]);
     failed(wire.send_bytes(&mut target, &wrong));
     let came = wire.send(&mut target, &Pdu::Command(write.with_sgl(Sgl::transport(512))), &[]);
-    let [Came(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
+    let [ReceivedPdu(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
     let wrong = bytes(&wire, &Pdu::HostData(host_data(&request)), vec![9; 512]);
     failed(wire.send_bytes(&mut target, &wrong));
     let read = Command::new(IoOpcode::Read as u8, 6).with_namespace(1).with_sgl(Sgl::transport(512));
@@ -192,7 +195,7 @@ fn wrong_data_digest_fails_only_the_command() {
 #[test]
 fn oversized_command_is_not_fatal() {
     let mut target = target(TransportConfig { max_transfer: 1, ..TransportConfig::default() });
-    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let (mut wire, _admin) = Client::io(&mut target, false);
     for opcode in [IoOpcode::Write, IoOpcode::Read, IoOpcode::Compare] {
         let command = Command::new(opcode as u8, 5).with_namespace(1).with_u32(12, 31).with_sgl(Sgl::transport(16384));
         assert_eq!(wire.command(&mut target, command, &[]).status, Status::INVALID_FIELD);
@@ -202,7 +205,7 @@ fn oversized_command_is_not_fatal() {
 #[test]
 fn invalid_io_commands_are_refused() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let (mut wire, _admin) = Client::io(&mut target, false);
     let io = |opcode: IoOpcode| Command::new(opcode as u8, 5).with_namespace(1);
     let block = Sgl::transport(512);
     let rows = [
@@ -236,7 +239,7 @@ fn invalid_io_commands_are_refused() {
 fn invalid_connects_are_refused() {
     let mut target = target(TransportConfig::default());
     target.add_subsystem("nqn.2026-01.test:private", Some(vec!["nqn.2026-01.test:friend".into()])).unwrap();
-    let (_admin, controller) = Wire::admin(&mut target);
+    let (_admin, controller) = Client::admin(&mut target);
     let (command, good) = connect_command(0, 0xffff);
     let (io_command, io_good) = connect_command(1, controller);
     let parameters = Status::CONNECT_INVALID_PARAMETERS;
@@ -256,19 +259,22 @@ fn invalid_connects_are_refused() {
         (io_command, nvme_tcp::wire::ConnectData { host_id: [8; 16], ..io_good.clone() }, parameters, in_data(0)),
     ];
     for (command, data, status, result) in rows {
-        let completion = Wire::open(&mut target, false).command(&mut target, command, &data.to_bytes());
+        let completion = Client::open(&mut target, false).command(&mut target, command, &data.to_bytes());
         assert_eq!((completion.status, completion.result), (status, result), "{command:?} {data:?}");
     }
     // Not before the controller is enabled, not twice for the same queue, and not twice on one connection.
-    let mut unready = Wire::open(&mut target, false);
+    let mut unready = Client::open(&mut target, false);
     let number = unready.connect(&mut target, 0, 0xffff).result as u16;
-    assert_eq!(Wire::open(&mut target, false).connect(&mut target, 1, number).status, Status::CONNECT_BUSY);
-    let mut queue = Wire::open(&mut target, false);
+    assert_eq!(Client::open(&mut target, false).connect(&mut target, 1, number).status, Status::CONNECT_BUSY);
+    let mut queue = Client::open(&mut target, false);
     assert!(queue.connect(&mut target, 1, controller).status.is_success());
-    assert_eq!(Wire::open(&mut target, false).connect(&mut target, 1, controller).status, parameters);
+    assert_eq!(Client::open(&mut target, false).connect(&mut target, 1, controller).status, parameters);
     assert_eq!(queue.connect(&mut target, 1, controller).status, Status::COMMAND_SEQUENCE_ERROR);
     let early = Command::new(AdminOpcode::Identify as u8, 1);
-    assert_eq!(Wire::open(&mut target, false).command(&mut target, early, &[]).status, Status::COMMAND_SEQUENCE_ERROR);
+    assert_eq!(
+        Client::open(&mut target, false).command(&mut target, early, &[]).status,
+        Status::COMMAND_SEQUENCE_ERROR
+    );
 }
 
 fn nvme(good: &nvme_tcp::wire::ConnectData, host: &str, subsystem: &str) -> nvme_tcp::wire::ConnectData {
@@ -276,7 +282,7 @@ fn nvme(good: &nvme_tcp::wire::ConnectData, host: &str, subsystem: &str) -> nvme
 }
 
 /// Reads data by an admin command.
-fn read(wire: &mut Wire, target: &mut nvme_tcp::target::Target, command: Command, length: u32) -> Vec<u8> {
+fn read(wire: &mut Client, target: &mut nvme_tcp::target::Target, command: Command, length: u32) -> Vec<u8> {
     let command = command.with_sgl(Sgl::transport(length));
     let mut came = wire.send(target, &Pdu::Command(command), &[]);
     let last = came.pop().unwrap();
@@ -292,7 +298,7 @@ fn log(page: u8, length: u32) -> Command {
 #[test]
 fn identify_data_satisfy_linux() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, controller) = Wire::admin(&mut target);
+    let (mut wire, controller) = Client::admin(&mut target);
     let identify = |cns: u32| Command::new(AdminOpcode::Identify as u8, 2).with_u32(10, cns);
     let data = ControllerData::parse(&read(&mut wire, &mut target, identify(1), 4096)).unwrap();
     assert_eq!(data.controller, controller);
@@ -319,7 +325,7 @@ fn identify_data_satisfy_linux() {
 #[test]
 fn event_is_reported_once_until_its_log_is_read() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _) = Wire::admin(&mut target);
+    let (mut wire, _) = Client::admin(&mut target);
     let enable = Command::new(AdminOpcode::SetFeatures as u8, 1).with_u32(10, 0x0b).with_u32(11, 1 << 8);
     assert!(wire.command(&mut target, enable, &[]).status.is_success());
     let wait = |id| Pdu::Command(Command::new(AdminOpcode::AsyncEventRequest as u8, id));
@@ -331,7 +337,7 @@ fn event_is_reported_once_until_its_log_is_read() {
     assert!(target.take_wakeups().contains(&wire.connection.id()));
     wire.connection.handle_wakeup(&mut target);
     let came = wire.collect();
-    let [Came(Pdu::Response(completion), _)] = came[..] else { panic!("{came:?}") };
+    let [ReceivedPdu(Pdu::Response(completion), _)] = came[..] else { panic!("{came:?}") };
     assert_eq!((completion.command, completion.result), (10, 0x04_0002));
     assert!(wire.send(&mut target, &wait(11), &[]).is_empty(), "not reported again before the log was read");
     // Reading the log page clears the event and enables the next one.
@@ -346,23 +352,25 @@ fn event_is_reported_once_until_its_log_is_read() {
 #[test]
 fn abort_cancels_event_requests() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _) = Wire::admin(&mut target);
+    let (mut wire, _) = Client::admin(&mut target);
     let wait = Pdu::Command(Command::new(AdminOpcode::AsyncEventRequest as u8, 10));
     assert!(wire.send(&mut target, &wait, &[]).is_empty());
     let abort = |id: u32| Pdu::Command(Command::new(AdminOpcode::Abort as u8, 11).with_u32(10, id << 16));
     // Result 0 means aborted, result 1 not aborted.
     let came = wire.send(&mut target, &abort(10), &[]);
-    let [Came(Pdu::Response(first), _), Came(Pdu::Response(second), _)] = came[..] else { panic!("{came:?}") };
+    let [ReceivedPdu(Pdu::Response(first), _), ReceivedPdu(Pdu::Response(second), _)] = came[..] else {
+        panic!("{came:?}")
+    };
     assert_eq!((first.command, first.status), (10, Status::ABORTED_BY_REQUEST));
     assert_eq!((second.command, second.result), (11, 0));
     let came = wire.send(&mut target, &abort(10), &[]);
-    assert!(matches!(came[..], [Came(Pdu::Response(completion), _)] if completion.result == 1), "{came:?}");
+    assert!(matches!(came[..], [ReceivedPdu(Pdu::Response(completion), _)] if completion.result == 1), "{came:?}");
 }
 
 #[test]
 fn logs_report_errors_and_usage() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, mut admin) = Wire::io(&mut target, false);
+    let (mut wire, mut admin) = Client::io(&mut target, false);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
     assert!(wire.command(&mut target, write, &[3; 512]).status.is_success());
     let beyond = write.with_u64(10, 4242);
@@ -388,7 +396,7 @@ fn discovery_lists_accessible_subsystems() {
     let mut target = target(TransportConfig::default());
     target.add_subsystem("nqn.2026-01.test:private", Some(vec!["nqn.2026-01.test:friend".into()])).unwrap();
     target.advertise("192.0.2.7:4420".parse().unwrap());
-    let mut wire = Wire::open(&mut target, false);
+    let mut wire = Client::open(&mut target, false);
     let (command, data) = connect_command(0, 0xffff);
     let data = nvme(&data, &data.host, DISCOVERY_NQN);
     assert!(wire.command(&mut target, command, &data.to_bytes()).status.is_success());
@@ -409,12 +417,12 @@ fn discovery_lists_accessible_subsystems() {
 #[test]
 fn silent_host_loses_its_queues() {
     let mut target = target(TransportConfig::default());
-    let mut admin = Wire::open(&mut target, false);
+    let mut admin = Client::open(&mut target, false);
     let (command, data) = connect_command(0, 0xffff);
     let controller = admin.command(&mut target, command.with_u32(12, 3500), &data.to_bytes()).result as u16;
     let enable = Command::fabrics(FabricsType::PropertySet, 1).with_u32(11, property::CC).with_u32(12, 0x0046_0001);
     assert!(admin.command(&mut target, enable, &[]).status.is_success());
-    let mut queue = Wire::open(&mut target, false);
+    let mut queue = Client::open(&mut target, false);
     assert!(queue.connect(&mut target, 1, controller).status.is_success());
     admin.now = Instant::ZERO + Duration::from_secs(3);
     assert!(admin.command(&mut target, Command::new(AdminOpcode::KeepAlive as u8, 2), &[]).status.is_success());
@@ -433,7 +441,7 @@ fn silent_host_loses_its_queues() {
 #[test]
 fn stream_without_connect_times_out() {
     let mut target = target(TransportConfig::default());
-    let mut wire = Wire::open(&mut target, false);
+    let mut wire = Client::open(&mut target, false);
     let due = wire.connection.next_event(&target).unwrap();
     wire.connection.handle_timeout(due, &mut target);
     assert!(wire.connection.is_closing());
@@ -461,7 +469,7 @@ fn disconnect_aborts_the_queues_commands() {
 #[test]
 fn reset_ends_the_io_queues() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, mut admin) = Wire::io(&mut target, false);
+    let (mut wire, mut admin) = Client::io(&mut target, false);
     let configuration = Command::fabrics(FabricsType::PropertyGet, 2).with_u32(11, property::CC);
     assert_eq!(admin.command(&mut target, configuration, &[]).result, 0x0046_0001, "the value written");
     let disable = Command::fabrics(FabricsType::PropertySet, 1).with_u32(11, property::CC);
@@ -477,7 +485,7 @@ fn reset_ends_the_io_queues() {
 #[test]
 fn termreq_is_not_answered() {
     let mut target = target(TransportConfig::default());
-    let (_wire, mut admin) = Wire::io(&mut target, false);
+    let (_wire, mut admin) = Client::io(&mut target, false);
     let ending = Pdu::HostTermination(Termination { status: 1, information: [0; 4] });
     assert!(admin.send(&mut target, &ending, b"whatever").is_empty());
     assert!(admin.connection.is_closing() && target.controllers() == 0);
@@ -486,7 +494,7 @@ fn termreq_is_not_answered() {
 #[test]
 fn features_keep_their_values() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _) = Wire::admin(&mut target);
+    let (mut wire, _) = Client::admin(&mut target);
     let set =
         |id: u32, value: u32| Command::new(AdminOpcode::SetFeatures as u8, 1).with_u32(10, id).with_u32(11, value);
     let get = |id: u32| Command::new(AdminOpcode::GetFeatures as u8, 1).with_u32(10, id);

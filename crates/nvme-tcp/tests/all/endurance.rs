@@ -12,17 +12,17 @@ use nvme_tcp::wire::{
     property,
 };
 use offload_base::Instant;
-use rig::storage::{Counting, counting_target};
+use rig::storage::{CountingStorage, counting_target};
 use rig::{
-    Came, DISK, HOST, Wire, connect_command, first_block, property_get, property_set, segment, send_only, statuses,
-    target, termination, two_queues,
+    Client, DISK, HOST, ReceivedPdu, connect_command, first_block, property_get, property_set, segment, send_only,
+    statuses, target, termination, two_queues,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Opens an admin queue of the discovery controller.
-fn discovery(target: &mut Target) -> Wire {
-    let mut wire = Wire::open(target, false);
+fn discovery(target: &mut Target) -> Client {
+    let mut wire = Client::open(target, false);
     let (command, data) = connect_command(0, 0xffff);
     let data = ConnectData { subsystem: DISCOVERY_NQN.into(), ..data };
     assert!(wire.command(target, command, &data.to_bytes()).status.is_success());
@@ -65,19 +65,19 @@ fn unsent_answers_are_limited() {
 #[test]
 fn reset_discards_event_requests() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _) = Wire::admin(&mut target);
+    let (mut wire, _) = Client::admin(&mut target);
     let enable = Command::new(AdminOpcode::SetFeatures as u8, 1).with_u32(10, 0x0b).with_u32(11, 1 << 8);
     for round in 0..12 {
         assert!(wire.command(&mut target, enable, &[]).status.is_success());
         // One event in each round, because the log is never read.
-        let storage = Arc::new(Counting::default());
+        let storage = Arc::new(CountingStorage::default());
         target.add_namespace(DISK, Namespace::new(10 + round, 512, storage).unwrap()).unwrap();
-        let told: Vec<Came> = (100..104)
+        let told: Vec<ReceivedPdu> = (100..104)
             .flat_map(|id| {
                 wire.send(&mut target, &Pdu::Command(Command::new(AdminOpcode::AsyncEventRequest as u8, id)), &[])
             })
             .collect();
-        let [Came(Pdu::Response(completion), _)] = told[..] else { panic!("round {round}: {told:?}") };
+        let [ReceivedPdu(Pdu::Response(completion), _)] = told[..] else { panic!("round {round}: {told:?}") };
         assert_eq!((completion.status, completion.result), (Status::SUCCESS, 0x04_0002), "round {round}");
         assert!(wire.command(&mut target, property_set(0), &[]).status.is_success());
         assert!(wire.command(&mut target, property_set(0x0046_0001), &[]).status.is_success());
@@ -89,9 +89,9 @@ fn new_controller_waits_for_old_commands() {
     // Once with the host's connections lost, and once with the loss unnoticed.
     for noticed in [true, false] {
         let (mut target, storage) = counting_target();
-        let (mut wire, mut admin) = Wire::io(&mut target, false);
+        let (mut wire, mut admin) = Client::io(&mut target, false);
         let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_sgl(Sgl::in_capsule(512));
-        let capsule = |id, wire: &Wire| {
+        let capsule = |id, wire: &Client| {
             let pdu = Pdu::Command(write.with_identifier(id));
             wire.framing.frame(&pdu, [Bytes::from(vec![1; 512])]).into_pieces().collect::<Vec<_>>().concat()
         };
@@ -105,12 +105,12 @@ fn new_controller_waits_for_old_commands() {
             wire.connection.handle_end(&mut target);
         }
         // The host connects at once, even repeatedly, but its controllers are not ready.
-        let mut again: Vec<(Wire, u16)> = (0..3).map(|_| Wire::admin(&mut target)).collect();
+        let mut again: Vec<(Client, u16)> = (0..3).map(|_| Client::admin(&mut target)).collect();
         let status =
-            |wire: &mut Wire, target: &mut Target| wire.command(target, property_get(property::CSTS), &[]).result & 1;
+            |wire: &mut Client, target: &mut Target| wire.command(target, property_get(property::CSTS), &[]).result & 1;
         let (last, controller) = again.last_mut().unwrap();
         assert_eq!(status(last, &mut target), 0, "noticed: {noticed}");
-        let too_early = Wire::open(&mut target, false).connect(&mut target, 1, *controller);
+        let too_early = Client::open(&mut target, false).connect(&mut target, 1, *controller);
         assert_eq!(too_early.status, Status::CONNECT_BUSY);
         let (command, data) = connect_command(0, 0xffff);
         for other in [
@@ -118,7 +118,7 @@ fn new_controller_waits_for_old_commands() {
             // Hosts may share a default identifier.
             ConnectData { host: "nqn.2026-01.test:other".into(), ..data },
         ] {
-            let mut another_host = Wire::open(&mut target, false);
+            let mut another_host = Client::open(&mut target, false);
             assert!(another_host.command(&mut target, command, &other.to_bytes()).status.is_success(), "{other:?}");
             assert!(another_host.command(&mut target, property_set(0x0046_0001), &[]).status.is_success());
             assert_eq!(status(&mut another_host, &mut target), 1);
@@ -127,11 +127,11 @@ fn new_controller_waits_for_old_commands() {
         stuck.run();
         assert_eq!(storage.writes.load(Ordering::Relaxed), 1);
         assert!(again.iter_mut().all(|(wire, _)| status(wire, &mut target) == 1));
-        assert!(Wire::open(&mut target, false).connect(&mut target, 1, again[2].1).status.is_success());
+        assert!(Client::open(&mut target, false).connect(&mut target, 1, again[2].1).status.is_success());
         if !noticed {
             // Later commands of the old controller do not delay controllers that were opened before.
             let late = wire.connection.poll_job().expect("a write");
-            let (mut more, _) = Wire::admin(&mut target);
+            let (mut more, _) = Client::admin(&mut target);
             assert_eq!(status(&mut more, &mut target), 0);
             assert!(again.iter_mut().all(|(wire, _)| status(wire, &mut target) == 1));
             late.run();
@@ -144,7 +144,7 @@ fn new_controller_waits_for_old_commands() {
 fn dead_controller_expires_beside_its_successor() {
     let mut target = target(TransportConfig::default());
     let open = |target: &mut Target, now, keep_alive: u32| {
-        let mut wire = Wire::open(target, false);
+        let mut wire = Client::open(target, false);
         wire.now = now;
         let (command, data) = connect_command(0, 0xffff);
         let answer = wire.command(target, command.with_u32(12, keep_alive), &data.to_bytes());
@@ -171,7 +171,7 @@ fn known_host_connects_at_the_controller_limit() {
     let mut target = Target::new(TargetConfig { max_controllers: 3, ..TargetConfig::default() }).unwrap();
     target.add_subsystem(DISK, None).unwrap();
     let open = |target: &mut Target, seconds, host: u8| {
-        let mut wire = Wire::open(target, false);
+        let mut wire = Client::open(target, false);
         wire.now = Instant::ZERO + Duration::from_secs(seconds);
         let (command, data) = connect_command(0, 0xffff);
         let data = ConnectData { host_id: [host; 16], ..data };
@@ -200,7 +200,7 @@ fn known_host_connects_at_the_controller_limit() {
 #[test]
 fn reset_waits_for_running_commands() {
     let (mut target, _storage) = counting_target();
-    let (mut wire, mut admin) = Wire::io(&mut target, false);
+    let (mut wire, mut admin) = Client::io(&mut target, false);
     let zero = Command::new(IoOpcode::WriteZeroes as u8, 5).with_namespace(1);
     let capsule = wire.framing.frame(&Pdu::Command(zero), []).into_pieces().collect::<Vec<_>>().concat();
     wire.connection.handle_segment(wire.now, segment(&capsule), &mut target);
@@ -216,7 +216,7 @@ fn reset_waits_for_running_commands() {
 #[test]
 fn io_queues_accept_the_reported_capsule_size() {
     let mut target = target(TransportConfig { in_capsule: 4096, ..TransportConfig::default() });
-    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let (mut wire, _admin) = Client::io(&mut target, false);
     let write = |blocks: u32| Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_u32(12, blocks - 1);
     assert!(wire.command(&mut target, write(8), &[1; 4096]).status.is_success());
     let long = Pdu::Command(write(9).with_sgl(Sgl::in_capsule(4608)));
@@ -227,7 +227,7 @@ fn io_queues_accept_the_reported_capsule_size() {
 #[test]
 fn prp_data_pointers_are_refused() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let (mut wire, _admin) = Client::io(&mut target, false);
     for pointer in [0, 0b10, 0b11] {
         let read = Command::new(IoOpcode::Read as u8, 5).with_u32(0, 2 | pointer << 14 | 5 << 16).with_namespace(1);
         let read = read.with_sgl(Sgl::transport(512));
@@ -239,8 +239,8 @@ fn prp_data_pointers_are_refused() {
 fn requests_end_at_multiples_of_four_bytes() {
     for (request_bytes, lengths) in [(1021, &[1020, 1020, 8][..]), (1, &[4; 512][..]), (2048, &[2048][..])] {
         let mut target = target(TransportConfig { request_bytes, requests: 1024, ..TransportConfig::default() });
-        let (_admin, controller) = Wire::admin(&mut target);
-        let mut wire = Wire::open_with_requests(&mut target, 1024);
+        let (_admin, controller) = Client::admin(&mut target);
+        let mut wire = Client::open_with_requests(&mut target, 1024);
         assert!(wire.connect(&mut target, 1, controller).status.is_success());
         let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_u32(12, 3);
         let came = wire.send(&mut target, &Pdu::Command(write.with_sgl(Sgl::transport(2048))), &[]);
@@ -254,7 +254,7 @@ fn requests_end_at_multiples_of_four_bytes() {
         assert_eq!(asked, lengths, "{request_bytes}");
     }
     let mut target = target(TransportConfig::default());
-    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let (mut wire, _admin) = Client::io(&mut target, false);
     let deallocate =
         Command::new(IoOpcode::DatasetManagement as u8, 5).with_namespace(1).with_sgl(Sgl::transport(1025));
     assert_eq!(wire.command(&mut target, deallocate, &[]).status, Status::INVALID_SGL_LENGTH);
@@ -265,8 +265,8 @@ fn namespace_ids_differ_between_subsystems() {
     let describe = |subsystem: &str| {
         let mut target = Target::new(TargetConfig::default()).unwrap();
         target.add_subsystem(subsystem, None).unwrap();
-        target.add_namespace(subsystem, Namespace::new(1, 512, Arc::<Counting>::default()).unwrap()).unwrap();
-        let mut wire = Wire::open(&mut target, false);
+        target.add_namespace(subsystem, Namespace::new(1, 512, Arc::<CountingStorage>::default()).unwrap()).unwrap();
+        let mut wire = Client::open(&mut target, false);
         let (command, data) = connect_command(0, 0xffff);
         let data = ConnectData { subsystem: subsystem.into(), host: HOST.into(), ..data };
         assert!(wire.command(&mut target, command, &data.to_bytes()).status.is_success());
@@ -302,7 +302,7 @@ fn disconnect_waits_for_running_commands() {
     assert_eq!(statuses(&first.collect()), [(6, Status::ABORTED_QUEUE_DELETED)], "the job had not begun");
     assert!(first.connection.poll_job().is_none() && !first.connection.is_closing());
     assert!(!first.connection.wants_input());
-    let early = Wire::open(&mut target, false).connect(&mut target, 1, controller);
+    let early = Client::open(&mut target, false).connect(&mut target, 1, controller);
     assert_eq!(early.status, Status::CONNECT_INVALID_PARAMETERS, "the queue still exists");
     first.connection.complete(first.now, slow.run(), &mut target);
     assert_eq!(
@@ -312,7 +312,7 @@ fn disconnect_waits_for_running_commands() {
     );
     assert!(first.connection.is_closing());
     // The queue exists again, and no old command may follow its writes.
-    let mut again = Wire::open(&mut target, false);
+    let mut again = Client::open(&mut target, false);
     assert!(again.connect(&mut target, 1, controller).status.is_success());
     let write = Command::new(IoOpcode::Write as u8, 6).with_namespace(1);
     assert!(again.command(&mut target, write, &[0xbb; 512]).status.is_success());
@@ -330,7 +330,7 @@ fn reconnected_queue_waits_for_its_old_commands() {
     let _ = target.take_wakeups();
     // Lost once more while the Connect waits. Another queue does not wait.
     let connect = |target: &mut Target, queue| {
-        let mut wire = Wire::open(target, false);
+        let mut wire = Client::open(target, false);
         let (command, data) = connect_command(queue, controller);
         let came = wire.send(target, &Pdu::Command(command), &data.to_bytes());
         (wire, came)
@@ -353,8 +353,8 @@ fn reconnected_queue_waits_for_its_old_commands() {
 }
 
 /// Connects a controller that is not enabled, with this keep-alive time in milliseconds.
-fn with_keep_alive(target: &mut Target, host: u8, keep_alive: u32, now: Instant) -> (Wire, Status) {
-    let mut wire = Wire::open(target, false);
+fn with_keep_alive(target: &mut Target, host: u8, keep_alive: u32, now: Instant) -> (Client, Status) {
+    let mut wire = Client::open(target, false);
     wire.now = now;
     let (command, data) = connect_command(0, 0xffff);
     let data = ConnectData { host_id: [host; 16], ..data };
@@ -374,7 +374,7 @@ fn keep_alive_timer_runs_only_while_ready() {
         wire.command(&mut target, Command::new(AdminOpcode::KeepAlive as u8, 3), &[]).status,
         Status::COMMAND_SEQUENCE_ERROR
     );
-    let alive = |wire: &mut Wire, target: &mut Target, now| {
+    let alive = |wire: &mut Client, target: &mut Target, now| {
         wire.connection.handle_timeout(now, target);
         !wire.connection.is_closing()
     };
@@ -400,7 +400,7 @@ fn keep_alive_timer_runs_only_while_ready() {
 #[test]
 fn host_waiting_for_ready_is_not_lost() {
     let (mut target, _storage) = counting_target();
-    let (mut old, old_admin) = Wire::io(&mut target, false);
+    let (mut old, old_admin) = Client::io(&mut target, false);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_sgl(Sgl::in_capsule(512));
     send_only(&mut old, &mut target, &Pdu::Command(write), &[1; 512]);
     let stuck = old.connection.poll_job().unwrap();
@@ -430,13 +430,13 @@ fn forsaken_controllers_are_replaced() {
         }
         (wire, status)
     };
-    let keep_alive = |wire: &mut Wire, target: &mut Target, now| {
+    let keep_alive = |wire: &mut Client, target: &mut Target, now| {
         wire.now = now;
         assert!(wire.command(target, Command::new(AdminOpcode::KeepAlive as u8, 3), &[]).status.is_success());
     };
     // One host with a queue and without a keep-alive; the others without queues, with any keep-alive.
     let (mut works, _) = enabled(&mut target, 7, 0, at(0));
-    let mut queue = Wire::open(&mut target, false);
+    let mut queue = Client::open(&mut target, false);
     assert!(queue.connect(&mut target, 1, 1).status.is_success());
     let (mut keeps, _) = enabled(&mut target, 1, 600_000, at(0));
     let (mut first, _) = enabled(&mut target, 3, 0, at(1));
@@ -470,7 +470,7 @@ fn unused_queue_does_not_protect_a_controller() {
         let (mut admin, status) = with_keep_alive(target, host, keep_alive, now);
         assert!(status.is_success());
         assert!(admin.command(target, property_set(0x0046_0001), &[]).status.is_success());
-        let mut queue = Wire::open(target, false);
+        let mut queue = Client::open(target, false);
         queue.now = now;
         let (command, data) = connect_command(1, u16::from(host));
         let data = ConnectData { host_id: [host; 16], ..data };
@@ -498,7 +498,7 @@ fn unused_queue_does_not_protect_a_controller() {
 fn disconnect_requests_no_further_data() {
     let transport = TransportConfig { budget: 4096, ..TransportConfig::default() };
     let mut target = target(transport);
-    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let (mut wire, _admin) = Client::io(&mut target, false);
     let write = |id| {
         let write = Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 7);
         Pdu::Command(write.with_sgl(Sgl::transport(4096)))
@@ -508,7 +508,7 @@ fn disconnect_requests_no_further_data() {
         send_only(&mut wire, &mut target, &write(id), &[]);
     }
     let came = wire.collect();
-    assert!(matches!(came[..], [Came(Pdu::ReadyToTransfer(_), _)]), "{came:?}");
+    assert!(matches!(came[..], [ReceivedPdu(Pdu::ReadyToTransfer(_), _)]), "{came:?}");
     let came = wire.send(&mut target, &Pdu::Command(Command::fabrics(FabricsType::Disconnect, 9)), &[]);
     let ended = Status::ABORTED_QUEUE_DELETED;
     assert_eq!(statuses(&came), [(5, ended), (6, ended), (7, ended), (9, Status::SUCCESS)]);
@@ -518,7 +518,7 @@ fn disconnect_requests_no_further_data() {
 #[test]
 fn duplicate_uuid_is_refused() {
     let mut target = Target::new(TargetConfig::default()).unwrap();
-    let namespace = |id| Namespace::new(id, 512, Arc::<Counting>::default()).unwrap();
+    let namespace = |id| Namespace::new(id, 512, Arc::<CountingStorage>::default()).unwrap();
     for name in [DISK, "nqn.2026-01.test:other"] {
         target.add_subsystem(name, None).unwrap();
     }

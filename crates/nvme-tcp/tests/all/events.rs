@@ -1,6 +1,6 @@
 //! Log events of a host and a target report connections and offloads, and contain no data.
 
-use crate::bed::{Bed, Layers, blocks};
+use crate::bed::{Layers, NvmeNetwork, blocks};
 use core::time::Duration;
 use nvme_tcp::host::Offload;
 use nvme_tcp::target::TransportConfig;
@@ -9,7 +9,7 @@ use offload_api::EventLog;
 #[test]
 fn log_events_report_connections_and_offloads() {
     let ((), lines) = EventLog::collect(|| {
-        let mut bed = Bed::new(7, TransportConfig::default(), Layers::TlsNic, 0.0);
+        let mut bed = NvmeNetwork::new(7, TransportConfig::default(), Layers::TlsNic, 0.0);
         let mut config = bed.host_config();
         (config.data_digest, config.offload) = (true, Offload::PlaceAndCheck);
         let host = bed.connect(config);

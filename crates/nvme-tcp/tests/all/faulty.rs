@@ -4,22 +4,22 @@ use crate::made_by_hand;
 
 use core::time::Duration;
 use futures_util::future::{join, join_all};
-use made_by_hand::{Act, Faulty, WAS, is_gone, is_io, with};
+use made_by_hand::{Action, ScriptedController, WAS, is_gone, is_io, with};
 use nvme_tcp::host::{Buffer, CommandError, HostError, HostEvent, ReadError, Unsuitable};
 use nvme_tcp::wire::{AdminOpcode, FabricsType, IoOpcode, NamespaceData, Status, commands};
 use std::sync::{Arc, Mutex};
 
 #[test]
 fn unsuitable_controllers_are_refused() {
-    type Change = fn(&mut Faulty);
-    let rows: [(Change, Unsuitable); 4] = [
+    type ControllerChange = fn(&mut ScriptedController);
+    let rows: [(ControllerChange, Unsuitable); 4] = [
         (|faulty| faulty.entries = 0, Unsuitable::NoRoom),
         (|faulty| faulty.data.in_capsule_offset = 1, Unsuitable::DataOffset),
         (|faulty| faulty.data.command_capsule = 3, Unsuitable::SmallCapsules),
         (|faulty| faulty.data.sgl_support = 0, Unsuitable::NoSgls),
     ];
     for (change, reason) in rows {
-        let mut faulty = Faulty::new(|_, _, _| Act::Answer);
+        let mut faulty = ScriptedController::new(|_, _, _| Action::Answer);
         change(&mut faulty);
         let refused = with(faulty, |_| (), |host, _| async move { host.ready().await });
         let Err(HostError::Unsuitable(why)) = refused else { panic!("{reason}: {refused:?}") };
@@ -33,11 +33,11 @@ fn queue_depth_obeys_the_controller() {
     for (entries, max_commands, sent) in [(7, 0, 7), (127, 9, 8), (127, 1, 1), (500, 0, 200)] {
         let size = Arc::new(Mutex::new(0));
         let seen = size.clone();
-        let mut faulty = Faulty::new(move |_, queue, command| {
+        let mut faulty = ScriptedController::new(move |_, queue, command| {
             if queue == 1 && command.opcode() == AdminOpcode::Fabrics as u8 {
                 *seen.lock().unwrap() = command.u16(44);
             }
-            Act::Answer
+            Action::Answer
         });
         (faulty.entries, faulty.data.max_commands) = (entries, max_commands);
         with(faulty, |config| config.depth = 200, |host, _| async move { host.ready().await.unwrap() });
@@ -47,9 +47,9 @@ fn queue_depth_obeys_the_controller() {
 
 #[test]
 fn command_that_kills_connections_fails() {
-    let faulty = Faulty::new(|_, queue, command| match is_io(queue, command, IoOpcode::Read) {
-        true if command.u64(10) == 13 => Act::Close,
-        _ => Act::Answer,
+    let faulty = ScriptedController::new(|_, queue, command| match is_io(queue, command, IoOpcode::Read) {
+        true if command.u64(10) == 13 => Action::Close,
+        _ => Action::Answer,
     });
     let (stats, took) = with(
         faulty,
@@ -74,11 +74,11 @@ fn command_that_kills_connections_fails() {
 
 #[test]
 fn host_retries_when_the_controller_disappears() {
-    let faulty = Faulty::new(|association, queue, command| match (association, queue, command.opcode()) {
-        (1, 1, opcode) if opcode == IoOpcode::Flush as u8 => Act::Close,
+    let faulty = ScriptedController::new(|association, queue, command| match (association, queue, command.opcode()) {
+        (1, 1, opcode) if opcode == IoOpcode::Flush as u8 => Action::Close,
         // The controller disappears between the admin queue's Connect and this one.
-        (2, 1, opcode) if opcode == AdminOpcode::Fabrics as u8 => Act::Refuse(Status::CONNECT_INVALID_PARAMETERS),
-        _ => Act::Answer,
+        (2, 1, opcode) if opcode == AdminOpcode::Fabrics as u8 => Action::Refuse(Status::CONNECT_INVALID_PARAMETERS),
+        _ => Action::Answer,
     });
     let stats = with(
         faulty,
@@ -94,12 +94,13 @@ fn host_retries_when_the_controller_disappears() {
 
 #[test]
 fn fewer_queues_after_a_loss_keep_all_commands() {
-    let mut faulty = Faulty::new(|association, queue, command| match is_io(queue, command, IoOpcode::Read) {
-        // Reads of block 1 are never answered.
-        true if command.u64(10) == 1 || association == 1 => Act::Never,
-        _ if is_io(queue, command, IoOpcode::Flush) && association == 1 => Act::Close,
-        _ => Act::Answer,
-    });
+    let mut faulty =
+        ScriptedController::new(|association, queue, command| match is_io(queue, command, IoOpcode::Read) {
+            // Reads of block 1 are never answered.
+            true if command.u64(10) == 1 || association == 1 => Action::Never,
+            _ if is_io(queue, command, IoOpcode::Flush) && association == 1 => Action::Close,
+            _ => Action::Answer,
+        });
     faulty.queues = |association| if association == 1 { 4 } else { 1 };
     with(
         faulty,
@@ -126,11 +127,11 @@ fn fewer_queues_after_a_loss_keep_all_commands() {
 #[test]
 fn command_finishes_during_the_shutdown() {
     for (of_read, of_shutdown) in [
-        (Act::AnswerLate, Act::Answer),
-        (Act::AnswerAfterNext, Act::Answer),
-        (Act::AnswerLate, Act::AnswerLateAndClose),
+        (Action::AnswerLate, Action::Answer),
+        (Action::AnswerAfterNext, Action::Answer),
+        (Action::AnswerLate, Action::AnswerLateAndClose),
     ] {
-        let faulty = Faulty::new(move |_, queue, command| match AdminOpcode::from_u8(command.opcode()) {
+        let faulty = ScriptedController::new(move |_, queue, command| match AdminOpcode::from_u8(command.opcode()) {
             Some(AdminOpcode::GetLogPage) if queue == 0 => of_read,
             // CC.SHN requests a shutdown.
             Some(AdminOpcode::Fabrics)
@@ -138,7 +139,7 @@ fn command_finishes_during_the_shutdown() {
             {
                 of_shutdown
             }
-            _ => Act::Answer,
+            _ => Action::Answer,
         });
         with(
             faulty,
@@ -158,10 +159,10 @@ fn command_finishes_during_the_shutdown() {
 fn host_can_be_closed_while_it_connects() {
     for connects in [0, 1] {
         // During the first connect, or during a reconnect.
-        let faulty = Faulty::new(move |association, queue, command| match association {
-            _ if is_io(queue, command, IoOpcode::Flush) => Act::Close,
-            _ if association > connects => Act::Never,
-            _ => Act::Answer,
+        let faulty = ScriptedController::new(move |association, queue, command| match association {
+            _ if is_io(queue, command, IoOpcode::Flush) => Action::Close,
+            _ if association > connects => Action::Never,
+            _ => Action::Answer,
         });
         with(
             faulty,
@@ -187,9 +188,9 @@ fn host_can_be_closed_while_it_connects() {
 
 #[test]
 fn silent_controller_is_noticed() {
-    let faulty = Faulty::new(|association, queue, command| match AdminOpcode::from_u8(command.opcode()) {
-        Some(AdminOpcode::KeepAlive) if queue == 0 && association == 1 => Act::Never,
-        _ => Act::Answer,
+    let faulty = ScriptedController::new(|association, queue, command| match AdminOpcode::from_u8(command.opcode()) {
+        Some(AdminOpcode::KeepAlive) if queue == 0 && association == 1 => Action::Never,
+        _ => Action::Answer,
     });
     let connects = with(
         faulty,
@@ -209,12 +210,14 @@ fn silent_controller_is_noticed() {
 /// A silent controller may execute old commands until it has given the host up.
 #[test]
 fn silent_loss_delays_resubmission() {
-    for (act, queues, least) in [(Act::Never, 1, 5000), (Act::Never, 2, 5000), (Act::Close, 1, 20), (Act::Close, 2, 20)]
+    for (act, queues, least) in
+        [(Action::Never, 1, 5000), (Action::Never, 2, 5000), (Action::Close, 1, 20), (Action::Close, 2, 20)]
     {
-        let mut faulty = Faulty::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
-            true if association == 1 => act,
-            _ => Act::Answer,
-        });
+        let mut faulty =
+            ScriptedController::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
+                true if association == 1 => act,
+                _ => Action::Answer,
+            });
         faulty.queues = |_| 2;
         let (took, stats) = with(
             faulty,
@@ -232,7 +235,7 @@ fn silent_loss_delays_resubmission() {
             },
         );
         // A silent loss is noticed by the command's timeout. A closed connection is noticed at once.
-        let timeout = if matches!(act, Act::Never) { 1000 } else { 0 };
+        let timeout = if matches!(act, Action::Never) { 1000 } else { 0 };
         let waited = took.as_millis().checked_sub(timeout).unwrap();
         assert!((least..least + 10).contains(&waited), "{took:?}");
         assert_eq!((stats.connects, stats.replays), (2, 1));
@@ -256,16 +259,16 @@ fn temporary_path_errors_are_retried() {
         {
             let final_status = Status::new(status.code_type(), status.code(), true);
             let refused = Arc::new(Mutex::new(0));
-            let faulty = Faulty::new(move |_, queue, command| {
+            let faulty = ScriptedController::new(move |_, queue, command| {
                 if !is_io(queue, command, IoOpcode::Write) {
-                    return Act::Answer;
+                    return Action::Answer;
                 }
                 let mut refused = refused.lock().unwrap();
                 *refused += 1;
                 match refusals {
-                    0 => Act::Refuse(final_status),
-                    _ if *refused > refusals => Act::Answer,
-                    _ => Act::Refuse(status),
+                    0 => Action::Refuse(final_status),
+                    _ if *refused > refusals => Action::Answer,
+                    _ => Action::Refuse(status),
                 }
             });
             // Retries of this command must not delay other commands, so a flush runs beside it.
@@ -302,9 +305,9 @@ fn temporary_path_errors_are_retried() {
 
 #[test]
 fn persistent_path_loss_is_not_retried() {
-    let faulty = Faulty::new(|_, queue, command| match is_io(queue, command, IoOpcode::Write) {
-        true => Act::Refuse(Status::ANA_PERSISTENT_LOSS),
-        false => Act::Answer,
+    let faulty = ScriptedController::new(|_, queue, command| match is_io(queue, command, IoOpcode::Write) {
+        true => Action::Refuse(Status::ANA_PERSISTENT_LOSS),
+        false => Action::Answer,
     });
     let (written, stats) = with(
         faulty,
@@ -320,11 +323,11 @@ fn persistent_path_loss_is_not_retried() {
 
 #[test]
 fn reconnect_restarts_the_path_wait() {
-    let faulty = Faulty::new(|association, queue, command| match command.opcode() {
-        opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => Act::Answer,
-        opcode if opcode == IoOpcode::Flush as u8 && association == 1 => Act::Close,
-        opcode if opcode == IoOpcode::Write as u8 => Act::Refuse(Status::ANA_TRANSITION),
-        _ => Act::Answer,
+    let faulty = ScriptedController::new(|association, queue, command| match command.opcode() {
+        opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => Action::Answer,
+        opcode if opcode == IoOpcode::Flush as u8 && association == 1 => Action::Close,
+        opcode if opcode == IoOpcode::Write as u8 => Action::Refuse(Status::ANA_TRANSITION),
+        _ => Action::Answer,
     });
     with(
         faulty,
@@ -345,13 +348,13 @@ fn reconnect_restarts_the_path_wait() {
 
 #[test]
 fn waiting_retry_can_be_cancelled_and_survives_a_loss() {
-    let faulty = Faulty::new(|association, queue, command| match command.opcode() {
-        opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => Act::Answer,
-        opcode if opcode == IoOpcode::Flush as u8 && association == 1 => Act::Close,
+    let faulty = ScriptedController::new(|association, queue, command| match command.opcode() {
+        opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => Action::Answer,
+        opcode if opcode == IoOpcode::Flush as u8 && association == 1 => Action::Close,
         opcode if opcode == IoOpcode::Write as u8 && (association == 1 || command.u64(10) == 9) => {
-            Act::Refuse(Status::ANA_TRANSITION)
+            Action::Refuse(Status::ANA_TRANSITION)
         }
-        _ => Act::Answer,
+        _ => Action::Answer,
     });
     with(
         faulty,
@@ -377,7 +380,7 @@ fn waiting_retry_can_be_cancelled_and_survives_a_loss() {
 }
 
 /// The namespace's data and descriptors, given the number of the association.
-type Said = fn(u32) -> (NamespaceData, Vec<u8>);
+type NamespaceScript = fn(u32) -> (NamespaceData, Vec<u8>);
 
 fn uuid(byte: u8) -> Vec<u8> {
     [&[3, 16, 0, 0][..], &[byte; 16]].concat()
@@ -385,7 +388,7 @@ fn uuid(byte: u8) -> Vec<u8> {
 
 #[test]
 fn namespace_replaced_after_a_loss_gets_no_old_commands() {
-    let rows: [(&str, Said, bool); 7] = [
+    let rows: [(&str, NamespaceScript, bool); 7] = [
         ("the same", |_| (WAS, uuid(1)), true),
         ("grown", |number| (NamespaceData { blocks: 999 + u64::from(number), ..WAS }, uuid(1)), true),
         ("another NGUID", |number| (NamespaceData { nguid: [number as u8; 16], ..WAS }, Vec::new()), false),
@@ -397,15 +400,16 @@ fn namespace_replaced_after_a_loss_gets_no_old_commands() {
     for (name, said, is_same) in rows {
         let written = Arc::new(Mutex::new(0));
         let count = written.clone();
-        let mut faulty = Faulty::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
-            true if association == 1 => Act::Never,
-            true => {
-                *count.lock().unwrap() += 1;
-                Act::Answer
-            }
-            false if association == 1 && is_io(queue, command, IoOpcode::Flush) => Act::Close,
-            false => Act::Answer,
-        });
+        let mut faulty =
+            ScriptedController::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
+                true if association == 1 => Action::Never,
+                true => {
+                    *count.lock().unwrap() += 1;
+                    Action::Answer
+                }
+                false if association == 1 && is_io(queue, command, IoOpcode::Flush) => Action::Close,
+                false => Action::Answer,
+            });
         // Version 1.4 supports descriptors, so the host compares UUIDs.
         (faulty.namespace, faulty.data.version) = (Box::new(said), 0x0001_0400);
         with(
@@ -452,10 +456,10 @@ fn namespace_replaced_after_a_loss_gets_no_old_commands() {
 
 #[test]
 fn disk_of_a_grown_namespace_shares_its_fate() {
-    let mut faulty = Faulty::new(|association, queue, command| match association {
-        1 if is_io(queue, command, IoOpcode::Flush) => Act::Close,
-        2 if is_io(queue, command, IoOpcode::Verify) => Act::Close,
-        _ => Act::Answer,
+    let mut faulty = ScriptedController::new(|association, queue, command| match association {
+        1 if is_io(queue, command, IoOpcode::Flush) => Action::Close,
+        2 if is_io(queue, command, IoOpcode::Verify) => Action::Close,
+        _ => Action::Answer,
     });
     faulty.namespace = Box::new(|number| match number {
         1 => (WAS, Vec::new()),

@@ -7,22 +7,22 @@ use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use futures_util::future::{join3, select};
-use made_by_hand::{Act, Faulty, with};
+use made_by_hand::{Action, ScriptedController, with};
 use nvme_tcp::host::{CommandError, CommandFuture, Disk, Host, HostError, ReadError};
 use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, Status, commands};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Commands received on I/O queues, in order: association, opcode and first block.
-type Seen = Arc<Mutex<Vec<(u32, u8, u64)>>>;
+type CommandLog = Arc<Mutex<Vec<(u32, u8, u64)>>>;
 
 /// Creates a controller with two I/O queues that acts on I/O commands as given, and records them.
-fn remembering(act: impl Fn(u32, &Command) -> Act + Send + Sync + 'static) -> (Faulty, Seen) {
-    let seen = Seen::default();
+fn remembering(act: impl Fn(u32, &Command) -> Action + Send + Sync + 'static) -> (ScriptedController, CommandLog) {
+    let seen = CommandLog::default();
     let remembers = seen.clone();
-    let mut faulty = Faulty::new(move |association, queue, command| {
+    let mut faulty = ScriptedController::new(move |association, queue, command| {
         if queue == 0 || command.opcode() == AdminOpcode::Fabrics as u8 {
-            return Act::Answer;
+            return Action::Answer;
         }
         remembers.lock().unwrap().push((association, command.opcode(), command.u64(10)));
         act(association, command)
@@ -52,7 +52,7 @@ const CHANGES: [fn(&Host, &Disk) -> CommandFuture; 5] = [
 
 /// Ways to abandon a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
+enum AbandonMethod {
     Cancel,
     Drop,
     Timeout,
@@ -61,12 +61,12 @@ enum Door {
 #[test]
 fn abandoned_command_is_not_overtaken() {
     for (number, change) in CHANGES.into_iter().enumerate() {
-        for door in [Door::Cancel, Door::Drop, Door::Timeout] {
+        for door in [AbandonMethod::Cancel, AbandonMethod::Drop, AbandonMethod::Timeout] {
             let is_first = AtomicBool::new(true);
             let (faulty, seen) = remembering(move |_, command| {
                 let is_change = !matches!(IoOpcode::from_u8(command.opcode()), Some(IoOpcode::Flush | IoOpcode::Read));
                 // Answered together with the next command on its queue.
-                if is_change && is_first.swap(false, Ordering::Relaxed) { Act::AnswerLate } else { Act::Answer }
+                if is_change && is_first.swap(false, Ordering::Relaxed) { Action::AnswerLate } else { Action::Answer }
             });
             with(
                 faulty,
@@ -77,15 +77,15 @@ fn abandoned_command_is_not_overtaken() {
                     // Queues take turns, so this command goes to the first one.
                     let mut given_up = Some(change(&host, &disk));
                     match door {
-                        Door::Cancel => {
+                        AbandonMethod::Cancel => {
                             runtime.sleep(Duration::from_millis(1)).await;
                             given_up.as_ref().unwrap().cancel();
                         }
-                        Door::Drop => {
+                        AbandonMethod::Drop => {
                             runtime.sleep(Duration::from_millis(1)).await;
                             given_up = None;
                         }
-                        Door::Timeout => {
+                        AbandonMethod::Timeout => {
                             let sleep = runtime.sleep(Duration::from_millis(1));
                             drop(select(given_up.take().unwrap(), Box::pin(sleep)).await);
                         }
@@ -127,7 +127,7 @@ fn abandoned_command_is_not_overtaken() {
 
 #[test]
 fn abandoned_read_only_command_ends_at_once() {
-    let (faulty, _) = remembering(|_, _| Act::Never);
+    let (faulty, _) = remembering(|_, _| Action::Never);
     with(
         faulty,
         |config| config.queues = 2,
@@ -154,13 +154,13 @@ fn abandoned_read_only_command_ends_at_once() {
 #[test]
 fn abandoned_write_ends_with_the_next_connection() {
     // After a silent loss, the next connection is made when the controller has given the host up.
-    for (act, least, most) in [(Act::Never, 6000, 6100), (Act::Close, 20, 100)] {
+    for (act, least, most) in [(Action::Never, 6000, 6100), (Action::Close, 20, 100)] {
         for when in [0, 500] {
             let (faulty, seen) = remembering(move |association, command| match command.opcode() {
-                opcode if opcode == IoOpcode::Write as u8 && association == 1 => Act::Never,
+                opcode if opcode == IoOpcode::Write as u8 && association == 1 => Action::Never,
                 // Ends the connection of the queue with the write.
                 opcode if opcode == IoOpcode::Flush as u8 && association == 1 => act,
-                _ => Act::Answer,
+                _ => Action::Answer,
             });
             with(
                 faulty,
@@ -176,7 +176,7 @@ fn abandoned_write_ends_with_the_next_connection() {
                     let start = runtime.now();
                     let write = disk.write(3, block(1));
                     let flush = disk.flush();
-                    let give_up_after = if matches!(act, Act::Never) { 2 * when } else { when };
+                    let give_up_after = if matches!(act, Action::Never) { 2 * when } else { when };
                     runtime.sleep(Duration::from_millis(1 + give_up_after)).await;
                     write.cancel();
                     let overlapping = disk.write(3, block(2));
@@ -197,8 +197,8 @@ fn abandoned_write_ends_with_the_next_connection() {
 #[test]
 fn held_command_can_be_abandoned() {
     let (faulty, seen) = remembering(|_, command| match command.opcode() {
-        opcode if opcode == IoOpcode::Write as u8 => Act::Never,
-        _ => Act::Answer,
+        opcode if opcode == IoOpcode::Write as u8 => Action::Never,
+        _ => Action::Answer,
     });
     with(
         faulty,
@@ -232,13 +232,13 @@ fn admin_commands_wait_for_abandoned_changes() {
     const NAMESPACE_MANAGEMENT: u8 = 0x0d;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let remembers = seen.clone();
-    let faulty = Faulty::new(move |_, queue, command| {
+    let faulty = ScriptedController::new(move |_, queue, command| {
         if command.opcode() != AdminOpcode::Fabrics as u8 {
             remembers.lock().unwrap().push((queue, command.opcode()));
         }
         match command.opcode() {
-            NAMESPACE_MANAGEMENT => Act::AnswerLate,
-            _ => Act::Answer,
+            NAMESPACE_MANAGEMENT => Action::AnswerLate,
+            _ => Action::Answer,
         }
     });
     with(
@@ -273,7 +273,8 @@ fn admin_commands_wait_for_abandoned_changes() {
 #[test]
 fn changes_are_not_resent_without_a_keep_alive() {
     for cancelled in [false, true] {
-        let (faulty, seen) = remembering(|association, _| if association == 1 { Act::Never } else { Act::Answer });
+        let (faulty, seen) =
+            remembering(|association, _| if association == 1 { Action::Never } else { Action::Answer });
         let stats = with(
             faulty,
             |config| {
@@ -304,7 +305,7 @@ fn changes_are_not_resent_without_a_keep_alive() {
         assert_eq!(again, [IoOpcode::Read as u8]);
     }
     // If both sides notice the loss, the command is sent again.
-    let (faulty, _) = remembering(|association, _| if association == 1 { Act::Close } else { Act::Answer });
+    let (faulty, _) = remembering(|association, _| if association == 1 { Action::Close } else { Action::Answer });
     let stats = with(
         faulty,
         |config| config.keep_alive = Duration::ZERO,
@@ -335,7 +336,7 @@ fn unrepeatable_command_is_sent_once() {
     for (number, (submit, again)) in rows.into_iter().enumerate() {
         let sent = Arc::new(Mutex::new(0));
         let count = sent.clone();
-        let faulty = Faulty::new(move |association, queue, command| {
+        let faulty = ScriptedController::new(move |association, queue, command| {
             let closes = match (queue, command.opcode()) {
                 (0, 0x0d | 0x80 | 0x81) => true,
                 (0, 0x7f) => command.u32(11) == 0x20,
@@ -345,7 +346,7 @@ fn unrepeatable_command_is_sent_once() {
             if closes {
                 *count.lock().unwrap() += 1;
             }
-            if closes && association == 1 { Act::Close } else { Act::Answer }
+            if closes && association == 1 { Action::Close } else { Action::Answer }
         });
         with(
             faulty,
@@ -370,8 +371,8 @@ fn unrepeatable_command_is_sent_once() {
 #[test]
 fn unrepeatable_command_is_not_retried() {
     let (faulty, seen) = remembering(|_, command| match command.opcode() {
-        COPY | 0x01 => Act::Refuse(Status::INTERNAL_ERROR),
-        _ => Act::Answer,
+        COPY | 0x01 => Action::Refuse(Status::INTERNAL_ERROR),
+        _ => Action::Answer,
     });
     with(
         faulty,

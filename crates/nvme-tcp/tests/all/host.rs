@@ -3,7 +3,7 @@
 
 use crate::bed;
 
-use bed::{Bed, Layers, blocks};
+use bed::{Layers, NvmeNetwork, blocks};
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use nvme_tcp::exercise::Exercise;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 #[test]
 fn discovery_lists_the_subsystem() {
-    let mut bed = Bed::new(1, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut bed = NvmeNetwork::new(1, TransportConfig::default(), Layers::Tcp, 0.0);
     let (connector, timers, config) = (bed.connector(), bed.timers(), bed.host_config());
     let log = bed.run(async move { discover(&connector, &timers, &config).await });
     let log = log.unwrap();
@@ -28,7 +28,7 @@ fn discovery_lists_the_subsystem() {
 
 #[test]
 fn every_command_has_its_effect() {
-    let mut bed = Bed::new(2, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut bed = NvmeNetwork::new(2, TransportConfig::default(), Layers::Tcp, 0.0);
     let config = bed.host_config();
     let host = bed.connect(config);
     bed.run(async move {
@@ -73,7 +73,7 @@ fn every_command_has_its_effect() {
 
 #[test]
 fn cancelled_read_returns_its_buffer() {
-    let mut bed = Bed::new(3, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut bed = NvmeNetwork::new(3, TransportConfig::default(), Layers::Tcp, 0.0);
     let config = bed.host_config();
     let host = bed.connect(config);
     bed.run(async move {
@@ -102,7 +102,7 @@ fn cancelled_read_returns_its_buffer() {
 
 #[test]
 fn namespace_changes_are_reported() {
-    let mut bed = Bed::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut bed = NvmeNetwork::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     // Only a request for events may wait longer than this.
     config.command_timeout = Duration::from_millis(50);
@@ -136,7 +136,7 @@ fn namespace_changes_are_reported() {
 
 #[test]
 fn commands_do_not_reach_a_replaced_namespace() {
-    let mut bed = Bed::new(10, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut bed = NvmeNetwork::new(10, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     config.queues = 2;
     let host = bed.connect(config);
@@ -166,7 +166,7 @@ fn commands_do_not_reach_a_replaced_namespace() {
 
 #[test]
 fn unknown_subsystem_is_refused_at_once() {
-    let mut bed = Bed::new(4, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut bed = NvmeNetwork::new(4, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     config.subsystem = "nqn.2026-01.test:none".into();
     let host = bed.connect(config);
@@ -178,7 +178,7 @@ fn unknown_subsystem_is_refused_at_once() {
 #[test]
 fn lost_connections_are_reopened_and_commands_resent() {
     for layers in [Layers::Tcp, Layers::Tls] {
-        let mut bed = Bed::new(5, TransportConfig::default(), layers, 0.0);
+        let mut bed = NvmeNetwork::new(5, TransportConfig::default(), layers, 0.0);
         let mut config = bed.host_config();
         (config.queues, config.data_digest) = (2, true);
         config.reconnect_delay = Duration::from_millis(20);
@@ -200,7 +200,7 @@ fn lost_connections_are_reopened_and_commands_resent() {
 
 #[test]
 fn commands_fail_when_the_target_stays_away() {
-    let mut bed = Bed::new(6, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut bed = NvmeNetwork::new(6, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     config.give_up_after = Duration::from_secs(20);
     let host = bed.connect(config);
@@ -218,7 +218,7 @@ fn commands_fail_when_the_target_stays_away() {
 /// A host that requests reads, takes no answers, and sends nothing more.
 #[test]
 fn host_that_takes_no_answers_is_reset() {
-    let mut bed = Bed::new(8, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut bed = NvmeNetwork::new(8, TransportConfig::default(), Layers::Tcp, 0.0);
     let (connector, server, runtime) = (bed.connector(), bed.server().clone(), bed.runtime());
     let lost = bed.run(async move {
         let mut stream = connector.connect().await.unwrap();
@@ -256,8 +256,12 @@ fn host_that_takes_no_answers_is_reset() {
 #[test]
 fn host_reports_the_agreed_digests() {
     for (agrees, asks) in [(true, true), (false, true), (true, false)] {
-        let mut bed =
-            Bed::new(9, TransportConfig { data_digest: agrees, ..TransportConfig::default() }, Layers::Tcp, 0.0);
+        let mut bed = NvmeNetwork::new(
+            9,
+            TransportConfig { data_digest: agrees, ..TransportConfig::default() },
+            Layers::Tcp,
+            0.0,
+        );
         let mut config = bed.host_config();
         (config.header_digest, config.data_digest) = (true, asks);
         let host = bed.connect(config);
@@ -271,7 +275,7 @@ fn host_reports_the_agreed_digests() {
 
 #[test]
 fn idle_host_is_kept_alive() {
-    let mut bed = Bed::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut bed = NvmeNetwork::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     config.keep_alive = Duration::from_secs(2);
     let host = bed.connect(config);

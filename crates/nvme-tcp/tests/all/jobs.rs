@@ -7,8 +7,8 @@ use nvme_tcp::target::Target;
 use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, Pdu, Sgl, Status, property};
 use rig::storage::{counting_target, hooked_target};
 use rig::{
-    Came, Wire, connect_command, first_block, host_data, property_get, property_set, segment, send_only, statuses,
-    two_queues,
+    Client, ReceivedPdu, connect_command, first_block, host_data, property_get, property_set, segment, send_only,
+    statuses, two_queues,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 #[test]
 fn shutdown_completes_when_all_data_are_durable() {
     let (mut target, storage) = counting_target();
-    let (mut wire, _) = Wire::admin(&mut target);
+    let (mut wire, _) = Client::admin(&mut target);
     let pdu = Pdu::Command(property_set(0x0046_4001));
     let capsule = wire.framing.frame(&pdu, []).into_pieces().collect::<Vec<_>>().concat();
     wire.connection.handle_segment(wire.now, segment(&capsule), &mut target);
@@ -24,14 +24,16 @@ fn shutdown_completes_when_all_data_are_durable() {
     let flush = wire.connection.poll_job().expect("a flush");
     wire.connection.complete(wire.now, flush.run(), &mut target);
     assert_eq!(storage.flushes.load(Ordering::Relaxed), 1);
-    assert!(matches!(wire.collect()[..], [Came(Pdu::Response(completion), _)] if completion.status.is_success()));
+    assert!(
+        matches!(wire.collect()[..], [ReceivedPdu(Pdu::Response(completion), _)] if completion.status.is_success())
+    );
     assert_eq!(wire.command(&mut target, property_get(property::CSTS), &[]).result, 1 | 0b10 << 2);
 }
 
 #[test]
 fn shutdown_completes_after_a_failed_flush() {
     let (mut target, storage) = counting_target();
-    let (mut wire, _) = Wire::admin(&mut target);
+    let (mut wire, _) = Client::admin(&mut target);
     storage.is_broken.store(true, Ordering::Relaxed);
     let status = wire.command(&mut target, property_set(0x0046_4001), &[]).status;
     assert!(!status.is_success(), "written data may not be durable");
@@ -42,7 +44,7 @@ fn shutdown_completes_after_a_failed_flush() {
 #[test]
 fn durable_commands_flush_before_completion() {
     let (mut target, storage) = counting_target();
-    let (mut wire, mut admin) = Wire::io(&mut target, false);
+    let (mut wire, mut admin) = Client::io(&mut target, false);
     let io = |opcode: IoOpcode| Command::new(opcode as u8, 5).with_namespace(1);
     let unit_access = 1 << 30;
     let mut range = [0; 16];
@@ -70,7 +72,7 @@ fn durable_commands_flush_before_completion() {
 #[test]
 fn panicking_storage_fails_only_its_command() {
     let (mut target, _) = counting_target();
-    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let (mut wire, _admin) = Client::io(&mut target, false);
     let read = Command::new(IoOpcode::Read as u8, 5).with_namespace(1).with_sgl(Sgl::transport(512));
     assert_eq!(wire.command(&mut target, read, &[]).status, Status::INTERNAL_ERROR);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
@@ -78,15 +80,15 @@ fn panicking_storage_fails_only_its_command() {
 }
 
 /// Jobs to advance again.
-type Later = Arc<Mutex<Vec<Job>>>;
+type PostponedJobs = Arc<Mutex<Vec<Job>>>;
 
-fn advance(job: Job, later: &Later) -> Option<JobResult> {
+fn advance(job: Job, later: &PostponedJobs) -> Option<JobResult> {
     let later = later.clone();
     job.advance(move |job| later.lock().unwrap().push(job))
 }
 
 /// Advances a job until its end or until it has to wait. `later` receives a waiting job with its turn.
-fn advance_far(mut job: Job, later: &Later) -> Option<JobResult> {
+fn advance_far(mut job: Job, later: &PostponedJobs) -> Option<JobResult> {
     loop {
         if let Some(done) = advance(job, later) {
             return Some(done);
@@ -100,19 +102,19 @@ fn advance_far(mut job: Job, later: &Later) -> Option<JobResult> {
 fn waiting_jobs_occupy_no_thread() {
     let (mut target, storage) = hooked_target();
     let (_admin, [mut first, mut second], _) = two_queues(&mut target);
-    let write = |id, block: u64, value: u8, wire: &mut Wire, target: &mut Target, durable: u32| {
+    let write = |id, block: u64, value: u8, wire: &mut Client, target: &mut Target, durable: u32| {
         let write = Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u64(10, block).with_u32(12, durable);
         send_only(wire, target, &Pdu::Command(write.with_sgl(Sgl::in_capsule(512))), &[value; 512]);
         wire.connection.poll_job().unwrap()
     };
-    let flush = |wire: &mut Wire, target: &mut Target| {
+    let flush = |wire: &mut Client, target: &mut Target| {
         send_only(wire, target, &Pdu::Command(Command::new(IoOpcode::Flush as u8, 8).with_namespace(1)), &[]);
         wire.connection.poll_job().unwrap()
     };
     let durable = 1 << 30;
     // While the slow job occupies its thread, writing or flushing, another thread runs the others.
     for is_flushing in [false, true] {
-        let (later, done) = (Later::default(), Arc::<Mutex<Vec<JobResult>>>::default());
+        let (later, done) = (PostponedJobs::default(), Arc::<Mutex<Vec<JobResult>>>::default());
         let mut slow = write(5, 0, 0xaa, &mut first, &mut target, durable);
         if is_flushing {
             assert!(advance(slow, &later).is_none(), "the flush is a part of its own");
@@ -163,7 +165,7 @@ fn long_job_runs_in_parts_and_can_be_aborted() {
     let (mut admin, [mut queue, _], _) = two_queues(&mut target);
     let zero = |id| Pdu::Command(Command::new(IoOpcode::WriteZeroes as u8, id).with_namespace(1).with_u32(12, 0xffff));
     let abort = |command: u32| Command::new(AdminOpcode::Abort as u8, 11).with_u32(10, 1 | command << 16);
-    let later = Later::default();
+    let later = PostponedJobs::default();
     send_only(&mut queue, &mut target, &zero(5), &[]);
     let mut job = queue.connection.poll_job().unwrap();
     let mut parts = 1;
@@ -184,7 +186,7 @@ fn long_job_runs_in_parts_and_can_be_aborted() {
     let write = Command::new(IoOpcode::Write as u8, 8).with_namespace(1).with_sgl(Sgl::transport(512));
     send_only(&mut queue, &mut target, &Pdu::Command(write), &[]);
     let came = queue.collect();
-    let [Came(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
+    let [ReceivedPdu(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
     // The admin queue cannot abort an I/O command itself: the result says not aborted.
     for id in [6, 7, 8] {
         assert_eq!(admin.command(&mut target, abort(id), &[]).result, 1, "not at once");
@@ -224,8 +226,8 @@ fn abort_does_not_affect_a_later_command() {
 #[test]
 fn jobs_of_one_queue_are_limited() {
     let (mut target, _storage) = hooked_target();
-    let (_admin, controller) = Wire::admin(&mut target);
-    let mut wire = Wire::open(&mut target, false);
+    let (_admin, controller) = Client::admin(&mut target);
+    let mut wire = Client::open(&mut target, false);
     let (command, data) = connect_command(1, controller);
     let answer = wire.command(&mut target, command.with_u32(11, 1023 - 1), &data.to_bytes());
     assert!(answer.status.is_success());

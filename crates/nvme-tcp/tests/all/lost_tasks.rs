@@ -2,7 +2,7 @@
 
 use crate::bed;
 
-use bed::{Bed, Layers, blocks};
+use bed::{Layers, NvmeNetwork, blocks};
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
@@ -18,21 +18,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum TaskFate {
     Dropped,
     Panics,
 }
 
 /// Control of a doomed task.
 #[derive(Default)]
-struct Doom {
+struct TaskControl {
     come: AtomicBool,
     /// The task is being polled and must panic.
     burning: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
-impl Doom {
+impl TaskControl {
     fn come(&self) {
         self.come.store(true, Ordering::Relaxed);
         if let Some(waker) = self.waker.lock().unwrap().take() {
@@ -42,19 +42,19 @@ impl Doom {
 }
 
 /// A task that runs until its doom.
-struct Doomed {
+struct ControlledTask {
     task: Option<HostTask>,
-    fate: Fate,
-    doom: Arc<Doom>,
+    fate: TaskFate,
+    doom: Arc<TaskControl>,
 }
 
-impl Future for Doomed {
+impl Future for ControlledTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         *self.doom.waker.lock().unwrap() = Some(cx.waker().clone());
         let come = self.doom.come.load(Ordering::Relaxed);
-        if come && self.fate == Fate::Dropped {
+        if come && self.fate == TaskFate::Dropped {
             self.task = None;
         }
         let doom = self.doom.clone();
@@ -74,24 +74,24 @@ impl Future for Doomed {
 }
 
 /// A clock that panics while a doomed task runs.
-struct Burning(Arc<dyn Timers>, Arc<Doom>);
+struct PanickingTimers(Arc<dyn Timers>, Arc<TaskControl>);
 
-impl Clock for Burning {
+impl Clock for PanickingTimers {
     fn now(&self) -> Instant {
         assert!(!self.1.burning.load(Ordering::Relaxed), "expected panic of the test");
         self.0.now()
     }
 }
 
-impl Timers for Burning {
+impl Timers for PanickingTimers {
     fn alarm(&self) -> Box<dyn Alarm> {
         self.0.alarm()
     }
 }
 
-struct Panicking;
+struct PanickingConnector;
 
-impl Connector for Panicking {
+impl Connector for PanickingConnector {
     fn connect(&self) -> ConnectFuture {
         panic!("expected panic of the test")
     }
@@ -102,19 +102,19 @@ fn is_lost(error: &CommandError) -> bool {
 }
 
 /// Creates a host with task `number` doomed.
-fn doomed(bed: &Bed, number: usize, fate: Fate) -> (Host, Arc<Doom>) {
+fn doomed(bed: &NvmeNetwork, number: usize, fate: TaskFate) -> (Host, Arc<TaskControl>) {
     let mut config = bed.host_config();
     config.queues = 2;
     doomed_with(bed, config, number, fate)
 }
 
-fn doomed_with(bed: &Bed, config: HostConfig, number: usize, fate: Fate) -> (Host, Arc<Doom>) {
-    let doom = Arc::<Doom>::default();
-    let timers = Arc::new(Burning(bed.timers(), doom.clone()));
+fn doomed_with(bed: &NvmeNetwork, config: HostConfig, number: usize, fate: TaskFate) -> (Host, Arc<TaskControl>) {
+    let doom = Arc::<TaskControl>::default();
+    let timers = Arc::new(PanickingTimers(bed.timers(), doom.clone()));
     let (host, tasks) = Host::new(bed.connector(), timers, config);
     for (place, task) in tasks.into_iter().enumerate() {
         if place == number {
-            bed.spawn(Doomed { task: Some(task), fate, doom: doom.clone() });
+            bed.spawn(ControlledTask { task: Some(task), fate, doom: doom.clone() });
         } else {
             bed.spawn(task);
         }
@@ -124,9 +124,9 @@ fn doomed_with(bed: &Bed, config: HostConfig, number: usize, fate: Fate) -> (Hos
 
 #[test]
 fn lost_task_fails_all_waiting_calls() {
-    for fate in [Fate::Dropped, Fate::Panics] {
+    for fate in [TaskFate::Dropped, TaskFate::Panics] {
         for number in 0..3 {
-            let mut bed = Bed::new(60 + number as u64, TransportConfig::default(), Layers::Tcp, 0.0);
+            let mut bed = NvmeNetwork::new(60 + number as u64, TransportConfig::default(), Layers::Tcp, 0.0);
             let (host, doom) = doomed(&bed, number, fate);
             let runtime = bed.runtime();
             bed.run(async move {
@@ -174,8 +174,8 @@ fn lost_task_fails_all_waiting_calls() {
 /// The device must not keep contexts of a queue whose task is lost.
 #[test]
 fn lost_task_releases_its_contexts() {
-    for fate in [Fate::Dropped, Fate::Panics] {
-        let mut bed = Bed::new(66, TransportConfig::default(), Layers::Tcp, 0.0);
+    for fate in [TaskFate::Dropped, TaskFate::Panics] {
+        let mut bed = NvmeNetwork::new(66, TransportConfig::default(), Layers::Tcp, 0.0);
         let (offload, data_digest) = (Offload::PlaceAndCheck, true);
         let mut config = bed.host_config();
         config.queues = 1;
@@ -206,7 +206,7 @@ fn lost_task_releases_its_contexts() {
 
 #[test]
 fn dropped_tasks_end_the_host() {
-    let mut bed = Bed::new(70, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut bed = NvmeNetwork::new(70, TransportConfig::default(), Layers::Tcp, 0.0);
     let (host, tasks) = Host::new(bed.connector(), bed.timers(), bed.host_config());
     let waits = host.clone();
     bed.run(async move {
@@ -221,7 +221,7 @@ fn dropped_tasks_end_the_host() {
 
 #[test]
 fn closed_host_reports_closed_not_lost() {
-    let mut bed = Bed::new(71, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut bed = NvmeNetwork::new(71, TransportConfig::default(), Layers::Tcp, 0.0);
     let host = bed.connect(bed.host_config());
     bed.run(async move {
         host.ready().await.unwrap();
@@ -233,10 +233,10 @@ fn closed_host_reports_closed_not_lost() {
 
 #[test]
 fn panicking_connector_ends_the_host() {
-    let mut bed = Bed::new(72, TransportConfig::default(), Layers::Tcp, 0.0);
-    let (host, tasks) = Host::new(Panicking, bed.timers(), bed.host_config());
+    let mut bed = NvmeNetwork::new(72, TransportConfig::default(), Layers::Tcp, 0.0);
+    let (host, tasks) = Host::new(PanickingConnector, bed.timers(), bed.host_config());
     for task in tasks {
-        bed.spawn(Doomed { task: Some(task), fate: Fate::Panics, doom: Arc::default() });
+        bed.spawn(ControlledTask { task: Some(task), fate: TaskFate::Panics, doom: Arc::default() });
     }
     let ready = bed.run(async move { host.ready().await });
     assert!(matches!(ready, Err(HostError::TaskLost)), "{ready:?}");

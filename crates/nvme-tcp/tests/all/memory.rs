@@ -3,8 +3,8 @@
 
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
-use crate::rig::storage::File;
-use crate::rig::{Came, DISK, Wire, connect_command, host_data, segment, target};
+use crate::rig::storage::BlockingStorage;
+use crate::rig::{Client, DISK, ReceivedPdu, connect_command, host_data, segment, target};
 use bytes::{Bytes, BytesMut};
 use core::cell::Cell;
 use nic_sim::NicConfig;
@@ -20,14 +20,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 
 /// Counts bytes that this thread has allocated and not freed. Tests run on several threads.
-struct Counting;
+struct CountingAllocator;
 
 thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
 // SAFETY: forwards every call to the system allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.set(HELD.get() + layout.size().max(16) as isize);
         // SAFETY: the caller's guarantees are passed on.
@@ -42,20 +42,20 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-fn framed(wire: &Wire, pdu: &Pdu, data: &[u8]) -> Vec<u8> {
+fn framed(wire: &Client, pdu: &Pdu, data: &[u8]) -> Vec<u8> {
     wire.framing.frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat()
 }
 
 const MIB: usize = 1 << 20;
 
 /// Opens a queue with an outstanding R2T of 1 MiB, and its admin queue.
-fn asked(target: &mut Target) -> (Wire, Wire, ReadyToTransfer) {
-    let (mut wire, admin) = Wire::io(target, false);
+fn asked(target: &mut Target) -> (Client, Client, ReadyToTransfer) {
+    let (mut wire, admin) = Client::io(target, false);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_u32(12, 2047);
     let came = wire.send(target, &Pdu::Command(write.with_sgl(Sgl::transport(MIB as u32))), &[]);
-    let [Came(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
+    let [ReceivedPdu(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
     (wire, admin, request)
 }
 
@@ -72,13 +72,16 @@ fn data_in_one_byte_segments_use_little_memory() {
     let held = HELD.get() - before;
     assert!(held < 2 * MIB as isize, "{held} bytes of heap for 1 MiB of payload");
     let came = wire.send_bytes(&mut target, &bytes[bytes.len() - 1..]);
-    assert!(matches!(came[..], [Came(Pdu::Response(completion), _)] if completion.status.is_success()), "{came:?}");
+    assert!(
+        matches!(came[..], [ReceivedPdu(Pdu::Response(completion), _)] if completion.status.is_success()),
+        "{came:?}"
+    );
 }
 
 #[test]
 fn commands_in_one_byte_segments_use_little_memory() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let (mut wire, _admin) = Client::io(&mut target, false);
     let before = HELD.get();
     let write = |id| Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 15);
     for id in 0..32 {
@@ -117,7 +120,7 @@ fn small_piece_does_not_keep_its_buffer() {
 }
 
 /// Runs all jobs. Returns the PDUs handed to the stream, which releases nothing.
-fn work_and_transmit(wire: &mut Wire, target: &mut Target) -> Vec<Bytes> {
+fn work_and_transmit(wire: &mut Client, target: &mut Target) -> Vec<Bytes> {
     while let Some(job) = wire.connection.poll_job() {
         wire.connection.complete(wire.now, Job::run(job), target);
     }
@@ -131,10 +134,10 @@ fn memory_of_all_hosts_is_limited() {
     let limit = min_memory() + 14 * (min_memory() - STREAM) + STREAM;
     let mut target = target_with(limit, 4096);
     let before = HELD.get();
-    let (admin, controller) = Wire::admin(&mut target);
+    let (admin, controller) = Client::admin(&mut target);
     let mut queues = Vec::new();
     let refused = loop {
-        let mut wire = Wire::open(&mut target, false);
+        let mut wire = Client::open(&mut target, false);
         let completion = wire.connect(&mut target, queues.len() as u16 + 1, controller);
         if !completion.status.is_success() {
             break completion.status;
@@ -195,7 +198,7 @@ fn min_memory() -> usize {
 fn target_with(memory: usize, block_bytes: u32) -> Target {
     let mut target = Target::new(TargetConfig { memory, ..TargetConfig::default() }).unwrap();
     target.add_subsystem(DISK, None).unwrap();
-    target.add_namespace(DISK, Namespace::new(1, block_bytes, Arc::new(File)).unwrap()).unwrap();
+    target.add_namespace(DISK, Namespace::new(1, block_bytes, Arc::new(BlockingStorage)).unwrap()).unwrap();
     target
 }
 
@@ -207,7 +210,7 @@ fn target_without_memory_for_a_host_is_refused() {
     let transport = TransportConfig { max_transfer: 20, ..TransportConfig::default() };
     assert!(Target::new(TargetConfig { transport, ..TargetConfig::default() }).is_err(), "4 GiB exceed 1 GiB");
     let mut target = target_with(needed, 512);
-    let (_io, _admin) = Wire::io(&mut target, false);
+    let (_io, _admin) = Client::io(&mut target, false);
 }
 
 /// In-capsule data must always fit, even while requested data are on the way.
@@ -230,7 +233,7 @@ fn in_capsule_data_always_have_room() {
     let held = (HELD.get() - before.0, target.stats().memory);
     assert!(held.0 > 31 * 8192 && held.0 < 32 * 10_000 && held.1 == before.1, "{held:?}");
     let came = wire.send(&mut target, &Pdu::HostData(host_data(&request)), &vec![1; MIB]);
-    let written = |came: &Came| matches!(came.0, Pdu::Response(written) if written.status.is_success());
+    let written = |came: &ReceivedPdu| matches!(came.0, Pdu::Response(written) if written.status.is_success());
     assert!(came.len() == 32 && came.iter().all(written), "{came:?}");
     // A stream without room is refused, and the admin queue keeps working.
     assert_eq!(target.stats().memory, min_memory());
@@ -302,9 +305,9 @@ fn queue_holds_no_more_than_its_charge() {
             let transport = TransportConfig { in_capsule: 512, ..TransportConfig::default() };
             let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() }).unwrap();
             target.add_subsystem(DISK, None).unwrap();
-            target.add_namespace(DISK, Namespace::new(1, 512, Arc::new(File)).unwrap()).unwrap();
-            let (_admin, controller) = Wire::admin(&mut target);
-            let mut wire = Wire::open(&mut target, false);
+            target.add_namespace(DISK, Namespace::new(1, 512, Arc::new(BlockingStorage)).unwrap()).unwrap();
+            let (_admin, controller) = Client::admin(&mut target);
+            let mut wire = Client::open(&mut target, false);
             let (command, data) = connect_command(1, controller);
             let before = (HELD.get(), target.stats().memory);
             let size = u32::from(entries - 1);

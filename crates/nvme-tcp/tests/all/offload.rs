@@ -3,7 +3,7 @@
 
 use crate::bed;
 
-use bed::{Bed, Layers, blocks};
+use bed::{Layers, NvmeNetwork, blocks};
 use bytes::BytesMut;
 use core::time::Duration;
 use nvme_tcp::OffloadCounters;
@@ -14,7 +14,7 @@ use offload_base::Seed;
 use offload_base::counters::CounterSet;
 use proptest::prelude::*;
 
-fn connect(bed: &Bed, offload: Offload, queues: u16) -> Host {
+fn connect(bed: &NvmeNetwork, offload: Offload, queues: u16) -> Host {
     let mut config = bed.host_config();
     (config.offload, config.queues, config.data_digest) = (offload, queues, true);
     config.reconnect_delay = Duration::from_millis(20);
@@ -34,7 +34,7 @@ fn placed_data_match_copied_data() {
             TransportConfig { data_bytes: 6_000, ..TransportConfig::default() },
         ] {
             for offload in [Offload::Place, Offload::PlaceAndCheck] {
-                let mut bed = Bed::new(seed, transport, Layers::Tcp, loss);
+                let mut bed = NvmeNetwork::new(seed, transport, Layers::Tcp, loss);
                 let host = connect(&bed, offload, 2);
                 let stats = bed.run(async move {
                     host.ready().await.unwrap();
@@ -61,7 +61,7 @@ fn placed_data_match_copied_data() {
 #[test]
 fn buffer_from_one_slab_keeps_its_parts() {
     for offload in [Offload::None, Offload::Place] {
-        let mut bed = Bed::new(3, TransportConfig::default(), Layers::Tcp, 0.0);
+        let mut bed = NvmeNetwork::new(3, TransportConfig::default(), Layers::Tcp, 0.0);
         let host = connect(&bed, offload, 1);
         let data = blocks(256);
         let expected = data.clone();
@@ -90,7 +90,7 @@ fn buffer_from_one_slab_keeps_its_parts() {
 fn packets_beyond_64_kib_are_offloaded() {
     for layers in [Layers::Tcp, Layers::TlsNic] {
         for (seed, loss) in [(81, 0.0), (82, 0.01)] {
-            let mut bed = Bed::with_large_nics(seed, layers, loss);
+            let mut bed = NvmeNetwork::with_large_nics(seed, layers, loss);
             let host = connect(&bed, Offload::PlaceAndCheck, 2);
             exercised_through_resets(&mut bed, host, exercise(seed), loss);
             let counters = bed.counters();
@@ -118,7 +118,7 @@ fn device_digests_match_the_cpu() {
         ] {
             // Digests from the target are checked by the host's CPU or NIC; in the other direction by the target's CPU.
             for offload in [Offload::None, Offload::PlaceAndCheck] {
-                let mut bed = Bed::new(seed, transport, Layers::Tcp, loss);
+                let mut bed = NvmeNetwork::new(seed, transport, Layers::Tcp, loss);
                 let host = connect(&bed, offload, 2);
                 exercised_through_resets(&mut bed, host, exercise(seed), loss);
                 let counters = bed.counters();
@@ -147,7 +147,7 @@ fn device_digests_match_the_cpu() {
 }
 
 /// Writes and reads the disk over one association without a retry. With loss, both NICs are reset meanwhile.
-fn exercised_through_resets(bed: &mut Bed, host: Host, exercise: Exercise, loss: f64) {
+fn exercised_through_resets(bed: &mut NvmeNetwork, host: Host, exercise: Exercise, loss: f64) {
     let seed = exercise.seed;
     let times: &[u64] = if loss > 0.0 { &[45, 80, 130] } else { &[] };
     let resets = [bed.reset_target_at(times.to_vec()), bed.reset_host_at(times.to_vec())];
@@ -169,7 +169,7 @@ fn tls_records_are_opened_placed_and_checked_at_once() {
     for (seed, loss) in [(51, 0.0), (52, 0.005), (53, 0.03)] {
         for data_bytes in [1 << 20, 6_000] {
             let transport = TransportConfig { data_bytes, ..TransportConfig::default() };
-            let mut bed = Bed::new(seed, transport, Layers::TlsNic, loss);
+            let mut bed = NvmeNetwork::new(seed, transport, Layers::TlsNic, loss);
             let host = connect(&bed, Offload::PlaceAndCheck, 2);
             let stats = bed.run(async move {
                 host.ready().await.unwrap();
@@ -211,7 +211,7 @@ fn device_digests_over_tls_match_the_cpu() {
             let runs: Vec<CounterSet> = seeds
                 .iter()
                 .map(|seed| {
-                    let mut bed = Bed::new(*seed, transport, layers, loss);
+                    let mut bed = NvmeNetwork::new(*seed, transport, layers, loss);
                     let host = connect(&bed, Offload::PlaceAndCheck, 2);
                     let bytes = (6 << 20) / seeds.len() as u64;
                     exercised_through_resets(&mut bed, host, Exercise { bytes, ..exercise(*seed) }, loss);
@@ -243,7 +243,7 @@ fn device_digests_over_tls_match_the_cpu() {
 fn tls_survives_device_resets_and_lost_connections() {
     let mut after_resets = 0;
     for seed in [50, 55, 57] {
-        let mut bed = Bed::new(seed, TransportConfig::default(), Layers::TlsNic, 0.005);
+        let mut bed = NvmeNetwork::new(seed, TransportConfig::default(), Layers::TlsNic, 0.005);
         let host = connect(&bed, Offload::PlaceAndCheck, 2);
         // The host ends if its first connection is cut, and on a lossy wire connecting may take longer than the rest.
         let host = bed.run(async move {
@@ -273,7 +273,7 @@ fn tls_survives_device_resets_and_lost_connections() {
 
 /// Treatment of a read.
 #[derive(Clone, Copy, Debug)]
-enum Fate {
+enum ReadFate {
     Awaited,
     Cancelled,
     /// The future is dropped.
@@ -282,10 +282,10 @@ enum Fate {
 
 /// A read of the property test: first block, sizes of the parts in blocks, pause before it in microseconds, treatment,
 /// and time until the treatment in microseconds.
-type Reading = (u64, Vec<u32>, u64, Fate, u64);
+type ReadPlan = (u64, Vec<u32>, u64, ReadFate, u64);
 
-fn readings() -> impl Strategy<Value = Vec<Reading>> {
-    let fate = prop_oneof![2 => Just(Fate::Awaited), 2 => Just(Fate::Cancelled), 1 => Just(Fate::Dropped)];
+fn readings() -> impl Strategy<Value = Vec<ReadPlan>> {
+    let fate = prop_oneof![2 => Just(ReadFate::Awaited), 2 => Just(ReadFate::Cancelled), 1 => Just(ReadFate::Dropped)];
     let parts = prop::collection::vec(1u32..100, 1..5);
     prop::collection::vec((0u64..7_000, parts, 0u64..3_000, fate, 0u64..4_000), 1..40)
 }
@@ -307,7 +307,7 @@ proptest! {
     ) {
         let transport = TransportConfig { data_bytes, ..TransportConfig::default() };
         let layers = if over_tls { Layers::TlsNic } else { Layers::Tcp };
-        let mut bed = Bed::new(seed, transport, layers, loss);
+        let mut bed = NvmeNetwork::new(seed, transport, layers, loss);
         let host = connect(&bed, Offload::PlaceAndCheck, 2);
         let (host, disk, data) = bed.run(async move {
             host.ready().await.unwrap();
@@ -334,13 +334,13 @@ proptest! {
                 let data = data.clone();
                 under_way.push(async move {
                     match fate {
-                        Fate::Awaited => {}
-                        Fate::Cancelled | Fate::Dropped => runtime.sleep(Duration::from_micros(later)).await,
+                        ReadFate::Awaited => {}
+                        ReadFate::Cancelled | ReadFate::Dropped => runtime.sleep(Duration::from_micros(later)).await,
                     }
                     match fate {
-                        Fate::Awaited => {}
-                        Fate::Cancelled => read.cancel(),
-                        Fate::Dropped => return,
+                        ReadFate::Awaited => {}
+                        ReadFate::Cancelled => read.cancel(),
+                        ReadFate::Dropped => return,
                     }
                     match read.await {
                         Ok(buffer) => {
@@ -372,7 +372,7 @@ fn memory_of(buffer: &Buffer) -> Vec<(usize, usize)> {
 
 #[test]
 fn cancelled_reads_return_lent_buffers() {
-    let mut bed = Bed::new(24, TransportConfig::default(), Layers::Tcp, 0.01);
+    let mut bed = NvmeNetwork::new(24, TransportConfig::default(), Layers::Tcp, 0.01);
     let host = connect(&bed, Offload::PlaceAndCheck, 1);
     let runtime = bed.runtime();
     bed.run(async move {
@@ -401,7 +401,7 @@ fn cancelled_reads_return_lent_buffers() {
 #[test]
 fn lost_connections_and_resets_return_lent_buffers() {
     for seed in [25, 27] {
-        let mut bed = Bed::new(seed, TransportConfig::default(), Layers::Tcp, 0.005);
+        let mut bed = NvmeNetwork::new(seed, TransportConfig::default(), Layers::Tcp, 0.005);
         let host = connect(&bed, Offload::PlaceAndCheck, 2);
         let cutter = bed.cutter([40, 90, 150]);
         let resets = bed.reset_host_at([12, 25, 60, 61, 110, 140]);
@@ -422,7 +422,7 @@ fn lost_connections_and_resets_return_lent_buffers() {
 
 #[test]
 fn nic_without_room_leaves_queues_to_the_cpu() {
-    let mut bed = Bed::with_contexts(27, 1);
+    let mut bed = NvmeNetwork::with_contexts(27, 1);
     let host = connect(&bed, Offload::PlaceAndCheck, 3);
     let asked = bed.run(async move {
         host.ready().await.unwrap();
@@ -440,7 +440,7 @@ fn nic_without_room_leaves_queues_to_the_cpu() {
 
 #[test]
 fn refused_queue_is_offloaded_when_there_is_room() {
-    let mut bed = Bed::with_contexts(27, 1);
+    let mut bed = NvmeNetwork::with_contexts(27, 1);
     let (first, second) = (connect(&bed, Offload::Place, 1), connect(&bed, Offload::Place, 1));
     let (before, after) = bed.run(async move {
         let (mut disks, data) = (Vec::new(), blocks(64));
@@ -470,7 +470,7 @@ fn refused_queue_is_offloaded_when_there_is_room() {
 #[test]
 fn only_large_commands_are_offloaded() {
     for kib in [4u32, 8, 16, 32, 64, 128, 256, 512, 1024] {
-        let mut bed = Bed::new(28, TransportConfig::default(), Layers::Tcp, 0.0);
+        let mut bed = NvmeNetwork::new(28, TransportConfig::default(), Layers::Tcp, 0.0);
         let host = connect(&bed, Offload::PlaceAndCheck, 1);
         let before = bed.run(async move {
             host.ready().await.unwrap();

@@ -6,7 +6,7 @@
 
 use crate::bed;
 
-use bed::{Bed, Layers};
+use bed::{Layers, NvmeNetwork};
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use futures_util::future::{Either, join_all, select};
@@ -17,7 +17,7 @@ use offload_testbed::Runtime;
 use std::sync::Arc;
 
 /// Possible values of each block: the number of a write, or 0 for zeros.
-struct Oracle {
+struct BlockModel {
     blocks: Vec<Vec<u32>>,
     /// Number of writes so far.
     writes: u32,
@@ -25,16 +25,16 @@ struct Oracle {
 
 /// Treatment of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum CommandFate {
     Awaited,
     Cancelled,
     Dropped,
     TimedOut,
 }
 
-impl Oracle {
-    fn new() -> Oracle {
-        Oracle { blocks: vec![vec![0]; BLOCKS as usize], writes: 0 }
+impl BlockModel {
+    fn new() -> BlockModel {
+        BlockModel { blocks: vec![vec![0]; BLOCKS as usize], writes: 0 }
     }
 
     /// Notes that a command puts `value` into some blocks, certainly or possibly.
@@ -67,15 +67,15 @@ fn content(value: u32) -> Vec<u8> {
     value.to_le_bytes().repeat(BLOCK / 4)
 }
 
-struct Adversary {
+struct RandomUser {
     rng: Rng,
-    oracle: Oracle,
+    oracle: BlockModel,
     host: Host,
     disk: Disk,
     runtime: Arc<dyn Runtime>,
 }
 
-impl Adversary {
+impl RandomUser {
     /// Performs a random operation. Abandoned operations on the same blocks may still be running.
     async fn step(&mut self) {
         let count = 1 + self.rng.below(u64::from(self.disk.max_transfer().min(128 << 10)) / BLOCK as u64);
@@ -98,30 +98,31 @@ impl Adversary {
                 (self.oracle.writes, self.disk.write(first, pieces))
             }
         };
-        let fate = [Fate::Awaited, Fate::Cancelled, Fate::Dropped, Fate::TimedOut][self.rng.below(4) as usize];
+        let fate = [CommandFate::Awaited, CommandFate::Cancelled, CommandFate::Dropped, CommandFate::TimedOut]
+            [self.rng.below(4) as usize];
         let pause = self.pause();
         // An abandoned command without a result may or may not have been executed.
         let ended = match fate {
-            Fate::Awaited => Some(done.await),
-            Fate::Cancelled => {
+            CommandFate::Awaited => Some(done.await),
+            CommandFate::Cancelled => {
                 pause.await;
                 done.cancel();
                 // A caller that drops the future has abandoned the command as well.
                 if self.rng.chance(0.5) { Some(done.await) } else { None }
             }
-            Fate::Dropped => {
+            CommandFate::Dropped => {
                 pause.await;
                 drop(done);
                 None
             }
-            Fate::TimedOut => match select(done, Box::pin(pause)).await {
+            CommandFate::TimedOut => match select(done, Box::pin(pause)).await {
                 Either::Left((ended, _)) => Some(ended),
                 Either::Right(_) => None,
             },
         };
         match ended {
             Some(Ok(_)) => self.oracle.change(first, count, value, true),
-            None | Some(Err(CommandError::Cancelled)) if fate != Fate::Awaited => {
+            None | Some(Err(CommandError::Cancelled)) if fate != CommandFate::Awaited => {
                 self.oracle.change(first, count, value, false);
             }
             other => panic!("{fate:?}: {other:?}"),
@@ -187,7 +188,7 @@ impl Adversary {
 }
 
 fn run(seed: u64, layers: Layers, loss: f64, offload: Offload, queues: u16) {
-    let mut bed = Bed::new(seed, TransportConfig::default(), layers, loss);
+    let mut bed = NvmeNetwork::new(seed, TransportConfig::default(), layers, loss);
     let mut config = bed.host_config();
     (config.queues, config.offload, config.replays) = (queues, offload, u32::MAX);
     config.reconnect_delay = Duration::from_millis(5);
@@ -210,7 +211,7 @@ fn run(seed: u64, layers: Layers, loss: f64, offload: Offload, queues: u16) {
     bed.run(async move {
         let disk = host.disk(1).await.unwrap();
         let rng = Seed(seed).stream("adversary");
-        let mut adversary = Adversary { rng, oracle: Oracle::new(), host, disk, runtime };
+        let mut adversary = RandomUser { rng, oracle: BlockModel::new(), host, disk, runtime };
         for _ in 0..STEPS {
             adversary.step().await;
         }
@@ -226,7 +227,7 @@ fn run(seed: u64, layers: Layers, loss: f64, offload: Offload, queues: u16) {
     });
 }
 
-impl Adversary {
+impl RandomUser {
     async fn read_all(&mut self, first: u64) {
         let buffer = self.disk.read(first, self.disk.buffer(64)).await.unwrap();
         self.oracle.check(first, &buffer.to_vec(), "in the end");

@@ -3,7 +3,7 @@
 
 use crate::bed;
 
-use bed::{Bed, Layers};
+use bed::{Layers, NvmeNetwork};
 use bytes::{Bytes, BytesMut};
 use nvme_tcp::core::controller::{Connection, Job};
 use nvme_tcp::core::queue::{CommandData, Queue, QueueConfig, Submission};
@@ -24,7 +24,7 @@ const BLOCK: usize = 512;
 const BLOCKS: usize = 256;
 
 /// One queue of each side, and the bytes in flight.
-struct Pair {
+struct QueueAndConnection {
     queue: Queue,
     connection: Connection,
     there: VecDeque<u8>,
@@ -32,10 +32,10 @@ struct Pair {
     jobs: Vec<Job>,
 }
 
-impl Pair {
-    fn new(target: &mut Target, config: QueueConfig) -> Pair {
+impl QueueAndConnection {
+    fn new(target: &mut Target, config: QueueConfig) -> QueueAndConnection {
         let (queue, connection) = (Queue::new(Instant::ZERO, config), target.accept(Instant::ZERO));
-        Pair { queue, connection, there: VecDeque::new(), back: VecDeque::new(), jobs: Vec::new() }
+        QueueAndConnection { queue, connection, there: VecDeque::new(), back: VecDeque::new(), jobs: Vec::new() }
     }
 
     /// Performs one random step.
@@ -110,11 +110,11 @@ fn commands_against_an_oracle(seed: u64, transport: TransportConfig, config: Que
     target.add_subsystem(DISK, None).unwrap();
     let storage = Arc::new(MemoryStorage::new((BLOCKS * BLOCK) as u64));
     target.add_namespace(DISK, Namespace::new(1, BLOCK as u32, storage).unwrap()).unwrap();
-    let mut admin = Pair::new(&mut target, QueueConfig::default());
+    let mut admin = QueueAndConnection::new(&mut target, QueueConfig::default());
     let controller = admin.connect(&mut target, &mut rng, 0, 0xffff);
     let enable = commands::property_set(property::CC, 0x0046_0001);
     admin.execute(&mut target, &mut rng, enable, CommandData::None);
-    let mut pair = Pair::new(&mut target, config);
+    let mut pair = QueueAndConnection::new(&mut target, config);
     pair.connect(&mut target, &mut rng, 1, controller);
     pair.queue.set_in_capsule(config.in_capsule);
 
@@ -218,7 +218,7 @@ fn lost_and_reordered_packets_keep_the_data() {
         (15, 0.02, Layers::Tls, small),
     ] {
         for digests in [false, true] {
-            let mut bed = Bed::new(seed, transport, layers, loss);
+            let mut bed = NvmeNetwork::new(seed, transport, layers, loss);
             let mut config = bed.host_config();
             (config.queues, config.header_digest, config.data_digest) = (2, digests, digests);
             let host = bed.connect(config);

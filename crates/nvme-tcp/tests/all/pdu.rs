@@ -11,7 +11,7 @@ use offload_base::Seq;
 use proptest::prelude::*;
 
 /// A PDU with its data, and whether it is complete.
-type Whole = (Pdu, Vec<u8>, bool);
+type ParsedPdu = (Pdu, Vec<u8>, bool);
 
 fn any_pdu(side: ConnectionSide) -> BoxedStrategy<(Pdu, Vec<u8>)> {
     let data = prop::collection::vec(any::<u8>(), 1..300usize);
@@ -54,7 +54,7 @@ fn limits(framing: PduFraming) -> PduLimits {
     PduLimits { header_digest, data_digest, alignment, ..PduLimits::default() }
 }
 
-fn receive(receiver: &mut PduReceiver, all: &mut Vec<Whole>) -> Result<(), FatalError> {
+fn receive(receiver: &mut PduReceiver, all: &mut Vec<ParsedPdu>) -> Result<(), FatalError> {
     while let Some(received) = receiver.poll()? {
         match received {
             PduItem::Header { pdu, data } => {
@@ -124,7 +124,7 @@ proptest! {
         }
         prop_assert!(receiver.is_between_pdus());
         prop_assert_eq!(receiver.taken(), stream.len() as u64);
-        let sent: Vec<Whole> = pdus.into_iter().map(|(pdu, data)| (pdu, data, true)).collect();
+        let sent: Vec<ParsedPdu> = pdus.into_iter().map(|(pdu, data)| (pdu, data, true)).collect();
         prop_assert_eq!(all, sent);
     }
 
@@ -202,8 +202,8 @@ fn every_invalid_header_has_its_fatal_error() {
     let field = FatalStatus::InvalidHeaderField;
     let limit = FatalStatus::LimitExceeded;
     // Name; receiver; framing; PDU; position and value of the changed bytes; expected FES and FEI.
-    type Row = (&'static str, ConnectionSide, PduFraming, WirePdu, usize, Vec<u8>, FatalStatus, Option<u32>);
-    let rows: Vec<Row> = vec![
+    type PduFaultRow = (&'static str, ConnectionSide, PduFraming, WirePdu, usize, Vec<u8>, FatalStatus, Option<u32>);
+    let rows: Vec<PduFaultRow> = vec![
         (
             "unknown type",
             ConnectionSide::Controller,

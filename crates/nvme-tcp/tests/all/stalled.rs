@@ -15,8 +15,8 @@ use nvme_tcp::wire::{Command, FabricsType, InitializeRequest, IoOpcode, Pdu, Pdu
 use offload_api::TokioSegments;
 use offload_base::slots::ConnectionSlots;
 use offload_base::{Alarm, Clock, Instant, Timers};
-use rig::storage::File;
-use rig::{DISK, Wire, connect_command, segment};
+use rig::storage::BlockingStorage;
+use rig::{Client, DISK, connect_command, segment};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
@@ -28,32 +28,32 @@ const PIECE: usize = (64 << 10) + HEADER;
 
 /// A clock that the test advances.
 #[derive(Default)]
-struct Time(Mutex<Duration>);
+struct ManualClock(Mutex<Duration>);
 
-impl Clock for Time {
+impl Clock for ManualClock {
     fn now(&self) -> Instant {
         Instant::ZERO + *self.0.lock().unwrap()
     }
 }
 
 /// Timers that expire when their task is polled.
-struct Alarms(Arc<Time>);
+struct ManualTimers(Arc<ManualClock>);
 
-impl Clock for Alarms {
+impl Clock for ManualTimers {
     fn now(&self) -> Instant {
         self.0.now()
     }
 }
 
-impl Timers for Alarms {
+impl Timers for ManualTimers {
     fn alarm(&self) -> Box<dyn Alarm> {
-        Box::new(Looked(self.0.clone()))
+        Box::new(ManualAlarm(self.0.clone()))
     }
 }
 
-struct Looked(Arc<Time>);
+struct ManualAlarm(Arc<ManualClock>);
 
-impl Alarm for Looked {
+impl Alarm for ManualAlarm {
     fn poll(&mut self, _: &mut Context<'_>, until: Option<Instant>) -> Poll<()> {
         if until.is_some_and(|until| until <= self.0.now()) { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -61,52 +61,53 @@ impl Alarm for Looked {
 
 /// An executor that runs jobs at once, or keeps them.
 #[derive(Default)]
-struct Disk {
+struct HangingExecutor {
     hangs: AtomicBool,
     stuck: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
 }
 
-impl BlockingExecutor for Disk {
+impl BlockingExecutor for HangingExecutor {
     fn run(&self, work: Box<dyn FnOnce() + Send>) {
         if self.hangs.load(Ordering::SeqCst) { self.stuck.lock().unwrap().push(work) } else { work() }
     }
 }
 
-struct Woken(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl std::task::Wake for Woken {
+impl std::task::Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
 
-type Serving = Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send>>;
+type ServeFuture = Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send>>;
 
 /// A served connection and its host's end.
-struct Served {
+struct ServedHost {
     server: Server,
-    serve: Option<Serving>,
-    woken: Arc<Woken>,
+    serve: Option<ServeFuture>,
+    woken: Arc<WakeFlag>,
     far: Option<DuplexStream>,
-    disk: Arc<Disk>,
-    time: Arc<Time>,
+    disk: Arc<HangingExecutor>,
+    time: Arc<ManualClock>,
     /// The admin queue, kept alive for its controller.
-    _admin: Wire,
+    _admin: Client,
     controller: u16,
     limit: usize,
 }
 
-impl Served {
+impl ServedHost {
     /// Opens I/O queue 1 of a controller of `target`.
-    fn new(mut target: Target) -> Served {
+    fn new(mut target: Target) -> ServedHost {
         let limit = target.config().memory;
-        let (admin, controller) = Wire::admin(&mut target);
-        let (disk, time) = (Arc::<Disk>::default(), Arc::<Time>::default());
-        let server = Server::new(target, Arc::new(Alarms(time.clone())), disk.clone());
+        let (admin, controller) = Client::admin(&mut target);
+        let (disk, time) = (Arc::<HangingExecutor>::default(), Arc::<ManualClock>::default());
+        let server = Server::new(target, Arc::new(ManualTimers(time.clone())), disk.clone());
         let (near, far) = tokio::io::duplex(64 << 10);
         let serve = Some(Box::pin(server.serve(TokioSegments::new(near))) as _);
-        let woken = Arc::new(Woken(AtomicBool::new(true)));
-        let mut served = Served { server, serve, woken, far: Some(far), disk, time, _admin: admin, controller, limit };
+        let woken = Arc::new(WakeFlag(AtomicBool::new(true)));
+        let mut served =
+            ServedHost { server, serve, woken, far: Some(far), disk, time, _admin: admin, controller, limit };
         served.send(&Pdu::InitializeRequest(InitializeRequest::default()), &[]);
         let (command, data) = connect_command(1, controller);
         served.send(&Pdu::Command(command), &data.to_bytes());
@@ -159,7 +160,7 @@ impl Served {
     }
 
     /// Takes bytes until no more arrive. Calls `between` after each piece.
-    fn take_all(&mut self, mut between: impl FnMut(&mut Served)) -> usize {
+    fn take_all(&mut self, mut between: impl FnMut(&mut ServedHost)) -> usize {
         let mut all = 0;
         loop {
             self.go();
@@ -187,25 +188,25 @@ fn target(memory: Option<usize>) -> Result<Target, TargetError> {
     let config = TargetConfig { transport, ..TargetConfig::default() };
     let mut target = Target::new(TargetConfig { memory: memory.unwrap_or(config.memory), ..config })?;
     target.add_subsystem(DISK, None).unwrap();
-    target.add_namespace(DISK, Namespace::new(1, 4096, Arc::new(File)).unwrap()).unwrap();
+    target.add_namespace(DISK, Namespace::new(1, 4096, Arc::new(BlockingStorage)).unwrap()).unwrap();
     Ok(target)
 }
 
 /// A target with memory for little more than two hosts, all of it held by another queue.
-struct Starved {
-    served: Served,
-    other: Wire,
+struct StarvedTarget {
+    served: ServedHost,
+    other: Client,
     next: u16,
     held: Vec<nvme_tcp::wire::WirePdu>,
 }
 
-impl Starved {
-    fn new() -> Starved {
+impl StarvedTarget {
+    fn new() -> StarvedTarget {
         let Err(TargetError::Memory { needed, .. }) = target(Some(0)) else { panic!("no memory is enough") };
-        let mut served = Served::new(target(Some(2 * needed + MIB)).unwrap());
+        let mut served = ServedHost::new(target(Some(2 * needed + MIB)).unwrap());
         let controller = served.controller;
         let other = served.server.with_target(|target| {
-            let mut other = Wire::open(target, false);
+            let mut other = Client::open(target, false);
             assert!(other.connect(target, 2, controller).status.is_success());
             other
         });
@@ -213,14 +214,14 @@ impl Starved {
         served.read(1, 16);
         served.read(2, 256);
         served.read(3, 16);
-        let mut starved = Starved { served, other, next: 1, held: Vec::new() };
+        let mut starved = StarvedTarget { served, other, next: 1, held: Vec::new() };
         starved.take_what_is_left();
         starved
     }
 
     /// Reads all memory that is left, and keeps the data.
     fn take_what_is_left(&mut self) {
-        let Starved { served, other, next, held } = self;
+        let StarvedTarget { served, other, next, held } = self;
         served.server.with_target(|target| {
             for _ in 0..30 {
                 // Each read takes what is free now. The loop ends when not even one block fits.
@@ -242,7 +243,7 @@ impl Starved {
 
 #[test]
 fn read_data_are_sent_while_others_hold_all_memory() {
-    let mut starved = Starved::new();
+    let mut starved = StarvedTarget::new();
     let mut got = 0;
     while {
         starved.served.go();
@@ -256,7 +257,7 @@ fn read_data_are_sent_while_others_hold_all_memory() {
 
 #[test]
 fn lost_host_is_noticed_while_others_hold_all_memory() {
-    let mut starved = Starved::new();
+    let mut starved = StarvedTarget::new();
     let mut got = 0;
     while got < 16 * PIECE {
         starved.served.go();
@@ -272,8 +273,8 @@ fn lost_host_is_noticed_while_others_hold_all_memory() {
 
 /// Opens a queue with a flush that its disk never ends, followed by a Disconnect. Most read data are still unsent; the
 /// last three PDUs alone do not fill the stream.
-fn disconnecting() -> Served {
-    let mut served = Served::new(target(None).unwrap());
+fn disconnecting() -> ServedHost {
+    let mut served = ServedHost::new(target(None).unwrap());
     served.read(1, 15 * 16);
     // Only the flush hangs. The read data are in the queue already.
     served.disk.hangs.store(true, Ordering::SeqCst);
@@ -306,7 +307,7 @@ fn lost_host_is_noticed_while_a_disconnect_waits() {
 
 #[test]
 fn host_that_takes_no_answers_loses_its_connection() {
-    let mut served = Served::new(target(None).unwrap());
+    let mut served = ServedHost::new(target(None).unwrap());
     served.read(1, 256);
     // A slow host that takes something.
     assert!(!served.pass(149) && served.take() > 0);
@@ -323,7 +324,7 @@ fn host_that_takes_no_answers_loses_its_connection() {
 
 #[test]
 fn host_that_sends_no_requested_data_is_reset() {
-    let mut served = Served::new(target(None).unwrap());
+    let mut served = ServedHost::new(target(None).unwrap());
     let write = |id| Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_sgl(Sgl::transport(4096));
     served.send(&Pdu::Command(write(1)), &[]);
     assert_eq!(served.take(), HEADER, "a request for data");
@@ -335,14 +336,14 @@ fn host_that_sends_no_requested_data_is_reset() {
 }
 
 /// A closing server, and the waker of the task that waits for it.
-struct Closing {
+struct ServerClosing {
     close: Pin<Box<dyn Future<Output = ()> + Send>>,
-    woken: Arc<Woken>,
+    woken: Arc<WakeFlag>,
 }
 
-impl Closing {
-    fn new(server: &Server) -> Closing {
-        Closing { close: Box::pin(server.close()), woken: Arc::new(Woken(AtomicBool::new(true))) }
+impl ServerClosing {
+    fn new(server: &Server) -> ServerClosing {
+        ServerClosing { close: Box::pin(server.close()), woken: Arc::new(WakeFlag(AtomicBool::new(true))) }
     }
 
     /// Returns whether the close has finished, polling only if woken.
@@ -355,10 +356,10 @@ impl Closing {
 
 #[test]
 fn closing_server_answers_received_commands() {
-    let mut served = Served::new(target(None).unwrap());
+    let mut served = ServedHost::new(target(None).unwrap());
     served.disk.hangs.store(true, Ordering::SeqCst);
     served.read(1, 16);
-    let mut closing = Closing::new(&served.server);
+    let mut closing = ServerClosing::new(&served.server);
     assert!(!closing.is_over() && !served.go());
     served.read(2, 16);
     assert_eq!(served.take(), 0, "the disk has not finished");
@@ -375,11 +376,11 @@ fn closing_server_answers_received_commands() {
 
 #[test]
 fn closing_server_waits_two_seconds_for_hosts() {
-    let mut served = Served::new(target(None).unwrap());
+    let mut served = ServedHost::new(target(None).unwrap());
     let write = Command::new(IoOpcode::Write as u8, 1).with_namespace(1).with_u32(12, 15);
     served.send(&Pdu::Command(write.with_sgl(Sgl::transport(16 * 4096))), &[]);
     assert_eq!(served.take(), HEADER, "a request for data");
-    let mut closing = Closing::new(&served.server);
+    let mut closing = ServerClosing::new(&served.server);
     assert!(!closing.is_over() && !served.go());
     assert!(!served.pass(1) && !closing.is_over());
     assert!(served.pass(1) && closing.is_over());
@@ -399,7 +400,7 @@ fn closing_server_waits_two_seconds_for_hosts() {
 fn stream_without_a_connect_gives_its_slot_to_another() {
     let slots = ConnectionSlots::new(1);
     let address = [192, 0, 2, 1].into();
-    let mut served = Served::new(target(None).unwrap());
+    let mut served = ServedHost::new(target(None).unwrap());
     let mut slot = slots.acquire(address).unwrap();
     let used = served.server.with_target(|target| target.stats().memory);
     for connects in [false, true] {

@@ -4,7 +4,7 @@
 
 use crate::bed;
 
-use bed::Bed;
+use bed::NvmeNetwork;
 use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::Offload;
 use nvme_tcp::target::TransportConfig;
@@ -51,7 +51,7 @@ fn tshark_detects_a_wrong_digest() {
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
     std::fs::write(&file.0, bytes).unwrap();
-    let wrong = |pdu: &Pdu| [&pdu.header_digest, &pdu.data_digest].iter().any(|status| **status == "0");
+    let wrong = |pdu: &DissectedPdu| [&pdu.header_digest, &pdu.data_digest].iter().any(|status| **status == "0");
     assert!(read(&file).iter().any(wrong));
 }
 
@@ -67,7 +67,7 @@ fn exercise(seed: u64, offload: Offload, file: &TemporaryFile) -> u64 {
     };
     let output = BufWriter::new(std::fs::File::create(&file.0).unwrap());
     let capture = Capture::new(output).unwrap();
-    let mut bed = Bed::captured(seed, transport, &capture);
+    let mut bed = NvmeNetwork::captured(seed, transport, &capture);
     let mut config = bed.host_config();
     (config.header_digest, config.data_digest, config.requests, config.offload) = (true, true, 4, offload);
     let host = bed.connect(config);
@@ -84,7 +84,7 @@ fn exercise(seed: u64, offload: Offload, file: &TemporaryFile) -> u64 {
 
 /// A PDU as decoded by tshark.
 #[derive(Debug)]
-struct Pdu {
+struct DissectedPdu {
     kind: String,
     header_digest: String,
     data_digest: String,
@@ -93,7 +93,7 @@ struct Pdu {
     malformed: bool,
 }
 
-fn read(file: &TemporaryFile) -> Vec<Pdu> {
+fn read(file: &TemporaryFile) -> Vec<DissectedPdu> {
     let output = Command::new("tshark")
         .args(["-r", file.0.to_str().unwrap(), "-d", "tcp.port==4420,nvme-tcp", "-T", "pdml"])
         .args(["-o", "nvme-tcp.check_hdgst:TRUE", "-o", "nvme-tcp.check_ddgst:TRUE", "-Y", "nvme-tcp"])
@@ -112,7 +112,7 @@ fn read(file: &TemporaryFile) -> Vec<Pdu> {
                 let from = part.split(&format!("<field name=\"{name}\"")).nth(1)?;
                 Some(from.split("show=\"").nth(1)?.split('"').next()?.to_owned())
             };
-            Pdu {
+            DissectedPdu {
                 kind: shown("nvme-tcp.type").unwrap_or_default(),
                 header_digest: shown("nvme-tcp.hdgst.status").unwrap_or_default(),
                 data_digest: shown("nvme-tcp.ddgst.status").unwrap_or_default(),
@@ -125,7 +125,7 @@ fn read(file: &TemporaryFile) -> Vec<Pdu> {
 }
 
 /// Returns the maximum number of outstanding requests of a command.
-fn max_requests_at_a_time(pdus: &[Pdu]) -> i32 {
+fn max_requests_at_a_time(pdus: &[DissectedPdu]) -> i32 {
     let mut outstanding = std::collections::BTreeMap::<&str, i32>::new();
     let mut most = 0;
     for pdu in pdus {

@@ -3,7 +3,7 @@
 
 use crate::bed;
 
-use bed::{Bed, Layers, Volume};
+use bed::{Layers, NvmeNetwork, TestVolume};
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use nvme_tcp::exercise::Exercise;
@@ -13,18 +13,18 @@ use offload_api::XtsStage;
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
 
-fn volume(block: usize) -> Volume {
-    Volume::new(1, block)
+fn volume(block: usize) -> TestVolume {
+    TestVolume::new(1, block)
 }
 
-fn connect(bed: &Bed, offload: Offload, data_digest: bool) -> Host {
+fn connect(bed: &NvmeNetwork, offload: Offload, data_digest: bool) -> Host {
     let mut config = bed.host_config();
     (config.offload, config.queues, config.data_digest) = (offload, 2, data_digest);
     bed.connect(config)
 }
 
 /// Writes and reads a volume at random, then compares the medium with the encryption of the data read last.
-fn exercised(mut bed: Bed, block: usize, offload: Offload, data_digest: bool, resets: &[u64]) -> CounterSet {
+fn exercised(mut bed: NvmeNetwork, block: usize, offload: Offload, data_digest: bool, resets: &[u64]) -> CounterSet {
     let host = connect(&bed, offload, data_digest);
     let case = format!("{offload:?}, digests {data_digest}, blocks of {block}");
     let volume = volume(block);
@@ -69,7 +69,7 @@ fn device_encryption_matches_the_cpu() {
                 (Offload::PlaceAndCheck, true),
             ] {
                 let transport = TransportConfig { data_bytes: 50_000, ..TransportConfig::default() };
-                let bed = Bed::of_blocks(seed, block, transport, layers, loss);
+                let bed = NvmeNetwork::of_blocks(seed, block, transport, layers, loss);
                 let resets: &[u64] = if loss > 0.0 { &[15, 30] } else { &[] };
                 println!("{layers:?} {loss}");
                 let counters = exercised(bed, block as usize, offload, data_digest, resets);
@@ -99,7 +99,7 @@ fn device_encryption_matches_the_cpu() {
 #[test]
 fn buffer_parts_of_any_length_are_decrypted() {
     for offload in [Offload::None, Offload::PlaceAndCheck] {
-        let mut bed = Bed::new(95, TransportConfig::default(), Layers::Tcp, 0.0);
+        let mut bed = NvmeNetwork::new(95, TransportConfig::default(), Layers::Tcp, 0.0);
         let host = connect(&bed, offload, true);
         let volume = volume(512);
         bed.import(&volume);
@@ -128,7 +128,7 @@ fn buffer_parts_of_any_length_are_decrypted() {
 #[test]
 fn foreign_and_missing_keys_are_not_used() {
     for wrong in ["tenant", "volume", "gone", "none"] {
-        let mut bed = Bed::new(97, TransportConfig::default(), Layers::Tcp, 0.0);
+        let mut bed = NvmeNetwork::new(97, TransportConfig::default(), Layers::Tcp, 0.0);
         let host = connect(&bed, Offload::PlaceAndCheck, true);
         let volume = volume(512);
         bed.import(&volume);
@@ -160,9 +160,9 @@ fn cpu_encrypts_when_the_device_lost_the_key() {
         [Layers::Tcp, Layers::TlsNic].into_iter().flat_map(|layers| ["gone", "tenant"].map(|wrong| (layers, wrong)))
     {
         let case = format!("{layers:?}, {wrong}");
-        let mut bed = Bed::new(101, TransportConfig::default(), layers, 0.0);
+        let mut bed = NvmeNetwork::new(101, TransportConfig::default(), layers, 0.0);
         let host = connect(&bed, Offload::PlaceAndCheck, true);
-        let (volume, other) = (Volume::new(1, 512), Volume::new(2, 512));
+        let (volume, other) = (TestVolume::new(1, 512), TestVolume::new(2, 512));
         [&volume, &other].into_iter().for_each(|volume| bed.import(volume));
         let (forget, timers, told) = (bed.forgetter(), bed.runtime(), case.clone());
         let stats = bed.run(async move {
@@ -209,16 +209,16 @@ fn cpu_encrypts_when_the_device_lost_the_key() {
 fn packets_fetch_only_the_keys_they_need() {
     const VOLUMES: u64 = 30;
     for layers in [Layers::Tcp, Layers::TlsNic] {
-        let mut bed = Bed::with_cache(102, layers, 8);
+        let mut bed = NvmeNetwork::with_cache(102, layers, 8);
         let mut config = bed.host_config();
         (config.offload, config.data_digest) = (Offload::PlaceAndCheck, true);
         let host = bed.connect(config);
-        let volumes: Vec<Volume> = (0..VOLUMES).map(|number| Volume::new(number, 512)).collect();
+        let volumes: Vec<TestVolume> = (0..VOLUMES).map(|number| TestVolume::new(number, 512)).collect();
         volumes.iter().for_each(|volume| bed.import(volume));
         let disks = bed.run(async move {
             host.ready().await.unwrap();
             let raw = host.disk(1).await.unwrap();
-            let disk = |volume: &Volume| raw.clone().with_volume(volume.keyed.clone()).unwrap();
+            let disk = |volume: &TestVolume| raw.clone().with_volume(volume.keyed.clone()).unwrap();
             let disks: Vec<nvme_tcp::Disk> = volumes.iter().map(disk).collect();
             for (disk, at) in disks.iter().zip(0..) {
                 disk.write(128 * at, [bed::blocks(128)]).await.unwrap();
@@ -247,7 +247,7 @@ fn packets_fetch_only_the_keys_they_need() {
 /// The program that manages the device must see that its key is gone, whatever the volume was used for.
 #[test]
 fn reset_removes_the_key_of_a_read_only_volume() {
-    let mut bed = Bed::new(98, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut bed = NvmeNetwork::new(98, TransportConfig::default(), Layers::Tcp, 0.0);
     let host = connect(&bed, Offload::PlaceAndCheck, true);
     let volume = volume(512);
     bed.import(&volume);
@@ -270,7 +270,7 @@ fn reset_removes_the_key_of_a_read_only_volume() {
 #[test]
 fn erased_volumes_free_their_numbers() {
     for layers in [Layers::Tcp, Layers::TlsNic] {
-        let mut bed = Bed::new(99, TransportConfig::default(), layers, 0.0);
+        let mut bed = NvmeNetwork::new(99, TransportConfig::default(), layers, 0.0);
         let host = connect(&bed, Offload::PlaceAndCheck, true);
         let (import, forget) = (bed.importer(), bed.forgetter());
         bed.run(async move {
@@ -278,7 +278,7 @@ fn erased_volumes_free_their_numbers() {
             let raw = host.disk(1).await.unwrap();
             let data = bed::blocks(32);
             for number in 0..300 {
-                let volume = Volume::new(number, 512);
+                let volume = TestVolume::new(number, 512);
                 import(&volume);
                 let disk = raw.clone().with_volume(volume.keyed.clone()).unwrap();
                 disk.write(number, [data.clone()]).await.unwrap();
@@ -296,7 +296,7 @@ fn erased_volumes_free_their_numbers() {
 
 #[test]
 fn partial_blocks_and_zeros_are_refused() {
-    let mut bed = Bed::new(96, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut bed = NvmeNetwork::new(96, TransportConfig::default(), Layers::Tcp, 0.0);
     let host = connect(&bed, Offload::None, false);
     bed.run(async move {
         host.ready().await.unwrap();

@@ -57,7 +57,7 @@ pub(super) fn execute(
         }
         AdminOpcode::KeepAlive => {
             // Only this command and Set Features with a new timeout restart the timer of a ready controller.
-            session.heard(now);
+            session.note_contact(now);
             Ok(Reply::Result(0))
         }
         AdminOpcode::Abort => {

@@ -219,7 +219,7 @@ impl Session {
     /// Returns all running commands of all connections.
     pub(super) fn under_way(&self) -> Backlog {
         let mut under_way = self.unfinished.clone();
-        under_way.extend(self.queues.values().map(|(_, work)| work.so_far()));
+        under_way.extend(self.queues.values().map(|(_, work)| work.backlog()));
         under_way.extend(self.left_behind.values().flat_map(|under_way| under_way.iter().cloned()));
         under_way
     }
@@ -230,11 +230,11 @@ impl Session {
 
     pub(super) fn set_keep_alive(&mut self, now: Instant, keep_alive: Duration) {
         self.keep_alive = keep_alive;
-        self.heard(now);
+        self.note_contact(now);
     }
 
     /// Restarts the keep-alive timer.
-    pub(super) fn heard(&mut self, now: Instant) {
+    pub(super) fn note_contact(&mut self, now: Instant) {
         self.last_heard = now;
     }
 
@@ -247,7 +247,7 @@ impl Session {
     pub(super) fn hear_property(&mut self, now: Instant) {
         self.watch(now);
         if self.stage != ControllerStage::Active {
-            self.heard(now);
+            self.note_contact(now);
         }
     }
 
@@ -265,7 +265,7 @@ impl Session {
         };
         if stage != self.stage {
             self.stage = stage;
-            self.heard(now);
+            self.note_contact(now);
         }
     }
 

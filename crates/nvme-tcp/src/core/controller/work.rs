@@ -112,14 +112,14 @@ impl QueueWork {
     }
 
     /// Returns the commands running now.
-    pub(super) fn so_far(self: &Arc<QueueWork>) -> QueueBacklog {
+    pub(super) fn backlog(self: &Arc<QueueWork>) -> QueueBacklog {
         QueueBacklog { work: self.clone(), until: self.state().next }
     }
 
     /// Prevents further commands from beginning. Returns the running ones.
     pub(super) fn end(self: &Arc<QueueWork>) -> QueueBacklog {
         self.state().ended = true;
-        self.so_far()
+        self.backlog()
     }
 
     fn state(&self) -> MutexGuard<'_, QueueWorkState> {
@@ -207,7 +207,7 @@ mod tests {
         let work = Arc::<QueueWork>::default();
         let (first, second) = (work.begin(1).unwrap(), work.begin(1).unwrap());
         let mut all = Backlog::default();
-        all.extend([work.so_far()]);
+        all.extend([work.backlog()]);
         let later = work.begin(1);
         drop(second);
         assert!(!all.is_over());
@@ -225,7 +225,7 @@ mod tests {
         let work = QueueWork::new(&bell);
         let (first, second) = (work.begin(1).unwrap(), work.begin(1).unwrap());
         let mut all = Backlog::default();
-        all.extend([work.so_far()]);
+        all.extend([work.backlog()]);
         let _later_command = work.begin(1);
         let waiter = ConnectionId(7);
         assert!(!all.is_over_or_calls(waiter) && !all.is_over_or_calls(waiter));
@@ -243,7 +243,7 @@ mod tests {
         let mut all = Backlog::default();
         for _ in 0..10 {
             let known = all.clone();
-            all.extend(known.iter().cloned().chain([work.so_far()]));
+            all.extend(known.iter().cloned().chain([work.backlog()]));
         }
         assert_eq!(all.iter().count(), 1);
     }

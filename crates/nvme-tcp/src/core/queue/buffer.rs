@@ -47,7 +47,7 @@ impl Buffer {
 
     /// Makes this a buffer for blocks of `volume`, whose data are decrypted.
     #[must_use]
-    pub(crate) fn of_volume(self, volume: Option<KeyedVolume>) -> Buffer {
+    pub(crate) fn for_volume(self, volume: Option<KeyedVolume>) -> Buffer {
         let volume = volume.map(|volume| Box::new(BlockDecryption { volume, opened: Vec::new() }));
         Buffer { volume, ..self }
     }
@@ -210,7 +210,7 @@ mod tests {
             ends.sort_unstable();
             let mut start = 0;
             let parts = ends.iter().map(|end| BytesMut::from(&bytes[core::mem::replace(&mut start, *end)..*end]));
-            let mut buffer = Buffer::from_parts(parts).of_volume(Some(volume.into())).with_opened(opened.collect());
+            let mut buffer = Buffer::from_parts(parts).for_volume(Some(volume.into())).with_opened(opened.collect());
             prop_assert!(buffer.open(first));
             prop_assert_eq!(buffer.to_vec(), plain);
         }

@@ -127,7 +127,7 @@ impl LentBuffer {
             }
         }
         let volume = self.home.volume.as_ref().map(|(volume, _)| volume.clone());
-        buffer.of_volume(volume).with_opened(self.opened)
+        buffer.for_volume(volume).with_opened(self.opened)
     }
 }
 

@@ -62,7 +62,7 @@ impl PduFraming {
         let mut head = BytesMut::with_capacity(start);
         head.extend_from_slice(&header[..header_len]);
         if digested {
-            head.extend_from_slice(&Digest::of(&header[..header_len]).wire());
+            head.extend_from_slice(&Digest::compute(&header[..header_len]).wire());
         }
         head.put_bytes(0, start - header_end);
         WirePdu { kind, head: head.freeze(), data, data_digest, len: common.len, sealing: None }
@@ -111,7 +111,7 @@ impl WirePdu {
     /// Encrypts the data, if encryption is pending.
     pub(crate) fn sealed(mut self) -> WirePdu {
         if let Some(sealing) = self.sealing.take() {
-            self.data = SmallVec::from_iter([sealing.of(&self.data)]);
+            self.data = SmallVec::from_iter([sealing.encrypt(&self.data)]);
         }
         self
     }

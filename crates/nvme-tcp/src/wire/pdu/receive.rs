@@ -263,7 +263,7 @@ impl PduReceiver {
         }
         if digested {
             let received = self.header[header_len..whole].try_into().unwrap_or_default();
-            if Digest::of(&self.header[..header_len]).wire() != received {
+            if Digest::compute(&self.header[..header_len]).wire() != received {
                 return Err(FatalError::header_digest(received, &self.header[..header_len]));
             }
         }

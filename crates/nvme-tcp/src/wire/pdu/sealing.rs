@@ -19,7 +19,7 @@ pub(crate) struct DataEncryption {
 
 impl DataEncryption {
     /// Returns the encrypted data.
-    pub(super) fn of(&self, data: &[Bytes]) -> Bytes {
+    pub(super) fn encrypt(&self, data: &[Bytes]) -> Bytes {
         let mut sealed = BytesMut::with_capacity(data.iter().map(Bytes::len).sum());
         {
             let _scope = cost::work(Work::Copy);
@@ -46,7 +46,7 @@ impl DataEncryption {
         let whole = slice(data, start as usize, (end - start) as usize);
         let sealing = DataEncryption { volume: volume.clone(), first, at: start };
         let (from, to) = ((range.start - start) as usize, (range.end - start) as usize);
-        let sealed = sealing.of(&whole);
+        let sealed = sealing.encrypt(&whole);
         sealed.slice(from..to.min(sealed.len()))
     }
 }
@@ -92,6 +92,6 @@ mod tests {
         }
         // Data without a block number in the volume are sent as zeros.
         let sealing = DataEncryption { volume, first: u64::MAX, at: 0 };
-        assert_eq!(sealing.of(&[Bytes::from_static(&[9; 1024])]), [0; 1024][..]);
+        assert_eq!(sealing.encrypt(&[Bytes::from_static(&[9; 1024])]), [0; 1024][..]);
     }
 }

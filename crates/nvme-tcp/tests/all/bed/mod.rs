@@ -49,7 +49,7 @@ impl Layers {
     }
 }
 
-pub(crate) struct Bed {
+pub(crate) struct NvmeNetwork {
     bed: Testbed,
     layers: Layers,
     seed: Seed,
@@ -59,47 +59,58 @@ pub(crate) struct Bed {
     resets: Arc<Mutex<u64>>,
 }
 
-impl Bed {
+impl NvmeNetwork {
     /// Creates a target with 4 MiB in blocks of 512 bytes on host 0, and a host 1, connected by a wire with `loss`.
-    pub(crate) fn new(seed: u64, transport: TransportConfig, layers: Layers, loss: f64) -> Bed {
-        Bed::build(seed, transport, layers, loss, NicConfig::default(), None, 512)
+    pub(crate) fn new(seed: u64, transport: TransportConfig, layers: Layers, loss: f64) -> NvmeNetwork {
+        NvmeNetwork::build(seed, transport, layers, loss, NicConfig::default(), None, 512)
     }
 
     /// Creates a testbed with another block size and the same capacity.
-    pub(crate) fn of_blocks(seed: u64, block: u32, transport: TransportConfig, layers: Layers, loss: f64) -> Bed {
-        Bed::build(seed, transport, layers, loss, NicConfig::default(), None, block)
+    pub(crate) fn of_blocks(
+        seed: u64,
+        block: u32,
+        transport: TransportConfig,
+        layers: Layers,
+        loss: f64,
+    ) -> NvmeNetwork {
+        NvmeNetwork::build(seed, transport, layers, loss, NicConfig::default(), None, block)
     }
 
     /// Creates a testbed with a host NIC limited to `contexts` NVMe/TCP contexts.
-    pub(crate) fn with_contexts(seed: u64, contexts: u32) -> Bed {
+    pub(crate) fn with_contexts(seed: u64, contexts: u32) -> NvmeNetwork {
         let nic = NicConfig {
             engines: NvmeTcpEngineConfig { contexts, ..NvmeTcpEngineConfig::default() }.into(),
             ..NicConfig::default()
         };
-        Bed::build(seed, TransportConfig::default(), Layers::Tcp, 0.0, nic, None, 512)
+        NvmeNetwork::build(seed, TransportConfig::default(), Layers::Tcp, 0.0, nic, None, 512)
     }
 
     /// Creates a testbed with NICs that cache `contexts` contexts and keep the others in host memory.
-    pub(crate) fn with_cache(seed: u64, layers: Layers, contexts: usize) -> Bed {
+    pub(crate) fn with_cache(seed: u64, layers: Layers, contexts: usize) -> NvmeNetwork {
         let nic = NicConfig { context_cache_bytes: contexts * 208, ..NicConfig::default() };
-        Bed::build(seed, TransportConfig::default(), layers, 0.0, nic, None, 512)
+        NvmeNetwork::build(seed, TransportConfig::default(), layers, 0.0, nic, None, 512)
     }
 
     /// Creates a testbed with NICs that cut and join up to 256 KiB and wait to join more received data.
-    pub(crate) fn with_large_nics(seed: u64, layers: Layers, loss: f64) -> Bed {
+    pub(crate) fn with_large_nics(seed: u64, layers: Layers, loss: f64) -> NvmeNetwork {
         let lro_wait = Duration::from_millis(1);
         let nic = NicConfig { tso_max_bytes: 256 << 10, lro_max_bytes: 256 << 10, lro_wait, ..NicConfig::default() };
-        Bed::build(seed, TransportConfig::default(), layers, loss, nic, None, 512)
+        NvmeNetwork::build(seed, TransportConfig::default(), layers, loss, nic, None, 512)
     }
 
     /// Creates a testbed with a captured wire without loss.
-    pub(crate) fn captured(seed: u64, transport: TransportConfig, capture: &Capture) -> Bed {
-        Bed::build(seed, transport, Layers::Tcp, 0.0, NicConfig::default(), Some(capture.clone()), 512)
+    pub(crate) fn captured(seed: u64, transport: TransportConfig, capture: &Capture) -> NvmeNetwork {
+        NvmeNetwork::build(seed, transport, Layers::Tcp, 0.0, NicConfig::default(), Some(capture.clone()), 512)
     }
 
     /// Creates a captured testbed over other layers.
-    pub(crate) fn captured_over(seed: u64, transport: TransportConfig, layers: Layers, capture: &Capture) -> Bed {
-        Bed::build(seed, transport, layers, 0.0, NicConfig::default(), Some(capture.clone()), 512)
+    pub(crate) fn captured_over(
+        seed: u64,
+        transport: TransportConfig,
+        layers: Layers,
+        capture: &Capture,
+    ) -> NvmeNetwork {
+        NvmeNetwork::build(seed, transport, layers, 0.0, NicConfig::default(), Some(capture.clone()), 512)
     }
 
     fn build(
@@ -110,7 +121,7 @@ impl Bed {
         nic: NicConfig,
         capture: Option<Capture>,
         block: u32,
-    ) -> Bed {
+    ) -> NvmeNetwork {
         let seed = Seed(seed);
         // Delayed packets arrive out of order, which makes a device lose and regain its place in the stream.
         let reorder = Reorder { share: Share::new(loss).unwrap(), hold: Duration::from_micros(40) };
@@ -136,17 +147,17 @@ impl Bed {
         let (away, resets) = (Arc::new(AtomicBool::new(false)), Arc::default());
         let _task =
             bed.host(0).spawn("accept", accept(bed.host(0).clone(), server.clone(), layers, seed, away.clone()));
-        Bed { bed, layers, seed, server, away, resets }
+        NvmeNetwork { bed, layers, seed, server, away, resets }
     }
 
     pub(crate) fn host_config(&self) -> HostConfig {
-        HostConfig::new(DISK, HostIdentity::drawn_from(&mut self.seed.stream("host")))
+        HostConfig::new(DISK, HostIdentity::random(&mut self.seed.stream("host")))
     }
 
     pub(crate) fn connector(&self) -> impl Connector + 'static {
         let (near, far) = (self.bed.host(1).clone(), self.bed.host(0).address());
         let (layers, seed, resets) = (self.layers, self.seed, self.resets.clone());
-        Opens { near, far: (far, PORT).into(), layers, seed, count: Mutex::new(0), resets }
+        NetworkConnector { near, far: (far, PORT).into(), layers, seed, count: Mutex::new(0), resets }
     }
 
     pub(crate) fn server(&self) -> &Server {
@@ -196,17 +207,17 @@ impl Bed {
     }
 
     /// Resets the host's NIC at these times, and imports the key of `volume` again after each reset.
-    pub(crate) fn reset_host_with(&self, volume: Volume, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
+    pub(crate) fn reset_host_with(&self, volume: TestVolume, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
         self.reset_at(1, times, move |host| volume.import(host))
     }
 
     /// Imports the key of `volume` into the host's NIC.
-    pub(crate) fn import(&self, volume: &Volume) {
+    pub(crate) fn import(&self, volume: &TestVolume) {
         volume.import(self.bed.host(1));
     }
 
     /// Returns a function that imports keys, for use in a task.
-    pub(crate) fn importer(&self) -> impl Fn(&Volume) + Send + 'static {
+    pub(crate) fn importer(&self) -> impl Fn(&TestVolume) + Send + 'static {
         let host = self.bed.host(1).clone();
         move |volume| volume.import(&host)
     }
@@ -272,7 +283,7 @@ impl Bed {
 
 /// A volume of tenant 7. Its whole key exists in memory only where it is used.
 #[derive(Clone)]
-pub(crate) struct Volume {
+pub(crate) struct TestVolume {
     pub(crate) number: u64,
     pub(crate) block: usize,
     pub(crate) keyed: KeyedVolume,
@@ -280,11 +291,11 @@ pub(crate) struct Volume {
 
 pub(crate) const TENANT: u32 = 7;
 
-impl Volume {
-    pub(crate) fn new(number: u64, block: usize) -> Volume {
-        let key = XtsKey::new(Volume::key(number).bytes()).unwrap();
+impl TestVolume {
+    pub(crate) fn new(number: u64, block: usize) -> TestVolume {
+        let key = XtsKey::new(TestVolume::key(number).bytes()).unwrap();
         let keyed = resumable_aead::Volume::new(key, DataUnits::new(block).unwrap()).into();
-        Volume { number, block, keyed }
+        TestVolume { number, block, keyed }
     }
 
     pub(crate) fn key_byte(number: u64, at: usize) -> u8 {
@@ -292,7 +303,7 @@ impl Volume {
     }
 
     fn key(number: u64) -> Secret {
-        Secret::new((0..64).map(|at| Volume::key_byte(number, at)).collect())
+        Secret::new((0..64).map(|at| TestVolume::key_byte(number, at)).collect())
     }
 
     /// Imports the key into the NIC of `host`, and stores its handle in the volume.
@@ -300,7 +311,7 @@ impl Volume {
         let tenant = WrappingKey { tenant: TENANT, key: Secret::new(vec![9; 32]) };
         let key = host.stack().with_device(|device| {
             let device = device.contexts().unwrap();
-            tenant.import(device, self.number, &Volume::key(self.number), self.block as u32, Tweak::Unit).unwrap()
+            tenant.import(device, self.number, &TestVolume::key(self.number), self.block as u32, Tweak::Unit).unwrap()
         });
         self.keyed.set_device_key(Some(key));
     }
@@ -311,7 +322,7 @@ impl Volume {
     }
 }
 
-struct Opens {
+struct NetworkConnector {
     near: BedHost,
     far: std::net::SocketAddr,
     layers: Layers,
@@ -321,7 +332,7 @@ struct Opens {
     resets: Arc<Mutex<u64>>,
 }
 
-impl Connector for Opens {
+impl Connector for NetworkConnector {
     fn connect(&self) -> ConnectFuture {
         let number = {
             let mut count = self.count.lock().unwrap();

@@ -18,15 +18,15 @@ use offload_testbed::{BedHost, Testbed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Reaction of the controller to a command.
+/// Action of the controller to a command.
 #[derive(Clone, Copy)]
-pub(crate) enum Act {
+pub(crate) enum Action {
     Answer,
     /// Answer before the next answer.
     AnswerLate,
     /// Answer together with the next answer, after it.
     AnswerAfterNext,
-    /// Answer before the answer to a command with [`Act::AnswerHeld`].
+    /// Answer before the answer to a command with [`Action::AnswerHeld`].
     Hold,
     AnswerHeld,
     /// Send the late answers and end the connection.
@@ -37,27 +37,27 @@ pub(crate) enum Act {
     Close,
 }
 
-type Said = dyn Fn(u32) -> (NamespaceData, Vec<u8>) + Send + Sync;
-type Acts = dyn Fn(u32, u16, &Command) -> Act + Send + Sync;
+type NamespaceScript = dyn Fn(u32) -> (NamespaceData, Vec<u8>) + Send + Sync;
+type ReactionScript = dyn Fn(u32, u16, &Command) -> Action + Send + Sync;
 
 /// A scripted controller.
-pub(crate) struct Faulty {
+pub(crate) struct ScriptedController {
     pub(crate) data: ControllerData,
     /// MQES.
     pub(crate) entries: u16,
-    /// Reaction, given the number of the association (from 1), the queue, and the command.
-    act: Box<Acts>,
+    /// Action, given the number of the association (from 1), the queue, and the command.
+    act: Box<ReactionScript>,
     /// Number of I/O queues, given the number of the association.
     pub(crate) queues: fn(u32) -> u16,
     /// Namespace data and descriptors of every namespace, given the number of the association.
-    pub(crate) namespace: Box<Said>,
+    pub(crate) namespace: Box<NamespaceScript>,
     /// Contents of the changed-namespace log.
     pub(crate) changed: Vec<u32>,
     associations: AtomicU32,
 }
 
-impl Faulty {
-    pub(crate) fn new(act: impl Fn(u32, u16, &Command) -> Act + Send + Sync + 'static) -> Faulty {
+impl ScriptedController {
+    pub(crate) fn new(act: impl Fn(u32, u16, &Command) -> Action + Send + Sync + 'static) -> ScriptedController {
         let data = ControllerData {
             controller: 1,
             keep_alive: 10,
@@ -68,7 +68,15 @@ impl Faulty {
         };
         let associations = AtomicU32::new(0);
         let namespace = Box::new(|_| (NamespaceData { blocks: 1000, block_shift: 12, nguid: [7; 16] }, Vec::new()));
-        Faulty { data, entries: 127, act: Box::new(act), queues: |_| 1, namespace, changed: Vec::new(), associations }
+        ScriptedController {
+            data,
+            entries: 127,
+            act: Box::new(act),
+            queues: |_| 1,
+            namespace,
+            changed: Vec::new(),
+            associations,
+        }
     }
 
     /// Returns the data for a command, and the completion's result.
@@ -108,7 +116,7 @@ impl Faulty {
 }
 
 /// Serves one connection. `None` when it ends.
-async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()> {
+async fn serve(mut stream: impl SegmentStream, faulty: Arc<ScriptedController>) -> Option<()> {
     let mut receiver =
         PduReceiver::new(ConnectionSide::Controller, PduLimits { max_in_capsule: 8192, ..PduLimits::default() });
     let (mut queue, mut association) = (0, faulty.associations.load(Ordering::Relaxed));
@@ -144,27 +152,27 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()
             let mut answered = vec![(command, Status::SUCCESS)];
             let mut closes = false;
             match (faulty.act)(association, queue, &command) {
-                Act::Answer => {}
-                Act::Refuse(status) => answered[0].1 = status,
-                Act::AnswerLate => {
+                Action::Answer => {}
+                Action::Refuse(status) => answered[0].1 = status,
+                Action::AnswerLate => {
                     late.push(command);
                     continue;
                 }
-                Act::AnswerAfterNext => {
+                Action::AnswerAfterNext => {
                     after_next.push(command);
                     continue;
                 }
-                Act::Hold => {
+                Action::Hold => {
                     held.push(command);
                     continue;
                 }
-                Act::AnswerHeld => late.append(&mut held),
-                Act::AnswerLateAndClose => {
+                Action::AnswerHeld => late.append(&mut held),
+                Action::AnswerLateAndClose => {
                     answered.clear();
                     closes = true;
                 }
-                Act::Never => continue,
-                Act::Close => return None,
+                Action::Never => continue,
+                Action::Close => return None,
             }
             let (before, after) = (late.drain(..), after_next.drain(..));
             // The order of answers is part of the script: late ones, this one, then those after it.
@@ -199,9 +207,9 @@ fn succeeds(command: Command) -> (Command, Status) {
     (command, Status::SUCCESS)
 }
 
-struct Opens(BedHost, core::net::SocketAddr);
+struct ScriptedConnector(BedHost, core::net::SocketAddr);
 
-impl Connector for Opens {
+impl Connector for ScriptedConnector {
     fn connect(&self) -> ConnectFuture {
         let (host, address) = (self.0.clone(), self.1);
         Box::pin(async move { Ok(Box::new(host.stack().connect(None, address).await?) as Box<dyn SegmentStream>) })
@@ -210,7 +218,7 @@ impl Connector for Opens {
 
 /// Runs `test` with a host connected to the controller. `change` adjusts the host's configuration.
 pub(crate) fn with<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
-    faulty: Faulty,
+    faulty: ScriptedController,
     change: impl FnOnce(&mut HostConfig),
     test: impl FnOnce(Host, Arc<dyn offload_testbed::Runtime>) -> F,
 ) -> T {
@@ -231,11 +239,11 @@ pub(crate) fn with<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
             });
         }
     });
-    let mut config = HostConfig::new("nqn.2026-01.test:disk", HostIdentity::of_uuid([7; 16]));
+    let mut config = HostConfig::new("nqn.2026-01.test:disk", HostIdentity::from_uuid([7; 16]));
     // Short, because many tests lose a connection on purpose.
     config.reconnect_delay = Duration::from_millis(20);
     change(&mut config);
-    let opens = Opens(near.clone(), (far.address(), PORT).into());
+    let opens = ScriptedConnector(near.clone(), (far.address(), PORT).into());
     let (host, tasks) = Host::new(opens, near.runtime(), config);
     for task in tasks {
         let _task = near.spawn("nvme", task);

@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex};
 
 /// Storage that counts writes and flushes.
 #[derive(Default)]
-pub(crate) struct Counting {
+pub(crate) struct CountingStorage {
     pub(crate) writes: AtomicU64,
     pub(crate) flushes: AtomicU64,
     /// Flushes fail.
     pub(crate) is_broken: AtomicBool,
 }
 
-impl Storage for Counting {
+impl Storage for CountingStorage {
     fn capacity(&self) -> u64 {
         1 << 20
     }
@@ -45,23 +45,23 @@ impl Storage for Counting {
     }
 }
 
-pub(crate) fn counting_target() -> (Target, Arc<Counting>) {
-    let (mut target, storage) = (Target::new(TargetConfig::default()).unwrap(), Arc::<Counting>::default());
+pub(crate) fn counting_target() -> (Target, Arc<CountingStorage>) {
+    let (mut target, storage) = (Target::new(TargetConfig::default()).unwrap(), Arc::<CountingStorage>::default());
     target.add_subsystem(DISK, None).unwrap();
     target.add_namespace(DISK, Namespace::new(1, 512, storage.clone()).unwrap()).unwrap();
     (target, storage)
 }
 
 /// Storage that counts flushes and calls a hook before the next write or flush.
-pub(crate) struct Hooked {
+pub(crate) struct HookedStorage {
     memory: MemoryStorage,
-    pub(crate) hook: Mutex<Option<Hook>>,
+    pub(crate) hook: Mutex<Option<StorageHook>>,
     pub(crate) flushes: AtomicU64,
 }
 
-pub(crate) type Hook = Box<dyn FnOnce() + Send>;
+pub(crate) type StorageHook = Box<dyn FnOnce() + Send>;
 
-impl Storage for Hooked {
+impl Storage for HookedStorage {
     fn capacity(&self) -> u64 {
         self.memory.capacity()
     }
@@ -96,9 +96,12 @@ impl Storage for Hooked {
     }
 }
 
-pub(crate) fn hooked_target() -> (Target, Arc<Hooked>) {
-    let storage =
-        Arc::new(Hooked { memory: MemoryStorage::new(64 << 20), hook: Mutex::default(), flushes: AtomicU64::new(0) });
+pub(crate) fn hooked_target() -> (Target, Arc<HookedStorage>) {
+    let storage = Arc::new(HookedStorage {
+        memory: MemoryStorage::new(64 << 20),
+        hook: Mutex::default(),
+        flushes: AtomicU64::new(0),
+    });
     let mut target = Target::new(TargetConfig::default()).unwrap();
     target.add_subsystem(DISK, None).unwrap();
     target.add_namespace(DISK, Namespace::new(1, 512, storage.clone()).unwrap()).unwrap();
@@ -106,9 +109,9 @@ pub(crate) fn hooked_target() -> (Target, Arc<Hooked>) {
 }
 
 /// Storage of 1 GiB that blocks like a file. Data read from it occupy memory of their own.
-pub(crate) struct File;
+pub(crate) struct BlockingStorage;
 
-impl Storage for File {
+impl Storage for BlockingStorage {
     fn capacity(&self) -> u64 {
         1 << 30
     }

@@ -12,17 +12,17 @@ use offload_base::cost::{self, Work};
 /// The data in pieces with their offsets.
 #[derive(Debug, Default)]
 pub(super) struct GatheredData {
-    pieces: Vec<Piece>,
+    pieces: Vec<DataPiece>,
 }
 
 #[derive(Debug)]
-struct Piece {
+struct DataPiece {
     offset: u32,
-    data: Data,
+    data: PieceBytes,
 }
 
 #[derive(Debug)]
-enum Data {
+enum PieceBytes {
     /// A received buffer, not copied.
     Kept(Bytes),
     /// A copy, and the capacity of its buffer.
@@ -53,11 +53,11 @@ impl GatheredData {
                 data.skip(taken);
                 offset += taken as u32;
             } else if data.len() >= KEPT && keep(buffer.saturating_sub(data.len())) {
-                self.pieces.push(Piece { offset, data: Data::Kept(data.freeze()) });
+                self.pieces.push(DataPiece { offset, data: PieceBytes::Kept(data.freeze()) });
                 return;
             } else {
                 let most = (end.saturating_sub(offset) as usize).clamp(1, COPIED);
-                self.pieces.push(Piece { offset, data: Data::Copied(BytesMut::with_capacity(most), most) });
+                self.pieces.push(DataPiece { offset, data: PieceBytes::Copied(BytesMut::with_capacity(most), most) });
             }
         }
     }
@@ -71,19 +71,19 @@ impl GatheredData {
     pub(super) fn finish(&mut self) -> Pieces {
         let mut pieces = core::mem::take(&mut self.pieces);
         pieces.sort_by_key(|piece| piece.offset);
-        let bytes = |piece: Piece| match piece.data {
-            Data::Kept(bytes) => bytes,
-            Data::Copied(bytes, _) => bytes.freeze(),
+        let bytes = |piece: DataPiece| match piece.data {
+            PieceBytes::Kept(bytes) => bytes,
+            PieceBytes::Copied(bytes, _) => bytes.freeze(),
         };
         pieces.into_iter().map(bytes).collect()
     }
 }
 
-impl Piece {
+impl DataPiece {
     /// Returns the buffer that continues at `offset`, and its free bytes.
     fn room_at(&mut self, offset: u32) -> Option<(&mut BytesMut, usize)> {
         match &mut self.data {
-            Data::Copied(bytes, most) if self.offset + bytes.len() as u32 == offset && bytes.len() < *most => {
+            PieceBytes::Copied(bytes, most) if self.offset + bytes.len() as u32 == offset && bytes.len() < *most => {
                 let room = *most - bytes.len();
                 Some((bytes, room))
             }
@@ -128,8 +128,8 @@ mod tests {
             take(0, usize::MAX);
             take(1, usize::MAX);
             let held: usize = gathered.pieces.iter().map(|piece| match &piece.data {
-                Data::Kept(bytes) => bytes.len().max(BUFFER),
-                Data::Copied(bytes, most) => bytes.capacity().max(*most),
+                PieceBytes::Kept(bytes) => bytes.len().max(BUFFER),
+                PieceBytes::Copied(bytes, most) => bytes.capacity().max(*most),
             }).sum();
             prop_assert!(held <= ends[1] + charged, "{} held, {} charged", held, ends[1] + charged);
             prop_assert_eq!(gathered.finish().concat(), whole);
