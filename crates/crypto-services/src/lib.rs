@@ -5,8 +5,8 @@
 //! Adding instances helps only at the bottleneck, until another service becomes the bottleneck. The modules, users
 //! first:
 //!
-//! - [`Suite`], [`SuiteCipher`] (`suite.rs`): ciphers by name, as bytes and as graphs; [`primitives`]: the services as a
-//!   library;
+//! - [`Suite`], [`SuiteCipher`] (`suite.rs`): ciphers by name, as bytes and as graphs; [`primitives`]: the services as
+//!   a library;
 //! - [`TlsRecords`] (`records.rs`): TLS records with the keys of a handshake;
 //! - [`Graph`] (`graph.rs`): the services that a packet passes, written as text;
 //! - [`Fabric`] (`fabric.rs`): services with bounded queues on a device of limited area, in virtual time, shared by
@@ -14,8 +14,8 @@
 //! - [`Controller`] (`controller.rs`): decides the number of instances from [`ServiceWindow`]s (`window.rs`);
 //! - [`ServiceQueue`] (`jobs.rs`, `sessions.rs`): a fabric and its controller (`driven.rs`) behind a job queue, for
 //!   programs written for accelerators; [`ServicePort`] (`inline.rs`): a fabric between a NIC and the wire;
-//! - [`Study`] (`study.rs`): runs a [`TrafficLoad`] (`load.rs`) through a fabric and compares with the least sufficient area;
-//!   [`picture`] draws the run, [`text`] prints it;
+//! - [`Study`] (`study.rs`): runs a [`TrafficLoad`] (`load.rs`) through a fabric and compares with the least sufficient
+//!   area; [`picture`] draws the run, [`text`] prints it;
 //! - [`Service`] (`service.rs`): costs of a block in each service, with the origin of each figure;
 //! - [`Chain`], [`Pipeline`] (`chain.rs`, `pipeline.rs`): a single chain in closed form, exact to the block;
 //! - [`queueing`]: closed forms and approximations of waiting times;

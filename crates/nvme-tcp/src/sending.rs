@@ -173,7 +173,8 @@ impl PduSender {
     }
 }
 
-/// The sealer: encrypts a PDU's data and fills in its digest in place of a device. A second sealing of a PDU changes nothing.
+/// The sealer: encrypts a PDU's data and fills in its digest in place of a device. A second sealing of a PDU changes
+/// nothing.
 #[derive(Default)]
 struct PduSealer {
     volumes: VolumesByNumber,

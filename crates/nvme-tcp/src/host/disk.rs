@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 /// A namespace of a controller. A command is sent whether or not its future is polled.
 ///
-/// Concurrent commands may be executed in any order. A command whose future was [cancelled](CommandFuture::cancel) or dropped
-/// may still be executed, but never after a later command for some of the same blocks, because the later command waits.
-/// The exception is a host without a [keep-alive](super::HostConfig::keep_alive) that loses a silent controller: it
-/// cannot know when to stop waiting. The command then ends with [`CommandError::Uncertain`], and may still be executed
-/// afterwards.
+/// Concurrent commands may be executed in any order. A command whose future was [cancelled](CommandFuture::cancel) or
+/// dropped may still be executed, but never after a later command for some of the same blocks, because the later
+/// command waits. The exception is a host without a [keep-alive](super::HostConfig::keep_alive) that loses a silent
+/// controller: it cannot know when to stop waiting. The command then ends with [`CommandError::Uncertain`], and may
+/// still be executed afterwards.
 ///
 /// A disk is bound to the namespace that was inspected, not to its number. If another namespace has the number after a
 /// reconnect, or if the controller reports a change, call [`Host::disk`] again.

@@ -20,10 +20,10 @@ use std::sync::{Arc, Mutex};
 
 /// The future of a command without a buffer.
 ///
-/// If the future is dropped, by a timeout or a `select!`, the command is [abandoned](CommandFuture::cancel). A command that
-/// changes something, such as a write, may still be executed, but not after later commands: a command that is submitted
-/// after the drop for some of the same blocks, on any queue, is sent only when the abandoned one can no longer be
-/// executed. For the exception, see [`cancel`](CommandFuture::cancel).
+/// If the future is dropped, by a timeout or a `select!`, the command is [abandoned](CommandFuture::cancel). A command
+/// that changes something, such as a write, may still be executed, but not after later commands: a command that is
+/// submitted after the drop for some of the same blocks, on any queue, is sent only when the abandoned one can no
+/// longer be executed. For the exception, see [`cancel`](CommandFuture::cancel).
 ///
 /// ```
 /// use nvme_tcp::host::{CommandError, Disk, CommandFuture};

@@ -324,6 +324,7 @@ fn full_storage_is_not_a_media_error() {
         (io::ErrorKind::QuotaExceeded, Status::CAPACITY_EXCEEDED, 0),
         (io::ErrorKind::Other, Status::WRITE_FAULT, 3),
     ] {
+        // A new namespace for each kind, because each namespace counts its own media errors.
         let namespace = Namespace::new(1, 512, Arc::new(FullStorage(kind))).unwrap();
         for operation in [
             Operation::Write { first: 0, data: Pieces::from_iter([Bytes::from(vec![1; 512])]), durable: false },

@@ -3,8 +3,8 @@
 //! - [`Command`], [`Completion`], [`Status`]: queue entries; [`commands`]: builders of commands;
 //! - [`ConnectData`], [`property`]: NVMe over Fabrics;
 //! - [`ControllerData`], [`NamespaceData`], [`DiscoveryLog`], [`page`]: descriptions that controllers return;
-//! - [`Pdu`]: a typed PDU header; [`PduFraming`]: frames PDUs for sending; [`PduReceiver`]: parses PDUs from a stream that is
-//!   cut at arbitrary positions; [`Digest`]: CRC32C of headers and data.
+//! - [`Pdu`]: a typed PDU header; [`PduFraming`]: frames PDUs for sending; [`PduReceiver`]: parses PDUs from a stream
+//!   that is cut at arbitrary positions; [`Digest`]: CRC32C of headers and data.
 
 mod command;
 pub mod commands;

@@ -208,6 +208,7 @@ fn invalid_io_commands_are_refused() {
     let (mut wire, _admin) = Client::io(&mut target, false);
     let io = |opcode: IoOpcode| Command::new(opcode as u8, 5).with_namespace(1);
     let block = Sgl::transport(512);
+    // Each command is wrong in one respect only, so that the status shows which check refused it.
     let rows = [
         (Command::new(0x7e, 5).with_namespace(1), Status::INVALID_OPCODE),
         (io(IoOpcode::Read).with_namespace(2).with_sgl(block), Status::INVALID_NAMESPACE),
@@ -228,6 +229,7 @@ fn invalid_io_commands_are_refused() {
     for (command, status) in rows {
         assert_eq!(wire.command(&mut target, command, &[]).status, status, "{command:?}");
     }
+    // The range is in the data, so this check runs after their arrival.
     let mut range = [0; 16];
     range[4] = 1;
     range[8..16].copy_from_slice(&2112u64.to_le_bytes());

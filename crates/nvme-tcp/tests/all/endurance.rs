@@ -480,10 +480,12 @@ fn unused_queue_does_not_protect_a_controller() {
     let (mut idle, _queue) = with_queue(&mut target, 1, 0, at(0));
     let (mut uses, mut queue) = with_queue(&mut target, 2, 0, at(0));
     let (mut keeps, _other_queue) = with_queue(&mut target, 3, 60_000, at(0));
+    // Only the second host uses its queue. The third has a keep-alive timer instead.
     queue.now = at(50);
     let flush = Command::new(IoOpcode::Flush as u8, 5).with_namespace(1);
     assert!(queue.command(&mut target, flush, &[]).status.is_success());
     assert_eq!(with_keep_alive(&mut target, 4, 5000, at(119)).1, Status::CONNECT_BUSY);
+    // All controllers are taken. The idle one is ended 120 s after its last command, not before.
     let (_stranger, status) = with_keep_alive(&mut target, 4, 5000, at(120));
     assert!(status.is_success());
     assert_eq!(with_keep_alive(&mut target, 5, 5000, at(121)).1, Status::CONNECT_BUSY);

@@ -19,6 +19,7 @@ fn log_events_report_connections_and_offloads() {
             let disk = host.disk(1).await.unwrap();
             disk.write(0, [blocks(1)]).await.unwrap();
             cutter.await;
+            // The host needs time to notice the cut and to connect again.
             runtime.sleep(Duration::from_millis(10)).await;
             assert_eq!(disk.read(0, disk.buffer(1)).await.unwrap().to_vec(), blocks(1));
             assert_eq!(host.stats().connects, 2);

@@ -224,6 +224,7 @@ fn silent_loss_delays_resubmission() {
             |config| {
                 config.queues = queues;
                 config.command_timeout = Duration::from_secs(1);
+                // The controller may execute the write until its keep-alive timer ends the association.
                 config.keep_alive = Duration::from_millis(4300);
             },
             move |host, runtime| async move {
@@ -365,12 +366,14 @@ fn waiting_retry_can_be_cancelled_and_survives_a_loss() {
             let writes: Vec<_> = (0..3).map(|number| disk.write(number, [vec![1; 4096].into()])).collect();
             runtime.sleep(Duration::from_millis(10)).await;
             let start = runtime.now();
+            // All three writes wait for a retry. The flush ends the connection.
             writes[1].cancel();
             disk.flush().await.unwrap();
             let ended = join_all(writes).await;
             assert!(matches!(ended[..], [Ok(_), Err(CommandError::Cancelled), Ok(_)]), "{ended:?}");
             assert!(runtime.now() - start < Duration::from_millis(100));
             assert_eq!(host.stats().replays, 1, "only the flush was sent again");
+            // A write that waits for its retry must also end when the host is closed.
             let resting = disk.write(9, [vec![1; 4096].into()]);
             runtime.sleep(Duration::from_millis(10)).await;
             host.close().await;

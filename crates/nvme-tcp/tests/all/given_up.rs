@@ -209,6 +209,7 @@ fn held_command_can_be_abandoned() {
             let write = disk.write(3, block(1));
             runtime.sleep(Duration::from_millis(1)).await;
             drop(write);
+            // All of these overlap the abandoned write, which is never answered, so they must not be sent.
             let (held, read) = (disk.write(3, block(2)), disk.read(2, disk.buffer(2)));
             drop(disk.write(3, block(3)));
             held.cancel();
@@ -262,6 +263,7 @@ fn admin_commands_wait_for_abandoned_changes() {
             list.unwrap();
             read.unwrap();
             let mut seen = seen.lock().unwrap().clone();
+            // Identify and the read use different queues, so their order is open.
             seen[2..].sort_unstable();
             let (abort, identify) = (AdminOpcode::Abort as u8, AdminOpcode::Identify as u8);
             assert_eq!(seen, [(0, NAMESPACE_MANAGEMENT), (0, abort), (0, identify), (1, IoOpcode::Read as u8)]);

@@ -318,6 +318,7 @@ proptest! {
             }
             (host, disk, data)
         });
+        // The cutter and the resets sleep from one time to the next, so the times must be in order.
         let mut ordered = [cuts, resets];
         ordered.iter_mut().for_each(|times| times.sort_unstable());
         let [cuts, resets] = ordered;
@@ -344,6 +345,7 @@ proptest! {
                     }
                     match read.await {
                         Ok(buffer) => {
+                            // The caller must get its own memory back, whether the device or the CPU filled it.
                             assert_eq!(memory_of(&buffer), memory);
                             let from = first as usize * 512;
                             assert!(buffer.to_vec() == data[from..from + buffer.len()], "wrong data");
@@ -359,6 +361,7 @@ proptest! {
             for disturbance in disturbances {
                 disturbance.await;
             }
+            // The host still works after all disturbances.
             assert!(disk.read(0, disk.buffer(512)).await.unwrap().to_vec() == data[..512 * 512]);
             host.close().await;
         });

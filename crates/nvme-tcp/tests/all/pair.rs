@@ -41,6 +41,7 @@ impl QueueAndConnection {
     /// Performs one random step.
     fn step(&mut self, target: &mut Target, rng: &mut Rng, most: u64) {
         match rng.below(6) {
+            // PDUs move in small numbers, so that both directions interleave in many ways.
             0 => {
                 for _ in 0..=rng.below(3) {
                     let Some(pdu) = self.queue.poll_transmit() else { break };

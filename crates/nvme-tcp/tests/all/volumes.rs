@@ -51,6 +51,7 @@ fn exercised(mut bed: NvmeNetwork, block: usize, offload: Offload, data_digest: 
     });
     assert_eq!((stats.connects, stats.retries), (1, 0), "{offload:?}");
     assert_ne!(plain, medium);
+    // The encryption by device or CPU must be the one that the volume's own cipher computes.
     let mut made = plain;
     volume.encrypt(0, &mut made);
     assert!(made == medium, "the medium holds what the cipher makes, and nothing else: {offload:?}, blocks of {block}");
@@ -173,6 +174,7 @@ fn cpu_encrypts_when_the_device_lost_the_key() {
             let data = bed::blocks(128);
             disk.write(0, [data.clone()]).await.unwrap();
             let key = volume.keyed.device_key().unwrap();
+            // In either case, the device cannot use the key that the stream names.
             match wrong {
                 "gone" => forget(key),
                 _ => volume.keyed.set_device_key(Some(XtsStage { tenant: bed::TENANT + 1, ..key })),
@@ -184,6 +186,7 @@ fn cpu_encrypts_when_the_device_lost_the_key() {
                 end.unwrap();
             }
             let took = timers.now() - began;
+            // Each connection loses one packet to the missing key. The retransmission must not take several timeouts.
             assert!(took < Duration::from_secs(2), "{took:?}: {told}");
             assert_eq!((volume.keyed.device_key(), other.keyed.device_key().is_some()), (None, true), "{told}");
             for (at, of) in (1..10).map(|at| (128 * at, if at < 9 { &volume } else { &other })) {

@@ -91,6 +91,7 @@ impl Session {
             queues: BTreeMap::new(),
             left_behind: BTreeMap::new(),
             unfinished,
+            // The controller is disabled, with the register values after a reset.
             configuration: 0,
             status: 0,
             keep_alive,

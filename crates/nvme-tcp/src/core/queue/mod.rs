@@ -13,8 +13,8 @@
 //! - A submitted command comes back exactly once, with its buffer: finished or unfinished.
 //! - The controller cannot make the queue hold more memory than the caller submitted.
 //!
-//! [`Submission`], [`CommandData`], [`FinishedCommand`]: input and output; [`Buffer`]: memory for reads. Modules: `receiving`:
-//! PDUs from the controller; `endings`: completion of commands; `landing`: buffers lent to a device.
+//! [`Submission`], [`CommandData`], [`FinishedCommand`]: input and output; [`Buffer`]: memory for reads. Modules:
+//! `receiving`: PDUs from the controller; `endings`: completion of commands; `landing`: buffers lent to a device.
 
 mod buffer;
 mod endings;
@@ -44,7 +44,9 @@ use std::sync::Arc;
 /// The state machine of one connection.
 ///
 /// ```
-/// use nvme_tcp::core::queue::{AbandonResult, FinishedCommand, DeviceOrder, CommandData, Queue, QueueConfig, QueueError, Submission};
+/// use nvme_tcp::core::queue::{
+///     AbandonResult, CommandData, DeviceOrder, FinishedCommand, Queue, QueueConfig, QueueError, Submission,
+/// };
 /// use nvme_tcp::wire::commands;
 /// use offload_base::Instant;
 ///
@@ -209,8 +211,8 @@ impl Queue {
     pub fn submit(&mut self, now: Instant, submission: Submission) -> Result<u16, SubmitError> {
         let id = self.submit_open_ended(submission)?;
         if self.deadlines.len() >= 4 * self.slots.len() {
-            // Commands that finish behind a slow one keep their deadlines. At most one deadline per slot is live, so this
-            // removes at least three of four.
+            // Commands that finish behind a slow one keep their deadlines. At most one deadline per slot is live, so
+            // this removes at least three of four.
             let slots = &self.slots;
             self.deadlines.retain(|(_, id)| slots[usize::from(id & INDEX_MASK)].is(*id));
         }

@@ -199,6 +199,7 @@ impl Pdu {
         };
         let termination =
             || Termination { status: u16_at(header, 8), information: [header[10], header[11], header[12], header[13]] };
+        // Reserved bits and bytes are ignored: a receiver is not required to check them.
         Some(match kind {
             PduType::InitializeRequest => Pdu::InitializeRequest(InitializeRequest {
                 version: u16_at(header, 8),

@@ -85,6 +85,7 @@ impl ScriptedController {
         match AdminOpcode::from_u8(opcode) {
             Some(AdminOpcode::Fabrics) => match FabricsType::from_u8(command.fabrics_type()) {
                 Some(FabricsType::Connect) => (Vec::new(), 1),
+                // CAP has the queue size (MQES) and, from bit 24, the time to become ready in units of 500 ms.
                 Some(FabricsType::PropertyGet) if word == property::CAP => {
                     (Vec::new(), u64::from(self.entries) | 20 << 24)
                 }
@@ -145,6 +146,7 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<ScriptedController>) 
             let fabrics = command.opcode() == AdminOpcode::Fabrics as u8;
             if fabrics && command.fabrics_type() == FabricsType::Connect as u8 {
                 queue = command.u16(42);
+                // A Connect of the admin queue begins an association. I/O queues belong to the latest one.
                 if queue == 0 {
                     association = faulty.associations.fetch_add(1, Ordering::Relaxed) + 1;
                 }
@@ -182,6 +184,7 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<ScriptedController>) 
                 let id = command.identifier();
                 if status.is_success() && !data.is_empty() {
                     let length = data.len() as u32;
+                    // The data are sent in one PDU, because a host accepts any division into PDUs.
                     let header = DataHeader { command: id, tag: 0, offset: 0, length, last: true, success: false };
                     send(&mut stream, &Pdu::ControllerData(header), data);
                 }

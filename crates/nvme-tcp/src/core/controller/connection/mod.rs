@@ -169,6 +169,7 @@ impl Connection {
         config: TransportConfig,
         account: Arc<MemoryAccount>,
     ) -> Connection {
+        // The queue is not known yet, so the limit must admit the 8 KiB of Admin and Fabrics commands (3.3.2.1).
         let limits = PduLimits { max_in_capsule: config.in_capsule.max(ADMIN_CAPSULE), ..PduLimits::default() };
         Connection {
             id,
@@ -178,6 +179,7 @@ impl Connection {
             framing: PduFraming::default(),
             state: ConnectionState::Opening,
             refused: false,
+            // A peer that opens a connection and then stays silent is closed.
             deadline: Some(now + CONNECT_TIME),
             requests_each: 1,
             queue: None,
