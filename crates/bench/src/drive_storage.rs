@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use core::ops::Range;
-use nvme_tcp::namespace::{Pieces, Storage};
+use nvme_tcp::namespace::{DataPieces, Storage};
 use nvme_tcp::target::BlockingExecutor;
 use offload_base::Clock;
 use offload_testbed::drive::Drive;
@@ -55,7 +55,7 @@ impl<S: Storage> Storage for DriveStorage<S> {
         self.storage.capacity()
     }
 
-    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<DataPieces> {
         wait_until(self.drive.read(self.clock.now(), 0, offset..offset.saturating_add(bytes as u64)));
         self.storage.read(offset, bytes)
     }

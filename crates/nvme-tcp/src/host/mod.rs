@@ -50,7 +50,7 @@ pub use crate::volume::KeyedVolume;
 use crate::asking::{OffloadCounters, SharedCounters};
 use crate::core::queue::QueueConfig;
 use crate::lock;
-use crate::namespace::Pieces;
+use crate::namespace::DataPieces;
 use crate::wire::{Command, Completion, ControllerData, NamespaceData, NamespaceIds, commands, identify};
 use bytes::Bytes;
 use core::future::poll_fn;
@@ -608,7 +608,7 @@ fn wait(waiting: &mut Vec<Waker>, waker: &Waker) {
 }
 
 fn write_payload(data: impl IntoIterator<Item = Bytes>) -> CommandData {
-    let pieces: Pieces = data.into_iter().filter(|piece| !piece.is_empty()).collect();
+    let pieces: DataPieces = data.into_iter().filter(|piece| !piece.is_empty()).collect();
     if pieces.is_empty() { CommandData::None } else { CommandData::Write(pieces) }
 }
 

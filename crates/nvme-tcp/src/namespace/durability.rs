@@ -233,7 +233,7 @@ const EVERYTHING: [WrittenBack; 4] = [
 ];
 
 fn write(first: u64, value: u8, durable: bool) -> Operation {
-    Operation::Write { first, data: Pieces::from_iter([Bytes::from(vec![value; 512])]), durable }
+    Operation::Write { first, data: DataPieces::from_iter([Bytes::from(vec![value; 512])]), durable }
 }
 
 /// Returns the value of a block; `None` if it is unreadable.

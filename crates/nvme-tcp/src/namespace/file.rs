@@ -8,7 +8,7 @@ use super::open_error::OpenError;
 use super::ranges::BlockingRangeLocks;
 use super::side_file::SideFile;
 use super::system::{FileSystem, MediumFile, RealSystem, StorageMedium};
-use super::{Pieces, Storage, identity};
+use super::{DataPieces, Storage, identity};
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
 use offload_base::cost::{self, Work};
@@ -208,7 +208,7 @@ impl Storage for FileStorage {
         if self.direct { self.capacity - self.capacity % ALIGNMENT as u64 } else { self.capacity }
     }
 
-    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<DataPieces> {
         let around = self.around(offset, bytes as u64);
         let (before, whole) = ((offset - around.start) as usize, (around.end - around.start) as usize);
         let mut buffer = if self.direct { aligned(whole) } else { BytesMut::zeroed(whole) };

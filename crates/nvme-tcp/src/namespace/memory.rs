@@ -3,7 +3,7 @@
 //! Invariant: a later write does not change data that were read. A chunk that a reader still holds is copied before it
 //! is written. Reads therefore do not copy, and only written chunks occupy memory.
 
-use super::{Pieces, Storage};
+use super::{DataPieces, Storage};
 use bytes::{Bytes, BytesMut};
 use offload_base::cost::{self, Work};
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ impl Storage for MemoryStorage {
         self.capacity
     }
 
-    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<DataPieces> {
         let chunks = self.chunks();
         let read = |part: ChunkPart| match chunks.get(&part.chunk) {
             None => Bytes::from_static(&ZEROS[..part.len]),

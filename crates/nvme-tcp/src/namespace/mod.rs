@@ -43,7 +43,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) use turns::{LockSpan, RangeLock, RangeLocks};
 
 /// Bytes in pieces.
-pub type Pieces = SmallVec<[Bytes; 4]>;
+pub type DataPieces = SmallVec<[Bytes; 4]>;
 
 /// The storage of a namespace's bytes.
 pub trait Storage: Send + Sync {
@@ -54,7 +54,7 @@ pub trait Storage: Send + Sync {
     ///
     /// # Errors
     /// If the medium cannot be read.
-    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces>;
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<DataPieces>;
 
     /// Writes `data` at `offset`.
     ///
@@ -118,14 +118,14 @@ pub trait Storage: Send + Sync {
 /// A namespace of a subsystem.
 ///
 /// ```
-/// use nvme_tcp::namespace::{MemoryStorage, Namespace, NamespaceError, Operation, OperationOutcome};
+/// use nvme_tcp::namespace::{MemoryStorage, Namespace, NamespaceError, Operation, IoOutcome};
 /// use std::sync::Arc;
 ///
 /// let odd = Namespace::new(1, 520, Arc::new(MemoryStorage::new(1 << 20)));
 /// assert_eq!(odd.err(), Some(NamespaceError::BlockSize(520)));
 /// let namespace = Namespace::new(1, 512, Arc::new(MemoryStorage::new(1 << 20))).unwrap();
 /// assert_eq!(namespace.blocks(), 2048);
-/// let read: OperationOutcome = namespace.execute(&Operation::Read { first: 2047, blocks: 1 });
+/// let read: IoOutcome = namespace.execute(&Operation::Read { first: 2047, blocks: 1 });
 /// assert!(read.status.is_success() && read.data.concat() == [0; 512]);
 /// ```
 pub struct Namespace {
@@ -181,7 +181,7 @@ pub enum Operation {
         /// First block.
         first: u64,
         /// Data of whole blocks.
-        data: Pieces,
+        data: DataPieces,
         /// Whether the data must be durable at completion (FUA).
         durable: bool,
     },
@@ -192,7 +192,7 @@ pub enum Operation {
         /// First block.
         first: u64,
         /// Data of whole blocks.
-        data: Pieces,
+        data: DataPieces,
     },
     /// Sets blocks to zero.
     WriteZeroes {
@@ -232,16 +232,16 @@ pub(crate) enum IoStep {
     /// More to do; the value is the progress so far.
     More(u64),
     /// The operation has ended.
-    Done(OperationOutcome),
+    Done(IoOutcome),
 }
 
 /// Result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OperationOutcome {
+pub struct IoOutcome {
     /// Status for the host.
     pub status: Status,
     /// The data read.
-    pub data: Pieces,
+    pub data: DataPieces,
 }
 
 /// Reason why a namespace cannot be created.
@@ -339,7 +339,7 @@ impl Namespace {
     }
 
     /// Executes `operation`.
-    pub fn execute(&self, operation: &Operation) -> OperationOutcome {
+    pub fn execute(&self, operation: &Operation) -> IoOutcome {
         let mut done = 0;
         loop {
             match self.step(operation, done) {
@@ -354,7 +354,7 @@ impl Namespace {
     /// If data must become durable, the last part does that. Other operations run before it, and one flush covers
     /// everything written before the flush began.
     pub(crate) fn step(&self, operation: &Operation, done: u64) -> IoStep {
-        let mut data = Pieces::new();
+        let mut data = DataPieces::new();
         let all = self.parts(operation);
         // Returns the next progress value. Values above `all` encode the number of the first flush that covers the
         // data.
@@ -404,7 +404,7 @@ impl Namespace {
         if status.code_type() == MEDIA_ERROR && status != Status::COMPARE_FAILURE {
             self.usage.media_errors.fetch_add(1, Ordering::Relaxed);
         }
-        IoStep::Done(OperationOutcome { status, data })
+        IoStep::Done(IoOutcome { status, data })
     }
 
     /// Returns the resources that this part locks.
@@ -469,7 +469,7 @@ impl Namespace {
         &self.usage
     }
 
-    fn read(&self, first: u64, blocks: u32) -> Result<Pieces, Status> {
+    fn read(&self, first: u64, blocks: u32) -> Result<DataPieces, Status> {
         if self.marks().overlap(first..first + u64::from(blocks)) {
             return Err(Status::UNRECOVERED_READ_ERROR);
         }

@@ -36,7 +36,7 @@ impl Storage for LoggingStorage {
         self.bytes.capacity()
     }
 
-    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<DataPieces> {
         self.bytes.read(offset, bytes)
     }
 
@@ -80,7 +80,7 @@ impl Storage for LoggingStorage {
 fn marks_are_durable_until_new_data_are() {
     let storage = LoggingStorage::new(1 << 20);
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
-    let data = |blocks: usize| Pieces::from_iter([Bytes::from(vec![1; blocks * 512])]);
+    let data = |blocks: usize| DataPieces::from_iter([Bytes::from(vec![1; blocks * 512])]);
     let kept = || -> Vec<(u64, u64)> { storage.unreadable().iter().map(|range| (range.start, range.end)).collect() };
     let does = |operation: Operation, calls: &[&str]| {
         let status = namespace.execute(&operation).status;
@@ -139,7 +139,7 @@ fn marks_behind_the_last_block_are_preserved() {
     let large = with_blocks(4096);
     assert!(large.execute(&mark(0, 1)).status.is_success());
     assert_eq!(storage.unreadable(), [0..4096, 8192..12_800]);
-    let data = Pieces::from_iter([Bytes::from(vec![1; 4096])]);
+    let data = DataPieces::from_iter([Bytes::from(vec![1; 4096])]);
     assert!(large.execute(&Operation::Write { first: 2, data, durable: true }).status.is_success());
     assert_eq!(storage.unreadable(), [0..4096, 12_288..12_800]);
     let status = |first| with_blocks(512).execute(&Operation::Read { first, blocks: 1 }).status;
@@ -153,7 +153,7 @@ fn write_cannot_exceed_the_limit_of_marks() {
     let storage = LoggingStorage::new(64 << 20);
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
     assert!(namespace.execute(&Operation::WriteUncorrectable { first: 0, blocks: 65536 }).status.is_success());
-    let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
+    let data = || DataPieces::from_iter([Bytes::from(vec![1; 512])]);
     let write = |first| namespace.execute(&Operation::Write { first, data: data(), durable: false }).status;
     let written = (0..8192).filter(|number| write(2 * number + 1).is_success()).count();
     assert!(namespace.execute(&Operation::Flush).status.is_success());
@@ -202,7 +202,7 @@ fn marks_of_a_file_survive_reopening() {
     let found: Vec<bool> = (2..6).map(|first| status(&namespace, first).is_success()).collect();
     assert_eq!(found, [true, false, false, true]);
     assert_eq!(status(&namespace, 3), Status::UNRECOVERED_READ_ERROR);
-    let data = Pieces::from_iter([Bytes::from(vec![7; 8192])]);
+    let data = DataPieces::from_iter([Bytes::from(vec![7; 8192])]);
     assert!(namespace.execute(&Operation::Write { first: 3, data, durable: true }).status.is_success());
     assert!(!side.exists(), "nothing is marked any more");
     drop(namespace);
@@ -234,9 +234,9 @@ impl Storage for FailingStorage {
         1 << 40
     }
 
-    fn read(&self, _: u64, bytes: usize) -> io::Result<Pieces> {
+    fn read(&self, _: u64, bytes: usize) -> io::Result<DataPieces> {
         self.largest_read.fetch_max(bytes as u64, Ordering::Relaxed);
-        Ok(Pieces::new())
+        Ok(DataPieces::new())
     }
 
     fn write(&self, _: u64, _: &[Bytes]) -> io::Result<()> {
@@ -275,7 +275,7 @@ impl Storage for FailingStorage {
 fn only_durable_operations_flush() {
     let storage = Arc::new(FailingStorage::default());
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
-    let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
+    let data = || DataPieces::from_iter([Bytes::from(vec![1; 512])]);
     for (durable, flushes) in [(true, 1), (false, 0)] {
         for operation in [
             Operation::Write { first: 1, data: data(), durable },
@@ -299,7 +299,7 @@ fn full_storage_is_not_a_media_error() {
         fn capacity(&self) -> u64 {
             1 << 20
         }
-        fn read(&self, _: u64, _: usize) -> io::Result<Pieces> {
+        fn read(&self, _: u64, _: usize) -> io::Result<DataPieces> {
             Err(self.0.into())
         }
         fn write(&self, _: u64, _: &[Bytes]) -> io::Result<()> {
@@ -327,7 +327,7 @@ fn full_storage_is_not_a_media_error() {
         // A new namespace for each kind, because each namespace counts its own media errors.
         let namespace = Namespace::new(1, 512, Arc::new(FullStorage(kind))).unwrap();
         for operation in [
-            Operation::Write { first: 0, data: Pieces::from_iter([Bytes::from(vec![1; 512])]), durable: false },
+            Operation::Write { first: 0, data: DataPieces::from_iter([Bytes::from(vec![1; 512])]), durable: false },
             Operation::WriteZeroes { first: 0, blocks: 1, durable: false },
             Operation::Deallocate { ranges: vec![0..1], durable: false },
         ] {
@@ -341,7 +341,7 @@ fn full_storage_is_not_a_media_error() {
 fn failed_flush_fails_later_writes() {
     let storage = Arc::new(FailingStorage { failing: AtomicU64::new(1), ..FailingStorage::default() });
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
-    let data = Pieces::from_iter([Bytes::from(vec![1; 512])]);
+    let data = DataPieces::from_iter([Bytes::from(vec![1; 512])]);
     for operation in [
         Operation::Flush,
         Operation::Flush,
@@ -369,7 +369,7 @@ fn part(namespace: &Namespace, operation: &Operation, done: u64) -> Option<u64> 
 fn one_flush_covers_all_earlier_writes() {
     let storage = Arc::new(FailingStorage::default());
     let namespace = Arc::new(Namespace::new(1, 512, storage.clone()).unwrap());
-    let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
+    let data = || DataPieces::from_iter([Bytes::from(vec![1; 512])]);
     let write = |first| Operation::Write { first, data: data(), durable: true };
     let zero = Operation::WriteZeroes { first: 9, blocks: 4000, durable: true };
     assert!(!namespace.span(&write(1), 0).flushes, "other ranges may be written concurrently");
@@ -423,7 +423,7 @@ fn storage_without_deallocation_is_unchanged() {
         fn capacity(&self) -> u64 {
             self.0.capacity()
         }
-        fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+        fn read(&self, offset: u64, bytes: usize) -> io::Result<DataPieces> {
             self.0.read(offset, bytes)
         }
         fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
@@ -440,7 +440,7 @@ fn storage_without_deallocation_is_unchanged() {
         }
     }
     let namespace = Namespace::new(1, 512, Arc::new(DefaultStorage(MemoryStorage::new(1 << 20)))).unwrap();
-    let data = Pieces::from_iter([Bytes::from(vec![7; 512])]);
+    let data = DataPieces::from_iter([Bytes::from(vec![7; 512])]);
     assert!(namespace.execute(&Operation::Write { first: 1, data, durable: false }).status.is_success());
     let deallocate = Operation::Deallocate { ranges: vec![0..namespace.blocks()], durable: false };
     assert!(namespace.execute(&deallocate).status.is_success());
@@ -477,7 +477,7 @@ proptest! {
             // Reads, compares and verifies of a range with a marked block must all fail.
             let readable = oracle[range.clone()].iter().all(Option::is_some);
             let image: Vec<u8> = oracle[range.clone()].iter().flat_map(|block| [block.unwrap_or(0); 512]).collect();
-            let data = || Pieces::from_iter([Bytes::from(vec![value; blocks as usize * 512])]);
+            let data = || DataPieces::from_iter([Bytes::from(vec![value; blocks as usize * 512])]);
             let (operation, expected) = match kind {
                 0 => {
                     oracle[range].fill(Some(value));

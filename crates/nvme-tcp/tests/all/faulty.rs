@@ -383,7 +383,7 @@ fn waiting_retry_can_be_cancelled_and_survives_a_loss() {
 }
 
 /// The namespace's data and descriptors, given the number of the association.
-type NamespaceScript = fn(u32) -> (NamespaceData, Vec<u8>);
+type NamespaceVersions = fn(u32) -> (NamespaceData, Vec<u8>);
 
 fn uuid(byte: u8) -> Vec<u8> {
     [&[3, 16, 0, 0][..], &[byte; 16]].concat()
@@ -391,7 +391,7 @@ fn uuid(byte: u8) -> Vec<u8> {
 
 #[test]
 fn namespace_replaced_after_a_loss_gets_no_old_commands() {
-    let rows: [(&str, NamespaceScript, bool); 7] = [
+    let rows: [(&str, NamespaceVersions, bool); 7] = [
         ("the same", |_| (WAS, uuid(1)), true),
         ("grown", |number| (NamespaceData { blocks: 999 + u64::from(number), ..WAS }, uuid(1)), true),
         ("another NGUID", |number| (NamespaceData { nguid: [number as u8; 16], ..WAS }, Vec::new()), false),

@@ -129,8 +129,8 @@ fn completion_of_an_unknown_command_is_fatal() {
 
 #[test]
 fn unrequested_data_are_fatal() {
-    type DataChange = fn(&mut DataHeader);
-    let rows: [(DataChange, FatalStatus, u32, usize); 4] = [
+    type HeaderEdit = fn(&mut DataHeader);
+    let rows: [(HeaderEdit, FatalStatus, u32, usize); 4] = [
         // Unknown command; not the next byte; beyond the end; SUCCESS before the last PDU.
         (|data| data.command ^= 1, FatalStatus::InvalidHeaderField, 8, 512),
         (|data| data.offset = 4, FatalStatus::DataOutOfRange, 12, 512),

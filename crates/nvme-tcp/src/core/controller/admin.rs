@@ -4,7 +4,7 @@ use super::features;
 use super::job::Reply;
 use super::session::{ERROR_ENTRIES, EVENT_REQUESTS, Session};
 use super::{Subsystem, Target, derived_serial};
-use crate::namespace::{MAX_IDENTIFIER, Namespace, Pieces};
+use crate::namespace::{DataPieces, MAX_IDENTIFIER, Namespace};
 use crate::wire::{
     AdminOpcode, Command, ControllerData, ControllerKind, NamespaceData, Notices, Smart, Status, VERSION, identify,
     log, page,
@@ -175,7 +175,7 @@ fn namespace_data(namespace: &Namespace) -> NamespaceData {
     }
 }
 
-fn log_page(target: &mut Target, id: u16, command: &Command, now: Instant) -> Result<Pieces, Status> {
+fn log_page(target: &mut Target, id: u16, command: &Command, now: Instant) -> Result<DataPieces, Status> {
     // NUMD is a 0's based number of double words in two halves; LPO is a byte offset.
     let words = u64::from(command.u32(10) >> 16 | (command.u32(11) & 0xffff) << 16) + 1;
     let length = words * 4;
@@ -197,7 +197,7 @@ fn log_page(target: &mut Target, id: u16, command: &Command, now: Instant) -> Re
     // Bytes beyond the end of the page are zeros. A static array holds them, so that a host cannot make the target
     // allocate.
     let mut left = length as usize - part.len();
-    let mut pieces = Pieces::from_iter([Bytes::from(part)]);
+    let mut pieces = DataPieces::from_iter([Bytes::from(part)]);
     while left > 0 {
         let zeros = Bytes::from_static(&ZEROS[..left.min(ZEROS.len())]);
         left -= zeros.len();

@@ -2,7 +2,7 @@
 //!
 //! NVM Command Set Specification 1.0, 3. Commands are checked against the namespace before their data are requested.
 
-use crate::namespace::{Namespace, Operation, Pieces};
+use crate::namespace::{DataPieces, Namespace, Operation};
 use crate::wire::{Command, IoOpcode, Status, u32_at, u64_at};
 use core::ops::Range;
 
@@ -46,7 +46,7 @@ pub(super) fn check(command: &Command, namespace: &Namespace, max_transfer: u32)
 pub(super) fn operation(
     command: &Command,
     namespace: &Namespace,
-    data: Pieces,
+    data: DataPieces,
     write_cache: bool,
 ) -> Result<Operation, Status> {
     let (first, blocks) = range(command);

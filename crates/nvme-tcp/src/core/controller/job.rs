@@ -2,7 +2,7 @@
 
 use super::memory::MemoryCharge;
 use super::work::CommandGuard;
-use crate::namespace::{IoStep, Namespace, Operation, OperationOutcome, Pieces, RangeLock};
+use crate::namespace::{DataPieces, IoOutcome, IoStep, Namespace, Operation, RangeLock};
 use crate::wire::Status;
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -28,7 +28,7 @@ pub struct Job {
 #[derive(Debug)]
 pub struct JobResult {
     pub(super) command: u16,
-    pub(super) outcome: OperationOutcome,
+    pub(super) outcome: IoOutcome,
     pub(super) reads: usize,
 }
 
@@ -90,7 +90,7 @@ impl Job {
 
     fn advance_in_turn(mut self, later: impl FnOnce(Job)) -> Option<JobResult> {
         let outcome = match self.running.as_ref().is_some_and(CommandGuard::is_aborted) {
-            true => Some(OperationOutcome { status: Status::ABORTED_BY_REQUEST, data: Pieces::new() }),
+            true => Some(IoOutcome { status: Status::ABORTED_BY_REQUEST, data: DataPieces::new() }),
             false => self.step(),
         };
         // Released first, so that jobs waiting for these blocks come before the rest of this one.
@@ -105,13 +105,13 @@ impl Job {
     }
 
     /// Runs the next part of the job. Returns the outcome if that was the last part.
-    fn step(&mut self) -> Option<OperationOutcome> {
+    fn step(&mut self) -> Option<IoOutcome> {
         let (at, done) = self.progress;
-        let success = || OperationOutcome { status: Status::SUCCESS, data: Pieces::new() };
+        let success = || IoOutcome { status: Status::SUCCESS, data: DataPieces::new() };
         let Some(namespace) = self.namespaces.get(at) else { return Some(success()) };
         // A namespace survives a panic: its locks ignore poisoning, and no lock guards a half-made change.
         let step = catch_unwind(AssertUnwindSafe(|| namespace.step(&self.operation, done)))
-            .unwrap_or_else(|_| IoStep::Done(OperationOutcome { status: Status::INTERNAL_ERROR, data: Pieces::new() }));
+            .unwrap_or_else(|_| IoStep::Done(IoOutcome { status: Status::INTERNAL_ERROR, data: DataPieces::new() }));
         match step {
             IoStep::More(done) => self.progress = (at, done),
             IoStep::Done(outcome) if outcome.status.is_success() && at + 1 < self.namespaces.len() => {
@@ -122,7 +122,7 @@ impl Job {
         None
     }
 
-    fn done(self, mut outcome: OperationOutcome) -> JobResult {
+    fn done(self, mut outcome: IoOutcome) -> JobResult {
         if self.reads > 0
             && let Some(charge) = self.charge
             && let Some(last) = outcome.data.last_mut()
@@ -141,7 +141,7 @@ pub(super) enum Reply {
     /// Success; the value is the completion's result.
     Result(u64),
     /// Success with data.
-    Data(Pieces),
+    Data(DataPieces),
     /// Success; the named command, which was waiting, is aborted.
     Aborted(u16),
     /// Failure; the value is the completion's result.
@@ -154,6 +154,6 @@ pub(super) enum Reply {
 
 impl Reply {
     pub(super) fn data(data: Vec<u8>) -> Reply {
-        Reply::Data(Pieces::from_iter([Bytes::from(data)]))
+        Reply::Data(DataPieces::from_iter([Bytes::from(data)]))
     }
 }

@@ -27,7 +27,7 @@ pub use submission::{
     AbandonResult, CommandData, DeviceOrder, FinishedCommand, QueueConfig, QueueError, Submission, SubmitError,
 };
 
-use crate::namespace::Pieces;
+use crate::namespace::DataPieces;
 use crate::wire::{
     Completion, ConnectionSide, DataEncryption, FatalError, FatalStatus, InitializeRequest, Pdu, PduFraming, PduLimits,
     PduReceiver, Sgl, WirePdu,
@@ -319,7 +319,12 @@ impl Queue {
                 Err(error) => {
                     // Pending PDUs are pointless now. The TermReq must be the last PDU.
                     self.out.clear();
-                    self.send(&error.pdu(ConnectionSide::Host), Pieces::from_iter([error.header.clone()]), None, None);
+                    self.send(
+                        &error.pdu(ConnectionSide::Host),
+                        DataPieces::from_iter([error.header.clone()]),
+                        None,
+                        None,
+                    );
                     self.close(error.into());
                 }
             }
@@ -464,7 +469,7 @@ impl Queue {
         self.slots.get_mut(usize::from(id & INDEX_MASK))?.active.as_mut().filter(|active| active.id == id)
     }
 
-    fn send(&mut self, pdu: &Pdu, data: Pieces, sealing: Option<DataEncryption>, answers: Option<u16>) {
+    fn send(&mut self, pdu: &Pdu, data: DataPieces, sealing: Option<DataEncryption>, answers: Option<u16>) {
         let pdu = self.framing.frame(pdu, data).with_sealing(sealing);
         self.out.push_back(OutgoingPdu { pdu, answers });
     }

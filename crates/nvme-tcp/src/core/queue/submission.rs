@@ -1,7 +1,7 @@
 //! Commands on their way into and out of a queue, the queue's configuration and its errors.
 
 use super::Buffer;
-use crate::namespace::Pieces;
+use crate::namespace::DataPieces;
 use crate::volume::KeyedVolume;
 use crate::wire::{self, CIPHER_BLOCK, Command, Completion, DataEncryption, FatalError, Termination};
 use core::ops::Range;
@@ -36,9 +36,9 @@ pub enum CommandData {
     #[default]
     None,
     /// Data for the controller.
-    Write(Pieces),
+    Write(DataPieces),
     /// Data to be encrypted for the controller: blocks of a volume, beginning with the command's first block.
-    Encrypt(Pieces, KeyedVolume),
+    Encrypt(DataPieces, KeyedVolume),
     /// Buffer for data from the controller.
     Read(Buffer),
 }
@@ -73,10 +73,10 @@ impl Submission {
     }
 
     /// Returns a part of the data for the controller, and the encryption still to be applied.
-    pub(super) fn part(&self, range: Range<u32>) -> (Pieces, Option<DataEncryption>) {
-        let of = |pieces: &Pieces| wire::slice(pieces, range.start as usize, (range.end - range.start) as usize);
+    pub(super) fn part(&self, range: Range<u32>) -> (DataPieces, Option<DataEncryption>) {
+        let of = |pieces: &DataPieces| wire::slice(pieces, range.start as usize, (range.end - range.start) as usize);
         match &self.payload {
-            CommandData::None | CommandData::Read(_) => (Pieces::new(), None),
+            CommandData::None | CommandData::Read(_) => (DataPieces::new(), None),
             CommandData::Write(pieces) => (of(pieces), None),
             CommandData::Encrypt(pieces, volume) => {
                 let first = self.command.first_block();
@@ -85,7 +85,7 @@ impl Submission {
                 } else {
                     // A range that cuts cipher blocks cannot be encrypted by a device, because the neighbouring bytes
                     // are needed.
-                    (Pieces::from_iter([DataEncryption::part(volume, first, pieces, range)]), None)
+                    (DataPieces::from_iter([DataEncryption::part(volume, first, pieces, range)]), None)
                 }
             }
         }

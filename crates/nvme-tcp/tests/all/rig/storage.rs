@@ -2,7 +2,7 @@
 
 use super::DISK;
 use bytes::Bytes;
-use nvme_tcp::namespace::{MemoryStorage, Namespace, Pieces, Storage};
+use nvme_tcp::namespace::{DataPieces, MemoryStorage, Namespace, Storage};
 use nvme_tcp::target::{Target, TargetConfig};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ impl Storage for CountingStorage {
         1 << 20
     }
 
-    fn read(&self, _: u64, _: usize) -> io::Result<Pieces> {
+    fn read(&self, _: u64, _: usize) -> io::Result<DataPieces> {
         panic!("a disk that cannot be read")
     }
 
@@ -66,7 +66,7 @@ impl Storage for HookedStorage {
         self.memory.capacity()
     }
 
-    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<DataPieces> {
         self.memory.read(offset, bytes)
     }
 
@@ -116,8 +116,8 @@ impl Storage for BlockingStorage {
         1 << 30
     }
 
-    fn read(&self, _: u64, bytes: usize) -> io::Result<Pieces> {
-        Ok(Pieces::from_iter([Bytes::from(vec![1; bytes])]))
+    fn read(&self, _: u64, bytes: usize) -> io::Result<DataPieces> {
+        Ok(DataPieces::from_iter([Bytes::from(vec![1; bytes])]))
     }
 
     fn write(&self, _: u64, _: &[Bytes]) -> io::Result<()> {

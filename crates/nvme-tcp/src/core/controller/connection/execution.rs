@@ -3,7 +3,7 @@
 use super::{Connection, ConnectionState};
 use crate::core::controller::job::{Job, Reply};
 use crate::core::controller::{Target, admin, fabrics, io};
-use crate::namespace::{Namespace, Operation, Pieces};
+use crate::namespace::{DataPieces, Namespace, Operation};
 use crate::wire::{
     AdminOpcode, Command, Completion, DataHeader, ErrorEntry, FabricsType, IoOpcode, Pdu, PduLimits, Status,
 };
@@ -44,7 +44,13 @@ impl Connection {
         }
     }
 
-    fn execute(&mut self, now: Instant, command: &Command, data: Pieces, target: &mut Target) -> Result<Reply, Status> {
+    fn execute(
+        &mut self,
+        now: Instant,
+        command: &Command,
+        data: DataPieces,
+        target: &mut Target,
+    ) -> Result<Reply, Status> {
         if command.opcode() == AdminOpcode::Fabrics as u8 {
             return self.execute_fabrics(now, command, &data.concat(), target);
         }
@@ -175,7 +181,7 @@ impl Connection {
     }
 
     /// Sends the data that command `id` read, and completes the command.
-    pub(super) fn send_data(&mut self, id: u16, mut data: Pieces, target: &mut Target) {
+    pub(super) fn send_data(&mut self, id: u16, mut data: DataPieces, target: &mut Target) {
         let total: usize = data.iter().map(Bytes::len).sum();
         self.read_bytes += total;
         // NVMe/TCP Transport Specification 1.0, 3.6.2.9: SUCCESS may replace the response only if flow control is off.
@@ -239,8 +245,8 @@ impl Connection {
 }
 
 /// Splits `length` bytes off the front of `data`.
-fn split_pieces(data: &mut Pieces, length: usize) -> Pieces {
-    let mut taken = Pieces::new();
+fn split_pieces(data: &mut DataPieces, length: usize) -> DataPieces {
+    let mut taken = DataPieces::new();
     let (mut left, mut whole) = (length, 0);
     for piece in data.iter_mut() {
         if left == 0 {

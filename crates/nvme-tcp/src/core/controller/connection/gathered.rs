@@ -4,7 +4,7 @@
 //! buffer can be charged. Smaller pieces are copied into buffers that are filled completely before the next one is
 //! allocated. A host therefore cannot increase the memory by cutting its data, or by sending other PDUs in between.
 
-use crate::namespace::Pieces;
+use crate::namespace::DataPieces;
 use bytes::{Bytes, BytesMut};
 use offload_api::RxBuf;
 use offload_base::cost::{self, Work};
@@ -68,7 +68,7 @@ impl GatheredData {
     }
 
     /// Returns all data in order.
-    pub(super) fn finish(&mut self) -> Pieces {
+    pub(super) fn finish(&mut self) -> DataPieces {
         let mut pieces = core::mem::take(&mut self.pieces);
         pieces.sort_by_key(|piece| piece.offset);
         let bytes = |piece: DataPiece| match piece.data {

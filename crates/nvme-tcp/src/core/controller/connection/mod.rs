@@ -20,7 +20,7 @@ use super::job::{Job, JobResult};
 use super::memory::{MemoryAccount, MemoryCharge};
 use super::work::{Backlog, QueueWork};
 use super::{Target, TransportConfig, admin, io};
-use crate::namespace::OperationOutcome;
+use crate::namespace::IoOutcome;
 use crate::wire::{
     AdminOpcode, Command, ConnectData, ConnectionSide, DataDirection, FabricsType, FatalError, FatalStatus,
     InitializeRequest, InitializeResponse, IoOpcode, Pdu, PduFraming, PduItem, PduLimits, PduReceiver, SglKind, Status,
@@ -357,7 +357,7 @@ impl Connection {
         if self.state == ConnectionState::Closing {
             return;
         }
-        let OperationOutcome { status, data } = done.outcome;
+        let IoOutcome { status, data } = done.outcome;
         if let Some(queue) = self.queue.filter(|queue| queue.id == 0)
             && let Some(session) = target.sessions.get_mut(&queue.controller)
         {
