@@ -45,7 +45,7 @@ async fn write_and_read(image: &Path) -> Result<()> {
         stream.set_nodelay(true)?; // small PDUs must not wait for acknowledgements
         io::Result::Ok(TokioSegments::new(stream))
     };
-    let mut config = HostConfig::new(NAME, HostIdentity::of_uuid([7; 16]));
+    let mut config = HostConfig::new(NAME, HostIdentity::from_uuid([7; 16]));
     config.data_digest = true;
     let (host, tasks) = Host::new(connector, timers(), config);
     for task in tasks {

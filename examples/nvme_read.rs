@@ -73,7 +73,7 @@ async fn read(near: BedHost, far: SocketAddr, offload: Offload) -> Result<bool> 
         let near = stack.clone();
         async move { near.stack().connect(None, far).await }
     };
-    let identity = HostIdentity::of_uuid([7; 16]);
+    let identity = HostIdentity::from_uuid([7; 16]);
     let mut config = HostConfig::new(NAME, identity);
     config.data_digest = true;
     config.offload = offload;

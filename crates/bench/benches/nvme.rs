@@ -25,7 +25,7 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use nic_sim::{NicConfig, NvmeTcpEngineConfig};
-use nvme_tcp::wire::{DataHeader, Digest, Framing, Limits, Pdu, Received, Receiver, Side};
+use nvme_tcp::wire::{ConnectionSide, DataHeader, Digest, Pdu, PduFraming, PduItem, PduLimits, PduReceiver};
 use nvme_tcp::{
     Disk, FileStorage, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Server, Storage, Target, TargetConfig,
     Threads, TokioTimers,
@@ -49,7 +49,7 @@ fn digests(criterion: &mut Criterion) {
         let data = vec![0x5a; bytes];
         group.throughput(Throughput::Bytes(bytes as u64));
         group.bench_with_input(BenchmarkId::new("digest", bytes), &data, |bencher, data| {
-            bencher.iter(|| Digest::of(black_box(data)).wire());
+            bencher.iter(|| Digest::compute(black_box(data)).wire());
         });
         group.bench_with_input(BenchmarkId::new("crc32c crate", bytes), &data, |bencher, data| {
             bencher.iter(|| crc32c::crc32c(black_box(data)));
@@ -80,10 +80,10 @@ fn pdus(criterion: &mut Criterion) {
     }
 }
 
-fn agreed(digests: bool) -> (Framing, Limits) {
+fn agreed(digests: bool) -> (PduFraming, PduLimits) {
     (
-        Framing { header_digest: digests, data_digest: digests, alignment: 0 },
-        Limits { header_digest: digests, data_digest: digests, ..Limits::default() },
+        PduFraming { header_digest: digests, data_digest: digests, alignment: 0 },
+        PduLimits { header_digest: digests, data_digest: digests, ..PduLimits::default() },
     )
 }
 
@@ -92,13 +92,13 @@ fn segment(bytes: &[u8]) -> RxSegment {
 }
 
 /// Takes one PDU, which must be intact.
-fn parse(limits: Limits, segments: Vec<RxSegment>) {
-    let mut receiver = Receiver::new(Side::Host, limits);
+fn parse(limits: PduLimits, segments: Vec<RxSegment>) {
+    let mut receiver = PduReceiver::new(ConnectionSide::Host, limits);
     let mut ended = false;
     for segment in segments {
         receiver.push(segment);
         while let Some(received) = receiver.poll().expect("it is well formed") {
-            ended |= matches!(black_box(received), Received::DataEnd { intact: true });
+            ended |= matches!(black_box(received), PduItem::DataEnd { intact: true });
         }
     }
     assert!(ended, "all of it was there");
@@ -233,7 +233,7 @@ fn over_the_kernel<F: Future<Output = io::Result<()>>>(
         };
         let runtime = tokio::runtime::Handle::current();
         let timers = Arc::new(TokioTimers::new(runtime.clone(), RealClock::new()));
-        let identity = HostIdentity::drawn_from(&mut Seed(1).stream("nvme host"));
+        let identity = HostIdentity::random(&mut Seed(1).stream("nvme host"));
         let mut config = HostConfig::new(SUBSYSTEM, identity);
         config.depth = depth.max(2);
         config.data_digest = true;

@@ -3,7 +3,7 @@
 
 use ktls_offload::KtlsStream;
 use nvme_tcp::{
-    Connecting, Connector, Disk, Host, HostConfig, MemoryStorage, Namespace, Server, Target, TargetConfig, Threads,
+    ConnectFuture, Connector, Disk, Host, HostConfig, MemoryStorage, Namespace, Server, Target, TargetConfig, Threads,
 };
 use offload_api::SegmentStream;
 use offload_base::Seed;
@@ -129,7 +129,7 @@ struct Opens {
 }
 
 impl Connector for Opens {
-    fn connect(&self) -> Connecting {
+    fn connect(&self) -> ConnectFuture {
         Box::pin(self.wire.clone().connect(self.near.clone(), self.far.clone()))
     }
 }

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use core::ops::Range;
-use nvme_tcp::namespace::{Pieces, Storage};
-use nvme_tcp::target::Blocking;
+use nvme_tcp::namespace::{DataPieces, Storage};
+use nvme_tcp::target::BlockingExecutor;
 use offload_base::Clock;
 use offload_testbed::drive::Drive;
 use offload_testbed::drive::threads::{VirtualThreads, wait_until};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// use bytes::Bytes;
 /// use nvme_tcp::MemoryStorage;
 /// use nvme_tcp::namespace::Storage;
-/// use nvme_tcp::target::Blocking;
+/// use nvme_tcp::target::BlockingExecutor;
 /// use offload_bench::drive_storage::{DriveStorage, DriveThreads};
 /// use offload_testbed::drive::threads::VirtualThreads;
 /// use offload_testbed::drive::{Drive, DriveConfig};
@@ -55,7 +55,7 @@ impl<S: Storage> Storage for DriveStorage<S> {
         self.storage.capacity()
     }
 
-    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<DataPieces> {
         wait_until(self.drive.read(self.clock.now(), 0, offset..offset.saturating_add(bytes as u64)));
         self.storage.read(offset, bytes)
     }
@@ -109,7 +109,7 @@ impl<S: Storage> Storage for DriveStorage<S> {
 #[derive(Clone, Debug)]
 pub struct DriveThreads(pub VirtualThreads);
 
-impl Blocking for DriveThreads {
+impl BlockingExecutor for DriveThreads {
     fn run(&self, work: Box<dyn FnOnce() + Send>) {
         // Without a thread the work is dropped, and who waits for it hears so.
         let _no_more_threads = self.0.run(work);

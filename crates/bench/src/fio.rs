@@ -305,7 +305,7 @@ struct Worked {
 }
 
 async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: CpuMeter) -> io::Result<Worked> {
-    let mut config = HostConfig::new(SUBSYSTEM, HostIdentity::drawn_from(&mut plan.fio.seed.stream("nvme host")));
+    let mut config = HostConfig::new(SUBSYSTEM, HostIdentity::random(&mut plan.fio.seed.stream("nvme host")));
     config.queues = plan.fio.jobs;
     config.depth = plan.fio.depth.max(2);
     config.header_digest = plan.fio.header_digest;

@@ -12,7 +12,7 @@ use nic_sim::NicConfig;
 use nic_sim::jobs::{ImportError, WrappingKey};
 use nic_sim::transforms::{SecretBytes, Tweak};
 use nic_sim::wire::LinkConfig;
-use nvme_tcp::host::{Done, KeyedVolume, Read};
+use nvme_tcp::host::{CommandFuture, KeyedVolume, ReadFuture};
 use nvme_tcp::resumable_aead::{DataUnits, Volume, XtsKey};
 use nvme_tcp::{Buffer, Host, HostConfig, HostIdentity, MemoryStorage, Offload, Storage};
 use offload_api::ContextRefusal;
@@ -188,7 +188,7 @@ impl Nvme {
         };
         let wire = DiskWire::new(plan.mode.tls(), plan.clock, plan.seed);
         wire.serve(&there, disk.clone(), BLOCK, plan.queues, plan.mode.offload() == Offload::PlaceAndCheck)?;
-        let mut config = HostConfig::new(SUBSYSTEM, HostIdentity::drawn_from(&mut plan.seed.stream("nvme host")));
+        let mut config = HostConfig::new(SUBSYSTEM, HostIdentity::random(&mut plan.seed.stream("nvme host")));
         config.queues = plan.queues;
         config.depth = plan.depth;
         config.data_digest = true;
@@ -286,7 +286,7 @@ async fn work_through(job: Arc<Job>, host: Host, bed_host: BedHost, meter: CpuMe
                 true => {
                     Working::Write(disk.write(first, part_of(&job.pattern, first * u64::from(BLOCK), plan.io)), buffer)
                 }
-                false => Working::Read(disk.read(first, buffer)),
+                false => Working::ReadFuture(disk.read(first, buffer)),
             };
             under_way.push(async move { (first, working.finish().await) });
             next += plan.io;
@@ -337,14 +337,14 @@ fn pattern(seed: Seed, mode: NvmeMode) -> Bytes {
 
 /// A command under way, and the buffer for the next.
 enum Working {
-    Read(Read),
-    Write(Done, Buffer),
+    ReadFuture(ReadFuture),
+    Write(CommandFuture, Buffer),
 }
 
 impl Working {
     async fn finish(self) -> io::Result<Buffer> {
         match self {
-            Working::Read(reading) => reading.await.map_err(io::Error::other),
+            Working::ReadFuture(reading) => reading.await.map_err(io::Error::other),
             Working::Write(writing, buffer) => writing.await.map(|_| buffer).map_err(io::Error::other),
         }
     }

@@ -100,7 +100,7 @@ impl EspServices {
         Arc::new(move |_, port| {
             let chains = chains.clone();
             let look = move |frame: &[u8]| {
-                let work = InlineWork::of_esp(frame)?;
+                let work = InlineWork::from_esp(frame)?;
                 Some(InlineWork { chain: *chains.get(&work.flow)?, ..work })
             };
             let controller = controller.controller(TARGET, config.fabric.area);

@@ -1,11 +1,11 @@
-//! Sessions between OpenSSL and OpenSSL, one for each suite of the poster: the chains open every record of both sides by the key log, and seal what
-//! they opened to the same bytes.
+//! TLS 1.2 sessions between OpenSSL and OpenSSL, one for each suite of the poster. The chains open every record of both
+//! sides with the key log, and seal the plaintext to the same bytes.
 //!
-//! `cargo run --release -p crypto-services --example tls_sessions`. Needs the command `openssl`; talks over 127.0.0.1 alone.
+//! `cargo run --release -p crypto-services --example tls_sessions`. Needs the command `openssl`; uses only 127.0.0.1.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
-use crypto_services::{Cipher, Keys, SecretBytes, Suite};
+use crypto_services::{SecretBytes, Suite, SuiteCipher, SuiteKeys};
 use hmac::{Hmac, KeyInit, Mac};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 
-/// What is tried: OpenSSL's name, options, the kind of the server's key, the chain.
+/// Sessions to run: OpenSSL's cipher name, options, kind of the server's key, and chain.
 const SESSIONS: [(&str, &[&str], &str, Suite); 9] = [
     ("ECDHE-RSA-CHACHA20-POLY1305", &[], "rsa", Suite::ChaCha20Poly1305),
     ("ECDHE-ECDSA-AES128-GCM-SHA256", &[], "ec", Suite::Aes128Gcm),
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// A session, relayed and recorded; then its records through the chain.
+/// Runs a session through a recording relay, then checks its records with the chain.
 fn session(name: &str, options: &[&str], key: &str, suite: Suite) -> io::Result<(usize, usize, usize)> {
     let folder = std::env::temp_dir().join(format!("tls-sessions-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
@@ -62,11 +62,11 @@ fn session(name: &str, options: &[&str], key: &str, suite: Suite) -> io::Result<
         .args(kind)
         .output()?;
     ensure(made.status.success(), "openssl req failed")?;
-    let _gone = std::fs::remove_file(&log);
-    // A port that is free now; another may take it before the server does, and then the session fails with a word.
+    let _ = std::fs::remove_file(&log);
+    // Another program may take the free port before the server does; the session then fails with an error.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let accept = format!("127.0.0.1:{port}");
-    let mut server = Running(
+    let mut server = OpensslServer(
         Command::new("openssl")
             .args([
                 "s_server",
@@ -81,18 +81,20 @@ fn session(name: &str, options: &[&str], key: &str, suite: Suite) -> io::Result<
                 name,
                 "-rev",
             ])
+            // The server understands only one of the client's options.
             .args(options.iter().filter(|option| **option == "-no_etm"))
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()?,
     );
-    // It says ACCEPT when it listens.
+    // The server prints ACCEPT when it listens.
     let mut said = [0; 64];
     if let Some(stdout) = server.0.stdout.as_mut() {
         ensure(stdout.read(&mut said)? > 0, "openssl s_server ended at once")?;
     }
     let relay = TcpListener::bind("127.0.0.1:0")?;
     let connect = relay.local_addr()?.to_string();
+    // The relay records the wire in both directions, because OpenSSL does not export records.
     let relayed = thread::spawn(move || -> io::Result<(Vec<u8>, Vec<u8>)> {
         let (client, server) = (relay.accept()?.0, TcpStream::connect(accept)?);
         let (from_client, to_server) = (client.try_clone()?, server.try_clone()?);
@@ -101,7 +103,7 @@ fn session(name: &str, options: &[&str], key: &str, suite: Suite) -> io::Result<
         let sent = sent.join().map_err(|_| io::Error::other("the relay ended"))??;
         Ok((sent, received))
     });
-    let mut client = Running(
+    let mut client = OpensslServer(
         Command::new("openssl")
             .args(["s_client", "-connect", &connect, "-tls1_2", "-cipher", name, "-keylogfile", &log, "-quiet"])
             .args(options)
@@ -110,7 +112,7 @@ fn session(name: &str, options: &[&str], key: &str, suite: Suite) -> io::Result<
             .stderr(Stdio::null())
             .spawn()?,
     );
-    // Lines of many lengths; each comes back the other way round.
+    // Lines of many lengths. The server returns each line reversed.
     let (mut stdin, mut stdout) = (client.0.stdin.take(), client.0.stdout.take());
     for length in [1, 15, 16, 17, 63, 200, 1000, 4000] {
         let line = format!("{}\n", "abcdefg".repeat(length / 7 + 1).split_at(length).0);
@@ -121,6 +123,7 @@ fn session(name: &str, options: &[&str], key: &str, suite: Suite) -> io::Result<
                 .read_exact(&mut back)
                 .map_err(|_| io::Error::other("openssl s_client ended: no such suite or option?"))?;
             let turned: Vec<u8> = line.trim().bytes().rev().chain([b'\n']).collect();
+            // The option -rev makes the server reverse each line.
             ensure(back == turned, "openssl s_server -rev did not turn the line round")?;
         }
     }
@@ -133,17 +136,17 @@ fn session(name: &str, options: &[&str], key: &str, suite: Suite) -> io::Result<
     checked
 }
 
-/// A program that does not outlive this one.
-struct Running(Child);
+/// A child process that is killed on drop.
+struct OpensslServer(Child);
 
-impl Drop for Running {
+impl Drop for OpensslServer {
     fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _status = self.0.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
-/// Passes bytes on until there are no more, and keeps them.
+/// Forwards bytes until the end of the stream. Returns all of them.
 fn pass(mut from: TcpStream, mut to: TcpStream) -> io::Result<Vec<u8>> {
     let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
@@ -157,7 +160,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream) -> io::Result<Vec<u8>> {
             }
         }
     }
-    let _closed = to.shutdown(std::net::Shutdown::Write);
+    let _ = to.shutdown(std::net::Shutdown::Write);
     Ok(all)
 }
 
@@ -165,7 +168,7 @@ fn ensure(holds: bool, what: &str) -> io::Result<()> {
     holds.then_some(()).ok_or_else(|| io::Error::other(what.to_owned()))
 }
 
-/// A record: its type and its body.
+/// Splits a stream into records: type and body.
 fn records(mut stream: &[u8]) -> Vec<(u8, &[u8])> {
     let mut records = Vec::new();
     while let [kind, _, _, high, low, rest @ ..] = stream {
@@ -177,7 +180,7 @@ fn records(mut stream: &[u8]) -> Vec<(u8, &[u8])> {
     records
 }
 
-/// Opens and seals all records of both sides; says how many there were, and of how many bytes.
+/// Opens and seals all records of both sides. Returns the number of records of each side, and the plaintext bytes.
 fn check(sent: &[u8], received: &[u8], log: &Path, suite: Suite) -> io::Result<(usize, usize, usize)> {
     let hello = |stream| records(stream).first().and_then(|(_, body)| Some(body.get(6..38)?.to_vec()));
     let no_hello = || io::Error::other("no hello was seen");
@@ -192,6 +195,7 @@ fn check(sent: &[u8], received: &[u8], log: &Path, suite: Suite) -> io::Result<(
         _ if mac == 0 => 4,
         _ => 0,
     };
+    // RFC 5246 6.3: the key block holds MAC keys, cipher keys and IVs, each for client and server.
     let seed = [b"key expansion".as_slice(), &server, &client].concat();
     let block = match suite {
         Suite::Aes256Gcm => expand::<Hmac<sha2::Sha384>>(&master, &seed),
@@ -205,12 +209,13 @@ fn check(sent: &[u8], received: &[u8], log: &Path, suite: Suite) -> io::Result<(
     }
     let (mut counts, mut bytes) = ([0, 0], 0);
     for (side, stream) in [sent, received].into_iter().enumerate() {
-        let keys = Keys {
+        let keys = SuiteKeys {
             cipher: SecretBytes::new(take[2 + side].clone()),
             mac: SecretBytes::new(take[side].clone()),
             header: SecretBytes::new(Vec::new()),
         };
-        let chain = Cipher::new(suite, &keys).map_err(io::Error::other)?;
+        let chain = SuiteCipher::new(suite, &keys).map_err(io::Error::other)?;
+        // Records before ChangeCipherSpec are not protected.
         let protected = records(stream).into_iter().skip_while(|(kind, _)| *kind != CHANGE_CIPHER_SPEC).skip(1);
         for (number, (kind, body)) in (0u64..).zip(protected) {
             bytes += open_and_seal(&chain, &take[4 + side], number, kind, body)?;
@@ -221,17 +226,17 @@ fn check(sent: &[u8], received: &[u8], log: &Path, suite: Suite) -> io::Result<(
     Ok((counts[0], counts[1], bytes))
 }
 
-fn open_and_seal(chain: &Cipher, salt: &[u8], number: u64, kind: u8, body: &[u8]) -> io::Result<usize> {
+fn open_and_seal(chain: &SuiteCipher, salt: &[u8], number: u64, kind: u8, body: &[u8]) -> io::Result<usize> {
     let (mut iv, explicit) = ([0; 16], if chain.suite() == Suite::ChaCha20Poly1305 { 0 } else { 16 - salt.len() });
     let explicit = if salt.len() == 4 { 8 } else { explicit };
     let (prefix, sealed) = body.split_at_checked(explicit).ok_or_else(|| io::Error::other("a record is too short"))?;
     match chain.suite() {
-        // RFC 7905: the number, laid over the IV.
+        // RFC 7905: the record number is XORed into the IV.
         Suite::ChaCha20Poly1305 => {
             iv[..12].copy_from_slice(salt);
             iv[4..12].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, of_number)| *byte ^= of_number);
         }
-        // RFC 5288: the salt, and what the record says.
+        // RFC 5288: the salt, followed by the explicit nonce of the record.
         _ if salt.len() == 4 => {
             iv[..4].copy_from_slice(salt);
             iv[4..12].copy_from_slice(prefix);
@@ -243,6 +248,7 @@ fn open_and_seal(chain: &Cipher, salt: &[u8], number: u64, kind: u8, body: &[u8]
         header.extend((length as u16).to_be_bytes());
         header
     };
+    // TLS 1.2 puts the length of the plaintext into the header. MAC-then-encrypt does not know it yet.
     let aad = match chain.suite() {
         Suite::Aes128CbcSha | Suite::Aes256CbcSha => header(0)[..11].to_vec(),
         Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => header(body.len().saturating_sub(20)),
@@ -251,12 +257,13 @@ fn open_and_seal(chain: &Cipher, salt: &[u8], number: u64, kind: u8, body: &[u8]
     let mut packet = sealed.to_vec();
     chain.open(&iv, &aad, &mut packet).map_err(|error| io::Error::other(format!("record {number}: {error}")))?;
     let bytes = packet.len();
+    // Sealing the opened record again must reproduce the bytes of OpenSSL.
     chain.seal(&iv, &aad, &mut packet);
     ensure(packet == sealed, "a record was sealed to other bytes")?;
     Ok(bytes)
 }
 
-/// TLS 1.2's PRF (RFC 5246 5), as much of it as keys can need.
+/// Expands a secret with the PRF of TLS 1.2 (RFC 5246 5), enough bytes for any suite.
 fn expand<M: Mac + KeyInit>(secret: &[u8], seed: &[u8]) -> Vec<u8> {
     let mac = |parts: &[&[u8]]| {
         let mut mac = <M as KeyInit>::new_from_slice(secret).expect("HMAC takes keys of any length");
@@ -280,5 +287,5 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// The type of the record behind which all are protected.
+/// Type of ChangeCipherSpec. All later records are protected.
 const CHANGE_CIPHER_SPEC: u8 = 20;

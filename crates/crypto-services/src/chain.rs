@@ -1,26 +1,26 @@
-//! Services in a row.
+//! Chains of services.
 
 use crate::Service;
 
-/// A service of a chain, and how many instances of it there are.
+/// A service of a chain with its number of instances.
 ///
 /// See [`Chain`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stage {
+pub struct ChainStage {
     /// The service.
     pub service: Service,
-    /// Blocks go to them in turn.
+    /// Number of instances; blocks are distributed among the instances in turn.
     pub instances: u32,
 }
 
-impl Stage {
-    /// Nanoseconds between blocks, with all instances at work.
+impl ChainStage {
+    /// Returns the nanoseconds between two blocks with all instances busy.
     pub fn interval_ns(&self) -> f64 {
         self.service.cost().block_ns / f64::from(self.instances)
     }
 }
 
-/// A cipher: services that each block of a packet passes.
+/// A cipher as a sequence of services that each block of a packet passes.
 ///
 /// ```
 /// use crypto_services::{Chain, Service};
@@ -37,10 +37,10 @@ impl Stage {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chain {
-    stages: Vec<Stage>,
+    stages: Vec<ChainStage>,
 }
 
-/// These services are no chain: the caller's mistake.
+/// Error in a list of services. A mistake of the caller.
 ///
 /// ```
 /// use crypto_services::{Chain, ChainError};
@@ -50,19 +50,19 @@ pub struct Chain {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChainError {
-    /// There is no service.
+    /// The list is empty.
     #[error("a chain has one service at least")]
     Empty,
-    /// It stands in the chain twice: give it more instances instead.
+    /// A service occurs twice. Use more instances instead.
     #[error("{0:?} stands in the chain twice: give it more instances instead")]
     Twice(Service),
 }
 
 impl Chain {
-    /// With an instance of each.
+    /// Creates a chain with one instance of each service.
     ///
     /// # Errors
-    /// [`ChainError`] says why not.
+    /// [`ChainError`] if the list is empty or contains a service twice.
     pub fn new(services: &[Service]) -> Result<Chain, ChainError> {
         if services.is_empty() {
             return Err(ChainError::Empty);
@@ -72,36 +72,36 @@ impl Chain {
                 return Err(ChainError::Twice(*service));
             }
         }
-        Ok(Chain { stages: services.iter().map(|service| Stage { service: *service, instances: 1 }).collect() })
+        Ok(Chain { stages: services.iter().map(|service| ChainStage { service: *service, instances: 1 }).collect() })
     }
 
-    /// Its services, in order.
-    pub fn stages(&self) -> &[Stage] {
+    /// Returns the services in order.
+    pub fn stages(&self) -> &[ChainStage] {
         &self.stages
     }
 
-    /// The service that takes longest from block to block; of two alike, the first.
-    pub fn bottleneck(&self) -> Stage {
+    /// Returns the service with the longest time between two blocks; the first one if there are several.
+    pub fn bottleneck(&self) -> ChainStage {
         self.stages[self.slowest()]
     }
 
-    /// Gives the bottleneck one more instance.
+    /// Adds an instance to the bottleneck.
     pub fn grow(&mut self) {
         let slowest = self.slowest();
         self.stages[slowest].instances += 1;
     }
 
-    /// Area of all instances, in units of an AES-128 instance.
+    /// Returns the area of all instances, in units of an AES-128 instance.
     pub fn area(&self) -> f64 {
         self.stages.iter().map(|stage| stage.service.cost().area * f64::from(stage.instances)).sum()
     }
 
-    /// Bits a second, of long packets.
+    /// Returns the throughput in bits per second for long packets.
     pub fn capacity(&self) -> f64 {
         8.0 * crate::service::BLOCK * 1e9 / self.bottleneck().interval_ns()
     }
 
-    /// The least instances of each that carry so many bits a second; none if they do not fit `area`.
+    /// Returns the chain with the fewest instances that carry this bit rate; `None` if it does not fit `area`.
     ///
     /// ```
     /// use crypto_services::{Chain, Service};
@@ -116,7 +116,7 @@ impl Chain {
         let interval = 8.0 * crate::service::BLOCK * 1e9 / bits_a_second;
         let mut sized = self.clone();
         for stage in &mut sized.stages {
-            // A cast of what is too much gives the largest number.
+            // Casts of large numbers saturate.
             stage.instances = ((stage.service.cost().block_ns / interval).ceil() as u32).max(1);
         }
         (sized.area() <= area).then_some(sized)
@@ -125,6 +125,7 @@ impl Chain {
     fn slowest(&self) -> usize {
         let mut slowest = 0;
         for (index, stage) in self.stages.iter().enumerate() {
+            // Strictly greater, so that the first of equal stages wins.
             if stage.interval_ns() > self.stages[slowest].interval_ns() {
                 slowest = index;
             }

@@ -1,30 +1,35 @@
-//! A fabric whose instances a controller decides on, window by window.
+//! A fabric with a controller that decides window by window.
 
 use crate::controller::control;
-use crate::{Change, Controller, Fabric, FabricConfig};
+use crate::{Controller, Fabric, FabricConfig, InstanceChange};
 use core::time::Duration;
 use offload_base::Instant;
 use std::collections::VecDeque;
 
-/// A fabric and its controller. Its owner takes what has left the fabric after each [`step`](Self::step), and offers what waits.
+/// A fabric and its controller. After each [`step`](Self::step), the owner takes departed packets and offers waiting
+/// ones.
 #[derive(Debug)]
-pub(crate) struct Driven {
+pub(crate) struct ControlledFabric {
     pub(crate) fabric: Fabric,
     controller: Box<dyn Controller + Send>,
     window_ns: f64,
-    /// When the controller decides next.
+    /// End of the current window.
     window_end_ns: f64,
-    /// Windows in a row without work in which it changed nothing.
+    /// Consecutive windows without work and without changes.
     quiet: u32,
-    changes: VecDeque<Change>,
+    changes: VecDeque<InstanceChange>,
 }
 
-impl Driven {
-    /// Without chains. The controller decides once a window.
-    pub(crate) fn new(config: FabricConfig, window: Duration, controller: Box<dyn Controller + Send>) -> Driven {
+impl ControlledFabric {
+    /// Creates a fabric without chains. The controller decides at the end of each window.
+    pub(crate) fn new(
+        config: FabricConfig,
+        window: Duration,
+        controller: Box<dyn Controller + Send>,
+    ) -> ControlledFabric {
         let window_ns = (window.as_nanos() as f64).max(1.0);
-        Driven {
-            // Without a place nothing would ever pass.
+        ControlledFabric {
+            // A queue needs at least one place, or no packet could pass.
             fabric: Fabric::new(FabricConfig { queue: config.queue.max(1), ..config }),
             controller,
             window_ns,
@@ -34,24 +39,25 @@ impl Driven {
         }
     }
 
-    /// The last 4,096 changes that the controller made.
-    pub(crate) fn changes(&self) -> impl Iterator<Item = &Change> {
+    /// Returns the last 4,096 decisions of the controller.
+    pub(crate) fn changes(&self) -> impl Iterator<Item = &InstanceChange> {
         self.changes.iter()
     }
 
-    /// The controller has something to decide about.
+    /// Ends the quiet phase of the controller, because there is new work.
     pub(crate) fn wake(&mut self) {
         self.quiet = 0;
     }
 
-    /// Does the next thing that is due by `now_ns`, and tells when that was; `None`: there is nothing more until then. `idle`: no packet is in
-    /// the fabric or waits for it.
+    /// Processes the next event up to `now_ns` and returns its time; `None` if there is no further event. `idle` says
+    /// that no packet is in the fabric or waiting for it.
     pub(crate) fn step(&mut self, now_ns: f64, idle: bool) -> Option<f64> {
         if idle && self.quiet >= QUIET && self.window_end_ns <= now_ns {
-            // Nothing happened, and the controller has settled: it will decide the same until something does.
+            // Without work the controller has settled and would repeat its decisions, so whole windows are skipped.
             let windows = ((now_ns - self.window_end_ns) / self.window_ns).floor() + 1.0;
             self.window_end_ns += windows * self.window_ns;
         }
+        // The fabric's events and the ends of windows are processed in the order of time.
         let event = self.next_ns();
         if event > now_ns {
             self.fabric.advance(now_ns);
@@ -65,7 +71,7 @@ impl Driven {
         Some(event)
     }
 
-    /// When the next thing is due, if there is anything to do at all.
+    /// Returns the time of the next event; `None` if idle.
     pub(crate) fn next_event(&self, idle: bool) -> Option<Instant> {
         (!idle).then(|| Instant::ZERO + Duration::from_nanos(self.next_ns().ceil() as u64))
     }
@@ -83,12 +89,12 @@ impl Driven {
     }
 }
 
-/// Nanoseconds from the beginning, as fabrics count.
+/// Converts a time to nanoseconds since the start.
 pub(crate) fn to_ns(at: Instant) -> f64 {
     (at - Instant::ZERO).as_nanos() as f64
 }
 
-/// Windows without a change after which a controller has settled: many times as many as one keeps in mind.
+/// Number of quiet windows after which a controller has settled, many times a controller's memory.
 const QUIET: u32 = 1000;
-/// Changes that are kept.
+/// Maximum number of stored decisions.
 const CHANGES_MAX: usize = 4096;

@@ -1,59 +1,61 @@
-//! Graphs of services: which ones a packet passes, and how many blocks of it.
+//! Graphs: the services that a packet passes, and the number of blocks at each.
 //!
-//! A description is a row of services with `>` between them, each with what differs from one block for 16 bytes:
+//! A description is a list of services separated by `>`. Options follow a colon if a service does not work on one block
+//! for each 16 bytes:
 //!
 //! ```text
 //! key-expansion:once,blocks=1 > counter:extra=1 > aes-128:extra=1 > ghash:extra=1 > compare:blocks=1
 //! ```
 //!
-//! - `once`: for packets that come before the flow's key is expanded, which is the first alone unless they come close together; and again when
-//!   the fabric has forgotten the flow;
-//! - `serial`: a block needs the one before, so that more instances take more packets, but none of them faster;
-//! - `extra=N`: so many blocks more than the packet has;
-//! - `blocks=N`: so many blocks, however long the packet is.
+//! - `once`: only for packets that arrive before the flow's key is expanded, usually the first packet; again after the
+//!   fabric has forgotten the flow;
+//! - `serial`: each block needs the one before, so that more instances process more packets, but none of these faster;
+//! - `extra=N`: N blocks in addition to those of the packet;
+//! - `blocks=N`: N blocks for any length of the packet.
 //!
-//! A step takes one of `extra` and `blocks`, and one step at least is without `once`: every packet passes it.
+//! A step has at most one of `extra` and `blocks`. At least one step is without `once`, so that every packet passes a
+//! service.
 
 use crate::Service;
 use core::fmt;
 use core::str::FromStr;
 
-/// What a service has to do with a packet.
+/// Work of a service on a packet.
 ///
 /// ```
-/// use crypto_services::{Service, Step};
+/// use crypto_services::{Service, GraphStep};
 ///
-/// let step = Step { extra: 2, ..Step::of(Service::Aes128) };
+/// let step = GraphStep { extra: 2, ..GraphStep::for_service(Service::Aes128) };
 /// assert_eq!(step.blocks(100), 9, "seven for 100 bytes, and two");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct GraphStep {
     /// The service.
     pub service: Service,
-    /// A packet needs it only if it comes before the flow's key is expanded.
+    /// Only needed by packets that arrive before the flow's key is expanded.
     pub once: bool,
-    /// Each block waits for the one before.
+    /// Each block needs the one before.
     pub serial: bool,
-    /// Whether it has a block for each 16 bytes.
+    /// Whether there is a block for each 16 bytes.
     pub follows_length: bool,
-    /// Blocks beside those.
+    /// Blocks in addition.
     pub extra: u32,
 }
 
-impl Step {
-    /// A block for each 16 bytes, in any order.
-    pub fn of(service: Service) -> Step {
-        Step { service, once: false, serial: false, follows_length: true, extra: 0 }
+impl GraphStep {
+    /// Creates a step with a block for each 16 bytes, in any order.
+    pub fn for_service(service: Service) -> GraphStep {
+        GraphStep { service, once: false, serial: false, follows_length: true, extra: 0 }
     }
 
-    /// Blocks that a packet has there, one at least.
+    /// Returns the number of blocks of a packet, at least one.
     pub fn blocks(&self, bytes: u32) -> u32 {
         let of_data = if self.follows_length { bytes.div_ceil(16) } else { 0 };
         of_data.saturating_add(self.extra).max(1)
     }
 }
 
-/// Steps in a row.
+/// A sequence of steps.
 ///
 /// ```
 /// use crypto_services::{Graph, Service};
@@ -67,53 +69,53 @@ impl Step {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Graph {
-    steps: Vec<Step>,
+    steps: Vec<GraphStep>,
 }
 
-/// A description is no graph: the writer's mistake.
+/// Error in a description of a graph.
 ///
 /// See [`Graph`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// There are more steps than [`Graph::STEPS_MAX`], or none.
+    /// The number of steps is zero or more than [`Graph::STEPS_MAX`].
     #[error("{0} steps: a graph has one to {max}", max = Graph::STEPS_MAX)]
     Steps(usize),
-    /// No service has this name.
-    #[error("step {step}: there is no service {name:?}; known are {}", Names)]
+    /// The service is unknown.
+    #[error("step {step}: there is no service {name:?}; known are {}", ServiceNames)]
     Service {
-        /// Which one, from 1.
+        /// Number of the step, from 1.
         step: usize,
-        /// What it says.
+        /// The name found.
         name: String,
     },
-    /// A service stands in it twice.
+    /// A service occurs twice.
     #[error("step {step}: {} stands in the graph twice; give it more blocks instead (extra=N)", service.name())]
     Twice {
-        /// Which one, from 1.
+        /// Number of the step, from 1.
         step: usize,
         /// The service.
         service: Service,
     },
-    /// Every step is [`Step::once`], so a flow's second packet would pass no service.
+    /// Every step is [`GraphStep::once`], so a flow's second packet would pass no service.
     #[error("every step is for a flow's first packet alone: take once from one of them")]
     OnlyOnce,
-    /// An option is not known, its number is not one, or the step has a number already.
+    /// An option is unknown, its number is invalid, or the step already has a number.
     #[error(
         "step {step}: {option:?} is no option here; there are once, serial and one of extra=N and blocks=N, N up to {max}",
         max = BLOCKS_MAX
     )]
     Option {
-        /// Which one, from 1.
+        /// Number of the step, from 1.
         step: usize,
-        /// What it says.
+        /// The option found.
         option: String,
     },
 }
 
-struct Names;
+struct ServiceNames;
 
-impl fmt::Display for Names {
+impl fmt::Display for ServiceNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, service) in Service::ALL.iter().enumerate() {
             write!(f, "{}{}", if place == 0 { "" } else { ", " }, service.name())?;
@@ -123,14 +125,14 @@ impl fmt::Display for Names {
 }
 
 impl Graph {
-    /// Steps that a graph may have.
+    /// Maximum number of steps.
     pub const STEPS_MAX: usize = 16;
 
-    /// These steps.
+    /// Creates a graph of these steps.
     ///
     /// # Errors
-    /// [`GraphError::Steps`], [`GraphError::Twice`] and [`GraphError::OnlyOnce`].
-    pub fn new(steps: Vec<Step>) -> Result<Graph, GraphError> {
+    /// [`GraphError::Steps`], [`GraphError::Twice`] or [`GraphError::OnlyOnce`].
+    pub fn new(steps: Vec<GraphStep>) -> Result<Graph, GraphError> {
         if steps.is_empty() || steps.len() > Graph::STEPS_MAX {
             return Err(GraphError::Steps(steps.len()));
         }
@@ -139,19 +141,20 @@ impl Graph {
                 return Err(GraphError::Twice { step: place + 1, service: step.service });
             }
         }
+        // A later packet of the flow would otherwise pass nothing and have no events.
         if steps.iter().all(|step| step.once) {
             return Err(GraphError::OnlyOnce);
         }
         Ok(Graph { steps })
     }
 
-    /// A suite's steps, which a test looks at.
-    pub(crate) fn of_suite(steps: Vec<Step>) -> Graph {
+    /// Creates the graph of a suite without checks; a test checks all suites.
+    pub(crate) fn from_suite_steps(steps: Vec<GraphStep>) -> Graph {
         Graph { steps }
     }
 
-    /// The steps, in order.
-    pub fn steps(&self) -> &[Step] {
+    /// Returns the steps in order.
+    pub fn steps(&self) -> &[GraphStep] {
         &self.steps
     }
 }
@@ -165,10 +168,10 @@ impl FromStr for Graph {
     }
 }
 
-fn parse_step(number: usize, text: &str) -> Result<Step, GraphError> {
+fn parse_step(number: usize, text: &str) -> Result<GraphStep, GraphError> {
     let (name, options) = text.split_once(':').map_or((text, None), |(name, options)| (name.trim(), Some(options)));
     let unknown = || GraphError::Service { step: number, name: name.chars().take(NAME_SHOWN).collect() };
-    let mut step = Step::of(Service::named(name).ok_or_else(unknown)?);
+    let mut step = GraphStep::for_service(Service::from_name(name).ok_or_else(unknown)?);
     let mut has_number = false;
     for option in options.into_iter().flat_map(|options| options.split(',')).map(str::trim) {
         let wrong = || GraphError::Option { step: number, option: option.chars().take(NAME_SHOWN).collect() };
@@ -176,6 +179,7 @@ fn parse_step(number: usize, text: &str) -> Result<Step, GraphError> {
         match option.split_once('=') {
             None if option == "once" => step.once = true,
             None if option == "serial" => step.serial = true,
+            // A second number would silently replace the first one.
             Some(_) if has_number => return Err(wrong()),
             Some(("extra", blocks)) => (step.extra, has_number) = (count(blocks)?, true),
             Some(("blocks", blocks)) => (step.extra, step.follows_length, has_number) = (count(blocks)?, false, true),
@@ -209,9 +213,9 @@ impl fmt::Display for Graph {
     }
 }
 
-/// Blocks that a packet may need beside those of its data.
+/// Maximum number of additional blocks.
 const BLOCKS_MAX: u32 = 4096;
-/// Characters of a wrong word that an error repeats: each may be escaped to ten.
+/// Maximum number of characters of a faulty word in an error; escaping may multiply the length by ten.
 const NAME_SHOWN: usize = 24;
 
 #[cfg(test)]
@@ -219,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_description_and_its_graph_say_the_same() {
+    fn description_round_trips() {
         let text =
             "key-expansion:once,blocks=1 > cbc:serial > aes-256:serial,extra=3 > hmac:blocks=0 > compare:blocks=1";
         let graph: Graph = text.parse().unwrap();
@@ -227,12 +231,15 @@ mod tests {
         assert_eq!(graph, graph.to_string().parse().unwrap());
         let blocks: Vec<u32> = graph.steps().iter().map(|step| step.blocks(33)).collect();
         assert_eq!(blocks, [1, 3, 6, 1, 1]);
-        assert_eq!(Step::of(Service::Zuc).blocks(0), 1, "an empty packet is a packet");
-        assert_eq!(Step { extra: BLOCKS_MAX, ..Step::of(Service::Zuc) }.blocks(u32::MAX), (1 << 28) + BLOCKS_MAX);
+        assert_eq!(GraphStep::for_service(Service::Zuc).blocks(0), 1, "an empty packet has one block");
+        assert_eq!(
+            GraphStep { extra: BLOCKS_MAX, ..GraphStep::for_service(Service::Zuc) }.blocks(u32::MAX),
+            (1 << 28) + BLOCKS_MAX
+        );
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_descriptions_are_refused() {
         let wrong = |text: &str| text.parse::<Graph>().unwrap_err();
         assert!(matches!(wrong(""), GraphError::Service { step: 1, .. }));
         assert!(matches!(wrong("ghash > "), GraphError::Service { step: 2, .. }));
@@ -242,7 +249,7 @@ mod tests {
             assert_eq!(found, GraphError::Option { step: 1, option: option.into() });
         }
         assert_eq!(Graph::new(Vec::new()), Err(GraphError::Steps(0)));
-        assert_eq!(Graph::new(vec![Step::of(Service::Zuc); 17]), Err(GraphError::Steps(17)));
+        assert_eq!(Graph::new(vec![GraphStep::for_service(Service::Zuc); 17]), Err(GraphError::Steps(17)));
         assert!(wrong(&"x".repeat(1000)).to_string().len() < 400, "errors are short");
     }
 }

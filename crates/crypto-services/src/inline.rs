@@ -1,7 +1,9 @@
-//! Chains of services between a NIC's engines and its wire: packets take the time that the services take.
+//! Chains of services between a NIC's engines and the wire: packets are delayed by the services.
 
-use crate::driven::{Driven, to_ns};
-use crate::{ChainId, Change, Controller, Fabric, FabricConfig, FabricError, Packet, Suite, TransformDirection};
+use crate::driven::{ControlledFabric, to_ns};
+use crate::{
+    ChainId, Controller, Fabric, FabricConfig, FabricError, InstanceChange, Packet, Suite, TransformDirection,
+};
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
@@ -13,19 +15,19 @@ use offload_wire::frame::Frame;
 use std::collections::{HashMap, VecDeque};
 
 offload_base::counters! {
-    /// What a [`ServicePort`] counted.
+    /// Counters of a [`ServicePort`].
     ///
     /// ```
     /// assert_eq!(crypto_services::InlineCounters::default().services_rx_drop_full, 0);
     /// ```
     pub struct InlineCounters {
-        /// Frames that left through services.
+        /// Frames sent through services.
         pub services_tx_packets: "services_tx_packets",
-        /// Frames that came in through services.
+        /// Frames received through services.
         pub services_rx_packets: "services_rx_packets",
-        /// Frames to leave that waited, and held up those behind them, because the first service had no place for them.
+        /// Sent frames that waited for a place at the first service, and held up later ones.
         pub services_tx_waits: "services_tx_waits",
-        /// Frames that came in and for which the first service had no place: dropped.
+        /// Received frames dropped because the first service had no place.
         pub services_rx_drop_full: "services_rx_drop_full",
     }
 }
@@ -35,27 +37,28 @@ offload_base::counters! {
 /// See [`ServicePort`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InlineChain {
-    /// What its packets pass.
+    /// The suite.
     pub suite: Suite,
-    /// Its part of services that others want as well.
+    /// The tenant's share of services that several tenants use.
     pub share: u32,
 }
 
-/// What services have to do with a frame.
+/// Work of the services on a frame.
 ///
 /// See [`ServicePort`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InlineWork {
-    /// Which of the port's chains it passes, from 0 on.
+    /// Index of the chain, from 0.
     pub chain: usize,
-    /// Its flow: frames of one flow and direction stay in order, and its key is expanded once.
+    /// Identifier of the flow. Frames of one flow and direction stay in order, and the flow's key is expanded once.
     pub flow: u64,
-    /// Bytes that the cipher works on.
+    /// Number of bytes for the cipher.
     pub bytes: u32,
 }
 
 impl InlineWork {
-    /// A packet of ESP, alone or in UDP, through the first chain. Its flow is its SPI, its bytes those behind ESP's header.
+    /// Classifies an ESP packet, with or without UDP encapsulation, for the first chain. The flow is the SPI; the bytes
+    /// are the ones after the ESP header.
     ///
     /// ```
     /// let mut frame = vec![2; 12];
@@ -63,10 +66,10 @@ impl InlineWork {
     /// frame.extend([0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 50, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     /// frame.extend([0, 0, 0x10, 1, 0, 0, 0, 7]);
     /// frame.extend([9; 12]);
-    /// let work = crypto_services::InlineWork::of_esp(&frame).expect("this is ESP");
+    /// let work = crypto_services::InlineWork::from_esp(&frame).expect("this is ESP");
     /// assert_eq!((work.flow, work.bytes), (0x1001, 12));
     /// ```
-    pub fn of_esp(frame: &[u8]) -> Option<InlineWork> {
+    pub fn from_esp(frame: &[u8]) -> Option<InlineWork> {
         let headers = Headers::parse(frame);
         let esp = frame.get(headers.find(HeaderKind::Esp)?..headers.end())?;
         let bytes = esp.len().checked_sub(offload_formats::esp::HEADER_BYTES)?;
@@ -75,22 +78,22 @@ impl InlineWork {
     }
 }
 
-/// What a [`ServicePort`] is built with.
+/// Parameters of a [`ServicePort`].
 ///
 /// ```
 /// assert_eq!(crypto_services::ServicePortConfig::default().fabric.area, 64.0);
 /// ```
 #[derive(Clone, Debug)]
 pub struct ServicePortConfig {
-    /// The device. Both directions share its services; `flows` and places are for each direction of each chain.
+    /// The device. Both directions share its services. `flows` and `queue` apply to each direction of each chain.
     pub fabric: FabricConfig,
-    /// How often the controller decides.
+    /// Interval of the controller's decisions.
     pub window: Duration,
-    /// What passes the services, each way.
+    /// Chains, each for both directions.
     pub chains: Vec<InlineChain>,
 }
 
-/// One tenant's AES-128-GCM on a device of 64 units of area, whose controller decides each millisecond.
+/// One tenant with AES-128-GCM on a device of 64 units of area, and a controller that decides each millisecond.
 impl Default for ServicePortConfig {
     fn default() -> ServicePortConfig {
         ServicePortConfig {
@@ -101,12 +104,12 @@ impl Default for ServicePortConfig {
     }
 }
 
-/// A port around a NIC's port whose frames pass a [`Fabric`]'s services on their way to the wire and from it, as they would on a NIC whose ciphers are
-/// services: the stage between its engines and its MAC. The NIC's engines make the bytes, the services take their time, and a [`Controller`] says how many
-/// instances there are of each.
+/// A port around a NIC's port, with frames that pass a [`Fabric`]'s services to the wire and from the wire. It models a
+/// NIC with ciphers made of services, the stage between engines and MAC. The NIC's engines produce the bytes, the
+/// services take the time, and a [`Controller`] decides the number of instances.
 ///
-/// What the services have no place for waits, when it is to leave, with all that is behind it; when it comes in, it is dropped and counted,
-/// as by a NIC whose buffers are full. Frames that services have nothing to do with pass by the side.
+/// If the services have no place, a sent frame waits and holds up later ones; a received frame is dropped and counted,
+/// as by a NIC with full buffers. Frames without work for the services bypass them.
 ///
 /// ```
 /// use crypto_services::{Fixed, InlineWork, ServicePort, ServicePortConfig};
@@ -134,35 +137,36 @@ impl Default for ServicePortConfig {
 /// ```
 pub struct ServicePort<P> {
     port: P,
-    device: Driven,
-    /// Out and in, of each chain.
+    device: ControlledFabric,
+    /// Chains for sending and for receiving.
     chains: Vec<[ChainId; 2]>,
-    look: Box<Look>,
+    look: Box<FrameClassifier>,
     under_way: HashMap<u64, (TransformDirection, Frame)>,
-    /// To leave, and the first service has no place for it.
+    /// A sent frame for which the first service has no place.
     held: Option<(Packet, Frame)>,
-    /// Through, and not yet taken by the wire.
+    /// Frames that have passed and are not yet taken by the wire.
     out: VecDeque<Frame>,
     next: u64,
     now: Instant,
     counters: InlineCounters,
 }
 
-type Look = dyn Fn(&[u8]) -> Option<InlineWork> + Send;
+type FrameClassifier = dyn Fn(&[u8]) -> Option<InlineWork> + Send;
 
 impl<P: Port> ServicePort<P> {
-    /// Around `port`. `look` tells what there is to do with a frame; what it names no chain for passes by the side.
+    /// Wraps `port`. `look` classifies frames; frames without a chain bypass the services.
     ///
     /// # Errors
-    /// [`FabricError::Area`]: the device has no room for one instance of each service of the chains.
+    /// [`FabricError::Area`] if one instance of each service does not fit the device.
     pub fn new(
         port: P,
         config: ServicePortConfig,
         controller: Box<dyn Controller + Send>,
         look: impl Fn(&[u8]) -> Option<InlineWork> + Send + 'static,
     ) -> Result<ServicePort<P>, FabricError> {
-        let mut device = Driven::new(config.fabric, config.window, controller);
+        let mut device = ControlledFabric::new(config.fabric, config.window, controller);
         let mut add = |suite: Suite, way, share| device.fabric.add_chain(suite.graph(way), share);
+        // Sealing and opening have different graphs, so each direction has a chain of its own.
         let both = |InlineChain { suite, share }: InlineChain| -> Result<[ChainId; 2], FabricError> {
             Ok([add(suite, TransformDirection::Apply, share)?, add(suite, TransformDirection::Undo, share)?])
         };
@@ -181,27 +185,27 @@ impl<P: Port> ServicePort<P> {
         })
     }
 
-    /// The NIC behind it.
+    /// Returns the NIC's port.
     pub fn port(&self) -> &P {
         &self.port
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn fabric(&self) -> &Fabric {
         &self.device.fabric
     }
 
-    /// The last 4,096 changes that the controller made.
-    pub fn changes(&self) -> impl Iterator<Item = &Change> {
+    /// Returns the last 4,096 decisions of the controller.
+    pub fn changes(&self) -> impl Iterator<Item = &InstanceChange> {
         self.device.changes()
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn counters(&self) -> InlineCounters {
         self.counters
     }
 
-    /// Frames that are in the services, or through and not yet taken by the wire, or wait for a place.
+    /// Returns the number of frames in the services, waiting for the wire, or waiting for a place.
     pub fn in_flight(&self) -> usize {
         self.under_way.len() + self.out.len() + usize::from(self.held.is_some())
     }
@@ -227,7 +231,7 @@ impl<P: Port> ServicePort<P> {
         Ok(())
     }
 
-    /// All that happens until `now`.
+    /// Processes all events up to `now`.
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         while self.device.step(to_ns(self.now), self.is_idle()).is_some() {
@@ -242,6 +246,7 @@ impl<P: Port> ServicePort<P> {
                 }
             }
         }
+        // Events may have freed a place at the first service.
         if let Some((packet, frame)) = self.held.take()
             && let Err(frame) = self.offer(TransformDirection::Apply, packet, frame)
         {
@@ -253,7 +258,7 @@ impl<P: Port> ServicePort<P> {
         self.under_way.is_empty()
     }
 
-    /// Whether frames of the NIC go into the services.
+    /// Returns whether frames of the NIC may enter the services.
     fn takes_more(&self) -> bool {
         self.held.is_none() && self.out.is_empty()
     }
@@ -273,7 +278,8 @@ impl<P: Port> Port for ServicePort<P> {
 
     fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
         self.advance(now);
-        // While the wire has not taken what is through, no more goes in: the wire holds back the NIC, as it does without services.
+        // While the wire has not taken passed frames, no more enter. The wire thus slows the NIC down, as it does
+        // without services.
         while self.takes_more()
             && let Some(frame) = self.port.poll_frame(now)
         {
@@ -294,7 +300,7 @@ impl<P: Port> Port for ServicePort<P> {
     }
 
     fn next_event(&self) -> Option<Instant> {
-        // What the NIC has to send waits while nothing more goes in: its next event may be past for as long.
+        // The NIC's next event may be in the past while no frames may enter. It must not wake the port again and again.
         let of_port = self.port.next_event().filter(|at| self.takes_more() || *at > self.now);
         let of_wire = (!self.out.is_empty()).then_some(self.now);
         earliest(earliest(of_port, of_wire), self.device.next_event(self.is_idle()))

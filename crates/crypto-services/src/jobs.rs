@@ -1,8 +1,8 @@
-//! Chains of services behind a job queue: a device that a program drives as it drives any other accelerator.
+//! Chains of services behind a job queue, driven like any other accelerator.
 
-use crate::driven::{Driven, to_ns};
-use crate::sessions::{Cell, Sessions};
-use crate::{ChainId, Change, Controller, Fabric, FabricConfig, Keys, Packet, Suite};
+use crate::driven::{ControlledFabric, to_ns};
+use crate::sessions::{ServiceSession, ServiceSessions};
+use crate::{ChainId, Controller, Fabric, FabricConfig, InstanceChange, Packet, Suite, SuiteKeys};
 use core::task::Waker;
 use core::time::Duration;
 use offload_api::{CompletedJob, Contexts, Job, JobOutcome, JobQueue, JobStatus, Way};
@@ -10,10 +10,10 @@ use offload_base::Instant;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// The name of the engine whose sessions are a [`ServiceSpec`].
+/// Name of the engine with sessions made from a [`ServiceSpec`].
 pub const SERVICES: &str = "services";
 
-/// What a session of the engine [`SERVICES`] is made of.
+/// Parameters of a session of the engine [`SERVICES`].
 ///
 /// See [`ServiceQueue`] for an example.
 #[derive(Clone, Debug)]
@@ -21,14 +21,14 @@ pub struct ServiceSpec {
     /// The cipher.
     pub suite: Suite,
     /// Its keys.
-    pub keys: Keys,
-    /// Whose it is: each tenant has places of its own in the queues of services.
+    pub keys: SuiteKeys,
+    /// The tenant. Each tenant has separate places in the services' queues.
     pub tenant: u16,
-    /// The tenant's part of services that others want as well; that of its first session of a suite counts.
+    /// The tenant's share of services that several tenants use. The first session of a suite determines the share.
     pub share: u32,
 }
 
-/// What a [`ServiceQueue`] is built with.
+/// Parameters of a [`ServiceQueue`].
 ///
 /// ```
 /// assert_eq!(crypto_services::ServiceQueueConfig::default().depth, 256);
@@ -37,15 +37,15 @@ pub struct ServiceSpec {
 pub struct ServiceQueueConfig {
     /// The device.
     pub fabric: FabricConfig,
-    /// Jobs that there is room for.
+    /// Maximum number of jobs.
     pub depth: usize,
-    /// Sessions that there is room for.
+    /// Maximum number of sessions.
     pub sessions: u32,
-    /// How often the controller decides.
+    /// Interval of the controller's decisions.
     pub window: Duration,
 }
 
-/// A device of 64 units of area, whose controller decides each millisecond.
+/// A device of 64 units of area, with a controller that decides each millisecond.
 impl Default for ServiceQueueConfig {
     fn default() -> ServiceQueueConfig {
         ServiceQueueConfig {
@@ -57,26 +57,27 @@ impl Default for ServiceQueueConfig {
     }
 }
 
-/// A [`JobQueue`] in virtual time whose jobs pass a [`Fabric`]'s services: they really are done, and take the time that the services take. A
-/// [`Controller`] says how many instances there are of each.
+/// A [`JobQueue`] in virtual time with jobs that pass a [`Fabric`]'s services. The jobs are really executed, and take
+/// the time of the services. A [`Controller`] decides the number of instances.
 ///
-/// There are two engines. One has the name of that of transforms ([`offload_jobs::TRANSFORM`]), so that programs for other accelerators run unchanged, and does
-/// those of which there is a [`Suite`]: AEADs of TLS, and AES-CBC with HMAC-SHA1. The other one is [`SERVICES`].
+/// There are two engines. One has the name of the transform engine ([`offload_jobs::TRANSFORM`]), so that programs for
+/// other accelerators run unchanged. It supports the transforms with a [`Suite`]: AEADs of TLS, and AES-CBC with
+/// HMAC-SHA1. The other engine is [`SERVICES`].
 ///
-/// A tenant's suite keeps its services and places when its sessions are gone; there is room for 256 of them.
+/// A tenant's suite keeps its services and places after its sessions are closed. There is room for 256 of these.
 ///
-/// A job waits on the host as long as the first service has no place for it; jobs of one session and way end in the order in which they came, others
-/// overtake each other. Bytes are moved in no time: the fabric's alone counts.
+/// A job waits on the host while the first service has no place. Jobs of one session and direction end in order; others
+/// may overtake each other. Moving the bytes takes no time, only the fabric does.
 ///
 /// ```
 /// use bytes::BytesMut;
-/// use crypto_services::{Goal, Keys, Predictive, SERVICES, ServiceQueue, ServiceQueueConfig, ServiceSpec, Suite};
+/// use crypto_services::{Goal, SuiteKeys, Predictive, SERVICES, ServiceQueue, ServiceQueueConfig, ServiceSpec, Suite};
 /// use offload_api::{Direction, Job, JobQueue, JobStatus, NewContext};
 /// use offload_base::Instant;
 ///
 /// let controller = Box::new(Predictive::new(Goal::new(1e6, 64.0)));
 /// let mut queue = ServiceQueue::new(ServiceQueueConfig::default(), controller);
-/// let spec = ServiceSpec { suite: Suite::Nea(3), keys: Keys::of_cipher(vec![7; 16]), tenant: 1, share: 1 };
+/// let spec = ServiceSpec { suite: Suite::Nea(3), keys: SuiteKeys::from_cipher_key(vec![7; 16]), tenant: 1, share: 1 };
 /// let engine = queue.contexts().engine(SERVICES).expect("it is there").number;
 /// let new = NewContext { engine, direction: Direction::Transmit, flow: None, keys: vec![], spec: Box::new(spec) };
 /// let session = queue.contexts().create(new).map_err(|(refused, _)| refused)?;
@@ -95,31 +96,34 @@ impl Default for ServiceQueueConfig {
 /// ```
 #[derive(Debug)]
 pub struct ServiceQueue {
-    sessions: Sessions,
+    sessions: ServiceSessions,
     depth: usize,
-    /// Not flushed yet.
+    /// Submitted jobs before the flush.
     submitted: VecDeque<Job>,
-    /// By chain, those that the first service has no place for.
-    waiting: BTreeMap<ChainId, VecDeque<Waiting>>,
+    /// Jobs that wait for a place at the first service, by chain.
+    waiting: BTreeMap<ChainId, VecDeque<WaitingJob>>,
     under_way: HashMap<u64, CompletedJob>,
     ended: VecDeque<CompletedJob>,
     next: u64,
     now: Instant,
 }
 
-/// A job that the first service of its chain has no place for.
+/// A job that waits for a place at the first service of its chain.
 #[derive(Debug)]
-struct Waiting {
-    session: Arc<Cell>,
+struct WaitingJob {
+    session: Arc<ServiceSession>,
     packet: Packet,
     job: Job,
 }
 
 impl ServiceQueue {
-    /// A device without sessions, whose instances the controller decides on.
+    /// Creates a device without sessions.
     pub fn new(config: ServiceQueueConfig, controller: Box<dyn Controller + Send>) -> ServiceQueue {
         ServiceQueue {
-            sessions: Sessions::new(Driven::new(config.fabric, config.window, controller), config.sessions),
+            sessions: ServiceSessions::new(
+                ControlledFabric::new(config.fabric, config.window, controller),
+                config.sessions,
+            ),
             depth: config.depth,
             submitted: VecDeque::new(),
             waiting: BTreeMap::new(),
@@ -130,27 +134,28 @@ impl ServiceQueue {
         }
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn fabric(&self) -> &Fabric {
         &self.sessions.device.fabric
     }
 
-    /// The last 4,096 changes that the controller made.
-    pub fn changes(&self) -> impl Iterator<Item = &Change> {
+    /// Returns the last 4,096 decisions of the controller.
+    pub fn changes(&self) -> impl Iterator<Item = &InstanceChange> {
         self.sessions.device.changes()
     }
 
-    /// All that happens until `now`.
+    /// Processes all events up to `now`.
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         let now_ns = to_ns(self.now);
+        // The waiting jobs are offered at the time of each event, not only at the end.
         while let Some(event) = self.sessions.device.step(now_ns, self.is_idle()) {
             self.take_departed();
             self.offer_waiting(event);
         }
     }
 
-    /// Whether the device has nothing to do.
+    /// Returns whether the device has no jobs.
     fn is_idle(&self) -> bool {
         self.under_way.is_empty() && self.waiting.is_empty()
     }
@@ -161,15 +166,16 @@ impl ServiceQueue {
         }
     }
 
-    /// Has the fabric take what it has places for.
+    /// Offers waiting jobs to the fabric, as far as it has places.
     fn offer_waiting(&mut self, now_ns: f64) {
         let ServiceQueue { sessions, waiting, under_way, .. } = self;
         let fabric = &mut sessions.device.fabric;
+        // Each chain has its own places, so a full chain must not hold up the others.
         waiting.retain(|_, jobs| {
-            while let Some(Waiting { packet, .. }) = jobs.front()
+            while let Some(WaitingJob { packet, .. }) = jobs.front()
                 && fabric.has_room(packet)
                 && fabric.offer(now_ns, *packet).is_ok()
-                && let Some(Waiting { session, packet, job }) = jobs.pop_front()
+                && let Some(WaitingJob { session, packet, job }) = jobs.pop_front()
             {
                 under_way.insert(packet.name, session.work.done(job));
             }
@@ -184,6 +190,7 @@ impl JobQueue for ServiceQueue {
     }
 
     fn room(&self) -> usize {
+        // Finished jobs count until the caller takes their results.
         let waiting: usize = self.waiting.values().map(VecDeque::len).sum();
         self.depth.saturating_sub(self.submitted.len() + waiting + self.under_way.len() + self.ended.len())
     }
@@ -208,11 +215,12 @@ impl JobQueue for ServiceQueue {
             };
             let session = session.clone();
             let chain = session.chains[usize::from(job.way == Way::Undo)];
+            // The generation keeps a new session with a reused index apart from the old one.
             let flow = u64::from(job.session.generation) << 32 | u64::from(job.session.index);
             let bytes = job.source_len().min(u32::MAX as usize) as u32;
             let packet = Packet { chain, flow, bytes, name: self.next };
             self.next += 1;
-            self.waiting.entry(chain).or_default().push_back(Waiting { session, packet, job });
+            self.waiting.entry(chain).or_default().push_back(WaitingJob { session, packet, job });
         }
         self.offer_waiting(to_ns(self.now));
     }
@@ -222,7 +230,7 @@ impl JobQueue for ServiceQueue {
         self.ended.pop_front()
     }
 
-    /// Nobody is woken: time has to pass first, and the program says when it has.
+    /// Wakes nobody: the caller advances the virtual time, and knows when to poll.
     fn arm(&mut self, _: &Waker) -> bool {
         true
     }

@@ -1,20 +1,25 @@
-//! Ciphers as chains of small services on a device: what they make, what they cost, how long packets take, how many instances they need.
+//! Ciphers as chains of small services on a device: the bytes, the costs, the delays of packets, and the instances
+//! needed.
 //!
-//! A chain is a row of services, each with a number of instances; a packet passes them block by block. The bottleneck alone is worth
-//! multiplying, until another service is the bottleneck. Where things live, users first:
+//! A chain is a sequence of services, each with a number of instances; a packet passes the services block by block.
+//! Adding instances helps only at the bottleneck, until another service becomes the bottleneck. The modules, users
+//! first:
 //!
-//! - [`Suite`], [`Cipher`] (`suite.rs`): ciphers by name, as bytes and as graphs; [`primitives`]: the services as a library;
-//! - [`TlsRecords`] (`records.rs`): records of TLS by the keys of a handshake;
-//! - [`Graph`] (`graph.rs`): which services a packet passes, written as text;
-//! - [`Fabric`] (`fabric.rs`): services with bounded queues on a device of limited area, in virtual time; tenants share them;
-//! - [`Controller`] (`controller.rs`): decides how many instances there are, by what [`ServiceWindow`]s (`window.rs`) show;
-//! - [`ServiceQueue`] (`jobs.rs`, `sessions.rs`): a fabric and its controller (`driven.rs`) behind a job queue, so that programs for accelerators
-//!   run on it; [`ServicePort`] (`inline.rs`): the same between a NIC and its wire;
-//! - [`Study`] (`study.rs`): a [`Load`] (`load.rs`) through a fabric, beside the least area that would have sufficed; [`picture`] draws it, [`text`] tells it;
-//! - [`Service`] (`service.rs`): what a block costs in each service, and where the figure comes from;
-//! - [`Chain`], [`Pipeline`] (`chain.rs`, `pipeline.rs`): one chain by itself, in closed form, exact to the block;
-//! - [`queueing`]: closed forms and approximations that predict waiting;
-//! - [`published`]: the figures of the poster that the idea comes from, and the line through two of them.
+//! - [`Suite`], [`SuiteCipher`] (`suite.rs`): ciphers by name, as bytes and as graphs; [`primitives`]: the services as
+//!   a library;
+//! - [`TlsRecords`] (`records.rs`): TLS records with the keys of a handshake;
+//! - [`Graph`] (`graph.rs`): the services that a packet passes, written as text;
+//! - [`Fabric`] (`fabric.rs`): services with bounded queues on a device of limited area, in virtual time, shared by
+//!   tenants;
+//! - [`Controller`] (`controller.rs`): decides the number of instances from [`ServiceWindow`]s (`window.rs`);
+//! - [`ServiceQueue`] (`jobs.rs`, `sessions.rs`): a fabric and its controller (`driven.rs`) behind a job queue, for
+//!   programs written for accelerators; [`ServicePort`] (`inline.rs`): a fabric between a NIC and the wire;
+//! - [`Study`] (`study.rs`): runs a [`TrafficLoad`] (`load.rs`) through a fabric and compares with the least sufficient
+//!   area; [`picture`] draws the run, [`text`] prints it;
+//! - [`Service`] (`service.rs`): costs of a block in each service, with the origin of each figure;
+//! - [`Chain`], [`Pipeline`] (`chain.rs`, `pipeline.rs`): a single chain in closed form, exact to the block;
+//! - [`queueing`]: closed forms and approximations of waiting times;
+//! - [`published`]: the figures of the poster, and the line through two of its rows.
 
 #![forbid(unsafe_code)]
 
@@ -39,22 +44,22 @@ mod suite;
 pub mod text;
 mod window;
 
-pub use chain::{Chain, ChainError, Stage};
-pub use controller::{Change, Controller, Decision, Fixed, Goal, Hysteresis, Predictive};
-pub use fabric::{ChainId, Departed, Fabric, FabricConfig, FabricError, Packet};
-pub use graph::{Graph, GraphError, Step};
+pub use chain::{Chain, ChainError, ChainStage};
+pub use controller::{Controller, Fixed, Goal, Hysteresis, InstanceChange, InstanceDecision, Predictive};
+pub use fabric::{ChainId, DepartedPacket, Fabric, FabricConfig, FabricError, Packet};
+pub use graph::{Graph, GraphError, GraphStep};
 pub use inline::{InlineChain, InlineCounters, InlineWork, ServicePort, ServicePortConfig};
 pub use jobs::{SERVICES, ServiceQueue, ServiceQueueConfig, ServiceSpec};
-pub use load::{Arrival, Load};
+pub use load::{PacketArrival, TrafficLoad};
 pub use offload_transforms::{SecretBytes, TransformDirection};
-pub use pipeline::{Passed, Pipeline};
+pub use pipeline::{PacketTimes, Pipeline};
 pub use records::TlsRecords;
-pub use service::{Cost, Costs, Origin, Service};
-pub use study::{OfSize, Optimum, Outcome, Study, Window};
-pub use suite::{Cipher, Keys, KeysError, NotAuthentic, Suite};
-pub use window::{ServiceWindow, Work};
+pub use service::{CostOrigin, Service, ServiceCost, ServiceCosts};
+pub use study::{Optimum, RunOutcome, SizeResult, Study, StudyWindow};
+pub use suite::{KeysError, NotAuthentic, Suite, SuiteCipher, SuiteKeys};
+pub use window::{ServiceDemand, ServiceWindow};
 
-/// The README's example runs with the others.
+/// Runs the README's example as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

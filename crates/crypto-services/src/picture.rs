@@ -1,20 +1,21 @@
-//! A run as a picture: instances of each service over time, above the load and the time that 99 of 100 packets took. SVG, for light and dark pages.
+//! A run as an SVG picture for light and dark pages: instances of each service over time, the load, and the 99th
+//! percentile of delays.
 
-use crate::study::{Outcome, Study};
+use crate::study::{RunOutcome, Study};
 use core::fmt::Write;
 
 /// Draws a run.
 ///
 /// ```
-/// use crypto_services::{Fixed, Load, Study, Suite, TransformDirection, picture};
+/// use crypto_services::{Fixed, TrafficLoad, Study, Suite, Way, picture};
 ///
-/// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
-/// let load: Vec<_> = Load::Steady.arrivals(1, 1e8, 0.1).collect();
-/// let svg = picture::of_run(&study, &study.run(&load, &mut Fixed)?, "steady, fixed");
+/// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+/// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e8, 0.1).collect();
+/// let svg = picture::draw_run(&study, &study.run(&load, &mut Fixed)?, "steady, fixed");
 /// assert!(svg.starts_with("<svg") && svg.contains("one of each service"));
 /// # Ok::<(), crypto_services::FabricError>(())
 /// ```
-pub fn of_run(study: &Study, outcome: &Outcome, title: &str) -> String {
+pub fn draw_run(study: &Study, outcome: &RunOutcome, title: &str) -> String {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"13\">\n\
          <style>text{{fill:#222}}line{{stroke:#999}}path{{fill:none;stroke-width:2}}\
@@ -30,10 +31,12 @@ pub fn of_run(study: &Study, outcome: &Outcome, title: &str) -> String {
         (*name, values.collect::<Vec<f64>>())
     });
     let grown: Vec<_> = instances.filter(|(_, values)| values.iter().any(|count| *count > 1.0)).collect();
+    // Services with a single instance throughout would only clutter the picture.
     let shown = if grown.is_empty() { vec![("one of each service", vec![1.0; windows.len()])] } else { grown };
     panel(&mut svg, 40.0, "instances", &shown, None, seconds);
     let rate = windows.iter().map(|window| window.bits_a_second / 1e9).collect();
     panel(&mut svg, 210.0, "load, Gb/s", &[("came", rate)], None, seconds);
+    // Long delays are cut, or the curve around the target would be flat.
     let most = 4.0 * study.target_ns / 1000.0;
     let p99 = windows.iter().map(|window| (window.p99_ns / 1000.0).min(most)).collect();
     let target = Some(study.target_ns / 1000.0);
@@ -42,13 +45,14 @@ pub fn of_run(study: &Study, outcome: &Outcome, title: &str) -> String {
     svg
 }
 
-/// One panel, with a step line for each series.
+/// Draws a panel with a step line for each series.
 fn panel(svg: &mut String, top: f64, name: &str, series: &[(&str, Vec<f64>)], target: Option<f64>, seconds: f64) {
     let all = series.iter().flat_map(|(_, values)| values.iter().copied()).chain(target);
+    // The minimum avoids a division by zero for an empty run.
     let most = all.fold(1e-9, f64::max) * 1.1;
     let y = |value: f64| top + PANEL * (1.0 - value / most);
     let (right, bottom) = (LEFT + PLOT, top + PANEL);
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         svg,
         "<line x1=\"{LEFT}\" y1=\"{bottom}\" x2=\"{right}\" y2=\"{bottom}\"/><line x1=\"{LEFT}\" y1=\"{top}\" x2=\"{LEFT}\" y2=\"{bottom}\"/>\n\
@@ -104,5 +108,5 @@ const HEIGHT: f64 = 540.0;
 const LEFT: f64 = 60.0;
 const PLOT: f64 = 690.0;
 const PANEL: f64 = 120.0;
-/// Told apart by those who see few colours, on white and on black.
+/// Colours that colour-blind readers can distinguish, on white and on black.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];

@@ -1,12 +1,13 @@
-//! Packets through a chain in virtual time, each block of each packet accounted for.
+//! Packets through a chain in virtual time, exact to the block.
 //!
-//! Within a stage a block starts when it is there and the stage's interval since the block before has passed, and comes out after the service's
-//! time. The instants of a packet's blocks at a stage are then the largest of a few straight lines, so that the first and the last say all: a
-//! packet costs a few operations a stage, whatever its length, and the result is the one that an event for each block gives.
+//! Within a stage, a block starts when it has arrived and the stage's interval since the block before has passed. It
+//! leaves after the service's time. The times of a packet's blocks at a stage are the maximum of a few straight lines,
+//! so the first and the last block determine all others. A packet therefore costs a few operations per stage, whatever
+//! its length, and the result equals a simulation of every block.
 
 use crate::Chain;
 
-/// A chain at work. Packets leave in the order in which they came.
+/// A chain in operation. Packets leave in order of arrival.
 ///
 /// ```
 /// use crypto_services::{Chain, Pipeline, Service};
@@ -21,32 +22,32 @@ use crate::Chain;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Pipeline {
-    stages: Vec<State>,
+    stages: Vec<StageState>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct StageState {
     interval: f64,
     block: f64,
-    /// When the stage takes the next block.
+    /// Time when the stage accepts the next block.
     free: f64,
 }
 
-/// What became of a packet.
+/// Times of a packet.
 ///
 /// See [`Pipeline`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Passed {
-    /// When its last block left.
+pub struct PacketTimes {
+    /// Time when the last block left.
     pub left_ns: f64,
-    /// How long its first block waited before the first stage.
+    /// Waiting time of the first block before the first stage.
     pub waited_ns: f64,
 }
 
 impl Pipeline {
-    /// With nothing in it.
+    /// Creates an empty pipeline.
     pub fn new(chain: &Chain) -> Pipeline {
-        let state = |stage: &crate::Stage| State {
+        let state = |stage: &crate::ChainStage| StageState {
             interval: stage.interval_ns(),
             block: stage.service.cost().block_ns,
             free: f64::NEG_INFINITY,
@@ -54,17 +55,18 @@ impl Pipeline {
         Pipeline { stages: chain.stages().iter().map(state).collect() }
     }
 
-    /// Takes a packet of so many blocks, one at least, that is there at `now_ns`, not before the one before it.
-    pub fn pass(&mut self, now_ns: f64, blocks: u32) -> Passed {
+    /// Passes a packet of `blocks` blocks, at least one, that arrives at `now_ns`, no earlier than the packet before.
+    pub fn pass(&mut self, now_ns: f64, blocks: u32) -> PacketTimes {
         let behind_first = f64::from(blocks.max(1) - 1);
         let waited_ns = self.stages.first().map_or(0.0, |stage| (stage.free - now_ns).max(0.0));
         let (mut first, mut last) = (now_ns, now_ns);
         for stage in &mut self.stages {
             first = first.max(stage.free) + stage.block;
+            // The last block waits for its arrival or for the blocks before, whichever is later.
             last = (last + stage.block).max(first + behind_first * stage.interval);
             stage.free = last - stage.block + stage.interval;
         }
-        Passed { left_ns: last, waited_ns }
+        PacketTimes { left_ns: last, waited_ns }
     }
 }
 
@@ -74,7 +76,7 @@ mod tests {
     use crate::Service;
     use offload_base::Seed;
 
-    /// Every block by itself.
+    /// Simulates every block.
     fn block_by_block(chain: &Chain, packets: &[(f64, u32)]) -> Vec<f64> {
         let mut free = vec![f64::NEG_INFINITY; chain.stages().len()];
         let each = packets.iter().map(|(now, blocks)| {
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_leave_when_their_last_block_does() {
+    fn closed_form_matches_every_block() {
         let mut rng = Seed(7).stream("pipeline");
         for round in 0..200 {
             let mut chain = Chain::new(&[Service::Counter, Service::Aes128, Service::Zuc, Service::Ghash]).unwrap();

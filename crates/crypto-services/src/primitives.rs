@@ -1,7 +1,7 @@
-//! The services themselves, as a library: each does its step on bytes, without a device and without a clock. SNOW 3G, Snow 5G and ZUC are
-//! [`cellular`]'s, many messages side by side.
+//! The services as a library: each performs its step on bytes, without a device and without a clock. SNOW 3G, Snow 5G
+//! and ZUC are re-exported from [`cellular`], which processes many messages side by side.
 //!
-//! AES-GCM put together of them:
+//! AES-GCM made of these services:
 //!
 //! ```
 //! use crypto_services::primitives::{AesBlocks, Ghash, counters, tags_equal, xor};
@@ -43,36 +43,36 @@ use zeroize::Zeroizing;
 
 pub use cellular_crypto as cellular;
 
-/// 16 bytes.
-pub type Block = [u8; 16];
+/// A block of 16 bytes.
+pub type CipherBlock = [u8; 16];
 
-/// Key expansion, and then AES, block by block. The key is wiped when this is dropped.
+/// Key expansion and AES, block by block. The key is wiped on drop.
 ///
 /// See [the module](self) for an example.
-pub struct AesBlocks(Aes);
+pub struct AesBlocks(AesKey);
 
-enum Aes {
+enum AesKey {
     Aes128(Box<Aes128>),
     Aes256(Box<Aes256>),
 }
 
 impl AesBlocks {
-    /// Expands a key of 16 or 32 bytes; `None`: it has another length.
+    /// Expands a key of 16 or 32 bytes; `None` for other lengths.
     pub fn new(key: &[u8]) -> Option<AesBlocks> {
         let aes = match key.len() {
-            16 => Aes::Aes128(Box::new(Aes128::new_from_slice(key).ok()?)),
-            32 => Aes::Aes256(Box::new(Aes256::new_from_slice(key).ok()?)),
+            16 => AesKey::Aes128(Box::new(Aes128::new_from_slice(key).ok()?)),
+            32 => AesKey::Aes256(Box::new(Aes256::new_from_slice(key).ok()?)),
             _ => return None,
         };
         Some(AesBlocks(aes))
     }
 
-    /// Encrypts each block by itself.
-    pub fn encrypt(&self, blocks: &mut [Block]) {
+    /// Encrypts each block separately.
+    pub fn encrypt(&self, blocks: &mut [CipherBlock]) {
         for block in blocks {
             match &self.0 {
-                Aes::Aes128(aes) => aes.encrypt_block(block.into()),
-                Aes::Aes256(aes) => aes.encrypt_block(block.into()),
+                AesKey::Aes128(aes) => aes.encrypt_block(block.into()),
+                AesKey::Aes256(aes) => aes.encrypt_block(block.into()),
             }
         }
     }
@@ -81,13 +81,13 @@ impl AesBlocks {
 impl fmt::Debug for AesBlocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            Aes::Aes128(_) => "AesBlocks(128 bits)",
-            Aes::Aes256(_) => "AesBlocks(256 bits)",
+            AesKey::Aes128(_) => "AesBlocks(128 bits)",
+            AesKey::Aes256(_) => "AesBlocks(256 bits)",
         })
     }
 }
 
-/// So many counter blocks from `first` on. As in GCM the last 32 bits count, and wrap.
+/// Returns `blocks` counter blocks from `first` on. As in GCM, only the last 32 bits count, and wrap.
 ///
 /// ```
 /// use crypto_services::primitives::counters;
@@ -96,7 +96,7 @@ impl fmt::Debug for AesBlocks {
 /// assert_eq!(blocks[1][12..], [0; 4]);
 /// assert_eq!(blocks[1][..12], [0xff; 12]);
 /// ```
-pub fn counters(first: Block, blocks: usize) -> Vec<Block> {
+pub fn counters(first: CipherBlock, blocks: usize) -> Vec<CipherBlock> {
     let [.., a, b, c, d] = first;
     let begin = u32::from_be_bytes([a, b, c, d]);
     let block = |number: usize| {
@@ -107,7 +107,7 @@ pub fn counters(first: Block, blocks: usize) -> Vec<Block> {
     (0..blocks).map(block).collect()
 }
 
-/// Lays a keystream over data, as far as both go.
+/// XORs a keystream into data, up to the shorter length.
 ///
 /// ```
 /// let mut data = [1, 2, 3];
@@ -118,7 +118,7 @@ pub fn xor(data: &mut [u8], keystream: &[u8]) {
     data.iter_mut().zip(keystream).for_each(|(byte, mask)| *byte ^= mask);
 }
 
-/// CBC: encrypts each block after it was mixed with the one before it, the first with the IV.
+/// CBC: XORs each block with the one before, the first with the IV, and encrypts the result.
 ///
 /// ```
 /// use crypto_services::primitives::{AesBlocks, cbc};
@@ -130,7 +130,7 @@ pub fn xor(data: &mut [u8], keystream: &[u8]) {
 /// let encrypted = blocks.map(u128::from_be_bytes);
 /// assert_eq!(encrypted, [0x7649abac8119b246cee98e9b12e9197d, 0x5086cb9b507219ee95db113a917678b2]);
 /// ```
-pub fn cbc(aes: &AesBlocks, iv: Block, blocks: &mut [Block]) {
+pub fn cbc(aes: &AesBlocks, iv: CipherBlock, blocks: &mut [CipherBlock]) {
     let mut before = iv;
     for block in blocks {
         xor(block, &before);
@@ -139,7 +139,7 @@ pub fn cbc(aes: &AesBlocks, iv: Block, blocks: &mut [Block]) {
     }
 }
 
-/// AES-CMAC of a message, by a key of 16 or 32 bytes; `None`: it has another length.
+/// Computes the AES-CMAC of a message with a key of 16 or 32 bytes; `None` for other lengths.
 ///
 /// ```
 /// use crypto_services::primitives::cmac;
@@ -148,7 +148,7 @@ pub fn cbc(aes: &AesBlocks, iv: Block, blocks: &mut [Block]) {
 /// let key = 0x2b7e151628aed2a6abf7158809cf4f3c_u128.to_be_bytes();
 /// assert_eq!(cmac(&key, b"").map(u128::from_be_bytes), Some(0xbb1d6929e95937287fa37d129b756746));
 /// ```
-pub fn cmac(key: &[u8], message: &[u8]) -> Option<Block> {
+pub fn cmac(key: &[u8], message: &[u8]) -> Option<CipherBlock> {
     match key.len() {
         16 => Some(mac::<Cmac<Aes128>>(key, message)?.into_bytes().into()),
         32 => Some(mac::<Cmac<Aes256>>(key, message)?.into_bytes().into()),
@@ -156,7 +156,7 @@ pub fn cmac(key: &[u8], message: &[u8]) -> Option<Block> {
     }
 }
 
-/// SHA-1.
+/// Computes SHA-1.
 ///
 /// ```
 /// let hash = crypto_services::primitives::sha1(b"abc");
@@ -166,7 +166,7 @@ pub fn sha1(data: &[u8]) -> [u8; 20] {
     Sha1::digest(data).into()
 }
 
-/// SHA-256.
+/// Computes SHA-256.
 ///
 /// ```
 /// let hash = crypto_services::primitives::sha256(b"abc");
@@ -176,7 +176,7 @@ pub fn sha256(data: &[u8]) -> [u8; 32] {
     Sha256::digest(data).into()
 }
 
-/// HMAC by SHA-1, with a key of any length.
+/// Computes HMAC-SHA1 with a key of any length.
 ///
 /// ```
 /// use crypto_services::primitives::hmac_sha1;
@@ -186,10 +186,10 @@ pub fn sha256(data: &[u8]) -> [u8; 32] {
 /// ```
 pub fn hmac_sha1(key: &[u8], data: &[u8]) -> [u8; 20] {
     let hmac = mac::<Hmac<Sha1>>(key, data);
-    hmac.map(|hmac| hmac.into_bytes().into()).expect("keys of all lengths are taken")
+    hmac.map(|hmac| hmac.into_bytes().into()).expect("HMAC accepts keys of any length")
 }
 
-/// HMAC by SHA-256, with a key of any length.
+/// Computes HMAC-SHA256 with a key of any length.
 ///
 /// ```
 /// use crypto_services::primitives::hmac_sha256;
@@ -199,7 +199,7 @@ pub fn hmac_sha1(key: &[u8], data: &[u8]) -> [u8; 20] {
 /// ```
 pub fn hmac_sha256(key: &[u8], data: &[u8]) -> [u8; 32] {
     let hmac = mac::<Hmac<Sha256>>(key, data);
-    hmac.map(|hmac| hmac.into_bytes().into()).expect("keys of all lengths are taken")
+    hmac.map(|hmac| hmac.into_bytes().into()).expect("HMAC accepts keys of any length")
 }
 
 fn mac<M: Mac + KeyInit>(key: &[u8], data: &[u8]) -> Option<hmac::digest::CtOutput<M>> {
@@ -208,25 +208,25 @@ fn mac<M: Mac + KeyInit>(key: &[u8], data: &[u8]) -> Option<hmac::digest::CtOutp
     Some(mac.finalize())
 }
 
-/// GHASH. The key is wiped when this is dropped.
+/// GHASH. The key is wiped on drop.
 ///
 /// See [the module](self) for an example.
 #[derive(Clone)]
 pub struct Ghash(GHash);
 
 impl Ghash {
-    /// By a hash key: AES of zeros.
-    pub fn new(key: &Block) -> Ghash {
+    /// Creates a hash with a hash key: the encryption of a zero block.
+    pub fn new(key: &CipherBlock) -> Ghash {
         Ghash(GHash::new(key.into()))
     }
 
-    /// Goes on with additional data, or with ciphertext: each padded with zeros to whole blocks.
+    /// Adds additional data or ciphertext, each padded with zeros to whole blocks.
     pub fn update(&mut self, data: &[u8]) {
         self.0.update_padded(data);
     }
 
-    /// Ends with the lengths of both, in bytes.
-    pub fn finish(mut self, aad: usize, data: usize) -> Block {
+    /// Finishes with the lengths of both in bytes.
+    pub fn finish(mut self, aad: usize, data: usize) -> CipherBlock {
         let bits = |bytes: usize| (bytes as u64 * 8).to_be_bytes();
         self.0.update_padded(&[bits(aad), bits(data)].concat());
         self.0.finalize().into()
@@ -239,8 +239,8 @@ impl fmt::Debug for Ghash {
     }
 }
 
-/// ChaCha20's keystream (RFC 8439): so many blocks of 64 bytes from block 0 on. It is wiped when dropped. `None`: the key has not 32
-/// bytes.
+/// Returns `blocks` blocks of 64 bytes of ChaCha20's keystream (RFC 8439) from block 0 on, wiped on drop. `None` if the
+/// key does not have 32 bytes.
 ///
 /// ```
 /// let keystream = crypto_services::primitives::chacha(&[0; 32], &[0; 12], 1).expect("32 bytes");
@@ -252,12 +252,12 @@ pub fn chacha(key: &[u8], nonce: &[u8; 12], blocks: usize) -> Option<Zeroizing<V
     Some(keystream)
 }
 
-/// Poly1305 of additional data and ciphertext, as ChaCha20-Poly1305 has it, by a key for one message.
+/// Computes Poly1305 over additional data and ciphertext, as in ChaCha20-Poly1305, with a one-time key.
 ///
 /// ```
 /// assert_eq!(crypto_services::primitives::poly1305(&[0; 32], b"header", b"data"), [0; 16], "of a key of zeros");
 /// ```
-pub fn poly1305(key: &[u8; 32], aad: &[u8], data: &[u8]) -> Block {
+pub fn poly1305(key: &[u8; 32], aad: &[u8], data: &[u8]) -> CipherBlock {
     let mut mac = poly1305::Poly1305::new(key.into());
     mac.update_padded(aad);
     mac.update_padded(data);
@@ -266,14 +266,14 @@ pub fn poly1305(key: &[u8; 32], aad: &[u8], data: &[u8]) -> Block {
     mac.finalize().into()
 }
 
-/// Compares two tags, in a time that does not tell where they differ.
+/// Compares two tags in constant time.
 ///
 /// See [the module](self) for an example.
 pub fn tags_equal(one: &[u8], other: &[u8]) -> bool {
     one.ct_eq(other).into()
 }
 
-/// QUIC's mask for a header, from 16 bytes of the packet behind it (RFC 9001 5.4.3).
+/// Computes QUIC's header mask from 16 bytes of the packet (RFC 9001 5.4.3).
 ///
 /// ```
 /// use crypto_services::primitives::{AesBlocks, header_mask};
@@ -284,7 +284,7 @@ pub fn tags_equal(one: &[u8], other: &[u8]) -> bool {
 /// let mask = header_mask(&AesBlocks::new(&key).expect("16 bytes"), sample);
 /// assert_eq!(mask, [0x43, 0x7b, 0x9a, 0xec, 0x36]);
 /// ```
-pub fn header_mask(key: &AesBlocks, sample: Block) -> [u8; 5] {
+pub fn header_mask(key: &AesBlocks, sample: CipherBlock) -> [u8; 5] {
     let mut block = [sample];
     key.encrypt(&mut block);
     let [[a, b, c, d, e, ..]] = block;

@@ -1,14 +1,16 @@
-//! Records of TLS through a chain: what a handshake agreed on gives the keys, the IV, and for each record nonce and additional data.
+//! TLS records through a chain. The key of a handshake supplies key and IV, and each record its nonce and additional
+//! data.
 
-use crate::{Cipher, Keys, NotAuthentic, Suite};
+use crate::{NotAuthentic, Suite, SuiteCipher, SuiteKeys};
 use core::fmt;
 use offload_api::record::{RECORD_CONTENT_MAX, RECORD_HEADER_LEN};
 use offload_api::{RecordFormat, TlsKey, TlsSuite, TlsVersion};
 use zeroize::Zeroizing;
 
-/// One direction of a TLS connection, sealed or opened by the services' own bytes: AES-GCM and ChaCha20-Poly1305 of TLS 1.2 and 1.3.
+/// One direction of a TLS connection, sealed or opened by the services: AES-GCM and ChaCha20-Poly1305 of TLS 1.2 and
+/// 1.3.
 ///
-/// `ktls_offload::traffic_key` makes the key from what rustls gives away after a handshake.
+/// `ktls_offload::traffic_key` makes the key from the secrets that rustls extracts after a handshake.
 ///
 /// ```
 /// use crypto_services::TlsRecords;
@@ -23,7 +25,7 @@ use zeroize::Zeroizing;
 /// # Ok::<(), crypto_services::NotAuthentic>(())
 /// ```
 pub struct TlsRecords {
-    cipher: Cipher,
+    cipher: SuiteCipher,
     format: RecordFormat,
     iv: Zeroizing<[u8; 12]>,
     number: u64,
@@ -32,7 +34,7 @@ pub struct TlsRecords {
 }
 
 impl TlsRecords {
-    /// By the key of a direction, from record `number` on. `None`: there is no chain for the suite.
+    /// Creates a direction with its key, beginning with record `number`. `None` if there is no chain for the suite.
     pub fn new(key: &TlsKey, number: u64) -> Option<TlsRecords> {
         let suite = match key.suite() {
             TlsSuite::Aes128Gcm => Suite::Aes128Gcm,
@@ -40,25 +42,25 @@ impl TlsRecords {
             TlsSuite::ChaCha20Poly1305 => Suite::ChaCha20Poly1305,
             _ => return None,
         };
-        // RFC 8446 5.5: 2^24.5 full records by AES-GCM, of which `ktls-offload` takes 2^24. ChaCha20-Poly1305 has no such limit, but its record
-        // number must not wrap (5.3).
+        // RFC 8446 5.5: 2^24.5 full records for AES-GCM; `ktls-offload` uses 2^24. ChaCha20-Poly1305 has no such limit,
+        // but the record number must not wrap (5.3).
         let limit = if suite == Suite::ChaCha20Poly1305 { u64::MAX } else { 1 << 24 };
-        let cipher = Cipher::new(suite, &Keys::of_cipher(key.key().to_vec())).ok()?;
+        let cipher = SuiteCipher::new(suite, &SuiteKeys::from_cipher_key(key.key().to_vec())).ok()?;
         Some(TlsRecords { cipher, format: key.format(), iv: Zeroizing::new(*key.iv()), number, limit })
     }
 
-    /// The chain's suite.
+    /// Returns the chain's suite.
     pub fn suite(&self) -> Suite {
         self.cipher.suite()
     }
 
-    /// The number of the next record.
+    /// Returns the number of the next record.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Seals the next record, without padding. `None` if the content is longer than 16 KiB, or the key has sealed as many records as it may
-    /// (RFC 8446 5.5).
+    /// Seals the next record without padding. `None` if the content is longer than 16 KiB, or if the key has sealed the
+    /// maximum number of records (RFC 8446 5.5).
     pub fn seal(&mut self, content_type: u8, content: &[u8]) -> Option<Vec<u8>> {
         if content.len() > RECORD_CONTENT_MAX || self.number >= self.limit {
             return None;
@@ -66,6 +68,7 @@ impl TlsRecords {
         let RecordContext { explicit, iv, .. } = self.context(None);
         let mut body = content.to_vec();
         if self.format.version() == TlsVersion::Tls13 {
+            // TLS 1.3 encrypts the content type and puts 23 into the header.
             body.push(content_type);
         }
         let header = self.format.header(content_type, body.len());
@@ -74,14 +77,15 @@ impl TlsRecords {
         Some([&header[..], &explicit, &body].concat())
     }
 
-    /// Content type and content of the next record, which is given whole.
+    /// Opens the next record, given as a whole. Returns content type and content.
     ///
     /// # Errors
-    /// [`NotAuthentic`] if the bytes differ from the record that the sender sealed under this number, or there is no such number. The number
-    /// stays.
+    /// [`NotAuthentic`] if the record differs from the one sealed under this number, or if the numbers are exhausted.
+    /// The number does not advance.
     pub fn open(&mut self, record: &[u8]) -> Result<(u8, Vec<u8>), NotAuthentic> {
         let next = self.number.checked_add(1).ok_or(NotAuthentic)?;
         let header = record.first_chunk::<RECORD_HEADER_LEN>().ok_or(NotAuthentic)?;
+        // A record can be opened only as a whole.
         if self.format.record_len(header) != Some(record.len()) {
             return Err(NotAuthentic);
         }
@@ -91,7 +95,7 @@ impl TlsRecords {
         self.cipher.open(&iv, &self.format.aad(self.number, header), &mut body)?;
         let mut content_type = header[0];
         if self.format.version() == TlsVersion::Tls13 {
-            // RFC 8446 5.4: the type is the last byte that is not zero.
+            // RFC 8446 5.4: the content type is the last byte that is not zero.
             let end = body.iter().rposition(|byte| *byte != 0).ok_or(NotAuthentic)?;
             content_type = body[end];
             body.truncate(end);
@@ -100,7 +104,7 @@ impl TlsRecords {
         Ok((content_type, body))
     }
 
-    /// The IV of the next record, which carries the explicit nonce `explicit`, or is to carry one that is made here.
+    /// Returns the IV of the next record, with the given explicit nonce or with a new one.
     fn context(&self, explicit: Option<&[u8]>) -> RecordContext {
         let made = self.format.explicit_nonce(&self.iv, self.number);
         let explicit = explicit.unwrap_or(&made[..self.format.explicit_nonce_len()]).to_vec();
@@ -116,7 +120,7 @@ impl fmt::Debug for TlsRecords {
     }
 }
 
-/// What is different for each record.
+/// Values that differ for each record.
 struct RecordContext {
     explicit: Vec<u8>,
     iv: [u8; 16],

@@ -1,78 +1,78 @@
-//! What each service costs. All figures stand here, each with its origin.
+//! The costs of the services. All figures are here, each with its origin.
 
-/// A service: one step that a block of 16 bytes takes.
+/// A service: one step of processing for a block of 16 bytes.
 ///
 /// ```
-/// use crypto_services::{Origin, Service};
+/// use crypto_services::{CostOrigin, Service};
 ///
 /// let aes = Service::Aes128.cost();
-/// assert_eq!(aes.origin, Origin::Fitted);
+/// assert_eq!(aes.origin, CostOrigin::Fitted);
 /// assert!(Service::Ghash.cost().block_ns < aes.block_ns);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Service {
-    /// Round keys of AES, once a flow: it may be left out of a packet's way.
+    /// Expansion of AES round keys, once for each flow.
     KeyExpansion,
-    /// A block through AES-128.
+    /// AES-128 of a block.
     Aes128,
-    /// A block through AES-256: fourteen rounds instead of ten.
+    /// AES-256 of a block: fourteen rounds instead of ten.
     Aes256,
-    /// Counter blocks in, keystream XORed into data.
+    /// Counter blocks, and XOR of the keystream into data.
     Counter,
-    /// A block of GHASH or POLYVAL.
+    /// GHASH or POLYVAL of a block.
     Ghash,
-    /// A block of CBC beside AES's own time: when encrypting, each waits for the one before.
+    /// CBC chaining of a block, without AES itself. When encrypting, each block needs the one before.
     Cbc,
-    /// A block of CMAC beside AES's own time: each waits for the one before.
+    /// CMAC chaining of a block, without AES itself. Each block needs the one before.
     Cmac,
-    /// 16 bytes of ChaCha20's keystream.
+    /// 16 bytes of ChaCha20 keystream.
     ChaCha,
-    /// A block of Poly1305.
+    /// Poly1305 of a block.
     Poly1305,
-    /// 16 bytes of SNOW 3G.
+    /// 16 bytes of SNOW 3G keystream.
     Snow3g,
-    /// 16 bytes of Snow 5G.
+    /// 16 bytes of Snow 5G keystream.
     Snow5g,
-    /// 16 bytes of ZUC.
+    /// 16 bytes of ZUC keystream.
     Zuc,
-    /// 16 bytes through SHA-1.
+    /// SHA-1 of 16 bytes.
     Sha1,
-    /// 16 bytes through SHA-256.
+    /// SHA-256 of 16 bytes.
     Sha256,
-    /// HMAC beside its hash: the padded keys.
+    /// The padded keys of HMAC, without the hash of the data.
     Hmac,
-    /// A polynomial over 64 bits, as UIA2 has it, or windows of a keystream, as EIA3 has them: 16 bytes.
+    /// A 64-bit polynomial, as in UIA2, or keystream windows, as in EIA3, for 16 bytes.
     KeystreamMac,
-    /// A tag is compared, once a packet.
+    /// Comparison of a tag, once for each packet.
     Compare,
-    /// A mask is laid over a header, once a packet.
+    /// Masking of a header, once for each packet.
     HeaderMask,
 }
 
-/// What a block costs in one instance.
+/// The costs of a block in one instance.
 ///
 /// See [`Service`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cost {
-    /// Nanoseconds a block, from one to the next.
+pub struct ServiceCost {
+    /// Nanoseconds from one block to the next.
     pub block_ns: f64,
     /// Area, in units of an AES-128 instance.
     pub area: f64,
     /// Nanoseconds until a new instance works: partial reconfiguration.
     pub start_ns: f64,
-    /// Where the figures come from.
-    pub origin: Origin,
+    /// The origin of the figures.
+    pub origin: CostOrigin,
 }
 
-/// Where a figure comes from.
+/// The origin of a figure.
 ///
 /// See [`Service`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// Fitted on the published rows for 64 and 1,464 bytes ([`crate::published`]).
+pub enum CostOrigin {
+    /// Fitted to the published rows for 64 and 1,464 bytes ([`crate::published`]).
     Fitted,
-    /// Assumed, by how many rounds or clocks it has beside AES's ten rounds.
+    /// Assumed, from the number of rounds or clocks compared with AES's ten rounds.
     Assumed,
 }
 
@@ -99,14 +99,18 @@ impl Service {
         Service::HeaderMask,
     ];
 
-    /// What it costs.
-    pub fn cost(self) -> Cost {
+    /// Returns the service's costs.
+    pub fn cost(self) -> ServiceCost {
         let aes = crate::published::fpga_line().per_byte_ns * BLOCK;
-        let assumed =
-            |share: f64, area: f64| Cost { block_ns: aes * share, area, start_ns: START, origin: Origin::Assumed };
+        let assumed = |share: f64, area: f64| ServiceCost {
+            block_ns: aes * share,
+            area,
+            start_ns: START,
+            origin: CostOrigin::Assumed,
+        };
         match self {
-            Service::Aes128 => Cost { block_ns: aes, area: 1.0, start_ns: START, origin: Origin::Fitted },
-            // Fourteen rounds.
+            Service::Aes128 => ServiceCost { block_ns: aes, area: 1.0, start_ns: START, origin: CostOrigin::Fitted },
+            // Fourteen rounds instead of ten.
             Service::Aes256 => assumed(1.4, 1.0),
             Service::KeyExpansion => assumed(1.0, 0.5),
             Service::Counter => assumed(0.1, 0.1),
@@ -126,7 +130,7 @@ impl Service {
         }
     }
 
-    /// Its name in descriptions of chains.
+    /// Returns the name used in descriptions of graphs.
     ///
     /// ```
     /// assert_eq!(crypto_services::Service::Aes128.name(), "aes-128");
@@ -154,63 +158,64 @@ impl Service {
         }
     }
 
-    /// The service of a name.
-    pub fn named(name: &str) -> Option<Service> {
+    /// Returns the service with this name.
+    pub fn from_name(name: &str) -> Option<Service> {
         Service::ALL.into_iter().find(|service| service.name() == name)
     }
 
-    /// Its place in [`Service::ALL`].
+    /// Returns the index in [`Service::ALL`].
     pub(crate) fn index(self) -> usize {
         self as usize
     }
 }
 
-/// What all services cost, to be changed: whether a conclusion hangs on an assumed figure shows when that is halved and doubled.
+/// The costs of all services, for sensitivity studies: halve or double an assumed figure to see whether a conclusion
+/// depends on it.
 ///
 /// ```
-/// use crypto_services::{Costs, Service};
+/// use crypto_services::{ServiceCosts, Service};
 ///
-/// let costs = Costs::default().scaled(Service::Ghash, 2.0);
+/// let costs = ServiceCosts::default().scaled(Service::Ghash, 2.0);
 /// assert_eq!(costs.of(Service::Ghash).block_ns, 2.0 * Service::Ghash.cost().block_ns);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Costs([Cost; Service::ALL.len()]);
+pub struct ServiceCosts([ServiceCost; Service::ALL.len()]);
 
-/// As [`Service::cost`] has them.
-impl Default for Costs {
-    fn default() -> Costs {
-        Costs(Service::ALL.map(Service::cost))
+/// The costs of [`Service::cost`].
+impl Default for ServiceCosts {
+    fn default() -> ServiceCosts {
+        ServiceCosts(Service::ALL.map(Service::cost))
     }
 }
 
-impl Costs {
-    /// What a service costs.
-    pub fn of(&self, service: Service) -> Cost {
+impl ServiceCosts {
+    /// Returns the costs of a service.
+    pub fn of(&self, service: Service) -> ServiceCost {
         self.0[service.index()]
     }
 
-    /// The same, with one service's time for a block so many times as long.
+    /// Multiplies one service's time for a block by `times`.
     #[must_use]
-    pub fn scaled(mut self, service: Service, times: f64) -> Costs {
+    pub fn scaled(mut self, service: Service, times: f64) -> ServiceCosts {
         self.0[service.index()].block_ns *= times;
         self
     }
 
-    /// The same, with another time until a new instance of any service works.
+    /// Sets the configuration time of new instances of all services.
     ///
     /// ```
-    /// use crypto_services::{Costs, Service};
+    /// use crypto_services::{ServiceCosts, Service};
     ///
-    /// assert_eq!(Costs::default().starting_in(5e5).of(Service::Ghash).start_ns, 5e5);
+    /// assert_eq!(ServiceCosts::default().starting_in(5e5).of(Service::Ghash).start_ns, 5e5);
     /// ```
     #[must_use]
-    pub fn starting_in(mut self, start_ns: f64) -> Costs {
+    pub fn starting_in(mut self, start_ns: f64) -> ServiceCosts {
         self.0.iter_mut().for_each(|cost| cost.start_ns = start_ns);
         self
     }
 }
 
-/// Bytes in a block.
+/// Bytes of a block.
 pub(crate) const BLOCK: f64 = 16.0;
 /// Partial reconfiguration takes milliseconds. Assumed.
 const START: f64 = 2e6;
@@ -220,10 +225,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn services_are_found_by_place_and_by_name() {
+    fn services_are_found_by_index_and_name() {
         for (place, service) in Service::ALL.into_iter().enumerate() {
-            assert_eq!((service.index(), Service::named(service.name())), (place, Some(service)));
+            assert_eq!((service.index(), Service::from_name(service.name())), (place, Some(service)));
         }
-        assert_eq!(Service::named("aes"), None);
+        assert_eq!(Service::from_name("aes"), None);
     }
 }

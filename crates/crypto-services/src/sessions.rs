@@ -1,7 +1,7 @@
-//! Sessions of a device of services: what their jobs do, and which chains they pass.
+//! The sessions of a device of services, with their ciphers and chains.
 
-use crate::driven::Driven;
-use crate::{ChainId, Cipher, SERVICES, ServiceSpec, Suite};
+use crate::driven::ControlledFabric;
+use crate::{ChainId, SERVICES, ServiceSpec, Suite, SuiteCipher};
 use offload_api::{
     Capabilities, CompletedJob, ContextNews, ContextRefusal, Contexts, EngineInfo, Handle, Job, JobOutcome, JobStatus,
     NewContext, Piece, Slots, Spec, Way,
@@ -11,44 +11,44 @@ use offload_transforms::{Aead, HmacHash, MacOrder, Session, Transform};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Sessions, and the device that has them.
+/// The sessions of a device, and the device.
 #[derive(Debug)]
-pub(crate) struct Sessions {
-    pub(crate) device: Driven,
-    /// By tenant and suite: out, in.
+pub(crate) struct ServiceSessions {
+    pub(crate) device: ControlledFabric,
+    /// Chains for sealing and for opening, by tenant and suite.
     chains: HashMap<(u16, Suite), [ChainId; 2]>,
-    pub(crate) slots: Slots<Arc<Cell>>,
+    pub(crate) slots: Slots<Arc<ServiceSession>>,
     most: u32,
     open: u32,
     news: VecDeque<ContextNews>,
 }
 
-/// A session: its work, and its chains out and in.
+/// A session: its cipher, and its chains for sealing and for opening.
 #[derive(Debug)]
-pub(crate) struct Cell {
-    pub(crate) work: Work,
+pub(crate) struct ServiceSession {
+    pub(crate) work: SessionWork,
     pub(crate) chains: [ChainId; 2],
 }
 
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum SessionWork {
     Transform(Session),
-    Cipher(Cipher),
+    Cipher(SuiteCipher),
 }
 
-impl Work {
+impl SessionWork {
     /// Does a job.
     pub(crate) fn done(&self, mut job: Job) -> CompletedJob {
         let outcome = match self {
-            Work::Transform(session) => perform(session, &mut job),
-            Work::Cipher(cipher) => run(cipher, &mut job),
+            SessionWork::Transform(session) => perform(session, &mut job),
+            SessionWork::Cipher(cipher) => run(cipher, &mut job),
         };
         job.done(outcome)
     }
 }
 
 /// A job by a suite's cipher.
-fn run(cipher: &Cipher, job: &mut Job) -> JobOutcome {
+fn run(cipher: &SuiteCipher, job: &mut Job) -> JobOutcome {
     let mut packet = Vec::with_capacity(job.source_len() + TAG_MAX);
     job.source.iter().for_each(|piece| packet.extend_from_slice(piece));
     let consumed = packet.len();
@@ -59,10 +59,13 @@ fn run(cipher: &Cipher, job: &mut Job) -> JobOutcome {
         }
         Way::Undo => {}
     }
+    // A suite leaves nothing behind if it cannot seal a packet. Only a 5G cipher may seal an empty packet to an empty
+    // one.
     let may_be_empty = consumed == 0 && matches!(cipher.suite(), Suite::Nea(_));
     if packet.is_empty() && !may_be_empty && job.way == Way::Apply {
         return JobOutcome::failed(JobStatus::Length);
     }
+    // Checked before anything is written, so that a failed job leaves the target unchanged.
     if job.target.capacity() - job.target.len() < packet.len() {
         return JobOutcome::failed(JobStatus::OutOfSpace);
     }
@@ -70,7 +73,7 @@ fn run(cipher: &Cipher, job: &mut Job) -> JobOutcome {
     JobOutcome { status: JobStatus::Done, consumed, produced: packet.len(), checksums: None }
 }
 
-impl Contexts for Sessions {
+impl Contexts for ServiceSessions {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         match name {
             TRANSFORM => {
@@ -85,16 +88,16 @@ impl Contexts for Sessions {
     fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let made = match new.engine {
             OF_TRANSFORMS => new.spec.downcast_ref().and_then(|transform| {
-                let work = Work::Transform(Session::new(transform).ok()?);
+                let work = SessionWork::Transform(Session::new(transform).ok()?);
                 Some((work, suite_of(transform)?, 0, 1))
             }),
             _ => new.spec.downcast_ref().and_then(|spec: &ServiceSpec| {
-                let work = Work::Cipher(Cipher::new(spec.suite, &spec.keys).ok()?);
+                let work = SessionWork::Cipher(SuiteCipher::new(spec.suite, &spec.keys).ok()?);
                 Some((work, spec.suite, spec.tenant, spec.share))
             }),
         };
         let Some((work, suite, tenant, share)) = made else { return Err((ContextRefusal::Unsupported, new.spec)) };
-        let session = self.chains(tenant, suite, share).map(|chains| Arc::new(Cell { work, chains }));
+        let session = self.chains(tenant, suite, share).map(|chains| Arc::new(ServiceSession { work, chains }));
         let handle = session.and_then(|session| self.slots.insert(session).ok());
         let Some(handle) = handle else { return Err((ContextRefusal::NoSpace, new.spec)) };
         self.open += 1;
@@ -102,7 +105,7 @@ impl Contexts for Sessions {
         Ok(handle)
     }
 
-    /// A job has no buffers to place: the pieces go home at once.
+    /// Ignores the pieces, because a job has no buffers to place. Dropping the pieces returns them.
     fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>, _: Option<Spec>) {}
 
     fn remove(&mut self, context: Handle) {
@@ -117,10 +120,10 @@ impl Contexts for Sessions {
     }
 }
 
-impl Sessions {
-    /// None yet, and room for `most`.
-    pub(crate) fn new(device: Driven, most: u32) -> Sessions {
-        Sessions {
+impl ServiceSessions {
+    /// Creates an empty table with room for `most` sessions.
+    pub(crate) fn new(device: ControlledFabric, most: u32) -> ServiceSessions {
+        ServiceSessions {
             device,
             chains: HashMap::new(),
             slots: Slots::new(Handle::indices(0, most)),
@@ -130,7 +133,8 @@ impl Sessions {
         }
     }
 
-    /// A tenant's chains of a suite, out and in. `None`: the device has no room for their services, or for more chains.
+    /// Returns a tenant's chains of a suite for sealing and opening. `None` if their services, or another chain, do not
+    /// fit.
     fn chains(&mut self, tenant: u16, suite: Suite, share: u32) -> Option<[ChainId; 2]> {
         if let Some(chains) = self.chains.get(&(tenant, suite)) {
             return Some(*chains);
@@ -146,7 +150,7 @@ impl Sessions {
     }
 }
 
-/// The suite that does a transform.
+/// Returns the suite for a transform.
 fn suite_of(transform: &Transform) -> Option<Suite> {
     match transform {
         Transform::Aead { aead: Aead::Aes128Gcm, .. } => Some(Suite::Aes128Gcm),
@@ -166,7 +170,7 @@ fn suite_of(transform: &Transform) -> Option<Suite> {
 const AEADS: [Aead; 3] = [Aead::Aes128Gcm, Aead::Aes256Gcm, Aead::ChaCha20Poly1305];
 const OF_TRANSFORMS: u8 = 0;
 const OF_SUITES: u8 = 1;
-/// Tenants' suites, each of which has places at each service.
+/// Maximum number of chains of all tenants, because each has places at each service.
 const CHAINS_MAX: usize = 256;
-/// The longest thing that a suite appends: padding and a MAC.
+/// Maximum bytes that a suite appends: padding and a MAC.
 const TAG_MAX: usize = 64;

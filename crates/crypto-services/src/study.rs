@@ -1,17 +1,17 @@
-//! A study: a load through a fabric under a controller, and the least area that would have done.
+//! Studies: a load through a fabric under a controller, compared with the least sufficient area.
 
-use crate::controller::{Change, Controller, control};
-use crate::load::Arrival;
-use crate::{Departed, Fabric, FabricConfig, FabricError, Graph, Packet, Service};
+use crate::controller::{Controller, InstanceChange, control};
+use crate::load::PacketArrival;
+use crate::{DepartedPacket, Fabric, FabricConfig, FabricError, Graph, Packet, Service};
 use std::collections::BTreeMap;
 
-/// What a study is about.
+/// Parameters of a study.
 ///
 /// ```
-/// use crypto_services::{Goal, Load, Predictive, Study, Suite, TransformDirection};
+/// use crypto_services::{Goal, TrafficLoad, Predictive, Study, Suite, Way};
 ///
-/// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
-/// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.2).collect();
+/// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+/// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e9, 0.2).collect();
 /// let outcome = study.run(&load, &mut Predictive::new(Goal::new(study.target_ns, 64.0)))?;
 /// assert_eq!(outcome.departed as usize + outcome.refused as usize, load.len());
 /// assert!(outcome.instances[0].1 >= 1);
@@ -23,57 +23,57 @@ pub struct Study {
     pub graph: Graph,
     /// The device.
     pub fabric: FabricConfig,
-    /// How often the controller decides.
+    /// Interval of the controller's decisions.
     pub control_ns: f64,
-    /// In each window of this length 99 of 100 packets are to be in time.
+    /// Length of a window. In each window, 99 of 100 packets should meet the target.
     pub window_ns: f64,
-    /// What "in time" is.
+    /// Target of a packet's time in the fabric.
     pub target_ns: f64,
-    /// The share of windows that may miss the target: 0 to 1.
+    /// Share of windows that may miss the target, from 0 to 1.
     pub may_miss: f64,
 }
 
-/// A window of [`Study::window_ns`].
+/// Results of a window of [`Study::window_ns`].
 ///
-/// See [`Outcome`] for an example.
+/// See [`RunOutcome`] for an example.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Window {
-    /// When it began.
+pub struct StudyWindow {
+    /// Start of the window.
     pub at_ns: f64,
-    /// Packets that came.
+    /// Number of packets that arrived.
     pub packets: u64,
-    /// Their bits, by the second.
+    /// Arrived bits per second.
     pub bits_a_second: f64,
-    /// The longest time that 99 of 100 of them were in the fabric; infinite if more than one of 100 was refused.
+    /// 99th percentile of the time in the fabric; infinite if more than one of 100 packets was refused.
     pub p99_ns: f64,
-    /// Instances of each service at its end.
+    /// Instances of each service at the end of the window.
     pub instances: Vec<u32>,
 }
 
-/// Packets of one size.
+/// Results for packets of one size.
 ///
-/// See [`Outcome`] for an example.
+/// See [`RunOutcome`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OfSize {
-    /// Their bytes.
+pub struct SizeResult {
+    /// Packet size.
     pub bytes: u32,
-    /// How many left.
+    /// Number of departed packets.
     pub packets: u64,
-    /// Their bits, by the second of the run.
+    /// Bits per second of the departed packets over the run.
     pub bits_a_second: f64,
-    /// Half of them were in the fabric for so long at most.
+    /// Median of the time in the fabric.
     pub p50_ns: f64,
-    /// 99 of 100.
+    /// 99th percentile of the time in the fabric.
     pub p99_ns: f64,
 }
 
-/// The result of a run.
+/// Results of a run.
 ///
 /// ```
-/// use crypto_services::{Fixed, Load, Study, Suite, TransformDirection};
+/// use crypto_services::{Fixed, TrafficLoad, Study, Suite, Way};
 ///
-/// let study = Study::new(Suite::Nea(2).graph(TransformDirection::Apply));
-/// let load: Vec<_> = Load::Steady.arrivals(1, 1e8, 0.1).collect();
+/// let study = Study::new(Suite::Nea(2).graph(Way::Apply));
+/// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e8, 0.1).collect();
 /// let outcome = study.run(&load, &mut Fixed)?;
 /// assert_eq!((outcome.missed, outcome.changes.len(), outcome.windows.len()), (0, 0, 10));
 /// assert_eq!(outcome.sizes[0].bytes, 1464);
@@ -81,47 +81,49 @@ pub struct OfSize {
 /// # Ok::<(), crypto_services::FabricError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Window by window.
-    pub windows: Vec<Window>,
-    /// Windows that missed the target.
+pub struct RunOutcome {
+    /// Results by window.
+    pub windows: Vec<StudyWindow>,
+    /// Number of windows that missed the target.
     pub missed: usize,
-    /// What was changed.
-    pub changes: Vec<Change>,
-    /// By size, the most frequent 16.
-    pub sizes: Vec<OfSize>,
-    /// Area by time, in AES-128 instances for a second.
+    /// Decisions of the controller.
+    pub changes: Vec<InstanceChange>,
+    /// Results by packet size, for the 16 most frequent sizes.
+    pub sizes: Vec<SizeResult>,
+    /// Integral of the area over time, in AES-128 instance seconds.
     pub area_seconds: f64,
-    /// Packets that passed.
+    /// Number of departed packets.
     pub departed: u64,
-    /// Packets for which there was no place.
+    /// Number of refused packets.
     pub refused: u64,
     /// Instances at the end.
     pub instances: Vec<(Service, u32)>,
 }
 
-impl Outcome {
-    /// The mean area; 0 of a load without packets.
+impl RunOutcome {
+    /// Returns the mean area; 0 for a load without packets.
     pub fn mean_area(&self, study: &Study) -> f64 {
         self.area_seconds / ((self.windows.len().max(1)) as f64 * study.window_ns / 1e9)
     }
 }
 
-/// The least area for arrivals that are all known beforehand.
+/// The least area for arrivals that are all known in advance.
 ///
 /// See [`Study::optimum`] for an example.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Optimum {
-    /// Area by time, in AES-128 instances for a second; infinite if more windows miss than may, however large the chain.
+    /// Integral of the area over time, in AES-128 instance seconds; infinite if too many windows miss the target with
+    /// any chain.
     pub area_seconds: f64,
-    /// The step of growth that each window needs at least: how often the bottleneck got one more instance.
+    /// Growth step that each window needs: how often the bottleneck got another instance.
     pub needed: Vec<usize>,
-    /// Windows that miss the target.
+    /// Number of windows that miss the target.
     pub missed: usize,
 }
 
 impl Study {
-    /// A decision each millisecond, windows of 10 ms, a target of 1 ms; one window of 100 may miss it.
+    /// Creates a study with a decision each millisecond, windows of 10 ms, a target of 1 ms, and 1 % of windows allowed
+    /// to miss.
     pub fn new(graph: Graph) -> Study {
         Study {
             graph,
@@ -133,24 +135,24 @@ impl Study {
         }
     }
 
-    /// Passes a load, in order of time, through the fabric, which begins with an instance of each service.
+    /// Runs a load, sorted by time, through the fabric, starting with one instance of each service.
     ///
     /// # Errors
-    /// [`FabricError::Area`]: not even those fit.
-    pub fn run(&self, load: &[Arrival], controller: &mut dyn Controller) -> Result<Outcome, FabricError> {
+    /// [`FabricError::Area`] if one instance of each does not fit.
+    pub fn run(&self, load: &[PacketArrival], controller: &mut dyn Controller) -> Result<RunOutcome, FabricError> {
         self.run_from(load, controller, &[])
     }
 
-    /// The same, from more instances.
+    /// Runs a load like [`run`](Self::run), starting with these instances.
     ///
     /// # Errors
-    /// [`FabricError`]: they do not fit, or are of no service of the chain.
+    /// [`FabricError`] if they do not fit, or belong to no service of the chain.
     pub fn run_from(
         &self,
-        load: &[Arrival],
+        load: &[PacketArrival],
         controller: &mut dyn Controller,
         instances: &[(Service, u32)],
-    ) -> Result<Outcome, FabricError> {
+    ) -> Result<RunOutcome, FabricError> {
         let mut fabric = Fabric::new(self.fabric.clone());
         let chain = fabric.add_chain(self.graph.clone(), 1)?;
         for (service, count) in instances {
@@ -158,12 +160,13 @@ impl Study {
         }
         let services: Vec<Service> = self.graph.steps().iter().map(|step| step.service).collect();
         let end_ns = load.last().map_or(0.0, |last| (last.at_ns / self.window_ns).floor() + 1.0) * self.window_ns;
-        let mut seen = Seen::new(self, (end_ns / self.window_ns).round() as usize);
-        // A time that is no time would never end.
+        let mut seen = RunRecords::new(self, (end_ns / self.window_ns).round() as usize);
+        // An interval of zero, or of no number, would never end.
         let control_ns = self.control_ns.max(1.0);
         let (mut changes, mut next_control, mut next_window, mut next) = (Vec::new(), control_ns, 1.0, 0);
         let mut now = 0.0;
         while now < end_ns {
+            // Decisions and windows have separate periods, so each step ends at the earlier of the two.
             now = next_control.min(next_window * self.window_ns).min(end_ns);
             while let Some(arrival) = load.get(next)
                 && arrival.at_ns < now
@@ -185,7 +188,7 @@ impl Study {
             seen.instances(now, services.iter().map(|service| fabric.instances(*service)));
         }
         let area_seconds = fabric.area_seconds();
-        // What is under way when the load ends counts as well.
+        // Packets in the fabric at the end of the load count as well.
         while let Some(at) = fabric.next_event_ns() {
             fabric.advance(at);
             core::iter::from_fn(|| fabric.poll()).for_each(|departed| seen.left(&departed));
@@ -194,10 +197,11 @@ impl Study {
         let (windows, sizes, departed) = seen.finish();
         let missed = windows.iter().filter(|window| window.p99_ns > self.target_ns).count();
         let refused = fabric.refused();
-        Ok(Outcome { windows, missed, changes, sizes, area_seconds, departed, refused, instances })
+        Ok(RunOutcome { windows, missed, changes, sizes, area_seconds, departed, refused, instances })
     }
 
-    /// Chains with the bottleneck multiplied 0, 1, 2 ... times, as far as there is area: services with more than one instance.
+    /// Returns the instances after 0, 1, 2 ... growth steps of the bottleneck, as far as the area allows. Lists
+    /// services with more than one instance.
     ///
     /// ```
     /// use crypto_services::{Service, Study, Suite, TransformDirection};
@@ -215,6 +219,7 @@ impl Study {
         while area <= self.fabric.area + 1e-6 {
             let counts = steps.iter().zip(&instances).map(|(step, count)| (step.service, *count));
             growth.push(counts.filter(|(_, count)| *count > 1).collect());
+            // Time of a packet at a service, with all instances at work.
             let time = |place: usize| {
                 f64::from(steps[place].blocks(bytes)) * cost(steps[place].service).block_ns
                     / f64::from(instances[place])
@@ -230,23 +235,23 @@ impl Study {
         growth
     }
 
-    /// The least area by time if all arrivals were known. For each window it takes the least growth that has the window's packets in time and works
-    /// them off within the window. Dynamic programming then chooses growth and windows that miss; new instances take up area while they are
-    /// configured.
+    /// Computes the least area over time for known arrivals. For each window, it finds the least growth step that meets
+    /// the target and processes the window's packets within the window. Dynamic programming then chooses the growth
+    /// steps and the windows that miss; new instances occupy area during configuration.
     ///
     /// ```
-    /// use crypto_services::{Fixed, Load, Study, Suite, TransformDirection};
+    /// use crypto_services::{Fixed, TrafficLoad, Study, Suite, Way};
     ///
-    /// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
-    /// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.2).collect();
+    /// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+    /// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e9, 0.2).collect();
     /// let optimum = study.optimum(&load)?;
     /// assert!(optimum.needed.iter().all(|step| (2..5).contains(step)), "three or four of AES: {:?}", optimum.needed);
     /// # Ok::<(), crypto_services::FabricError>(())
     /// ```
     ///
     /// # Errors
-    /// [`FabricError::Area`]: not even one instance of each service fits.
-    pub fn optimum(&self, load: &[Arrival]) -> Result<Optimum, FabricError> {
+    /// [`FabricError::Area`] if one instance of each service does not fit.
+    pub fn optimum(&self, load: &[PacketArrival]) -> Result<Optimum, FabricError> {
         let bytes = load.iter().map(|arrival| u64::from(arrival.bytes)).sum::<u64>() / load.len().max(1) as u64;
         Fabric::new(self.fabric.clone()).add_chain(self.graph.clone(), 1)?;
         let mut growth = self.growth(bytes as u32);
@@ -256,37 +261,38 @@ impl Study {
         for window in 0..windows {
             let end_ns = (window as f64 + 1.0) * self.window_ns;
             let length = load[from..].partition_point(|arrival| arrival.at_ns < end_ns);
-            let part: Vec<Arrival> = load[from..from + length]
+            // Each window is studied alone, as if it began at time zero.
+            let part: Vec<PacketArrival> = load[from..from + length]
                 .iter()
-                .map(|arrival| Arrival { at_ns: arrival.at_ns - window as f64 * self.window_ns, ..*arrival })
+                .map(|arrival| PacketArrival { at_ns: arrival.at_ns - window as f64 * self.window_ns, ..*arrival })
                 .collect();
             from += length;
             needed.push(self.least_growth(&part, &growth)?);
         }
-        // More than any window needs is never least, and a large device has room for very much more.
+        // More growth than any window needs is never optimal, and a large device would have room for many steps.
         growth.truncate(1 + needed.iter().copied().max().unwrap_or(0));
         let areas: Vec<f64> = growth.iter().map(|instances| self.area_of(instances)).collect();
         let may_miss = ((self.may_miss * windows as f64) as usize).min(windows);
         Ok(least_area(&areas, needed, may_miss, self.window_ns, self.longest_start()))
     }
 
-    /// The area of a chain with these instances, and one of each other service.
+    /// Returns the area of a chain with these instances, and one instance of each other service.
     pub fn area_of(&self, instances: &[(Service, u32)]) -> f64 {
         let count = |service: Service| instances.iter().find(|(of, _)| *of == service).map_or(1, |(_, count)| *count);
         let area = |service: Service| f64::from(count(service)) * self.fabric.costs.of(service).area;
         self.graph.steps().iter().map(|step| area(step.service)).sum()
     }
 
-    /// The least area with which all of a load's work can be done while it comes. None: it does not fit.
+    /// Returns the least area with which a load's work can be done while it arrives. `None` if it does not fit.
     ///
     /// ```
-    /// use crypto_services::{Load, Study, Suite, TransformDirection};
+    /// use crypto_services::{TrafficLoad, Study, Suite, Way};
     ///
-    /// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
-    /// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.1).collect();
+    /// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+    /// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e9, 0.1).collect();
     /// assert_eq!(study.area_for(&load).map(|area| (10.0 * area).round()), Some(42.0), "three of AES");
     /// ```
-    pub fn area_for(&self, load: &[Arrival]) -> Option<f64> {
+    pub fn area_for(&self, load: &[PacketArrival]) -> Option<f64> {
         let span_ns = load.last()?.at_ns.max(1.0);
         let bytes = load.iter().map(|arrival| u64::from(arrival.bytes)).sum::<u64>() / load.len() as u64;
         let alone = Study { window_ns: span_ns, ..self.clone() };
@@ -294,8 +300,9 @@ impl Study {
         growth.iter().find(|instances| alone.works_off(load, instances)).map(|instances| self.area_of(instances))
     }
 
-    /// Whether every service can do all of a window's work in that window: otherwise the next one would begin with what is left.
-    fn works_off(&self, load: &[Arrival], instances: &[(Service, u32)]) -> bool {
+    /// Returns whether every service can do the work of a window within the window. Otherwise a backlog would remain
+    /// for the next one.
+    fn works_off(&self, load: &[PacketArrival], instances: &[(Service, u32)]) -> bool {
         self.graph.steps().iter().filter(|step| !step.once).all(|step| {
             let count = instances.iter().find(|(of, _)| *of == step.service).map_or(1, |(_, count)| *count);
             let blocks: f64 = load.iter().map(|arrival| f64::from(step.blocks(arrival.bytes))).sum();
@@ -307,14 +314,16 @@ impl Study {
         self.graph.steps().iter().map(|step| self.fabric.costs.of(step.service).start_ns).fold(0.0, f64::max)
     }
 
-    /// The least growth with which packets are in time; as many steps as there are, if none is enough.
-    fn least_growth(&self, load: &[Arrival], growth: &[Vec<(Service, u32)>]) -> Result<usize, FabricError> {
+    /// Returns the least growth step that meets the target; the number of steps if none does.
+    fn least_growth(&self, load: &[PacketArrival], growth: &[Vec<(Service, u32)>]) -> Result<usize, FabricError> {
+        // A single decision at the end is enough, because the controller changes nothing.
         let alone = Study { control_ns: self.window_ns, ..self.clone() };
         let is_enough = |step: &Vec<(Service, u32)>| {
             Ok::<bool, FabricError>(
                 self.works_off(load, step) && alone.run_from(load, &mut crate::Fixed, step)?.missed == 0,
             )
         };
+        // More instances never make a window worse, so bisection finds the least step.
         let (mut low, mut high) = (0, growth.len());
         while low < high {
             let middle = (low + high) / 2;
@@ -324,9 +333,9 @@ impl Study {
     }
 }
 
-/// The least area by time for windows that need these steps, where `may_miss` windows may have fewer.
+/// Computes the least area over time for windows that need these steps, if `may_miss` windows may have less.
 fn least_area(areas: &[f64], needed: Vec<usize>, may_miss: usize, window_ns: f64, start_ns: f64) -> Optimum {
-    // Of each count of misses and each step: the least so far.
+    // Least cost so far, by number of misses and by growth step.
     let mut least = vec![vec![f64::INFINITY; areas.len()]; may_miss + 1];
     least[0].fill(0.0);
     for need in &needed {
@@ -337,7 +346,7 @@ fn least_area(areas: &[f64], needed: Vec<usize>, may_miss: usize, window_ns: f64
                 if misses > may_miss {
                     continue;
                 }
-                // Before the first window each step is as good as another, for nothing was configured under load.
+                // The first window may begin with any step, because nothing has to be configured under load.
                 let grown = |(cost, from): (&f64, &f64)| cost + start_ns * (area - from).max(0.0);
                 let best = before.iter().zip(areas).map(grown).fold(f64::INFINITY, f64::min);
                 let cost = &mut next[misses][step];
@@ -357,8 +366,8 @@ fn least_area(areas: &[f64], needed: Vec<usize>, may_miss: usize, window_ns: f64
     Optimum { area_seconds: best.0 / 1e9, needed, missed: best.1 }
 }
 
-/// What is noted of a run.
-struct Seen<'a> {
+/// Records of a run.
+struct RunRecords<'a> {
     study: &'a Study,
     windows: Vec<Vec<f64>>,
     instances: Vec<Vec<u32>>,
@@ -367,9 +376,9 @@ struct Seen<'a> {
     departed: u64,
 }
 
-impl Seen<'_> {
-    fn new(study: &Study, windows: usize) -> Seen<'_> {
-        Seen {
+impl RunRecords<'_> {
+    fn new(study: &Study, windows: usize) -> RunRecords<'_> {
+        RunRecords {
             study,
             windows: vec![Vec::new(); windows],
             instances: vec![Vec::new(); windows],
@@ -383,15 +392,16 @@ impl Seen<'_> {
         ((at_ns / self.study.window_ns) as usize).min(self.windows.len().saturating_sub(1))
     }
 
-    fn came(&mut self, arrival: &Arrival, taken: bool) {
+    fn came(&mut self, arrival: &PacketArrival, taken: bool) {
         let window = self.window_of(arrival.at_ns);
         self.bits[window] += 8.0 * f64::from(arrival.bytes);
         if !taken {
+            // A refused packet counts as infinitely late.
             self.windows[window].push(f64::INFINITY);
         }
     }
 
-    fn left(&mut self, departed: &Departed) {
+    fn left(&mut self, departed: &DepartedPacket) {
         let window = self.window_of(departed.came_ns);
         self.windows[window].push(departed.sojourn_ns());
         self.sizes.entry(departed.packet.bytes).or_default().push(departed.sojourn_ns());
@@ -399,15 +409,15 @@ impl Seen<'_> {
     }
 
     fn instances(&mut self, at_ns: f64, instances: impl Iterator<Item = u32>) {
-        // The window that ends now, or the one that is under way.
+        // The window that ends now, or the current one.
         let window = self.window_of(at_ns - 1.0);
         self.instances[window] = instances.collect();
     }
 
-    fn finish(self) -> (Vec<Window>, Vec<OfSize>, u64) {
+    fn finish(self) -> (Vec<StudyWindow>, Vec<SizeResult>, u64) {
         let (window_ns, seconds) = (self.study.window_ns, self.windows.len() as f64 * self.study.window_ns / 1e9);
         let rows = self.windows.into_iter().zip(self.instances).zip(self.bits).enumerate();
-        let windows = rows.map(|(number, ((mut sojourns, instances), bits))| Window {
+        let windows = rows.map(|(number, ((mut sojourns, instances), bits))| StudyWindow {
             at_ns: number as f64 * window_ns,
             packets: sojourns.len() as u64,
             bits_a_second: bits / window_ns * 1e9,
@@ -416,9 +426,10 @@ impl Seen<'_> {
         });
         let mut sizes: Vec<(u32, Vec<f64>)> = self.sizes.into_iter().collect();
         sizes.sort_by_key(|(_, sojourns)| std::cmp::Reverse(sojourns.len()));
+        // The most frequent sizes are kept, then sorted by size for the table.
         sizes.truncate(SIZES);
         sizes.sort_by_key(|(bytes, _)| *bytes);
-        let sizes = sizes.into_iter().map(|(bytes, mut sojourns)| OfSize {
+        let sizes = sizes.into_iter().map(|(bytes, mut sojourns)| SizeResult {
             bytes,
             packets: sojourns.len() as u64,
             bits_a_second: 8.0 * f64::from(bytes) * sojourns.len() as f64 / seconds,
@@ -429,7 +440,7 @@ impl Seen<'_> {
     }
 }
 
-/// The least value that a `share` of the values does not exceed; 0 without values.
+/// Returns the smallest value that a `share` of the values does not exceed; 0 without values.
 fn percentile(values: &mut [f64], share: f64) -> f64 {
     if values.is_empty() {
         return 0.0;
@@ -438,14 +449,14 @@ fn percentile(values: &mut [f64], share: f64) -> f64 {
     *values.select_nth_unstable_by(place, f64::total_cmp).1
 }
 
-/// Sizes of packets that a table has room for.
+/// Maximum number of packet sizes in a table.
 const SIZES: usize = 16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Every way to go through the windows.
+    /// Tries every choice of steps.
     fn by_hand(areas: &[f64], needed: &[usize], may_miss: usize, start: f64) -> f64 {
         fn go(areas: &[f64], needed: &[usize], before: Option<usize>, left: usize, start: f64) -> f64 {
             let Some((need, rest)) = needed.split_first() else { return 0.0 };
@@ -460,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn the_optimum_is_the_least_of_all_ways() {
+    fn optimum_matches_exhaustive_search() {
         let mut rng = offload_base::Seed(9).stream("optimum");
         for _ in 0..200 {
             let areas: Vec<f64> = (1..4).map(|step| f64::from(step) * 1.5).collect();
@@ -474,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_values_that_came() {
+    fn percentiles_are_measured_values() {
         assert_eq!(percentile(&mut [3.0, 1.0, 2.0], 0.5), 2.0);
         assert_eq!(percentile(&mut [1.0; 100], 0.99), 1.0);
         let mut one_of_hundred: Vec<f64> = (0..99).map(f64::from).chain([f64::INFINITY]).collect();

@@ -1,18 +1,18 @@
-//! Ciphers by name: the graph that each of them is, and the bytes it makes.
+//! Ciphers by name: their graphs and their bytes.
 
-use crate::primitives::{AesBlocks, Block, Ghash, chacha, counters, poly1305, tags_equal, xor};
-use crate::{Graph, Service, Step};
+use crate::primitives::{AesBlocks, CipherBlock, Ghash, chacha, counters, poly1305, tags_equal, xor};
+use crate::{Graph, GraphStep, Service};
 use bytes::{Bytes, BytesMut};
 use cellular_crypto::{Algorithm, Iv, Key, TagLen};
 use core::fmt;
 use offload_transforms::{HmacHash, MacOrder, Parameters, SecretBytes, Session, Transform, TransformDirection};
 
-/// A cipher that services make.
+/// A cipher made of services.
 ///
 /// ```
 /// use crypto_services::{Suite, TransformDirection};
 ///
-/// let suite = Suite::named("aes-128-gcm").expect("there is one of that name");
+/// let suite = Suite::from_name("aes-128-gcm").expect("there is one of that name");
 /// assert!(suite.serves().contains(&"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"));
 /// assert_eq!(
 ///     suite.graph(TransformDirection::Apply).to_string(),
@@ -29,24 +29,24 @@ pub enum Suite {
     Aes256Gcm,
     /// ChaCha20-Poly1305.
     ChaCha20Poly1305,
-    /// AES-128-CBC and HMAC-SHA1, in TLS 1.2's order.
+    /// AES-128-CBC and HMAC-SHA1 in the order of TLS 1.2, MAC-then-encrypt.
     Aes128CbcSha,
-    /// AES-256-CBC and HMAC-SHA1, in TLS 1.2's order.
+    /// AES-256-CBC and HMAC-SHA1 in the order of TLS 1.2, MAC-then-encrypt.
     Aes256CbcSha,
-    /// The same with 128 bits, encrypted first (RFC 7366).
+    /// AES-128-CBC and HMAC-SHA1, encrypt-then-MAC (RFC 7366).
     Aes128CbcShaEtm,
-    /// And with 256 bits.
+    /// AES-256-CBC and HMAC-SHA1, encrypt-then-MAC.
     Aes256CbcShaEtm,
-    /// AES-128-GCM and the mask for a header, as QUIC has it.
+    /// AES-128-GCM with QUIC's header mask.
     QuicAes128Gcm,
-    /// A cipher of 5G, by its number: 1 to 6.
+    /// A 5G cipher by number, 1 to 6.
     Nea(u8),
-    /// An integrity algorithm of 5G, by its number: 1 to 6. A MAC of four bytes follows the data.
+    /// A 5G integrity algorithm by number, 1 to 6. A MAC of four bytes follows the data.
     Nia(u8),
 }
 
 impl Suite {
-    /// All of them.
+    /// All suites.
     pub const ALL: [Suite; 20] = [
         Suite::Aes128Gcm,
         Suite::Aes256Gcm,
@@ -70,7 +70,7 @@ impl Suite {
         Suite::Nia(6),
     ];
 
-    /// Its name.
+    /// Returns the suite's name.
     pub fn name(self) -> &'static str {
         match self {
             Suite::Aes128Gcm => "aes-128-gcm",
@@ -86,12 +86,12 @@ impl Suite {
         }
     }
 
-    /// The suite of a name.
-    pub fn named(name: &str) -> Option<Suite> {
+    /// Returns the suite with this name.
+    pub fn from_name(name: &str) -> Option<Suite> {
         Suite::ALL.into_iter().find(|suite| suite.name() == name)
     }
 
-    /// What protocols call suites that it is the data path of: those of the poster, and ESP.
+    /// Returns the protocol names with this suite as data path: the ones of the poster, and ESP.
     pub fn serves(self) -> &'static [&'static str] {
         match self {
             Suite::Aes128Gcm => &[
@@ -110,33 +110,34 @@ impl Suite {
 
     /// The services that a packet passes, on its way out ([`TransformDirection::Apply`]) or in.
     pub fn graph(self, way: TransformDirection) -> Graph {
-        let step = Step::of;
-        let blocks = |service, extra| Step { follows_length: false, extra, ..step(service) };
-        let more = |service, extra| Step { extra, ..step(service) };
-        let once = Step { once: true, ..blocks(Service::KeyExpansion, 1) };
+        let step = GraphStep::for_service;
+        let blocks = |service, extra| GraphStep { follows_length: false, extra, ..step(service) };
+        let more = |service, extra| GraphStep { extra, ..step(service) };
+        let once = GraphStep { once: true, ..blocks(Service::KeyExpansion, 1) };
         let sealing = way == TransformDirection::Apply;
-        let serial = |step: Step| Step { serial: true, ..step };
+        let serial = |step: GraphStep| GraphStep { serial: true, ..step };
         let mut steps = match self {
-            // A block for the tag's mask; one of additional data and one of lengths.
+            // One AES block masks the tag. GHASH has one block of additional data and one of lengths.
             Suite::Aes128Gcm => gcm(Service::Aes128, 1),
             Suite::Aes256Gcm => gcm(Service::Aes256, 1),
-            // And one for the header's mask.
+            // One more AES block for the header mask.
             Suite::QuicAes128Gcm => {
                 let mut steps = gcm(Service::Aes128, 2);
                 steps.push(blocks(Service::HeaderMask, 1));
                 steps
             }
-            // Four blocks of 16 bytes make the key of Poly1305.
+            // Four blocks of 16 bytes make the Poly1305 key.
             Suite::ChaCha20Poly1305 => vec![more(Service::ChaCha, 4), more(Service::Poly1305, 2)],
-            // 13 bytes of header, 20 of the MAC and 1 to 16 of padding; HMAC hashes two padded keys and the inner hash.
+            // 13 bytes of header, 20 of the MAC and 1 to 16 of padding. HMAC hashes two padded keys and the inner hash.
             Suite::Aes128CbcSha | Suite::Aes256CbcSha | Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => {
                 let is_256 = matches!(self, Suite::Aes256CbcSha | Suite::Aes256CbcShaEtm);
                 let aes = if is_256 { Service::Aes256 } else { Service::Aes128 };
-                // Only encrypting each block needs the one before.
+                // Blocks depend on each other only when encrypting.
                 let cipher = [more(Service::Cbc, 2), more(aes, 2)];
                 let cipher = if sealing { cipher.map(serial) } else { cipher };
                 let mac = [serial(more(Service::Sha1, 13)), blocks(Service::Hmac, 4)];
                 let encrypts_first = matches!(self, Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm);
+                // Opening reverses the order of sealing.
                 let mac_first = encrypts_first != sealing;
                 let (first, then) = if mac_first { (mac, cipher) } else { (cipher, mac) };
                 [once].into_iter().chain(first).chain(then).collect()
@@ -162,11 +163,11 @@ impl Suite {
         if !sealing && !matches!(self, Suite::Nea(_)) {
             steps.push(blocks(Service::Compare, 1));
         }
-        // No suite names a service twice, and a test makes all of them.
-        Graph::of_suite(steps)
+        // No suite names a service twice; a test checks all suites.
+        Graph::from_suite_steps(steps)
     }
 
-    /// Bytes of its keys: cipher, MAC, header.
+    /// Returns the key lengths in bytes: cipher, MAC, header.
     pub fn key_lengths(self) -> [usize; 3] {
         match self {
             Suite::Aes128Gcm => [16, 0, 0],
@@ -179,17 +180,17 @@ impl Suite {
     }
 }
 
-fn gcm(aes: Service, aes_blocks: u32) -> Vec<Step> {
-    let more = |service, extra| Step { extra, ..Step::of(service) };
-    let expansion = Step { once: true, follows_length: false, ..more(Service::KeyExpansion, 1) };
+fn gcm(aes: Service, aes_blocks: u32) -> Vec<GraphStep> {
+    let more = |service, extra| GraphStep { extra, ..GraphStep::for_service(service) };
+    let expansion = GraphStep { once: true, follows_length: false, ..more(Service::KeyExpansion, 1) };
     vec![expansion, more(Service::Counter, 1), more(aes, aes_blocks), more(Service::Ghash, 2)]
 }
 
-/// What a handshake hands down.
+/// The keys of a suite, as a handshake provides them.
 ///
-/// See [`Cipher`] for an example.
+/// See [`SuiteCipher`] for an example.
 #[derive(Clone, Debug)]
-pub struct Keys {
+pub struct SuiteKeys {
     /// The cipher's key.
     pub cipher: SecretBytes,
     /// The key of HMAC; empty for suites without HMAC.
@@ -198,53 +199,57 @@ pub struct Keys {
     pub header: SecretBytes,
 }
 
-impl Keys {
-    /// A cipher's key alone.
-    pub fn of_cipher(key: Vec<u8>) -> Keys {
-        Keys { cipher: SecretBytes::new(key), mac: SecretBytes::new(Vec::new()), header: SecretBytes::new(Vec::new()) }
+impl SuiteKeys {
+    /// Creates a cipher key without other keys.
+    pub fn from_cipher_key(key: Vec<u8>) -> SuiteKeys {
+        SuiteKeys {
+            cipher: SecretBytes::new(key),
+            mac: SecretBytes::new(Vec::new()),
+            header: SecretBytes::new(Vec::new()),
+        }
     }
 }
 
-/// A key has a length that its cipher does not take.
+/// A key has a wrong length for its suite.
 ///
 /// ```
-/// use crypto_services::{Cipher, Keys, Suite};
+/// use crypto_services::{SuiteCipher, SuiteKeys, Suite};
 ///
-/// let wrong = Cipher::new(Suite::Aes128Gcm, &Keys::of_cipher(vec![0; 15])).unwrap_err();
+/// let wrong = SuiteCipher::new(Suite::Aes128Gcm, &SuiteKeys::from_cipher_key(vec![0; 15])).unwrap_err();
 /// assert_eq!(wrong.to_string(), "aes-128-gcm takes keys of 16 + 0 + 0 bytes (cipher, MAC, header), not of 15 + 0 + 0");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} takes keys of {} bytes (cipher, MAC, header), not of {}",
-    suite.name(), Sum(suite.key_lengths()), Sum(*found)
+    suite.name(), KeyLengths(suite.key_lengths()), KeyLengths(*found)
 )]
 pub struct KeysError {
     suite: Suite,
     found: [usize; 3],
 }
 
-struct Sum([usize; 3]);
+struct KeyLengths([usize; 3]);
 
-impl fmt::Display for Sum {
+impl fmt::Display for KeyLengths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c] = self.0;
         write!(f, "{a} + {b} + {c}")
     }
 }
 
-/// A packet is not what its sender made: a wrong tag, too short to have one, or too long for the suite.
+/// A packet is not authentic: its tag is wrong, or its length is impossible for the suite.
 ///
-/// See [`Cipher`] for an example.
+/// See [`SuiteCipher`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the packet does not match its tag")]
 pub struct NotAuthentic;
 
-/// A suite with keys: what a flow has.
+/// A suite with the keys of a flow.
 ///
 /// ```
-/// use crypto_services::{Cipher, Keys, NotAuthentic, Suite};
+/// use crypto_services::{SuiteCipher, SuiteKeys, NotAuthentic, Suite};
 ///
-/// let cipher = Cipher::new(Suite::Aes128Gcm, &Keys::of_cipher(vec![7; 16]))?;
+/// let cipher = SuiteCipher::new(Suite::Aes128Gcm, &SuiteKeys::from_cipher_key(vec![7; 16]))?;
 /// let mut packet = b"attack at dawn".to_vec();
 /// cipher.seal(&[1; 16], b"header", &mut packet);
 /// assert_eq!(packet.len(), 14 + 16);
@@ -253,32 +258,33 @@ pub struct NotAuthentic;
 /// assert_eq!(packet, b"attack at dawn");
 /// # Ok::<(), crypto_services::KeysError>(())
 /// ```
-pub struct Cipher {
+pub struct SuiteCipher {
     suite: Suite,
-    inner: Inner,
+    inner: CipherState,
 }
 
-enum Inner {
+enum CipherState {
     Gcm {
         aes: AesBlocks,
         hash: Ghash,
         header: Option<AesBlocks>,
     },
     ChaCha(SecretBytes),
-    /// Opened in a time that does not tell how long padding is: the back-end of the lookaside engine does both in one.
+    /// Opened in constant time for any length of the padding. The back-end of the lookaside engine does both in one.
     Cbc(Session),
     Ctr(AesBlocks),
     Cellular(Box<Key>),
 }
 
-impl Cipher {
-    /// By keys of the suite's lengths ([`Suite::key_lengths`]).
+impl SuiteCipher {
+    /// Creates a cipher with keys of the suite's lengths ([`Suite::key_lengths`]).
     ///
     /// # Errors
-    /// [`KeysError`]: they have others.
-    pub fn new(suite: Suite, keys: &Keys) -> Result<Cipher, KeysError> {
+    /// [`KeysError`] if a key has another length.
+    pub fn new(suite: Suite, keys: &SuiteKeys) -> Result<SuiteCipher, KeysError> {
         let found = [&keys.cipher, &keys.mac, &keys.header].map(|key| key.bytes().len());
         let wrong = KeysError { suite, found };
+        // Superfluous keys are refused as well, because they indicate a wrong suite.
         if found != suite.key_lengths() {
             return Err(wrong);
         }
@@ -286,20 +292,21 @@ impl Cipher {
         let aes = |key: &[u8]| AesBlocks::new(key).ok_or(wrong);
         let cellular = |algorithm: Option<Algorithm>| {
             let key = algorithm.and_then(|algorithm| Key::new(algorithm, key).ok()).ok_or(wrong)?;
-            Ok(Inner::Cellular(Box::new(key)))
+            Ok(CipherState::Cellular(Box::new(key)))
         };
         let inner = match suite {
             Suite::Aes128Gcm | Suite::Aes256Gcm | Suite::QuicAes128Gcm => {
                 let cipher = aes(key)?;
+                // GHASH's key is the encryption of a zero block.
                 let mut hash_key = [[0; 16]];
                 cipher.encrypt(&mut hash_key);
                 let header = match found[2] {
                     0 => None,
                     _ => Some(aes(keys.header.bytes())?),
                 };
-                Inner::Gcm { aes: cipher, hash: Ghash::new(&hash_key[0]), header }
+                CipherState::Gcm { aes: cipher, hash: Ghash::new(&hash_key[0]), header }
             }
-            Suite::ChaCha20Poly1305 => Inner::ChaCha(keys.cipher.clone()),
+            Suite::ChaCha20Poly1305 => CipherState::ChaCha(keys.cipher.clone()),
             Suite::Aes128CbcSha | Suite::Aes256CbcSha | Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => {
                 let order = match suite {
                     Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm => MacOrder::EncryptThenMac,
@@ -307,39 +314,41 @@ impl Cipher {
                 };
                 let (cipher_key, mac_key) = (keys.cipher.clone(), keys.mac.clone());
                 let transform = Transform::CbcHmac { order, hash: HmacHash::Sha1, cipher_key, mac_key };
-                Inner::Cbc(Session::new(&transform).map_err(|_| wrong)?)
+                CipherState::Cbc(Session::new(&transform).map_err(|_| wrong)?)
             }
-            Suite::Nea(2) => Inner::Ctr(aes(key)?),
+            Suite::Nea(2) => CipherState::Ctr(aes(key)?),
             Suite::Nea(number) | Suite::Nia(number) => cellular(Algorithm::from_number(number))?,
         };
-        Ok(Cipher { suite, inner })
+        Ok(SuiteCipher { suite, inner })
     }
 
-    /// The suite.
+    /// Returns the suite.
     pub fn suite(&self) -> Suite {
         self.suite
     }
 
-    /// Seals a packet in place; what proves it follows. The nonce is the first 12 bytes of the IV where a suite has one (GCM, ChaCha20), and all
-    /// 16 where it has an IV. What the suite cannot seal is empty then, not in clear: of 5G a packet of 512 MiB and more; of TLS's CBC, MAC first,
-    /// one of more than 18,156 bytes, or with additional data of other than 11 bytes (the header but for its length).
-    pub fn seal(&self, iv: &Block, aad: &[u8], packet: &mut Vec<u8>) {
+    /// Seals a packet in place and appends its tag. The nonce is the first 12 bytes of the IV for suites with a nonce
+    /// (GCM, ChaCha20), and all 16 for suites with an IV. A packet that the suite cannot seal becomes empty, so that no
+    /// plaintext is sent: for 5G, packets of 512 MiB and more; for TLS CBC with MAC-then-encrypt, packets of more than
+    /// 18,156 bytes, or additional data of other than 11 bytes (the header without its length).
+    pub fn seal(&self, iv: &CipherBlock, aad: &[u8], packet: &mut Vec<u8>) {
         match &self.inner {
-            Inner::Gcm { aes, hash, .. } => {
+            CipherState::Gcm { aes, hash, .. } => {
                 let mask = gcm_keystream(aes, iv, packet);
                 packet.extend(gcm_tag(hash, aad, packet, mask));
             }
-            Inner::ChaCha(key) => {
+            CipherState::ChaCha(key) => {
                 let tag = chacha_pass(key, iv, aad, packet, TransformDirection::Apply);
                 packet.extend(tag);
             }
-            Inner::Cbc(session) => {
-                // A packet that is refused is empty.
-                let _sealed = by_session(session, TransformDirection::Apply, iv, aad, packet);
+            CipherState::Cbc(session) => {
+                // A refused packet is empty.
+                let _ = by_session(session, TransformDirection::Apply, iv, aad, packet);
             }
-            // The low half counts blocks from zero, whatever the IV says there (TS 33.401 B.1.3).
-            Inner::Ctr(aes) => lay_counters(aes, u128::from_be_bytes(*iv) >> 64 << 64, packet),
-            Inner::Cellular(key) => {
+            // The low half counts blocks from zero, regardless of the IV (TS 33.401 B.1.3).
+            CipherState::Ctr(aes) => lay_counters(aes, u128::from_be_bytes(*iv) >> 64 << 64, packet),
+            CipherState::Cellular(key) => {
+                // Only packets beyond the length limit of the algorithm fail here.
                 let sealed = match self.suite {
                     Suite::Nia(_) => cellular_mac(key, iv, packet).map(|mac| packet.extend(mac)),
                     _ => key.cipher(&Iv::from_bytes(*iv), packet).ok(),
@@ -351,11 +360,11 @@ impl Cipher {
         }
     }
 
-    /// Opens a packet in place, and takes off its tag. A packet that is not authentic is empty afterwards.
+    /// Opens a packet in place and removes its tag. A packet that is not authentic becomes empty.
     ///
     /// # Errors
     /// [`NotAuthentic`].
-    pub fn open(&self, iv: &Block, aad: &[u8], packet: &mut Vec<u8>) -> Result<(), NotAuthentic> {
+    pub fn open(&self, iv: &CipherBlock, aad: &[u8], packet: &mut Vec<u8>) -> Result<(), NotAuthentic> {
         let opened = self.try_open(iv, aad, packet);
         if opened.is_err() {
             packet.clear();
@@ -363,26 +372,27 @@ impl Cipher {
         opened
     }
 
-    fn try_open(&self, iv: &Block, aad: &[u8], packet: &mut Vec<u8>) -> Result<(), NotAuthentic> {
+    fn try_open(&self, iv: &CipherBlock, aad: &[u8], packet: &mut Vec<u8>) -> Result<(), NotAuthentic> {
         match &self.inner {
-            Inner::Gcm { aes, hash, .. } => {
+            CipherState::Gcm { aes, hash, .. } => {
                 let tag = take_tag(packet, 16)?;
                 let mut j0 = [gcm_j0(iv)];
+                // The tag is checked before decryption, so that no unverified plaintext exists.
                 aes.encrypt(&mut j0);
                 check(&gcm_tag(hash, aad, packet, j0[0]), &tag)?;
                 gcm_keystream(aes, iv, packet);
                 Ok(())
             }
-            Inner::ChaCha(key) => {
+            CipherState::ChaCha(key) => {
                 let tag = take_tag(packet, 16)?;
                 check(&chacha_pass(key, iv, aad, packet, TransformDirection::Undo), &tag)
             }
-            Inner::Cbc(session) => by_session(session, TransformDirection::Undo, iv, aad, packet),
-            Inner::Ctr(_) => {
+            CipherState::Cbc(session) => by_session(session, TransformDirection::Undo, iv, aad, packet),
+            CipherState::Ctr(_) => {
                 self.seal(iv, aad, packet);
                 Ok(())
             }
-            Inner::Cellular(key) => match self.suite {
+            CipherState::Cellular(key) => match self.suite {
                 Suite::Nia(_) => {
                     let tag = take_tag(packet, MAC_BYTES)?;
                     check(&cellular_mac(key, iv, packet).ok_or(NotAuthentic)?, &tag)
@@ -392,28 +402,28 @@ impl Cipher {
         }
     }
 
-    /// The mask for a header, from 16 bytes of the sealed packet. `None`: the suite masks no headers.
+    /// Returns the header mask from 16 bytes of the sealed packet. `None` if the suite masks no headers.
     ///
     /// ```
-    /// use crypto_services::{Cipher, Keys, Suite};
-    /// use offload_transforms::SecretBytes;
+    /// use crypto_services::{SuiteCipher, SuiteKeys, Suite};
+    /// use offload_transforms::Secret;
     ///
-    /// let keys = Keys { header: SecretBytes::new(vec![1; 16]), ..Keys::of_cipher(vec![7; 16]) };
-    /// let cipher = Cipher::new(Suite::QuicAes128Gcm, &keys)?;
+    /// let keys = SuiteKeys { header: Secret::new(vec![1; 16]), ..SuiteKeys::from_cipher_key(vec![7; 16]) };
+    /// let cipher = SuiteCipher::new(Suite::QuicAes128Gcm, &keys)?;
     /// assert!(cipher.header_mask([0; 16]).is_some());
     /// # Ok::<(), crypto_services::KeysError>(())
     /// ```
-    pub fn header_mask(&self, sample: Block) -> Option<[u8; 5]> {
+    pub fn header_mask(&self, sample: CipherBlock) -> Option<[u8; 5]> {
         match &self.inner {
-            Inner::Gcm { header: Some(header), .. } => Some(crate::primitives::header_mask(header, sample)),
+            CipherState::Gcm { header: Some(header), .. } => Some(crate::primitives::header_mask(header, sample)),
             _ => None,
         }
     }
 }
 
-impl fmt::Debug for Cipher {
+impl fmt::Debug for SuiteCipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cipher({})", self.suite.name())
+        write!(f, "SuiteCipher({})", self.suite.name())
     }
 }
 
@@ -425,14 +435,15 @@ fn take_tag(packet: &mut Vec<u8>, bytes: usize) -> Result<Vec<u8>, NotAuthentic>
     packet.len().checked_sub(bytes).map(|at| packet.split_off(at)).ok_or(NotAuthentic)
 }
 
-fn gcm_j0(iv: &Block) -> Block {
+fn gcm_j0(iv: &CipherBlock) -> CipherBlock {
     let mut j0 = *iv;
     j0[12..].copy_from_slice(&[0, 0, 0, 1]);
     j0
 }
 
-/// Counter mode from the second counter on. Returns the first one's block, the mask of the tag.
-fn gcm_keystream(aes: &AesBlocks, iv: &Block, data: &mut [u8]) -> Block {
+/// Applies counter mode from the second counter block on. Returns the encrypted first counter block, which masks the
+/// tag.
+fn gcm_keystream(aes: &AesBlocks, iv: &CipherBlock, data: &mut [u8]) -> CipherBlock {
     let mut blocks = counters(gcm_j0(iv), 1 + data.len().div_ceil(16));
     aes.encrypt(&mut blocks);
     let (mask, keystream) = blocks.split_first().map_or(([0; 16], &[][..]), |(mask, rest)| (*mask, rest));
@@ -440,7 +451,7 @@ fn gcm_keystream(aes: &AesBlocks, iv: &Block, data: &mut [u8]) -> Block {
     mask
 }
 
-fn gcm_tag(hash: &Ghash, aad: &[u8], data: &[u8], mask: Block) -> Block {
+fn gcm_tag(hash: &Ghash, aad: &[u8], data: &[u8], mask: CipherBlock) -> CipherBlock {
     let mut hash = hash.clone();
     hash.update(aad);
     hash.update(data);
@@ -450,13 +461,21 @@ fn gcm_tag(hash: &Ghash, aad: &[u8], data: &[u8], mask: Block) -> Block {
 }
 
 /// Returns the tag of the ciphertext.
-fn chacha_pass(key: &SecretBytes, iv: &Block, aad: &[u8], data: &mut [u8], way: TransformDirection) -> Block {
+fn chacha_pass(
+    key: &SecretBytes,
+    iv: &CipherBlock,
+    aad: &[u8],
+    data: &mut [u8],
+    way: TransformDirection,
+) -> CipherBlock {
     let mut nonce = [0; 12];
     nonce.copy_from_slice(&iv[..12]);
     let Some(keystream) = chacha(key.bytes(), &nonce, 1 + data.len().div_ceil(64)) else { return [0; 16] };
+    // RFC 8439 2.6: the first keystream block supplies the one-time key.
     let (first, rest) = keystream.split_at(64);
     let mut mac_key = zeroize::Zeroizing::new([0; 32]);
     mac_key.copy_from_slice(&first[..32]);
+    // The tag covers the ciphertext, so the order depends on the direction.
     match way {
         TransformDirection::Apply => {
             xor(data, rest);
@@ -470,15 +489,15 @@ fn chacha_pass(key: &SecretBytes, iv: &Block, aad: &[u8], data: &mut [u8], way: 
     }
 }
 
-/// Counter mode with a counter of all 128 bits.
+/// Applies counter mode with a counter of 128 bits.
 fn lay_counters(aes: &AesBlocks, first: u128, data: &mut [u8]) {
-    let mut blocks: Vec<Block> =
+    let mut blocks: Vec<CipherBlock> =
         (0..data.len().div_ceil(16) as u128).map(|number| first.wrapping_add(number).to_be_bytes()).collect();
     aes.encrypt(&mut blocks);
     xor(data, blocks.as_flattened());
 }
 
-fn cellular_mac(key: &Key, iv: &Block, message: &[u8]) -> Option<Vec<u8>> {
+fn cellular_mac(key: &Key, iv: &CipherBlock, message: &[u8]) -> Option<Vec<u8>> {
     let mac = key.mac(&Iv::from_bytes(*iv), message, TagLen::new(MAC_BYTES)?).ok()?;
     Some(mac.as_bytes().to_vec())
 }
@@ -486,7 +505,7 @@ fn cellular_mac(key: &Key, iv: &Block, message: &[u8]) -> Option<Vec<u8>> {
 fn by_session(
     session: &Session,
     way: TransformDirection,
-    iv: &Block,
+    iv: &CipherBlock,
     aad: &[u8],
     packet: &mut Vec<u8>,
 ) -> Result<(), NotAuthentic> {
@@ -497,7 +516,7 @@ fn by_session(
     Ok(())
 }
 
-/// The longest MAC and padding.
+/// Maximum length of MAC and padding.
 const SESSION_ADDS: usize = 64;
 /// Bytes of a MAC-I.
 const MAC_BYTES: usize = 4;

@@ -1,25 +1,25 @@
-//! Tables for people.
+//! Tables of results.
 
 use crate::published::{ROWS, fpga_line};
-use crate::study::{Outcome, Study};
-use crate::{Arrival, Costs, Fabric, FabricError, Graph, Origin, Packet, Service};
+use crate::study::{RunOutcome, Study};
+use crate::{CostOrigin, Fabric, FabricError, Graph, Packet, PacketArrival, Service, ServiceCosts};
 use core::fmt::Write;
 
-/// A run: by size of packets, and what it took.
+/// Prints a run: delays by packet size, misses, area and instances.
 ///
 /// ```
-/// use crypto_services::{Fixed, Load, Study, Suite, TransformDirection, text};
+/// use crypto_services::{Fixed, TrafficLoad, Study, Suite, Way, text};
 ///
-/// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
-/// let load: Vec<_> = Load::Steady.arrivals(1, 1e8, 0.1).collect();
-/// let table = text::of_run(&study, &study.run(&load, &mut Fixed)?);
+/// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+/// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e8, 0.1).collect();
+/// let table = text::describe_run(&study, &study.run(&load, &mut Fixed)?);
 /// assert!(table.contains("1464") && table.contains("0 of 10 windows missed"));
 /// # Ok::<(), crypto_services::FabricError>(())
 /// ```
-pub fn of_run(study: &Study, outcome: &Outcome) -> String {
+pub fn describe_run(study: &Study, outcome: &RunOutcome) -> String {
     let mut text = format!("{:>6} {:>9} {:>8} {:>9} {:>9}\n", "bytes", "packets", "Gb/s", "p50 us", "p99 us");
     for size in &outcome.sizes {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "{:>6} {:>9} {:>8.3} {:>9.1} {:>9.1}",
@@ -32,6 +32,7 @@ pub fn of_run(study: &Study, outcome: &Outcome) -> String {
     }
     let instances: Vec<String> =
         outcome.instances.iter().map(|(service, count)| format!("{count} {}", service.name())).collect();
+    // Refused changes are counted separately, because they show a lack of area.
     let done = outcome.changes.iter().filter(|change| change.done).count();
     let _ = write!(
         text,
@@ -49,17 +50,18 @@ pub fn of_run(study: &Study, outcome: &Outcome) -> String {
     text
 }
 
-/// How the area that a load needs changes when what one service costs is halved and doubled, with the figure's origin.
+/// Prints how the area for a load changes if the cost of one service is halved or doubled, with the origin of the
+/// figure.
 ///
 /// ```
-/// use crypto_services::{Load, Study, Suite, TransformDirection, text};
+/// use crypto_services::{TrafficLoad, Study, Suite, Way, text};
 ///
-/// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
-/// let load: Vec<_> = Load::Steady.arrivals(1, 1e9, 0.1).collect();
+/// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+/// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e9, 0.1).collect();
 /// assert!(text::sensitivity(&study, &load).contains("assumed"));
 /// ```
-pub fn sensitivity(study: &Study, load: &[Arrival]) -> String {
-    let with = |costs: Costs| {
+pub fn sensitivity(study: &Study, load: &[PacketArrival]) -> String {
+    let with = |costs: ServiceCosts| {
         let mut study = study.clone();
         study.fabric.costs = costs;
         study.area_for(load)
@@ -76,7 +78,7 @@ pub fn sensitivity(study: &Study, load: &[Arrival]) -> String {
     );
     for step in study.graph.steps() {
         let (service, cost) = (step.service, now.of(step.service));
-        let origin = if cost.origin == Origin::Fitted { "fitted" } else { "assumed" };
+        let origin = if cost.origin == CostOrigin::Fitted { "fitted" } else { "assumed" };
         let _ = writeln!(
             text,
             "{:<16} {:>9.1} {:>10} {:>10}  {origin}",
@@ -89,11 +91,11 @@ pub fn sensitivity(study: &Study, load: &[Arrival]) -> String {
     text
 }
 
-/// The poster's table: the line through its first and last row beside the four between, what the chain's packets take by themselves, and what
-/// more instances of AES bring.
+/// Prints the poster's table: the line through its first and last row beside the other four, the time of a single
+/// packet in the chain, and the effect of more AES instances.
 ///
 /// # Errors
-/// [`FabricError::Area`] does not happen with the graph of a suite.
+/// [`FabricError::Area`], which does not occur with the graph of a suite.
 ///
 /// ```
 /// let table = crypto_services::text::poster()?;
@@ -113,6 +115,7 @@ pub fn poster() -> Result<String, FabricError> {
             row.bytes,
             row.fpga,
             fpga_line().micros(row.bytes),
+            // The fixed part is outside of the chain: transfers and the network.
             fpga_line().fixed_us + alone(&graph, row.bytes, 1)? / 1e3,
             row.container,
             100.0 * row.reduction(),
@@ -127,6 +130,7 @@ pub fn poster() -> Result<String, FabricError> {
     let _ = writeln!(text, "{:>6} {:>10} {:>12}", "AES", "Gb/s", "1464 B, us");
     for instances in [1, 2, 4, 5, 8] {
         let block = |service: Service| service.cost().block_ns;
+        // With enough AES instances, GHASH becomes the bottleneck.
         let slowest = (block(Service::Aes128) / f64::from(instances)).max(block(Service::Ghash));
         let bound = if block(Service::Ghash) >= block(Service::Aes128) / f64::from(instances) {
             "  GHASH is the limit"
@@ -143,13 +147,13 @@ pub fn poster() -> Result<String, FabricError> {
     Ok(text)
 }
 
-/// How long a packet of a known flow takes with nothing else there, in ns.
+/// Returns the time in ns of a packet of a known flow in an idle fabric.
 fn alone(graph: &Graph, bytes: u32, aes: u32) -> Result<f64, FabricError> {
     let mut fabric = Fabric::new(crate::FabricConfig::default());
     let chain = fabric.add_chain(graph.clone(), 1)?;
     fabric.set_up(Service::Aes128, aes)?;
     let mut sojourn = 0.0;
-    // The first packet has the flow's key expanded.
+    // The first packet causes the expansion of the flow's key.
     for (name, at) in [(0, 0.0), (1, 1e9)] {
         fabric.offer(at, Packet { chain, flow: 0, bytes, name })?;
         fabric.advance(at + 1e8);

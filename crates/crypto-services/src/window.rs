@@ -1,9 +1,9 @@
-//! What a monitor sees of services, window by window.
+//! Measurements of services, window by window.
 
 use crate::Service;
-use crate::queueing::Queue;
+use crate::queueing::QueueModel;
 
-/// What packets asked of a service.
+/// Demand of packets at a service.
 ///
 /// ```
 /// use crypto_services::{Fabric, FabricConfig, Packet, Suite, TransformDirection};
@@ -17,16 +17,16 @@ use crate::queueing::Queue;
 /// # Ok::<(), crypto_services::FabricError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Work {
+pub struct ServiceDemand {
     packets: u64,
     serial: u64,
-    /// Of one instance, in ns.
+    /// Sum of the service times of one instance, in ns.
     sum: f64,
     sum_of_squares: f64,
     longest: f64,
 }
 
-impl Work {
+impl ServiceDemand {
     pub(crate) fn note(&mut self, serial: bool, blocks: u32, block_ps: u64) {
         let ns = f64::from(blocks) * block_ps as f64 / 1000.0;
         self.packets += 1;
@@ -36,8 +36,8 @@ impl Work {
         self.longest = self.longest.max(ns);
     }
 
-    /// Adds what was asked for in another window.
-    pub fn add(&mut self, other: &Work) {
+    /// Adds the demand of another window.
+    pub fn add(&mut self, other: &ServiceDemand) {
         self.packets += other.packets;
         self.serial += other.serial;
         self.sum += other.sum;
@@ -45,27 +45,27 @@ impl Work {
         self.longest = self.longest.max(other.longest);
     }
 
-    /// Packets that asked for it, those that were refused with them.
+    /// Returns the number of packets, including refused ones.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// How long one instance works on a packet, on average.
+    /// Returns the mean time of one instance for a packet.
     pub fn mean_ns(&self) -> f64 {
         self.sum / (self.packets.max(1)) as f64
     }
 
-    /// All of it, by one instance.
+    /// Returns the total time of one instance.
     pub(crate) fn total_ns(&self) -> f64 {
         self.sum
     }
 
-    /// How long one instance works on the longest packet.
+    /// Returns the time of one instance for the longest packet.
     pub(crate) fn longest_ns(&self) -> f64 {
         self.longest
     }
 
-    /// The squared coefficient of variation of those times.
+    /// Returns the squared coefficient of variation of the service times.
     pub fn variation(&self) -> f64 {
         let mean = self.mean_ns();
         if mean == 0.0 {
@@ -74,12 +74,13 @@ impl Work {
         (self.sum_of_squares / self.packets.max(1) as f64 / (mean * mean) - 1.0).max(0.0)
     }
 
-    /// As a queue before so many instances, had it come in a window of `window_ns`. Where blocks need no order, all instances work on one packet:
-    /// M/G/1 that is so many times as fast. Where they do, it is M/G/c.
-    pub fn queue(&self, window_ns: f64, instances: u32) -> Queue {
+    /// Models the demand of a window of `window_ns` as a queue before these instances. If blocks need no order, all
+    /// instances work on one packet, which is M/G/1 with a faster server. Otherwise the queue is M/G/c.
+    pub fn queue(&self, window_ns: f64, instances: u32) -> QueueModel {
         let arrivals = self.packets as f64 / window_ns;
+        // A single serial packet makes the model treat all packets as serial.
         let together = self.serial == 0;
-        Queue {
+        QueueModel {
             arrivals,
             service: if together { self.mean_ns() / f64::from(instances) } else { self.mean_ns() },
             variation: self.variation(),
@@ -88,17 +89,17 @@ impl Work {
     }
 }
 
-/// A service in a window.
+/// Measurements of a service in a window.
 ///
-/// See [`Work`] for an example.
+/// See [`ServiceDemand`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ServiceWindow {
     /// The service.
     pub service: Service,
-    /// Instances that it is to have: those that work, and those that are being configured.
+    /// Number of instances, including ones under configuration.
     pub instances: u32,
-    /// Packets that wait for it now.
+    /// Number of packets waiting now.
     pub waiting: usize,
-    /// What it was asked for.
-    pub work: Work,
+    /// Demand in the window.
+    pub work: ServiceDemand,
 }

@@ -1,7 +1,7 @@
-//! Asking a device for a context of one stream, in one direction: when, and what came of it, counted.
+//! Requests to a device for a context of one stream in one direction, with counters.
 //!
-//! Invariant: a device that refused for good, or that is not there, is not asked any more; one that refused for the time
-//! being is, as [`ContextBackoff`] tells.
+//! Invariant: a device that refused permanently, or that is absent, is not asked again. A device that refused
+//! temporarily is asked again as [`AskAgain`] decides.
 
 use crate::lock;
 use offload_api::{ContextBackoff, ContextRefusal, FlowKey, Handle, NvmeTcpContexts, SegmentStream};
@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use tracing::{Span, debug, trace};
 
 offload_base::counters! {
-    /// How often the streams of a [`Host`](crate::Host) or a [`Server`](crate::Server) asked devices for contexts: a host for
-    /// one that places what it receives, both for one that fills in the digests of what they send.
+    /// Requests for device contexts by the streams of a [`Host`](crate::Host) or a [`Server`](crate::Server). A host
+    /// requests contexts that place received data; both request contexts that fill in the digests of sent data.
     ///
     /// ```
     /// use nvme_tcp::OffloadCounters;
@@ -21,81 +21,81 @@ offload_base::counters! {
     /// assert_eq!(set.value("NvmeOffloadLater"), 2);
     /// ```
     pub struct OffloadCounters {
-        /// Contexts that a device, or its absence, turned down when it was first asked, or for good.
+        /// Contexts refused at the first request, permanently, or for lack of a device.
         pub offload_refused: "NvmeOffloadRefused",
-        /// Times a device was asked again for what it had refused for the time being, or had given up unasked.
+        /// Repeated requests after a temporary refusal, or after the device had removed the context.
         pub offload_retried: "NvmeOffloadRetried",
-        /// Contexts that a device took then.
+        /// Contexts granted to repeated requests.
         pub offload_later: "NvmeOffloadLater",
-        /// Contexts that a device gave up unasked.
+        /// Contexts that a device removed by itself.
         pub offload_lost: "NvmeOffloadLost",
-        /// Those of them that lacked the key of a volume, which is then taken for one that the device does not have.
+        /// Contexts removed because the key of a volume was missing. The key then counts as absent on the device.
         pub offload_keys_missing: "NvmeOffloadKeysMissing",
     }
 }
 
-/// Those of all streams of a host or a server.
+/// The counters of all streams of a host or a server.
 pub(crate) type SharedCounters = Arc<Mutex<OffloadCounters>>;
 
 /// One stream's wish for one context.
 #[derive(Debug)]
-pub(crate) struct Asking {
+pub(crate) struct ContextRequest {
     again: ContextBackoff,
     counters: SharedCounters,
     /// Span of the connection.
     span: Span,
 }
 
-impl Default for Asking {
-    fn default() -> Asking {
-        Asking::new(&SharedCounters::default(), &Span::none())
+impl Default for ContextRequest {
+    fn default() -> ContextRequest {
+        ContextRequest::new(&SharedCounters::default(), &Span::none())
     }
 }
 
-impl Asking {
+impl ContextRequest {
     /// Nothing is wanted yet.
-    pub(crate) fn new(counters: &SharedCounters, span: &Span) -> Asking {
-        Asking { again: ContextBackoff::default(), counters: counters.clone(), span: span.clone() }
+    pub(crate) fn new(counters: &SharedCounters, span: &Span) -> ContextRequest {
+        ContextRequest { again: ContextBackoff::default(), counters: counters.clone(), span: span.clone() }
     }
 
-    /// A context is wanted, and the device is to be asked as soon as may be: nobody did yet, or it was reset.
+    /// Requests a context as soon as possible. For the first request, and after a reset of the device.
     pub(crate) fn begin(&mut self) {
         self.again.begin();
     }
 
-    /// The device gave up, unasked, the context that it had.
+    /// Handles the removal of the context by the device.
     pub(crate) fn note_lost(&mut self) {
         debug!(parent: &self.span, "NVMe/TCP context lost");
         lock(&self.counters).offload_lost += 1;
         self.again.note_lost();
     }
 
-    /// It is going to give it up, for a key of a volume is not there.
+    /// Counts a context that the device is about to remove because the key of a volume is missing.
     pub(crate) fn note_key_missing(&self) {
         lock(&self.counters).offload_keys_missing += 1;
     }
 
-    /// The stream has one more PDU to send.
+    /// Counts one more PDU that the stream has to send.
     pub(crate) fn note_unit(&mut self) {
         self.again.note_unit();
     }
 
-    /// No context is wanted any more.
+    /// Ends the request.
     pub(crate) fn end(&mut self) {
         self.again.end();
     }
 
-    /// Whether a context is wanted that is not there.
+    /// Returns whether a context is requested and not installed.
     pub(crate) fn waits(&self) -> bool {
         self.again.waits()
     }
 
-    /// Whether to ask now.
+    /// Returns whether to ask the device now.
     pub(crate) fn is_due(&self) -> bool {
         self.again.is_due()
     }
 
-    /// Asks the device below `stream`, by `add`; gives the context, if it takes the flow.
+    /// Asks the device below `stream` by calling `add`. Returns the context if the device grants it.
     pub(crate) fn ask(
         &mut self,
         stream: &mut dyn SegmentStream,
@@ -107,15 +107,15 @@ impl Asking {
                 answer = add(&flow, &mut contexts);
             }
         });
-        self.settle(answer)
+        self.complete(answer)
     }
 
-    /// There is no device to ask.
+    /// Handles the absence of a device.
     pub(crate) fn note_no_device(&mut self) {
-        self.settle(Err(ContextRefusal::Unsupported));
+        self.complete(Err(ContextRefusal::Unsupported));
     }
 
-    fn settle(&mut self, answer: Result<Handle, ContextRefusal>) -> Option<Handle> {
+    fn complete(&mut self, answer: Result<Handle, ContextRefusal>) -> Option<Handle> {
         let again = self.again.was_refused();
         let mut counters = lock(&self.counters);
         counters.offload_retried += u64::from(again);
@@ -127,6 +127,7 @@ impl Asking {
             }
             Err(reason) if reason.passes() => {
                 trace!(parent: &self.span, %reason, "NVMe/TCP context refused for now");
+                // A temporary refusal counts once. Repetitions count as retries.
                 counters.offload_refused += u64::from(!again);
                 self.again.note_refused(reason);
             }

@@ -1,9 +1,9 @@
-//! A disk put to the test: seeded random writes, and reads of what was written.
+//! A disk test: seeded random writes, and reads that check the written data.
 //!
-//! Only with the feature `measure`.
+//! Requires the feature `measure`.
 //!
-//! Invariant: what a block has to hold is known without being kept: it follows from the seed, the block's number, and
-//! how often the block was written.
+//! Invariant: expected data are computed, not stored. They follow from the seed, the block's number, and the number of
+//! writes to the block.
 
 use crate::core::queue::Buffer;
 use crate::host::{CommandError, Disk, HostError};
@@ -15,7 +15,7 @@ use futures_util::stream::FuturesUnordered;
 use offload_base::cost::{self, WorkKind};
 use offload_base::{Rng, Seed};
 
-/// What to do to a disk.
+/// Parameters of a disk test.
 ///
 /// ```
 /// use nvme_tcp::host::Disk;
@@ -31,67 +31,67 @@ use offload_base::{Rng, Seed};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exercise {
-    /// Everything follows from it.
+    /// Seed of all random choices.
     pub seed: Seed,
-    /// Bytes to write and read in all, not counting the last pass over everything.
+    /// Bytes to write and read in total, without the final pass over all blocks.
     pub bytes: u64,
-    /// Commands under way at a time.
+    /// Number of concurrent commands.
     pub depth: usize,
-    /// Most bytes of a command.
+    /// Maximum bytes of a command.
     pub command_bytes: u32,
-    /// The first blocks of the disk up to this many are used.
+    /// Number of blocks to use, from the beginning of the disk.
     pub blocks: u64,
-    /// Some ranges are set to zero by a command without data, but of no [volume](Disk::with_volume).
+    /// Whether some ranges are set to zero by a command without data. Never done on a [volume](Disk::with_volume).
     pub zeroes: bool,
 }
 
-/// What was done.
+/// Counters of a finished test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExerciseReport {
     /// Bytes written.
     pub written_bytes: u64,
-    /// Bytes read, and compared.
+    /// Bytes read and compared.
     pub read_bytes: u64,
     /// Commands of any kind.
     pub commands: u64,
 }
 
-/// The disk failed the test.
+/// Reason why a disk test failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExerciseError {
     /// A command failed.
     #[error("{0}")]
     Command(#[from] CommandError),
-    /// A block does not hold what was written to it last.
-    #[error("block {block} does not hold what write {write} put there (seed {seed})")]
+    /// A block does not hold the data last written to it.
+    #[error("block {block} does not hold the data of write {write}, its last write (seed {seed})")]
     Differs {
         /// The first such block.
         block: u64,
-        /// Which write to the block it was.
+        /// Number of the write to this block.
         write: u32,
         /// The seed.
         seed: u64,
     },
-    /// There is no connection.
+    /// The connection is lost.
     #[error("{0}")]
     Host(#[from] HostError),
 }
 
 impl Exercise {
-    /// 64 MiB of commands of up to 128 KiB, 32 at a time, on the first 64 MiB of a disk.
+    /// Creates a test of 64 MiB in commands of up to 128 KiB, 32 at a time, on the first 64 MiB of a disk.
     pub fn new(seed: Seed) -> Exercise {
         Exercise { seed, bytes: 64 << 20, depth: 32, command_bytes: 128 << 10, blocks: 16 << 10, zeroes: true }
     }
 
-    /// Does it; `progress` hears of the bytes done so far. In the end everything is read once more.
+    /// Runs the test and a final pass that reads all blocks. `progress` is called with the bytes done so far.
     ///
     /// # Errors
-    /// [`ExerciseError`]; what is under way then is given up.
+    /// [`ExerciseError`]; running commands are given up.
     pub async fn run(self, disk: &Disk, mut progress: impl FnMut(u64)) -> Result<ExerciseReport, ExerciseError> {
         let blocks = self.blocks.min(disk.blocks()).max(1);
         let most = (self.command_bytes.min(disk.max_transfer()) / disk.block_size()).clamp(1, blocks as u32);
-        let mut work = Running {
+        let mut work = RunningExercise {
             rng: self.seed.stream("exercise"),
             seed: self.seed.0,
             disk,
@@ -102,11 +102,13 @@ impl Exercise {
             report: ExerciseReport::default(),
             under_way: FuturesUnordered::new(),
         };
+        // Concurrent commands use disjoint ranges, so the expected data do not depend on their order.
         while work.bytes() < self.bytes {
             while work.under_way.len() < self.depth.max(1) && work.begin() {}
             work.end_one().await?;
             progress(work.bytes().min(self.bytes));
         }
+        // The final pass must not overlap a write that is still running.
         while !work.under_way.is_empty() {
             work.end_one().await?;
         }
@@ -123,33 +125,33 @@ impl Exercise {
     }
 }
 
-type Step = Pin<Box<dyn Future<Output = (Range, Result<Option<Buffer>, CommandError>)> + Send>>;
+type ExerciseStep = Pin<Box<dyn Future<Output = (BlockRange, Result<Option<Buffer>, CommandError>)> + Send>>;
 
 #[derive(Clone, Copy)]
-struct Range {
+struct BlockRange {
     first: u64,
     count: u32,
 }
 
-struct Running<'a> {
+struct RunningExercise<'a> {
     rng: Rng,
     seed: u64,
     disk: &'a Disk,
-    /// How often each block was written; 0 is never, and the highest bit stands for zeros.
+    /// Number of writes to each block, 0 if never written. The highest bit marks zeros.
     writes: Vec<u32>,
     busy: Vec<bool>,
     most: u32,
     zeroes: bool,
     report: ExerciseReport,
-    under_way: FuturesUnordered<Step>,
+    under_way: FuturesUnordered<ExerciseStep>,
 }
 
-impl Running<'_> {
+impl RunningExercise<'_> {
     fn bytes(&self) -> u64 {
         self.report.read_bytes + self.report.written_bytes
     }
 
-    /// Begins a command somewhere where nothing is under way; false if it found no such place.
+    /// Begins a command on a range without a running command. Returns false if no such range was found.
     fn begin(&mut self) -> bool {
         let blocks = self.writes.len() as u64;
         for _ in 0..TRIES {
@@ -171,7 +173,7 @@ impl Running<'_> {
 
     fn flush(&mut self) {
         let flushing = self.disk.flush();
-        let range = Range { first: 0, count: 0 };
+        let range = BlockRange { first: 0, count: 0 };
         self.under_way.push(Box::pin(async move { (range, flushing.await.map(|_| None)) }));
     }
 
@@ -197,7 +199,7 @@ impl Running<'_> {
         }
         let mut data = data.freeze();
         self.report.written_bytes += data.len() as u64;
-        // In two parts, cut anywhere.
+        // Two parts, divided anywhere, so that data with odd boundaries are tested as well.
         let rest = data.split_off(self.rng.below(data.len() as u64) as usize);
         let writing = self.disk.write(first, [data, rest].into_iter().filter(|part: &Bytes| !part.is_empty()));
         let range = self.take(first, count);
@@ -208,7 +210,7 @@ impl Running<'_> {
         let bytes = self.disk.block_size() as usize * count as usize;
         self.report.read_bytes += bytes as u64;
         let cut = self.rng.below(bytes as u64) as usize;
-        // In two parts that are neighbours in memory.
+        // Two parts that are neighbours in memory, so that a device may join their pieces.
         let mut whole = BytesMut::zeroed(bytes);
         let rest = whole.split_off(cut);
         let buffer = Buffer::from_parts([whole, rest]);
@@ -222,10 +224,10 @@ impl Running<'_> {
         }));
     }
 
-    fn take(&mut self, first: u64, count: u32) -> Range {
+    fn take(&mut self, first: u64, count: u32) -> BlockRange {
         self.busy[first as usize..][..count as usize].fill(true);
         self.report.commands += 1;
-        Range { first, count }
+        BlockRange { first, count }
     }
 
     async fn end_one(&mut self) -> Result<(), ExerciseError> {
@@ -237,7 +239,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    fn check(&self, range: Range, buffer: &Buffer) -> Result<(), ExerciseError> {
+    fn check(&self, range: BlockRange, buffer: &Buffer) -> Result<(), ExerciseError> {
         let _scope = cost::work(WorkKind::Application);
         let bytes = buffer.to_vec();
         let size = self.disk.block_size() as usize;
@@ -259,7 +261,7 @@ impl Running<'_> {
     }
 }
 
-/// What the `write`th write puts into `block`.
+/// Fills `bytes` with the data of write number `write` to `block`.
 fn fill(bytes: &mut [u8], seed: u64, block: u64, write: u32) {
     let mut state = seed ^ block.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(write) << 40;
     for word in bytes.chunks_mut(8) {
@@ -273,7 +275,7 @@ fn fill(bytes: &mut [u8], seed: u64, block: u64, write: u32) {
     }
 }
 
-/// A block that was set to zero last.
+/// Marks a block that was last set to zero.
 const ZEROS: u32 = 1 << 31;
-/// How often to look for a place.
+/// Number of attempts to find a free range.
 const TRIES: usize = 64;

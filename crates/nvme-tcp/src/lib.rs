@@ -14,14 +14,16 @@ mod volumes;
 pub mod wire;
 
 pub use asking::OffloadCounters;
-pub use host::{Buffer, CommandError, Connecting, Connector, Disk, Host, HostConfig, HostError, HostIdentity, Offload};
+pub use host::{
+    Buffer, CommandError, ConnectFuture, Connector, Disk, Host, HostConfig, HostError, HostIdentity, Offload,
+};
 pub use namespace::{FileStorage, MemoryStorage, Namespace, Storage};
 pub use target::{Server, Target, TargetConfig, Threads};
 pub use wire::{AdminOpcode, Command, Completion, IoOpcode, Status};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Nothing here leaves shared state half changed, so a lock that a panic poisoned is as good as any.
+/// Locks `mutex`, poisoned or not: no code of this crate panics with shared state half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -29,5 +31,5 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(feature = "tokio")]
 pub use offload_api::TokioTimers;
 
-/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+/// Crates with types in this crate's public API, re-exported so that a program needs no other entry in its Cargo.toml.
 pub use {bytes, offload_api as api, offload_base as base, resumable_aead};

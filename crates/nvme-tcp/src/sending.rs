@@ -1,14 +1,14 @@
-//! PDUs on their way into a stream, with digests by the CPU or by the device below, and data encrypted by either.
+//! The sender of PDUs, with digests by the CPU or by the device below, and encryption by either.
 //!
-//! Invariant: the wire shows the same bytes either way. From the moment there is a context, every PDU is queued with it,
-//! so that the device can follow; and the transport has a sealer for what no device will do.
+//! Invariant: the bytes on the wire are the same either way. While a context exists, every PDU is queued with this
+//! context, so that the device can follow the stream. The transport has a sealer for PDUs that no device handles.
 //!
-//! A device that refuses for the time being, was reset or gave the context up unasked is asked again, with later PDUs.
+//! A device that refuses temporarily, is reset, or removes the context is asked again with later PDUs.
 
-use crate::asking::{Asking, SharedCounters};
+use crate::asking::{ContextRequest, SharedCounters};
 use crate::volume::NamedKeys;
-use crate::volumes::{ByNumber, Volumes};
-use crate::wire::{DIGEST_LEN, Digest, PduType, Sealing, WirePdu, u32_at};
+use crate::volumes::{NumberedVolumes, VolumesByNumber};
+use crate::wire::{DIGEST_LEN, DataEncryption, Digest, PduType, WirePdu, u32_at};
 use bytes::{Bytes, BytesMut};
 use core::task::Context;
 use offload_api::{
@@ -19,39 +19,39 @@ use offload_base::cost::{self, WorkKind};
 use offload_formats::nvme::PduHeader;
 use tracing::Span;
 
-/// One stream's way of sending PDUs.
+/// The sender of one stream.
 #[derive(Debug, Default)]
-pub(super) struct Sending {
-    /// The device is to be asked with the first PDU that has a digest.
+pub(super) struct PduSender {
+    /// Whether to ask the device with the first PDU that has a digest.
     wanted: bool,
-    asking: Asking,
+    asking: ContextRequest,
     context: Option<Handle>,
     has_sealer: bool,
-    volumes: Volumes,
-    /// Where the device has keys of volumes, of which it was told here or where data are received.
+    volumes: NumberedVolumes,
+    /// Keys of volumes on the device, as named by this sender or by the receiver of the same stream.
     keys: NamedKeys,
     pdus: u64,
-    /// Bytes of all of them.
+    /// Bytes of all PDUs.
     sent: u64,
 }
 
-impl Sending {
-    /// Whether the device is to fill digests in, if there is one that can.
+impl PduSender {
+    /// Sets whether a device should fill in digests, if there is one.
     pub(super) fn want_device(&mut self, wanted: bool, counters: &SharedCounters, span: &Span) {
-        (self.wanted, self.asking) = (wanted, Asking::new(counters, span));
+        (self.wanted, self.asking) = (wanted, ContextRequest::new(counters, span));
     }
 
-    /// Where keys are found that the device is told of.
+    /// Returns the keys that were named to the device.
     pub(super) fn keys(&self) -> &NamedKeys {
         &self.keys
     }
 
-    /// Whether device events matter.
+    /// Returns whether to poll for device events.
     pub(super) fn watches_device(&self) -> bool {
         self.context.is_some() || self.asking.waits()
     }
 
-    /// Hears what happened to the device.
+    /// Handles a device event.
     pub(super) fn hear(&mut self, event: &DeviceEvent, stream: &mut dyn SegmentStream) {
         match event {
             DeviceEvent::Reset => {
@@ -59,7 +59,7 @@ impl Sending {
                     self.asking.begin();
                 }
                 self.keys.lose_all();
-                // The news may be older than the context: then the device still has it.
+                // The event may be older than the context, so the device may still have the context.
                 self.give_up(stream);
             }
             DeviceEvent::KeyMissing { handle, key, .. } if self.context == Some(*handle) => {
@@ -76,17 +76,21 @@ impl Sending {
 
     /// Queues a PDU.
     pub(super) fn send(&mut self, stream: &mut dyn SegmentStream, pdu: WirePdu) {
+        // Plain PDUs without a digest gain nothing from a context.
         if self.context.is_none() && (pdu.data_digest || pdu.sealing().is_some()) {
             self.return_to_device(stream);
         }
         self.sent += u64::from(pdu.len());
         let Some(context) = self.context else {
-            // At once: over TLS they share records.
+            // In one call, so that over TLS the pieces share records.
             stream.send_pieces(&mut pdu.into_pieces().map(|piece| (piece, TxTag::PLAIN)));
             return;
         };
+        // The device must follow the whole stream, so PDUs without work for it are tagged as well.
         let marked = self.mark(stream, context, &pdu);
         let (number, len, mut at) = (self.pdus, pdu.len(), 0);
+        // From this offset on, the bytes on the wire differ from the queued ones, and a retransmission needs the device
+        // or the sealer.
         let touched_from = match marked {
             Some(_) => MarkedData::AT as u32,
             None if pdu.data_digest => len.saturating_sub(DIGEST_LEN as u32),
@@ -104,12 +108,14 @@ impl Sending {
         };
     }
 
-    /// How a PDU's header has the device encrypt its data; `None`: it cannot, or has nothing to encrypt.
+    /// Returns the mark by which the PDU's header makes the device encrypt the data. `None` if there is nothing to
+    /// encrypt or the device cannot do it.
     fn mark(&mut self, stream: &mut dyn SegmentStream, context: Handle, pdu: &WirePdu) -> Option<MarkedData> {
-        let Sealing { volume, first, .. } = pdu.sealing()?;
-        let key = self.keys.of(volume)?;
+        let DataEncryption { volume, first, .. } = pdu.sealing()?;
+        let key = self.keys.name_key(volume)?;
         let number = self.volumes.number(volume)?;
         let marked = MarkedData::new(number, *first)?;
+        // The key is sent to the device before the first PDU that needs it, on the same ring.
         let is_told = self.volumes.is_told(number, key, || {
             let (mut stages, mut told) = (vec![StageSpec::new(XTS_STAGE, key)], false);
             stream.control(&mut |_, contexts| {
@@ -127,17 +133,17 @@ impl Sending {
         Some(marked)
     }
 
-    /// Keeps no key of a volume of which all data have arrived.
+    /// Drops the keys of volumes with all data acknowledged.
     pub(super) fn poll_arrived(&mut self, cx: &mut Context<'_>, stream: &mut dyn SegmentStream) {
         self.volumes.poll_arrived(cx, stream);
     }
 
-    /// Whether a volume was erased, since this was last asked, whose data were left to a device, or to the sealer.
+    /// Returns whether a volume with data left to a device or the sealer was erased since the last call.
     pub(super) fn take_erased(&self) -> bool {
         self.volumes.take_erased()
     }
 
-    /// Gives the context up once everything queued with it has arrived; there will be no other.
+    /// Ends offload: releases the context once all PDUs queued with it have been acknowledged.
     pub(super) fn end(&mut self, stream: &mut dyn SegmentStream) {
         self.wanted = false;
         self.asking.end();
@@ -150,7 +156,7 @@ impl Sending {
         }
     }
 
-    /// Asks the device for a context, if it is to get one and it is time to. Called before a PDU with a digest.
+    /// Asks the device for a context, if one is wanted and it is time. Called before a PDU with a digest.
     fn return_to_device(&mut self, stream: &mut dyn SegmentStream) {
         if core::mem::take(&mut self.wanted) {
             self.asking.begin();
@@ -159,6 +165,7 @@ impl Sending {
         if !self.asking.is_due() {
             return;
         }
+        // A new context knows no keys.
         self.volumes.forget_told();
         self.context = self.asking.ask(stream, |flow, device| device.add_transmit(flow));
         if self.context.is_some() && !core::mem::replace(&mut self.has_sealer, true) {
@@ -167,14 +174,15 @@ impl Sending {
     }
 }
 
-/// Makes of a PDU what a device was to make of it: encrypts its data, makes its digest. Twice makes the same.
+/// The sealer: encrypts a PDU's data and fills in its digest in place of a device. A second sealing of a PDU changes
+/// nothing.
 #[derive(Default)]
 struct PduSealer {
-    volumes: ByNumber,
+    volumes: VolumesByNumber,
 }
 
 impl PduSealer {
-    /// Encrypts the data, from `start` to `end`, of a PDU that says so.
+    /// Encrypts the data from `start` to `end`, if the PDU's header is marked.
     fn encrypt(&self, pdu: &mut [u8], start: usize, end: usize) -> Option<()> {
         let (header, data) = pdu.split_at_mut_checked(start)?;
         let header: &mut [u8; MarkedData::END] = header.first_chunk_mut()?;
@@ -188,7 +196,7 @@ impl PduSealer {
     }
 }
 
-/// DATAO of a PDU with data.
+/// Offset of DATAO in a data PDU.
 const DATA_OFFSET: usize = 12;
 
 impl Sealer for PduSealer {
@@ -197,9 +205,10 @@ impl Sealer for PduSealer {
         let length: usize = plain.iter().map(Bytes::len).sum();
         let mut pdu = BytesMut::with_capacity(length);
         {
-            let _copy = cost::work(WorkKind::Copy);
+            let _scope = cost::work(WorkKind::Copy);
             plain.iter().for_each(|piece| pdu.extend_from_slice(piece));
         }
+        // The transport hands over whole PDUs. Everything else would be sent as plaintext, so it is refused.
         let header = PduHeader::parse(pdu.first_chunk().ok_or(malformed)?);
         if header.len as usize != length || length != unit.len as usize {
             return Err(malformed);
@@ -213,7 +222,7 @@ impl Sealer for PduSealer {
         if header.has_data_digest() {
             let end = length.checked_sub(DIGEST_LEN).filter(|end| start < *end).ok_or(malformed)?;
             let (data, digest) = pdu.split_at_mut(end);
-            digest.copy_from_slice(&Digest::of(&data[start..]).wire());
+            digest.copy_from_slice(&Digest::compute(&data[start..]).wire());
         }
         Ok(pdu.freeze())
     }
@@ -223,7 +232,7 @@ impl Sealer for PduSealer {
 mod tests {
     use super::*;
     use crate::volume::KeyedVolume;
-    use crate::wire::{DataHeader, Framing, Pdu};
+    use crate::wire::{DataHeader, Pdu, PduFraming};
     use offload_base::Seq;
     use proptest::prelude::*;
     use resumable_aead::{DataUnits, Volume, XtsKey};
@@ -234,12 +243,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_left_to_a_device_is_sealed_to_what_software_sends(
+        fn sealer_and_software_send_the_same_bytes(
             data in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 0..5),
             header_digest: bool,
             alignment in 0u8..9,
         ) {
-            let framing = Framing { header_digest, data_digest: true, alignment };
+            let framing = PduFraming { header_digest, data_digest: true, alignment };
             let length: usize = data.iter().map(Vec::len).sum();
             let header =
                 DataHeader { command: 7, tag: 1, offset: 0, length: length as u32, last: true, success: false };
@@ -258,36 +267,36 @@ mod tests {
     }
 
     #[test]
-    fn data_that_are_left_to_a_device_are_encrypted_by_the_sealer_as_by_the_cpu() {
+    fn sealer_and_cpu_encrypt_alike() {
         let key: Vec<u8> = (0..64).collect();
         let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
-        let mut sealer = PduSealer { volumes: ByNumber::of(vec![volume.clone()]) };
+        let mut sealer = PduSealer { volumes: VolumesByNumber::from_volumes(vec![volume.clone()]) };
         for (data_digest, offset) in [(true, 0), (false, 528)] {
-            let framing = Framing { data_digest, ..Framing::default() };
+            let framing = PduFraming { data_digest, ..PduFraming::default() };
             let header = DataHeader { command: 7, tag: 1, offset, length: 1024, last: true, success: false };
             let data = [Bytes::from(vec![5; 100]), Bytes::from(vec![6; 924])];
-            let sealing = Sealing { volume: volume.clone(), first: 9, at: offset };
+            let sealing = DataEncryption { volume: volume.clone(), first: 9, at: offset };
             let pdu = framing.frame(&Pdu::HostData(header), data).with_sealing(Some(sealing));
             let software: Vec<u8> = pdu.clone().into_pieces().flatten().collect();
             let queued: Vec<Bytes> = pdu.into_pieces_for_stages(MarkedData::new(1, 9).unwrap()).collect();
-            assert_eq!(queued[1..3].concat()[..], [[5; 100].as_slice(), &[6; 924]].concat(), "as it is");
+            assert_eq!(queued[1..3].concat()[..], [[5; 100].as_slice(), &[6; 924]].concat(), "not encrypted yet");
             let sealed = sealer.seal(unit(software.len()), &queued).unwrap();
             assert_eq!(sealed[..], software[..]);
             assert_eq!(sealer.seal(unit(software.len()), core::slice::from_ref(&sealed)).unwrap(), sealed);
             let unknown = PduSealer::default().seal(unit(software.len()), &queued);
-            assert_eq!(unknown, Err(SealError::Malformed { number: 3 }), "no such volume");
+            assert_eq!(unknown, Err(SealError::Malformed { number: 3 }), "unknown volume");
             if offset > 0 {
                 volume.erase();
                 let erased = sealer.seal(unit(software.len()), &queued);
-                assert_eq!(erased, Err(SealError::Malformed { number: 3 }), "it was erased");
+                assert_eq!(erased, Err(SealError::Malformed { number: 3 }), "erased volume");
             }
         }
     }
 
     #[test]
-    fn what_is_no_pdu_is_not_sealed() {
+    fn malformed_pdu_is_not_sealed() {
         let header = DataHeader { command: 7, tag: 1, offset: 0, length: 9, last: true, success: false };
-        let framing = Framing { data_digest: true, ..Framing::default() };
+        let framing = PduFraming { data_digest: true, ..PduFraming::default() };
         let pdu: Vec<u8> =
             framing.frame(&Pdu::HostData(header), [Bytes::from(vec![1; 9])]).into_pieces().flatten().collect();
         let malformed = Err(SealError::Malformed { number: 3 });

@@ -1,6 +1,6 @@
-//! A volume as a host has it: encrypted by the CPU under a key of its own, or by a device that has the key as a context.
+//! Volumes of a host: encrypted by the CPU with the volume's own key, or by a device that holds the key as a context.
 //!
-//! Invariant: once it was erased, nothing is encrypted or decrypted for it here, and no device is asked to.
+//! Invariant: after an erasure, this module encrypts and decrypts nothing for the volume, and asks no device to.
 
 use crate::lock;
 use offload_api::{Handle, XtsStage};
@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// A volume, and which data-encryption key of the device below is its. Clones are the same volume.
+/// A volume and its data-encryption key on the device below. Clones are the same volume.
 ///
-/// The program that looks after the device imports the key there, tells the volume ([`set_device_key`](Self::set_device_key)), and does so
-/// again after a reset of the device, which makes the volume forget where the key was. Commands name the key by its handle. What the device does not do, the CPU does.
+/// The program that manages the device imports the key into the device and calls
+/// [`set_device_key`](Self::set_device_key). A reset of the device makes the volume forget the key, so the program
+/// repeats both steps. Commands name the key by its handle. The CPU encrypts when the device does not.
 ///
 /// ```
 /// use nvme_tcp::host::KeyedVolume;
@@ -30,26 +31,26 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct KeyedVolume(Arc<Shared>);
+pub struct KeyedVolume(Arc<VolumeShared>);
 
-/// What clones share.
+/// State shared by clones.
 #[derive(Debug)]
-struct Shared {
+struct VolumeShared {
     volume: Volume,
-    on_device: Mutex<OnDevice>,
+    on_device: Mutex<DeviceKeyState>,
 }
 
-/// A volume as streams know it: they keep no key of one that nobody uses any more.
+/// A weak reference to a volume, for streams: they must not keep the keys of unused volumes.
 #[derive(Clone, Debug)]
-pub(crate) struct KnownVolume(Weak<Shared>);
+pub(crate) struct KnownVolume(Weak<VolumeShared>);
 
 impl KnownVolume {
-    /// Whether it is this one.
+    /// Returns whether this is `volume`.
     pub(crate) fn is(&self, volume: &KeyedVolume) -> bool {
         core::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&volume.0))
     }
 
-    /// Whether nothing more is to be encrypted for it: it was erased, or dropped.
+    /// Returns whether the volume was erased or dropped.
     pub(crate) fn is_over(&self) -> bool {
         self.get().is_none_or(|volume| volume.is_erased())
     }
@@ -59,45 +60,47 @@ impl KnownVolume {
     }
 }
 
-/// Where a device has the key of a volume, and who is to hear of an erasure.
+/// The key's location on a device, and the streams to notify of an erasure.
 #[derive(Debug, Default)]
-struct OnDevice {
+struct DeviceKeyState {
     key: Option<XtsStage>,
-    /// Streams that are to know when it is erased.
+    /// Flags of the streams, set at an erasure.
     watching: Vec<Weak<AtomicBool>>,
 }
 
 impl KeyedVolume {
-    /// The key and units by which the CPU works.
+    /// Returns the key and the units for the CPU.
     pub fn volume(&self) -> &Volume {
         &self.0.volume
     }
 
-    /// The device has its key there now; `None`: it has none. Ignored if the volume was erased.
+    /// Sets the key's location on the device; `None` if the device does not have it. Ignored after an erasure.
     pub fn set_device_key(&self, key: Option<XtsStage>) {
         self.on_device().key = key.filter(|_| !self.is_erased());
     }
 
-    /// The device has it no more where it was; elsewhere it may.
+    /// Forgets the device key if it is still `key`.
     pub(crate) fn lose_device_key(&self, key: XtsStage) {
         self.on_device().key.take_if(|known| *known == key);
     }
 
-    /// Where the device has its key.
+    /// Returns the key's location on the device.
     pub fn device_key(&self) -> Option<XtsStage> {
         self.on_device().key
     }
 
-    /// Crypto-erase: wipes the key. Commands end with [`CommandError::Erased`](super::host::CommandError::Erased) from now on,
-    /// those under way included. The device's key comes back, for its context to be removed.
+    /// Crypto-erase: wipes the key. All commands of the volume, running ones included, end with
+    /// [`CommandError::Erased`](super::host::CommandError::Erased). Returns the device key, so that the caller can
+    /// remove its context.
     pub fn erase(&self) -> Option<XtsStage> {
         let mut on_device = self.on_device();
+        // Under the lock, so that `set_device_key` cannot set a key afterwards.
         self.volume().erase();
         on_device.watching.drain(..).filter_map(|stream| stream.upgrade()).for_each(|erased| note(&erased));
         on_device.key.take()
     }
 
-    /// Sets `erased` when it is erased, or at once if it was.
+    /// Sets `erased` at the volume's erasure, or at once if the volume is erased.
     pub(crate) fn watch(&self, erased: &Arc<AtomicBool>) {
         let mut on_device = self.on_device();
         if self.is_erased() {
@@ -107,7 +110,7 @@ impl KeyedVolume {
         on_device.watching.push(Arc::downgrade(erased));
     }
 
-    /// Whether it was [erased](Self::erase).
+    /// Returns whether the volume was [erased](Self::erase).
     pub fn is_erased(&self) -> bool {
         self.volume().is_erased()
     }
@@ -120,7 +123,7 @@ impl KeyedVolume {
         self.volume().decrypt(first, at, data)
     }
 
-    fn on_device(&self) -> MutexGuard<'_, OnDevice> {
+    fn on_device(&self) -> MutexGuard<'_, DeviceKeyState> {
         lock(&self.0.on_device)
     }
 
@@ -133,14 +136,14 @@ fn note(erased: &AtomicBool) {
     erased.store(true, Ordering::Release);
 }
 
-/// One that no device has a key for.
+/// Creates a volume without a device key.
 impl From<Volume> for KeyedVolume {
     fn from(volume: Volume) -> KeyedVolume {
-        KeyedVolume(Arc::new(Shared { volume, on_device: Mutex::default() }))
+        KeyedVolume(Arc::new(VolumeShared { volume, on_device: Mutex::default() }))
     }
 }
 
-/// The same volume.
+/// Compares the underlying volumes.
 impl PartialEq for KeyedVolume {
     fn eq(&self, other: &KeyedVolume) -> bool {
         self.volume() == other.volume()
@@ -149,26 +152,27 @@ impl PartialEq for KeyedVolume {
 
 impl Eq for KeyedVolume {}
 
-/// The keys that one stream's device was told of, sending or receiving, since its last reset. Clones are the same.
+/// Keys named to the device of one stream, for sending or receiving, since its last reset. Clones share the list.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct NamedKeys(Arc<Mutex<Named>>);
+pub(crate) struct NamedKeys(Arc<Mutex<NamedKeyMap>>);
 
-/// By where volumes are: as long as one is known here, no other is in its place.
-type Named = BTreeMap<usize, (KnownVolume, XtsStage)>;
+/// The named keys by the address of the volume. A weak reference keeps the address from being reused.
+type NamedKeyMap = BTreeMap<usize, (KnownVolume, XtsStage)>;
 
 impl NamedKeys {
-    /// Where the device has the key of a volume; it is going to be told.
-    pub(crate) fn of(&self, volume: &KeyedVolume) -> Option<XtsStage> {
+    /// Returns the location of a volume's key on the device, and records that it will be named.
+    pub(crate) fn name_key(&self, volume: &KeyedVolume) -> Option<XtsStage> {
         let key = volume.device_key()?;
         let mut named = lock(&self.0);
         let place = Arc::as_ptr(&volume.0).addr();
+        // Dropped volumes are removed whenever a new one is added, so the list stays small.
         if named.insert(place, (volume.known(), key)).is_none() {
             named.retain(|_, (volume, _)| !volume.is_over());
         }
         Some(key)
     }
 
-    /// The device does not have this one.
+    /// Forgets a key that is missing on the device.
     pub(crate) fn lose(&self, key: Handle) {
         lock(&self.0).retain(|_, (volume, named)| {
             let is_lost = named.key == key;
@@ -179,7 +183,7 @@ impl NamedKeys {
         });
     }
 
-    /// The device was reset: it has none of them any more.
+    /// Forgets all keys after a reset of the device.
     pub(crate) fn lose_all(&self) {
         let named = core::mem::take(&mut *lock(&self.0));
         for (volume, key) in named.into_values() {
@@ -196,14 +200,14 @@ mod tests {
     use resumable_aead::{DataUnits, XtsKey};
 
     #[test]
-    fn volumes_that_were_dropped_are_not_kept_where_their_keys_are_named() {
+    fn dropped_volumes_are_forgotten_in_named_keys() {
         let keys = NamedKeys::default();
         let new = |index| {
             let key: Vec<u8> = (index..index + 64).collect();
             let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
             let on_device = XtsStage { key: Handle { index: index.into(), generation: 0 }, tenant: 7, volume: 1 };
             volume.set_device_key(Some(on_device));
-            assert_eq!(keys.of(&volume), Some(on_device));
+            assert_eq!(keys.name_key(&volume), Some(on_device));
             volume
         };
         let (dropped, lost, reset) = (new(1), new(2), new(3));
@@ -213,13 +217,13 @@ mod tests {
         keys.lose(Handle { index: 2, generation: 0 });
         assert!(lost.device_key().is_none() && reset.device_key().is_some());
         drop(new(4));
-        assert!(lock(&keys.0).len() <= 2, "they are forgotten when others come");
+        assert!(lock(&keys.0).len() <= 2, "dropped volumes are forgotten when new ones arrive");
         keys.lose_all();
         assert!(reset.device_key().is_none());
     }
 
     #[test]
-    fn those_that_watch_hear_of_an_erasure_once_and_those_that_are_gone_are_forgotten() {
+    fn watchers_see_one_erasure_and_dead_ones_are_forgotten() {
         let key: Vec<u8> = (0..64).collect();
         let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
         let (one, late) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -231,6 +235,6 @@ mod tests {
         volume.erase();
         assert!(!one.load(Ordering::Relaxed));
         volume.watch(&late);
-        assert!(late.load(Ordering::Relaxed), "it was erased before");
+        assert!(late.load(Ordering::Relaxed), "the volume was erased before");
     }
 }

@@ -1,8 +1,8 @@
-//! The volumes whose data a stream leaves to a device, by the numbers that queued data name them by.
+//! Numbers of the volumes with data that a stream leaves to a device. Queued data name a volume by its number.
 //!
-//! Invariants: a number names one volume until that was erased or dropped, and all of its data that were queued have arrived. Only as
-//! long as some have not is the volume, and with it the key, kept here. No lock is held while the stream is called: the stream may
-//! be waiting for the sealer, which asks for volumes.
+//! Invariants: a number names one volume until the volume is erased or dropped and all its queued data are
+//! acknowledged. The volume, and with it the key, is kept only while queued data are unacknowledged. No lock is held
+//! during calls of the stream, because the stream may be waiting for the sealer, which looks up volumes.
 
 use crate::lock;
 use crate::volume::{KeyedVolume, KnownVolume};
@@ -11,39 +11,39 @@ use offload_api::{SegmentStream, XtsStage};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Those of one stream.
+/// The numbered volumes of one stream.
 #[derive(Debug, Default)]
-pub(crate) struct Volumes {
-    carried: Vec<Carried>,
-    by_number: ByNumber,
-    /// One of them was erased, and nobody has asked since.
+pub(crate) struct NumberedVolumes {
+    carried: Vec<NumberedVolume>,
+    by_number: VolumesByNumber,
+    /// Set when one of the volumes is erased, until the next query.
     erased: Arc<AtomicBool>,
 }
 
-/// What the sealer knows of them: those with data that have not arrived.
+/// The volumes with unacknowledged data by number, for the sealer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ByNumber(Arc<Mutex<Vec<Option<KeyedVolume>>>>);
+pub(crate) struct VolumesByNumber(Arc<Mutex<Vec<Option<KeyedVolume>>>>);
 
-/// A volume with a number.
+/// A numbered volume.
 #[derive(Debug)]
-struct Carried {
+struct NumberedVolume {
     volume: KnownVolume,
-    /// By what key the device works for it; `None`: it does not.
+    /// The key that the device uses for the volume; `None` if it uses none.
     told: Option<XtsStage>,
-    /// Its last data end the first so many bytes of the stream.
+    /// Stream position of the end of the volume's last data.
     queued_to: u64,
-    /// Not all of them have arrived, as far as is known.
+    /// Whether data of the volume may be unacknowledged.
     is_needed: bool,
 }
 
-impl Volumes {
-    /// The number of a volume, which has one from now on; `None`: all are taken.
+impl NumberedVolumes {
+    /// Returns the number of a volume, assigning one if necessary. `None` if all numbers are taken.
     pub(crate) fn number(&mut self, volume: &KeyedVolume) -> Option<u16> {
         let known = self.carried.iter().position(|known| known.volume.is(volume));
         let place = match known {
             Some(place) => place,
             None => {
-                let place = self.carried.iter().position(Carried::is_over).unwrap_or(self.carried.len());
+                let place = self.carried.iter().position(NumberedVolume::is_over).unwrap_or(self.carried.len());
                 self.put(place, volume)?;
                 place
             }
@@ -52,17 +52,18 @@ impl Volumes {
     }
 
     fn put(&mut self, place: usize, volume: &KeyedVolume) -> Option<()> {
-        let new = Carried { volume: volume.known(), told: None, queued_to: 0, is_needed: false };
+        let new = NumberedVolume { volume: volume.known(), told: None, queued_to: 0, is_needed: false };
         match self.carried.get_mut(place) {
             Some(over) => *over = new,
-            None if place < MOST => self.carried.push(new),
+            None if place < MAX_VOLUMES => self.carried.push(new),
             None => return None,
         }
         volume.watch(&self.erased);
         Some(())
     }
 
-    /// Whether the device works by this key for a number; if not, `tell` tells it, and says whether it was told.
+    /// Returns whether the device uses `key` for a number. If not, calls `tell`, which returns whether it told the
+    /// device.
     pub(crate) fn is_told(&mut self, number: u16, key: XtsStage, tell: impl FnOnce() -> bool) -> bool {
         let Some(known) = self.carried.get_mut(usize::from(number) - 1) else { return false };
         if known.told != Some(key) {
@@ -71,12 +72,12 @@ impl Volumes {
         known.told.is_some()
     }
 
-    /// The context is another one, and knows nothing yet.
+    /// Forgets the keys of a context that was replaced.
     pub(crate) fn forget_told(&mut self) {
         self.carried.iter_mut().for_each(|known| known.told = None);
     }
 
-    /// Data that name this volume are queued, and end the first `sent` bytes of the stream.
+    /// Notes queued data of a volume; `sent` is the stream position of their end.
     pub(crate) fn note_queued(&mut self, number: u16, volume: &KeyedVolume, sent: u64) {
         let place = usize::from(number) - 1;
         let Some(known) = self.carried.get_mut(place) else { return };
@@ -89,10 +90,10 @@ impl Volumes {
         }
     }
 
-    /// Keeps no volume any more of which all data have arrived; the task is woken when more have.
+    /// Drops volumes with all data acknowledged. The task is woken when more data are acknowledged.
     pub(crate) fn poll_arrived(&mut self, cx: &mut Context<'_>, stream: &mut dyn SegmentStream) {
         for (place, known) in self.carried.iter_mut().enumerate().filter(|(_, known)| known.is_needed) {
-            // After an error nothing more is sent.
+            // An error also makes this ready: nothing more is sent then.
             if stream.poll_acked(cx, known.queued_to).is_ready() {
                 known.is_needed = false;
                 if let Some(of_sealer) = lock(&self.by_number.0).get_mut(place) {
@@ -102,38 +103,38 @@ impl Volumes {
         }
     }
 
-    /// Whether one of them was erased since this was last asked.
+    /// Returns whether one of the volumes was erased since the last call.
     pub(crate) fn take_erased(&self) -> bool {
         self.erased.load(Ordering::Acquire) && self.erased.swap(false, Ordering::AcqRel)
     }
 
-    /// For the sealer.
-    pub(crate) fn by_number(&self) -> ByNumber {
+    /// Returns the table for the sealer.
+    pub(crate) fn by_number(&self) -> VolumesByNumber {
         self.by_number.clone()
     }
 }
 
-impl ByNumber {
-    /// The volume that a number names.
+impl VolumesByNumber {
+    /// Returns the volume with this number.
     pub(crate) fn get(&self, number: u16) -> Option<KeyedVolume> {
         lock(&self.0).get(usize::from(number).checked_sub(1)?)?.clone()
     }
 }
 
-impl Carried {
-    /// Whether nothing is to be encrypted for it any more.
+impl NumberedVolume {
+    /// Returns whether the number can be reused.
     fn is_over(&self) -> bool {
         !self.is_needed && self.volume.is_over()
     }
 }
 
-/// Volumes that one stream has a device encrypt for at a time.
-const MOST: usize = 255;
+/// Maximum number of volumes of one stream on a device.
+const MAX_VOLUMES: usize = 255;
 
 #[cfg(test)]
-impl ByNumber {
-    /// Numbers from one on.
-    pub(crate) fn of(volumes: Vec<KeyedVolume>) -> ByNumber {
-        ByNumber(Arc::new(Mutex::new(volumes.into_iter().map(Some).collect())))
+impl VolumesByNumber {
+    /// Creates a table with numbers from 1.
+    pub(crate) fn from_volumes(volumes: Vec<KeyedVolume>) -> VolumesByNumber {
+        VolumesByNumber(Arc::new(Mutex::new(volumes.into_iter().map(Some).collect())))
     }
 }

@@ -1,4 +1,4 @@
-//! Crypto-erase with streams under way: by the CPU and by the NIC, reading and writing.
+//! Crypto-erase with active streams: encryption by the CPU and by the NIC, reads and writes.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 
@@ -7,7 +7,7 @@ mod bed;
 #[path = "../../nic-sim/tests/lookaside/memory_search.rs"]
 mod memory_search;
 
-use bed::{Bed, Layers, Volume};
+use bed::{Layers, NvmeNetwork, TestVolume};
 use bytes::Bytes;
 use core::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -22,17 +22,17 @@ const BLOCKS: u32 = 64;
 
 fn copies_of(number: u64) -> usize {
     scrub_stack();
-    copies(|at| Volume::key_byte(number, at))
+    copies(|at| TestVolume::key_byte(number, at))
 }
 
-/// What is written: nothing of it is to be seen on the wire.
+/// Written plaintext, which must not appear on the wire.
 const PATTERN: [u8; 16] = *b"never on a wire!";
 
-/// All that crossed the wire.
+/// All bytes that crossed the wire.
 #[derive(Clone, Default)]
-struct Wire(Arc<Mutex<Vec<u8>>>);
+struct WireLog(Arc<Mutex<Vec<u8>>>);
 
-impl io::Write for Wire {
+impl io::Write for WireLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -42,14 +42,14 @@ impl io::Write for Wire {
     }
 }
 
-/// How commands ended.
+/// Numbers of commands by result.
 #[derive(Debug, Default)]
-struct Ends {
+struct CommandCounts {
     done: usize,
     erased: usize,
 }
 
-impl Ends {
+impl CommandCounts {
     fn note(&mut self, end: Result<(), CommandError>) {
         match end {
             Ok(()) => self.done += 1,
@@ -59,21 +59,22 @@ impl Ends {
     }
 }
 
-/// Reads and writes a volume, which is erased meanwhile: whatever is under way ends, nothing else than ciphertext is sent, and the key
-/// is nowhere.
+/// Reads and writes a volume that is erased meanwhile. All running commands end, only ciphertext is sent, and no copy
+/// of the key remains.
 fn erased_under_way(number: u64, layers: Layers, offload: Offload, writes: bool) {
-    let wire = Wire::default();
+    let wire = WireLog::default();
     let capture = Capture::new(wire.clone()).unwrap();
     let transport = TransportConfig::default();
-    let mut bed = Bed::captured_over(number, transport, layers, &capture);
+    let mut bed = NvmeNetwork::captured_over(number, transport, layers, &capture);
     let mut config = bed.host_config();
     (config.offload, config.queues, config.data_digest) = (offload, 2, true);
     let host = bed.connect(config);
-    let (volume, other) = (Volume::new(number, 512), Volume::new(number + 1, 512));
+    // The second volume shows that an erasure affects no other volume.
+    let (volume, other) = (TestVolume::new(number, 512), TestVolume::new(number + 1, 512));
     [&volume, &other].into_iter().for_each(|volume| bed.import(volume));
     let (forget, timers) = (bed.forgetter(), bed.runtime());
     let (keyed, also) = (volume.keyed.clone(), other.keyed.clone());
-    assert!(copies_of(number) > 0, "the search finds a key that is there");
+    assert!(copies_of(number) > 0, "the search must find an existing key");
     let case = format!("{layers:?} {offload:?}, writes {writes}");
     let told = case.clone();
     let (ends, others) = bed.run(async move {
@@ -101,7 +102,7 @@ fn erased_under_way(number: u64, layers: Layers, offload: Offload, writes: bool)
                 }
             })
             .collect();
-        let mut ends = Ends::default();
+        let mut ends = CommandCounts::default();
         while ends.done < 5 {
             ends.note(under_way.next().await.expect("more are under way"));
         }
@@ -109,6 +110,7 @@ fn erased_under_way(number: u64, layers: Layers, offload: Offload, writes: bool)
         if let Some(key) = keyed.erase() {
             forget(key);
         }
+        // Time for the tasks to drop their copies of the volume.
         timers.sleep(Duration::from_micros(100)).await;
         assert_eq!(
             copies_of(number),
@@ -140,17 +142,17 @@ fn erased_under_way(number: u64, layers: Layers, offload: Offload, writes: bool)
     assert_eq!(by_device > 0, offload == Offload::PlaceAndCheck, "{case}");
     capture.finish().unwrap();
     let wire = wire.0.lock().unwrap();
-    assert!(wire.len() > 1 << 20 && memchr::memmem::find(&wire, &PATTERN).is_none(), "nothing leaves as it is: {case}");
+    assert!(wire.len() > 1 << 20 && memchr::memmem::find(&wire, &PATTERN).is_none(), "no plaintext is sent: {case}");
     assert!(copies_of(number) == 0 && copies_of(number + 1) > 0, "the other volume keeps its key: {case}");
 }
 
-/// A volume is dropped, with its disk, while the host goes on: no key of it is left.
+/// Drops a volume and its disk while the host continues. No copy of the key may remain.
 fn dropped(number: u64, layers: Layers, offload: Offload) {
-    let mut bed = Bed::new(number, TransportConfig::default(), layers, 0.0);
+    let mut bed = NvmeNetwork::new(number, TransportConfig::default(), layers, 0.0);
     let mut config = bed.host_config();
     (config.offload, config.data_digest) = (offload, true);
     let host = bed.connect(config);
-    let volume = Volume::new(number, 512);
+    let volume = TestVolume::new(number, 512);
     bed.import(&volume);
     let (forget, timers) = (bed.forgetter(), bed.runtime());
     bed.run(async move {
@@ -173,7 +175,7 @@ fn dropped(number: u64, layers: Layers, offload: Offload) {
 }
 
 #[test]
-fn of_a_volume_that_is_dropped_no_key_is_left() {
+fn dropped_volume_leaves_no_key() {
     for (at, layers) in [Layers::Tcp, Layers::TlsNic].into_iter().enumerate() {
         for (by, offload) in [Offload::None, Offload::PlaceAndCheck].into_iter().enumerate() {
             dropped(200 + 10 * at as u64 + by as u64, layers, offload);
@@ -182,7 +184,7 @@ fn of_a_volume_that_is_dropped_no_key_is_left() {
 }
 
 #[test]
-fn a_volume_that_is_erased_under_way_ends_its_commands_and_no_others() {
+fn erasure_ends_only_the_volumes_commands() {
     erased_under_way(100, Layers::Tcp, Offload::None, false);
     erased_under_way(102, Layers::TlsNic, Offload::PlaceAndCheck, false);
     erased_under_way(104, Layers::Tcp, Offload::PlaceAndCheck, true);

@@ -6,7 +6,8 @@
 use clap::Parser;
 use core::time::Duration;
 use crypto_services::{
-    Arrival, Cipher, Graph, Keys, Load, Outcome, SecretBytes, Study, Suite, TransformDirection, picture, text,
+    Graph, PacketArrival, RunOutcome, SecretBytes, Study, Suite, SuiteCipher, SuiteKeys, TrafficLoad,
+    TransformDirection, picture, text,
 };
 use offload_bench::services::ServiceController;
 use offload_cli::{options, program};
@@ -74,7 +75,7 @@ enum Chain {
 
 fn chain(name: &str) -> Result<Chain, String> {
     let graph = || name.parse().map(Chain::Graph).map_err(|error: crypto_services::GraphError| error.to_string());
-    Suite::named(name).map_or_else(graph, |suite| Ok(Chain::Suite(suite)))
+    Suite::from_name(name).map_or_else(graph, |suite| Ok(Chain::Suite(suite)))
 }
 
 fn main() -> ExitCode {
@@ -109,7 +110,7 @@ fn run(options: &Options) -> ExitCode {
             Chain::Graph(_) => "a graph",
         };
         let title = format!("{chain} under {}, controller {}", options.load, controller.name());
-        if let Err(error) = std::fs::write(file, picture::of_run(&study, &outcome, &title)) {
+        if let Err(error) = std::fs::write(file, picture::draw_run(&study, &outcome, &title)) {
             return program::fail(NAME, &format!("{}: {error}", file.display()), 1);
         }
     }
@@ -117,8 +118,8 @@ fn run(options: &Options) -> ExitCode {
     program::write_out(NAME, &told)
 }
 
-fn told(options: &Options, study: &Study, outcome: &Outcome, load: &[Arrival]) -> String {
-    let mut told = format!("chain: {}\n{}", study.graph, text::of_run(study, outcome));
+fn told(options: &Options, study: &Study, outcome: &RunOutcome, load: &[PacketArrival]) -> String {
+    let mut told = format!("chain: {}\n{}", study.graph, text::describe_run(study, outcome));
     if let Chain::Suite(suite) = options.chain {
         told += &sealed(suite, load);
     }
@@ -151,9 +152,9 @@ fn told(options: &Options, study: &Study, outcome: &Outcome, load: &[Arrival]) -
 }
 
 /// Packets of the load are sealed by the services' own bytes, and opened again.
-fn sealed(suite: Suite, load: &[Arrival]) -> String {
+fn sealed(suite: Suite, load: &[PacketArrival]) -> String {
     let [cipher, mac, header] = suite.key_lengths().map(|bytes| SecretBytes::new(vec![7; bytes]));
-    let Ok(cipher) = Cipher::new(suite, &Keys { cipher, mac, header }) else { return String::new() };
+    let Ok(cipher) = SuiteCipher::new(suite, &SuiteKeys { cipher, mac, header }) else { return String::new() };
     let aad = [0; 11];
     let mut bytes = 0;
     let load: Vec<_> = load.iter().filter(|arrival| arrival.bytes <= LONGEST_SEALED).take(SEALED).collect();
@@ -170,10 +171,10 @@ fn sealed(suite: Suite, load: &[Arrival]) -> String {
     format!("{} packets, {bytes} bytes, were sealed by {} and opened again\n", load.len(), suite.name())
 }
 
-fn load(options: &Options) -> Result<Vec<Arrival>, String> {
-    if let Some(load) = Load::named(&options.load) {
+fn load(options: &Options) -> Result<Vec<PacketArrival>, String> {
+    if let Some(load) = TrafficLoad::from_name(&options.load) {
         let arrivals = load.arrivals(options.seed, options.rate as f64, options.time.as_secs_f64());
-        let load: Vec<Arrival> = arrivals.take(PACKETS_MAX + 1).collect();
+        let load: Vec<PacketArrival> = arrivals.take(PACKETS_MAX + 1).collect();
         return match load.len() {
             0 => Err("not one packet comes at this --rate in this --time".to_owned()),
             1..=PACKETS_MAX => Ok(load),
@@ -182,18 +183,18 @@ fn load(options: &Options) -> Result<Vec<Arrival>, String> {
     }
     let file = &options.load;
     let text = std::fs::read_to_string(file).map_err(|error| {
-        let names: Vec<&str> = Load::ALL.iter().map(|load| load.name()).collect();
+        let names: Vec<&str> = TrafficLoad::ALL.iter().map(|load| load.name()).collect();
         format!("{file} is no load ({}) and cannot be read: {error}", names.join(", "))
     })?;
-    let mut load: Vec<Arrival> = Vec::new();
+    let mut load: Vec<PacketArrival> = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let words: Vec<&str> = line.split([',', ' ', '\t']).filter(|word| !word.is_empty()).collect();
         let arrival = match words[..] {
             [at, flow, bytes] => at.parse::<f64>().ok().zip(flow.parse().ok()).zip(bytes.parse::<u32>().ok()),
             _ => None,
         };
-        let arrival = arrival.map(|((at, flow), bytes)| Arrival { at_ns: 1000.0 * at, flow, bytes });
-        let in_order = |arrival: &Arrival| load.last().is_none_or(|last| last.at_ns <= arrival.at_ns);
+        let arrival = arrival.map(|((at, flow), bytes)| PacketArrival { at_ns: 1000.0 * at, flow, bytes });
+        let in_order = |arrival: &PacketArrival| load.last().is_none_or(|last| last.at_ns <= arrival.at_ns);
         let good = arrival.filter(|arrival| {
             (0.0..LONGEST_NS).contains(&arrival.at_ns) && (1..=65_535).contains(&arrival.bytes) && in_order(arrival)
         });
@@ -208,7 +209,7 @@ fn load(options: &Options) -> Result<Vec<Arrival>, String> {
     Ok(load)
 }
 
-fn json(study: &Study, outcome: &Outcome) -> String {
+fn json(study: &Study, outcome: &RunOutcome) -> String {
     let windows = outcome.windows.iter().map(|window| {
         let p99 = window.p99_ns.is_finite().then_some(window.p99_ns / 1e3);
         json!({ "ms": window.at_ns / 1e6, "packets": window.packets, "bits_a_second": window.bits_a_second,

@@ -8,9 +8,9 @@ use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use nvme_tcp::api::TokioSegments;
 use nvme_tcp::exercise::Exercise;
-use nvme_tcp::host::{KeyedVolume, Task, discover};
+use nvme_tcp::host::{HostTask, KeyedVolume, discover};
 use nvme_tcp::wire::DiscoveryEntry;
-use nvme_tcp::{Connecting, Connector, Disk, Host, HostConfig, HostIdentity, TokioTimers};
+use nvme_tcp::{ConnectFuture, Connector, Disk, Host, HostConfig, HostIdentity, TokioTimers};
 use offload_api::SegmentStream;
 use offload_base::{RandomSource, RealClock, Seed, Timers};
 use offload_bench::fio::NvmeOffload;
@@ -199,7 +199,7 @@ impl Network {
         }
     }
 
-    fn spawn(&self, task: Task) {
+    fn spawn(&self, task: HostTask) {
         match self {
             Network::Kernel(runtime) => drop(runtime.spawn(task)),
             Network::Emulated(host) => drop(host.spawn("nvme", task)),
@@ -226,7 +226,7 @@ struct Opens {
 }
 
 impl Connector for Opens {
-    fn connect(&self) -> Connecting {
+    fn connect(&self) -> ConnectFuture {
         let address = self.address;
         match self.network.clone() {
             Network::Kernel(_) => Box::pin(async move {
@@ -288,13 +288,13 @@ async fn run(options: &Options, network: &Network) -> Result<(), Box<dyn Error>>
 /// Who this host is: nobody else, unless a seed is to repeat the run.
 fn identity(options: &Options) -> io::Result<HostIdentity> {
     if let Some(id) = options.hostid {
-        return Ok(HostIdentity::of_uuid(id));
+        return Ok(HostIdentity::from_uuid(id));
     }
     let source = match options.wire.seed {
         Some(seed) => RandomSource::from(Seed(seed)),
         None => RandomSource::from_system()?,
     };
-    Ok(HostIdentity::drawn_from(&mut source.stream("nvme host")))
+    Ok(HostIdentity::random(&mut source.stream("nvme host")))
 }
 
 /// 32 hexadecimal digits, with or without dashes.

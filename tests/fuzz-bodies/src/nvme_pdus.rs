@@ -1,8 +1,8 @@
 //! Any bytes as the stream of a host into a controller, and of a controller into a host: an end of the connection at
 //! worst. The connection is opened first, so that what follows gets somewhere.
 use bytes::{Bytes, BytesMut};
-use nvme_tcp::core::queue::{Payload, Queue, QueueConfig, Submission};
-use nvme_tcp::wire::{ConnectData, Framing, InitializeRequest, InitializeResponse, IoOpcode, Pdu, Sgl, commands};
+use nvme_tcp::core::queue::{CommandData, Queue, QueueConfig, Submission};
+use nvme_tcp::wire::{ConnectData, InitializeRequest, InitializeResponse, IoOpcode, Pdu, PduFraming, Sgl, commands};
 use nvme_tcp::{Buffer, MemoryStorage, Namespace, Target, TargetConfig};
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{Instant, Seq};
@@ -22,7 +22,7 @@ fn segment(bytes: &[u8]) -> RxSegment {
 }
 
 fn framed(pdu: &Pdu, data: Vec<u8>) -> Vec<u8> {
-    Framing::default().frame(pdu, [Bytes::from(data)]).into_pieces().collect::<Vec<_>>().concat()
+    PduFraming::default().frame(pdu, [Bytes::from(data)]).into_pieces().collect::<Vec<_>>().concat()
 }
 
 fn controller(connected: bool, cut: usize, bytes: &[u8]) {
@@ -63,12 +63,12 @@ fn host(digests: bool, cut: usize, bytes: &[u8]) {
     for bytes in [512, 4096, 16384] {
         let read = commands::range(IoOpcode::Read, 1, 0, 1);
         let _id = queue
-            .submit(Instant::ZERO, Submission { command: read, payload: Payload::Read(Buffer::zeroed(bytes)) })
+            .submit(Instant::ZERO, Submission { command: read, payload: CommandData::Read(Buffer::zeroed(bytes)) })
             .expect("there is room");
         let write = commands::range(IoOpcode::Write, 1, 0, 1);
         let data = [Bytes::from(vec![7; bytes])].into_iter().collect();
         let _id = queue
-            .submit(Instant::ZERO, Submission { command: write, payload: Payload::Write(data) })
+            .submit(Instant::ZERO, Submission { command: write, payload: CommandData::Write(data) })
             .expect("there is room");
     }
     let (mut finished, mut sent) = (0, 0);

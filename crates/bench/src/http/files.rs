@@ -51,7 +51,7 @@ impl Source {
         let wire = DiskWire::new(Mode::Tcp, ClockKind::Virtual, seed);
         let by_nic = files == Files::NvmeNic;
         wire.serve(far, Arc::new(storage), BLOCK, QUEUES, by_nic)?;
-        let mut config = HostConfig::new(SUBSYSTEM, HostIdentity::drawn_from(&mut seed.stream("nvme host")));
+        let mut config = HostConfig::new(SUBSYSTEM, HostIdentity::random(&mut seed.stream("nvme host")));
         config.queues = QUEUES;
         config.data_digest = true;
         config.offload = if by_nic { Offload::PlaceAndCheck } else { Offload::None };

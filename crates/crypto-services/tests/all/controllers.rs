@@ -1,7 +1,8 @@
-//! Controllers on loads.
+//! Controllers on various loads.
 
 use crypto_services::{
-    Arrival, FabricError, Fixed, Goal, Hysteresis, Load, Outcome, Predictive, Service, Study, Suite, TransformDirection,
+    FabricError, Fixed, Goal, Hysteresis, PacketArrival, Predictive, RunOutcome, Service, Study, Suite, TrafficLoad,
+    TransformDirection,
 };
 
 const SEED: u64 = 20261125;
@@ -14,19 +15,19 @@ fn predictive(study: &Study) -> Predictive {
     Predictive::new(Goal::new(study.target_ns, study.fabric.area))
 }
 
-fn run(study: &Study, load: &[Arrival]) -> Outcome {
+fn run(study: &Study, load: &[PacketArrival]) -> RunOutcome {
     study.run(load, &mut predictive(study)).unwrap()
 }
 
 /// At most two changes of a service within ten dwell times.
 #[test]
-fn under_constant_load_services_are_left_alone() {
+fn constant_load_causes_few_changes() {
     let study = study();
     let goal = Goal::new(study.target_ns, study.fabric.area);
     let seconds = (2.0 * study.window_ns + 40.0 * goal.dwell as f64 * study.control_ns) / 1e9;
-    for load in [Load::Steady, Load::Imix] {
+    for load in [TrafficLoad::Steady, TrafficLoad::Imix] {
         for rate in [3e8, 6e8, 9e8, 1e9, 1.5e9, 2e9, 2.5e9, 3e9, 3.3e9] {
-            let packets: Vec<Arrival> = load.arrivals(SEED, rate, seconds).collect();
+            let packets: Vec<PacketArrival> = load.arrivals(SEED, rate, seconds).collect();
             let outcome = run(&study, &packets);
             let most = most_changes(&study, &goal, &outcome);
             assert!(most <= 2, "{} {rate}: {most}: {:?}", load.name(), outcome.changes);
@@ -37,10 +38,11 @@ fn under_constant_load_services_are_left_alone() {
 }
 
 #[test]
-fn no_controller_takes_more_than_the_area_and_all_lose_nothing() {
+fn controllers_keep_the_area_and_lose_no_packet() {
     let mut study = study();
+    // Less than the load needs, so that every controller reaches the limit.
     study.fabric.area = 6.0;
-    let load: Vec<Arrival> = Load::Bursty.arrivals(SEED, 2e9, 1.2).collect();
+    let load: Vec<PacketArrival> = TrafficLoad::Bursty.arrivals(SEED, 2e9, 1.2).collect();
     for controller in
         [&mut Fixed as &mut dyn crypto_services::Controller, &mut Hysteresis::new(0.9, 0.3), &mut predictive(&study)]
     {
@@ -51,8 +53,8 @@ fn no_controller_takes_more_than_the_area_and_all_lose_nothing() {
 }
 
 #[test]
-fn no_packet_is_left_out_however_long_the_times_between_decisions() {
-    let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 1e8, 0.05).collect();
+fn decision_interval_does_not_lose_packets() {
+    let load: Vec<PacketArrival> = TrafficLoad::Steady.arrivals(SEED, 1e8, 0.05).collect();
     for control_ns in [3e6, 4e7, 7e7, 1e5 / 3.0] {
         let study = Study { control_ns, ..study() };
         let outcome = study.run(&load, &mut Fixed).unwrap();
@@ -63,8 +65,8 @@ fn no_packet_is_left_out_however_long_the_times_between_decisions() {
 }
 
 #[test]
-fn a_load_at_a_rate_that_is_no_rate_has_no_packets() {
-    for load in Load::ALL {
+fn invalid_rate_gives_no_packets() {
+    for load in TrafficLoad::ALL {
         for rate in [0.0, -1e9, f64::NAN, f64::INFINITY] {
             assert_eq!(load.arrivals(SEED, rate, 1.0).next(), None, "{} {rate}", load.name());
         }
@@ -72,26 +74,27 @@ fn a_load_at_a_rate_that_is_no_rate_has_no_packets() {
 }
 
 #[test]
-fn a_service_that_cannot_have_all_it_needs_gets_what_is_left() {
+fn service_gets_the_rest_of_the_area() {
     let mut study = study();
     study.fabric.area = 5.5;
-    let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 3e9, 0.2).collect();
+    let load: Vec<PacketArrival> = TrafficLoad::Steady.arrivals(SEED, 3e9, 0.2).collect();
     let outcome = run(&study, &load);
     assert!(outcome.mean_area(&study) > 5.0, "{} {:?}", outcome.mean_area(&study), outcome.instances);
 }
 
 #[test]
-fn packets_that_are_too_slow_by_themselves_do_not_take_all_of_the_area() {
+fn slow_packets_do_not_take_all_area() {
+    // A single packet exceeds this target with any number of instances.
     let study = Study { target_ns: 10_000.0, ..Study::new("aes-128:serial".parse().unwrap()) };
-    let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 1e9, 0.2).collect();
+    let load: Vec<PacketArrival> = TrafficLoad::Steady.arrivals(SEED, 1e9, 0.2).collect();
     let outcome = run(&study, &load);
     assert_eq!(outcome.refused, 0);
     assert!((3.0..12.0).contains(&outcome.mean_area(&study)), "{:?}", outcome.instances);
 }
 
 #[test]
-fn the_optimum_of_a_large_device_is_that_of_one_that_is_large_enough() {
-    let load: Vec<Arrival> = Load::Steady.arrivals(SEED, 1e9, 0.05).collect();
+fn optimum_does_not_depend_on_spare_area() {
+    let load: Vec<PacketArrival> = TrafficLoad::Steady.arrivals(SEED, 1e9, 0.05).collect();
     let of = |area: f64| {
         let mut study = study();
         study.fabric.area = area;
@@ -101,15 +104,15 @@ fn the_optimum_of_a_large_device_is_that_of_one_that_is_large_enough() {
     assert!(matches!(of(2.0), Err(FabricError::Area { .. })));
 }
 
-/// The load through a fabric under the controller; the ratio to the least area that would have done; and the windows that the best fixed chain of
-/// that area misses.
-fn beside_the_optimum(load: &[Arrival]) -> (Outcome, f64, usize, String) {
+/// Runs the load under the controller. Returns the outcome, the ratio to the optimal area, and the windows missed by
+/// the best fixed chain of the same area.
+fn beside_the_optimum(load: &[PacketArrival]) -> (RunOutcome, f64, usize, String) {
     let study = study();
     let outcome = run(&study, load);
     let optimum = study.optimum(load).unwrap();
     let (area, ratio) = (outcome.mean_area(&study), outcome.area_seconds / optimum.area_seconds);
     let growth = study.growth(1464);
-    // Areas differ by tenths, and the first windows of a run grow from nothing.
+    // Areas differ by tenths, and a run starts with one instance of each service.
     let fixed = growth.iter().rev().find(|step| study.area_of(step) <= 1.01 * area).unwrap();
     let by_fixed = study.run_from(load, &mut Fixed, fixed).unwrap();
     let told = format!(
@@ -126,13 +129,15 @@ fn beside_the_optimum(load: &[Arrival]) -> (Outcome, f64, usize, String) {
 }
 
 #[test]
-fn the_area_is_near_the_least_and_a_fixed_chain_of_that_area_misses_more() {
-    for load in [Load::Bursty, Load::OnOff, Load::Imix, Load::WebSearch, Load::DataMining] {
-        let packets: Vec<Arrival> = load.arrivals(SEED, 1e9, 1.0).collect();
+fn predictive_area_is_near_the_optimum() {
+    for load in
+        [TrafficLoad::Bursty, TrafficLoad::OnOff, TrafficLoad::Imix, TrafficLoad::WebSearch, TrafficLoad::DataMining]
+    {
+        let packets: Vec<PacketArrival> = load.arrivals(SEED, 1e9, 1.0).collect();
         let (outcome, ratio, by_fixed, told) = beside_the_optimum(&packets);
         println!("{:12} {told}", load.name());
         assert!(ratio < 1.1, "{} {told}", load.name());
-        // IMIX is constant: there a fixed chain is as good.
+        // IMIX is constant, so a fixed chain is as good.
         assert!(outcome.missed <= by_fixed.max(2), "{} {told}", load.name());
     }
 }
@@ -141,15 +146,16 @@ fn the_area_is_near_the_least_and_a_fixed_chain_of_that_area_misses_more() {
 #[ignore = "prints the table of docs/microservices.md, which takes minutes"]
 fn table_of_the_book() {
     for rate in [6e8, 1e9, 2e9] {
-        for (load, seed) in Load::ALL.into_iter().flat_map(|load| [(load, 1), (load, 2)]) {
-            let packets: Vec<Arrival> = load.arrivals(seed, rate, 4.0).collect();
+        for (load, seed) in TrafficLoad::ALL.into_iter().flat_map(|load| [(load, 1), (load, 2)]) {
+            let packets: Vec<PacketArrival> = load.arrivals(seed, rate, 4.0).collect();
             println!("{:.1} Gb/s {:12} {seed}: {}", rate / 1e9, load.name(), beside_the_optimum(&packets).3);
         }
     }
 }
 
-/// The most changes of one service in any span of ten dwell times, but for the first windows, which grow from nothing.
-fn most_changes(study: &Study, goal: &Goal, outcome: &Outcome) -> usize {
+/// Returns the most changes of one service in any ten dwell times, without the first windows, in which services grow
+/// from one instance.
+fn most_changes(study: &Study, goal: &Goal, outcome: &RunOutcome) -> usize {
     let span_ns = 10.0 * goal.dwell as f64 * study.control_ns;
     let mut by_service = std::collections::HashMap::<Service, Vec<f64>>::new();
     for change in outcome.changes.iter().filter(|change| change.at_ns > 2.0 * study.window_ns) {

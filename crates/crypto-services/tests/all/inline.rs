@@ -1,4 +1,4 @@
-//! Chains of services between a NIC and its wire.
+//! Chains of services between a NIC and the wire.
 
 use core::task::Waker;
 use core::time::Duration;
@@ -13,14 +13,14 @@ use offload_wire::frame::Frame;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-/// A NIC that sends a frame at each of some times, and keeps what comes.
+/// A NIC that sends frames at given times, and stores received frames.
 #[derive(Debug, Default)]
-struct Nic {
+struct InlineNic {
     to_send: VecDeque<(Instant, Frame)>,
     taken: Vec<Frame>,
 }
 
-impl Port for Nic {
+impl Port for InlineNic {
     fn receive_frame(&mut self, _: Instant, frame: Frame) {
         self.taken.push(frame);
     }
@@ -42,7 +42,8 @@ impl Port for Nic {
     fn register_doorbell(&mut self, _: &Waker) {}
 }
 
-/// Two bytes of flow, four of a number; flow 0 passes by the services' side, the lowest bit of another is its chain.
+/// Creates a frame with two bytes of flow and four of number. Flow 0 bypasses the services; the lowest bit of other
+/// flows selects the chain.
 fn frame(flow: u16, number: u32, len: usize) -> Frame {
     let mut data = vec![0; len.max(6)];
     data[..2].copy_from_slice(&flow.to_be_bytes());
@@ -71,8 +72,8 @@ fn config(area: f64, queue: usize) -> ServicePortConfig {
     config
 }
 
-/// Runs a port to its end as a wire's task does. What left, and when; how many turns it took.
-fn run(port: &mut ServicePort<Nic>, mut arriving: VecDeque<(Instant, Frame)>) -> (Vec<(Instant, Frame)>, usize) {
+/// Runs a port to its end, like the task of a wire. Returns the sent frames with their times, and the number of rounds.
+fn run(port: &mut ServicePort<InlineNic>, mut arriving: VecDeque<(Instant, Frame)>) -> (Vec<(Instant, Frame)>, usize) {
     let (mut left, mut now, mut turns) = (Vec::new(), Instant::ZERO, 0);
     loop {
         while arriving.front().is_some_and(|(at, _)| *at <= now)
@@ -86,7 +87,7 @@ fn run(port: &mut ServicePort<Nic>, mut arriving: VecDeque<(Instant, Frame)>) ->
         }
         let next = earliest(port.next_event(), arriving.front().map(|(at, _)| *at));
         let Some(next) = next else { return (left, turns) };
-        assert!(next > now, "it asks for a turn that is over: {next:?}");
+        assert!(next > now, "next event in the past: {next:?}");
         (now, turns) = (next, turns + 1);
     }
 }
@@ -102,7 +103,7 @@ fn timed(frames: &[(u64, u16, usize)]) -> VecDeque<(Instant, Frame)> {
 
 proptest! {
     #[test]
-    fn each_frame_passes_once_and_in_its_flows_order(
+    fn frames_pass_once_and_in_flow_order(
         sent in prop::collection::vec((0u64..4000, 0u16..6, 6usize..1600), 0..60),
         received in prop::collection::vec((0u64..4000, 0u16..6, 6usize..1600), 0..60),
         area in 6.0f64..40.0,
@@ -111,12 +112,13 @@ proptest! {
     ) {
         let controller: Box<dyn Controller + Send> =
             if fixed { Box::new(Fixed) } else { Box::new(Predictive::new(Goal::new(20_000.0, area))) };
-        let nic = Nic { to_send: timed(&sent), taken: Vec::new() };
+        let nic = InlineNic { to_send: timed(&sent), taken: Vec::new() };
         let mut port = ServicePort::new(nic, config(area, queue), controller, look).unwrap();
         let (left, _) = run(&mut port, timed(&received));
+        // The run has ended, so no frame may be left inside.
         prop_assert_eq!(port.in_flight(), 0);
         let counters = port.counters();
-        prop_assert_eq!(left.len(), sent.len(), "what leaves is never dropped");
+        prop_assert_eq!(left.len(), sent.len(), "sent frames are never dropped");
         let taken = &port.port().taken;
         prop_assert_eq!(taken.len() as u64 + counters.services_rx_drop_full, received.len() as u64);
         for (frames, of) in [(left.iter().map(|(_, frame)| frame).collect::<Vec<_>>(), &sent), (taken.iter().collect(), &received)] {
@@ -128,18 +130,20 @@ proptest! {
             for frame in frames {
                 let number = u32::from_be_bytes(frame.data[2..6].try_into().unwrap()) as usize;
                 let (_, flow, len) = of[number];
-                prop_assert_eq!((flow_of(frame), frame.len()), (flow, len), "a frame is what it was");
+                prop_assert_eq!((flow_of(frame), frame.len()), (flow, len), "a frame must be unchanged");
             }
         }
+        // Frames of flow 0 bypass the services and are not counted.
         let through = sent.iter().filter(|(_, flow, _)| *flow > 0).count() as u64;
         prop_assert_eq!(counters.services_tx_packets, through);
     }
 }
 
 #[test]
-fn what_leaves_waits_for_a_place_and_what_comes_in_is_dropped() {
+fn sent_frames_wait_and_received_frames_are_dropped() {
     let burst: Vec<_> = (0..40).map(|_| (0, 2, 1464)).collect();
-    let nic = Nic { to_send: timed(&burst), taken: Vec::new() };
+    let nic = InlineNic { to_send: timed(&burst), taken: Vec::new() };
+    // A queue of one place is full most of the time.
     let mut port = ServicePort::new(nic, config(64.0, 1), Box::new(Fixed), look).unwrap();
     let (left, _) = run(&mut port, timed(&burst));
     let counters = port.counters();
@@ -150,9 +154,9 @@ fn what_leaves_waits_for_a_place_and_what_comes_in_is_dropped() {
 }
 
 #[test]
-fn a_wire_that_takes_nothing_holds_the_nic_back() {
+fn blocked_wire_holds_back_the_nic() {
     let burst: Vec<_> = (0..1000).map(|_| (0, 2, 64)).collect();
-    let nic = Nic { to_send: timed(&burst), taken: Vec::new() };
+    let nic = InlineNic { to_send: timed(&burst), taken: Vec::new() };
     let mut port = ServicePort::new(nic, config(64.0, 16), Box::new(Fixed), look).unwrap();
     // The wire takes one frame, and then none for a long time.
     let mut now = Instant::ZERO;
@@ -165,15 +169,16 @@ fn a_wire_that_takes_nothing_holds_the_nic_back() {
         port.process(now);
     }
     let waiting = port.port().to_send.len();
-    assert!(waiting > 900, "{waiting} frames are still the NIC's");
+    assert!(waiting > 900, "{waiting} frames are still in the NIC");
     assert!(port.in_flight() < 100);
 }
 
 #[test]
-fn a_lone_frame_takes_what_its_chain_takes_by_itself() {
-    let nic = Nic { to_send: timed(&[(0, 2, 1464), (100_000, 2, 1464)]), taken: Vec::new() };
+fn single_frame_takes_the_time_of_its_chain() {
+    let nic = InlineNic { to_send: timed(&[(0, 2, 1464), (100_000, 2, 1464)]), taken: Vec::new() };
     let mut port = ServicePort::new(nic, config(64.0, 16), Box::new(Fixed), look).unwrap();
     let (left, _) = run(&mut port, VecDeque::new());
+    // The second frame, because the first one also expands the key.
     let took = (left[1].0 - at(100_000)).as_nanos() as f64;
     let mut fabric = Fabric::new(config(64.0, 16).fabric);
     let chain = fabric.add_chain(Suite::Aes128Gcm.graph(TransformDirection::Apply), 1).unwrap();
@@ -187,10 +192,10 @@ fn a_lone_frame_takes_what_its_chain_takes_by_itself() {
 }
 
 #[test]
-fn what_is_dropped_is_asked_for_and_the_controller_grows() {
+fn dropped_frames_count_as_demand() {
     let load: Vec<_> = (0..20_000).map(|_| (1000, 2, 1464)).collect();
     let grown = |controller: Box<dyn Controller + Send>| {
-        let mut port = ServicePort::new(Nic::default(), config(64.0, 8), controller, look).unwrap();
+        let mut port = ServicePort::new(InlineNic::default(), config(64.0, 8), controller, look).unwrap();
         run(&mut port, timed(&load));
         (port.fabric().instances(Service::Aes128), port.counters().services_rx_drop_full)
     };
@@ -201,7 +206,7 @@ fn what_is_dropped_is_asked_for_and_the_controller_grows() {
 }
 
 #[test]
-fn a_device_without_room_for_the_chains_is_refused() {
-    let refused = ServicePort::new(Nic::default(), config(1.0, 8), Box::new(Fixed), look).unwrap_err();
+fn device_without_room_for_the_chains_is_refused() {
+    let refused = ServicePort::new(InlineNic::default(), config(1.0, 8), Box::new(Fixed), look).unwrap_err();
     assert!(refused.to_string().contains("units of area"), "{refused}");
 }

@@ -2,8 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 use crypto_services::{
-    Cipher, Controller, Decision, Fixed, Goal, Keys, Predictive, SERVICES, Service, ServiceQueue, ServiceQueueConfig,
-    ServiceSpec, ServiceWindow, Suite,
+    Controller, Fixed, Goal, InstanceDecision, Predictive, SERVICES, Service, ServiceQueue, ServiceQueueConfig,
+    ServiceSpec, ServiceWindow, Suite, SuiteCipher, SuiteKeys,
 };
 use offload_api::{CompletedJob, ContextRefusal, Direction, Handle, Job, JobQueue, JobStatus, NewContext, Way};
 use offload_base::Instant;
@@ -30,7 +30,7 @@ fn transforms() -> Vec<Transform> {
 
 fn spec(suite: Suite, tenant: u16, share: u32) -> ServiceSpec {
     let [cipher, mac, header] = suite.key_lengths().map(|bytes| key(bytes as u8));
-    ServiceSpec { suite, keys: Keys { cipher, mac, header }, tenant, share }
+    ServiceSpec { suite, keys: SuiteKeys { cipher, mac, header }, tenant, share }
 }
 
 fn open(queue: &mut ServiceQueue, spec: ServiceSpec) -> Result<Handle, ContextRefusal> {
@@ -71,9 +71,9 @@ fn run(queue: &mut impl JobQueue, jobs: Vec<Job>) -> Vec<(Instant, CompletedJob)
 }
 
 proptest! {
-    /// What a core makes of jobs, services make of them: results and statuses.
+    /// Services and a CPU must produce the same results and statuses.
     #[test]
-    fn jobs_become_what_they_become_on_the_cpu(
+    fn services_and_cpu_produce_the_same_results(
         jobs in prop::collection::vec((0usize..5, 0usize..2000, any::<bool>(), any::<bool>()), 1..40),
         depth in 1usize..64,
         queue in 1usize..8,
@@ -93,6 +93,7 @@ proptest! {
         let made = |sessions: &[Handle]| -> Vec<Job> {
             jobs.iter().zip(&sealed).enumerate().map(|(n, ((kind, bytes, undo, damaged), (_, sealed)))| {
                 let mut source = if *undo { sealed.clone() } else { vec![n as u8; *bytes] };
+                // Both must report a damaged packet in the same way.
                 if *damaged && *undo && let Some(byte) = source.first_mut() {
                     *byte ^= 1;
                 }
@@ -101,6 +102,7 @@ proptest! {
         };
         let mut ours: Vec<CompletedJob> = run(&mut services, made(&by_services)).into_iter().map(|(_, done)| done).collect();
         let mut theirs: Vec<CompletedJob> = run(&mut cpu, made(&by_cpu)).into_iter().map(|(_, done)| done).collect();
+        // Jobs of different sessions may end in another order.
         ours.sort_by_key(|done| done.user);
         theirs.sort_by_key(|done| done.user);
         prop_assert_eq!(ours.len(), jobs.len());
@@ -117,11 +119,11 @@ fn jobs_kind(sessions: &[Handle], session: Handle) -> usize {
 }
 
 #[test]
-fn every_suite_goes_there_and_back_and_jobs_of_a_session_end_in_order() {
+fn every_suite_round_trips_in_order() {
     for suite in Suite::ALL {
         let mut queue = ServiceQueue::new(ServiceQueueConfig::default(), Box::new(Fixed));
         let spec = spec(suite, 3, 1);
-        let cipher = Cipher::new(suite, &spec.keys).unwrap();
+        let cipher = SuiteCipher::new(suite, &spec.keys).unwrap();
         let session = open(&mut queue, spec).unwrap();
         let packets: Vec<Vec<u8>> = (0..50).map(|n| vec![n; 1 + 97 * usize::from(n) % 1300]).collect();
         let sealed =
@@ -141,9 +143,9 @@ fn every_suite_goes_there_and_back_and_jobs_of_a_session_end_in_order() {
     }
 }
 
-/// One that floods the device holds up another only as long as its share says.
+/// A tenant that floods the device delays another only within its share.
 #[test]
-fn a_tenant_does_not_starve_another() {
+fn tenant_does_not_starve_another() {
     let mut queue =
         ServiceQueue::new(ServiceQueueConfig { depth: 1000, ..ServiceQueueConfig::default() }, Box::new(Fixed));
     let [greedy, modest] = [1, 2].map(|tenant| open(&mut queue, spec(Suite::Nea(1), tenant, 1)).unwrap());
@@ -151,19 +153,20 @@ fn a_tenant_does_not_starve_another() {
     let done = run(&mut queue, flood.collect());
     let last = |of: Handle| done.iter().filter(|(_, done)| done.session == of).map(|(at, _)| *at).max().unwrap();
     let (all, modest) = (last(greedy) - Instant::ZERO, last(modest) - Instant::ZERO);
-    // A hundred of each, of nine hundred and a hundred.
+    // The modest tenant gets half of the capacity until its hundred jobs are done.
     assert!(modest < all / 4, "{modest:?} of {all:?}");
 }
 
-/// Under load the bottleneck has more instances, and when it is over fewer.
+/// Under load the bottleneck gets more instances, and fewer afterwards.
 #[test]
-fn the_controller_grows_and_shrinks_what_jobs_need() {
+fn controller_follows_the_demand_of_jobs() {
     let goal = Goal::new(200_000.0, 64.0);
     let mut queue = ServiceQueue::new(ServiceQueueConfig::default(), Box::new(Predictive::new(goal)));
     let session = open(&mut queue, spec(Suite::Aes128Gcm, 1, 1)).unwrap();
     let alone = queue.fabric().instances(Service::Aes128);
     let (mut now, mut most, mut ended) = (Instant::ZERO, alone, 0);
     for number in 0..20_000u64 {
+        // A job every 6 us needs several AES instances.
         now = Instant::ZERO + core::time::Duration::from_micros(6 * number);
         while queue.complete(now).is_some() {
             ended += 1;
@@ -178,11 +181,11 @@ fn the_controller_grows_and_shrinks_what_jobs_need() {
     assert!(queue.changes().any(|change| change.done && change.decision.service == Service::Aes128));
     now += core::time::Duration::from_secs(3600);
     while queue.complete(now).is_some() {}
-    assert_eq!(queue.fabric().instances(Service::Aes128), alone, "an hour without jobs");
+    assert_eq!(queue.fabric().instances(Service::Aes128), alone, "instances after an hour without jobs");
 }
 
 #[test]
-fn what_cannot_be_done_is_told() {
+fn impossible_sessions_and_jobs_are_refused() {
     let mut config = ServiceQueueConfig { depth: 2, sessions: 2, ..ServiceQueueConfig::default() };
     config.fabric.area = 4.0;
     let mut queue = ServiceQueue::new(config, Box::new(Fixed));
@@ -190,7 +193,7 @@ fn what_cannot_be_done_is_told() {
     let xts = Transform::Xts { key: key(64), unit: 512, tweak: Tweak::Unit };
     assert_eq!(refused(queue.open(xts)), ContextRefusal::Unsupported);
     assert_eq!(refused(queue.open(Transform::Copy)), ContextRefusal::Unsupported);
-    let short = ServiceSpec { keys: Keys::of_cipher(vec![1; 3]), ..spec(Suite::Nea(1), 1, 1) };
+    let short = ServiceSpec { keys: SuiteKeys::from_cipher_key(vec![1; 3]), ..spec(Suite::Nea(1), 1, 1) };
     assert_eq!(open(&mut queue, short), Err(ContextRefusal::Unsupported));
 
     let session = open(&mut queue, spec(Suite::Aes128Gcm, 1, 1)).unwrap();
@@ -203,7 +206,7 @@ fn what_cannot_be_done_is_told() {
     queue.submit(Instant::ZERO, job(other, 2, &[1; 100])).unwrap();
     assert_eq!(queue.submit(Instant::ZERO, job(session, 3, &[])).unwrap_err().user, 3, "two places");
     queue.flush(Instant::ZERO);
-    // It has been taken: what becomes of its session is nothing to it.
+    // The job was accepted, so removing its session does not matter.
     queue.contexts().remove(session);
     let mut done = run(&mut queue, vec![]);
     done.sort_by_key(|(_, done)| done.user);
@@ -217,9 +220,9 @@ fn what_cannot_be_done_is_told() {
     assert_eq!((done.outcome.status, done.target.len()), (JobStatus::OutOfSpace, 0));
 }
 
-/// Picoseconds of hours are finer than what says nanoseconds.
+/// After hours, `f64` nanoseconds are coarser than picoseconds.
 #[test]
-fn jobs_end_after_hours_too() {
+fn jobs_end_after_hours_of_virtual_time() {
     let late = Instant::ZERO + core::time::Duration::from_secs(100_000);
     let mut queue = ServiceQueue::new(ServiceQueueConfig::default(), Box::new(Fixed));
     let session = open(&mut queue, spec(Suite::Nea(2), 1, 1)).unwrap();
@@ -237,7 +240,7 @@ fn jobs_end_after_hours_too() {
     assert!(ended == 200 && now > late, "{ended} by {now:?}");
 }
 
-/// Two instances when there were packets, else one.
+/// Two instances for a service with packets in the window, otherwise one.
 #[derive(Debug)]
 struct TwoIfBusy;
 
@@ -246,8 +249,8 @@ impl Controller for TwoIfBusy {
         "two if busy"
     }
 
-    fn decide(&mut self, _: f64, services: &[ServiceWindow]) -> Vec<Decision> {
-        let of = |of: &ServiceWindow| Decision {
+    fn decide(&mut self, _: f64, services: &[ServiceWindow]) -> Vec<InstanceDecision> {
+        let of = |of: &ServiceWindow| InstanceDecision {
             service: of.service,
             instances: if of.work.packets() > 0 { 2 } else { 1 },
             why: String::new(),
@@ -256,9 +259,9 @@ impl Controller for TwoIfBusy {
     }
 }
 
-/// A long steady load is not what a controller has settled for, when it is over.
+/// After a long steady load, the controller must still notice its end.
 #[test]
-fn an_end_of_a_long_load_is_seen() {
+fn controller_notices_the_end_of_a_long_load() {
     let mut queue = ServiceQueue::new(ServiceQueueConfig::default(), Box::new(TwoIfBusy));
     let session = open(&mut queue, spec(Suite::Nea(1), 1, 1)).unwrap();
     let at = |millis| Instant::ZERO + core::time::Duration::from_millis(millis);
@@ -270,12 +273,12 @@ fn an_end_of_a_long_load_is_seen() {
     assert_eq!(queue.fabric().instances(Service::Snow3g), 2);
     while queue.complete(at(20_000)).is_some() {}
     assert_eq!(queue.fabric().instances(Service::Snow3g), 1);
-    // Ten years of nothing take no time.
+    // Ten years without jobs must not take time.
     while queue.complete(at(315_360_000_000)).is_some() {}
 }
 
 #[test]
-fn what_is_refused_takes_no_area_and_what_is_no_record_is_told() {
+fn refused_session_takes_no_area() {
     let fits = |area| {
         let mut config = ServiceQueueConfig::default();
         (config.fabric.area, config.fabric.queue) = (area, 0);
@@ -288,7 +291,7 @@ fn what_is_refused_takes_no_area_and_what_is_no_record_is_told() {
     assert_eq!(open(&mut queue, spec(Suite::Aes128Gcm, 1, 1)), Err(ContextRefusal::NoSpace));
     assert_eq!(queue.fabric().area(), 0.0);
 
-    // A queue without a place has one.
+    // A queue of zero places is given one.
     let mut queue = fits(64.0);
     let session = open(&mut queue, spec(Suite::Aes128CbcSha, 1, 1)).unwrap();
     let empty = Job { aad: Default::default(), ..job(session, 1, &[]) };

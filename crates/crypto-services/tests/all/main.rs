@@ -1,4 +1,5 @@
-//! Chains as bytes beside the ciphers they are to equal; fabrics beside closed forms and under changes; controllers on loads; jobs; ports; records of real handshakes.
+//! Tests of ciphers against other implementations, of fabrics against closed forms and under changes, of controllers on
+//! loads, of job queues and ports, and of records after real handshakes.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 

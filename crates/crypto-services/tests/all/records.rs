@@ -1,4 +1,4 @@
-//! Chains in place of one end after a real handshake: rustls opens what they seal, and they open what rustls sealed.
+//! Chains replace one end after a real handshake: rustls opens their records, and they open the records of rustls.
 
 use crypto_services::{Suite, TlsRecords};
 use ktls_offload::traffic_key;
@@ -21,7 +21,7 @@ const SUITES: [(SupportedCipherSuite, Suite); 6] = [
     (cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, Suite::ChaCha20Poly1305),
 ];
 
-/// Both ends, after the handshake.
+/// Returns both ends after the handshake.
 fn shaken(suite: SupportedCipherSuite) -> (ClientConnection, ServerConnection) {
     let made = rcgen::generate_simple_self_signed(["chains.test".into()]).unwrap();
     let certificate = made.cert.der().clone();
@@ -37,7 +37,7 @@ fn shaken(suite: SupportedCipherSuite) -> (ClientConnection, ServerConnection) {
     client.enable_secret_extraction = true;
     let server = ServerConfig::builder_with_provider(provider).with_protocol_versions(&versions).unwrap();
     let mut server = server.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
-    // Tickets are records that would come first.
+    // Session tickets would be sent as additional records.
     server.send_tls13_tickets = 0;
     let name = ServerName::try_from("chains.test").unwrap();
     let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
@@ -50,7 +50,7 @@ fn shaken(suite: SupportedCipherSuite) -> (ClientConnection, ServerConnection) {
     (client, server)
 }
 
-/// All that an end has to send.
+/// Returns all bytes that an end has to send.
 fn written<Data>(end: &mut ConnectionCommon<Data>) -> Vec<u8> {
     let mut bytes = Vec::new();
     while end.wants_write() {
@@ -59,7 +59,7 @@ fn written<Data>(end: &mut ConnectionCommon<Data>) -> Vec<u8> {
     bytes
 }
 
-/// Hands bytes to an end, and tells what it read.
+/// Gives bytes to an end, and returns the data read.
 fn take<Data>(end: &mut ConnectionCommon<Data>, mut bytes: &[u8]) -> Result<Vec<u8>, rustls::Error> {
     let mut read = Vec::new();
     while !bytes.is_empty() {
@@ -72,7 +72,7 @@ fn take<Data>(end: &mut ConnectionCommon<Data>, mut bytes: &[u8]) -> Result<Vec<
     Ok(read)
 }
 
-/// The records of a stream.
+/// Splits a stream into records.
 fn records(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut records = Vec::new();
     while !bytes.is_empty() {
@@ -84,13 +84,14 @@ fn records(mut bytes: &[u8]) -> Vec<&[u8]> {
 }
 
 #[test]
-fn chains_take_the_place_of_an_end_after_a_handshake_of_rustls() {
+fn chains_replace_an_end_after_a_rustls_handshake() {
     for (of_rustls, suite) in SUITES {
         let (client, mut server) = shaken(of_rustls);
         let version = match client.protocol_version() {
             Some(ProtocolVersion::TLSv1_2) => TlsVersion::Tls12,
             _ => TlsVersion::Tls13,
         };
+        // The extracted secrets start with the record numbers after the handshake.
         let secrets = client.dangerous_extract_secrets().unwrap();
         let chain = |(number, secrets)| TlsRecords::new(&traffic_key(version, secrets).unwrap(), number).unwrap();
         let (mut sending, mut receiving) = (chain(secrets.tx), chain(secrets.rx));
@@ -101,9 +102,10 @@ fn chains_take_the_place_of_an_end_after_a_handshake_of_rustls() {
             let bytes = written(&mut server);
             let mut opened = Vec::new();
             for record in records(&bytes) {
+                // A failed attempt must not use up the record's number.
                 let mut forged = record.to_vec();
                 *forged.last_mut().unwrap() ^= 1;
-                assert!(receiving.open(&forged).is_err(), "a tag is looked at");
+                assert!(receiving.open(&forged).is_err(), "the chain must check the tag");
                 let (content_type, content) = receiving.open(record).unwrap();
                 assert_eq!(content_type, 23);
                 opened.extend(content);
@@ -114,12 +116,12 @@ fn chains_take_the_place_of_an_end_after_a_handshake_of_rustls() {
         }
         let mut forged = sending.seal(23, b"data").unwrap();
         forged[5] ^= 1;
-        assert!(take(&mut server, &forged).is_err(), "rustls looks at the chain's tag");
+        assert!(take(&mut server, &forged).is_err(), "rustls must check the tag");
     }
 }
 
 #[test]
-fn what_is_no_record_is_refused_and_costs_no_number() {
+fn invalid_record_is_refused_without_using_a_number() {
     let (client, mut server) = shaken(SUITES[0].0);
     let secrets = client.dangerous_extract_secrets().unwrap();
     let (number, secrets) = secrets.rx;
@@ -129,6 +131,7 @@ fn what_is_no_record_is_refused_and_costs_no_number() {
     for wrong in [&[][..], &record[..4], &record[..record.len() - 1], &[&record[..], &[0]].concat()] {
         assert!(receiving.open(wrong).is_err());
     }
+    // The refused attempts must not have advanced the nonce.
     assert_eq!(receiving.open(&record).unwrap(), (23, b"data".to_vec()));
     assert_eq!(receiving.number(), number + 1);
     assert!(receiving.seal(23, &[0; 16_385]).is_none(), "too long for a record");
@@ -136,7 +139,7 @@ fn what_is_no_record_is_refused_and_costs_no_number() {
 
 /// RFC 8446 5.3 and 5.5: a key seals a limited number of records, and a number is not used twice.
 #[test]
-fn records_end_at_the_limit_of_their_key() {
+fn records_end_at_the_key_limit() {
     for (suite, key_len, limit) in [
         (TlsSuite::Aes128Gcm, 16, 1 << 24),
         (TlsSuite::Aes256Gcm, 32, 1 << 24),

@@ -1,23 +1,23 @@
-//! Every chain makes the bytes of another implementation.
+//! Every chain produces the same bytes as another implementation.
 
 use bytes::{Bytes, BytesMut};
 use cellular_crypto::{Algorithm, Iv, Key, TagLen};
-use crypto_services::{Cipher, Graph, Keys, NotAuthentic, SecretBytes, Suite, TransformDirection};
+use crypto_services::{Graph, NotAuthentic, SecretBytes, Suite, SuiteCipher, SuiteKeys, TransformDirection};
 use offload_base::Seed;
 use offload_transforms::{Aead, HmacHash, MacOrder, Parameters, Session, Transform};
 
-fn keys_of(suite: Suite, rng: &mut offload_base::Rng) -> Keys {
+fn keys_of(suite: Suite, rng: &mut offload_base::Rng) -> SuiteKeys {
     let mut secret = |bytes: usize| {
         let mut key = vec![0; bytes];
         rng.fill(&mut key);
         SecretBytes::new(key)
     };
     let [cipher, mac, header] = suite.key_lengths().map(&mut secret);
-    Keys { cipher, mac, header }
+    SuiteKeys { cipher, mac, header }
 }
 
-/// The same by another implementation: ring's or our own one-shot AEAD, TLS's CBC, the ciphers of 5G as a whole.
-fn reference(suite: Suite, keys: &Keys, iv: [u8; 16], aad: &[u8], plain: &[u8]) -> Vec<u8> {
+/// Seals with another implementation: ring's or our own one-shot AEAD, TLS CBC, or the complete 5G ciphers.
+fn reference(suite: Suite, keys: &SuiteKeys, iv: [u8; 16], aad: &[u8], plain: &[u8]) -> Vec<u8> {
     let by = |transform: Transform| {
         let mut sealed = BytesMut::with_capacity(plain.len() + 64);
         let source = [Bytes::copy_from_slice(plain)];
@@ -32,6 +32,7 @@ fn reference(suite: Suite, keys: &Keys, iv: [u8; 16], aad: &[u8], plain: &[u8]) 
     };
     let key = |number| Key::new(Algorithm::from_number(number).unwrap(), keys.cipher.bytes()).unwrap();
     match suite {
+        // QUIC's header mask does not affect the sealed packet.
         Suite::Aes128Gcm | Suite::QuicAes128Gcm => aead(Aead::Aes128Gcm),
         Suite::Aes256Gcm => aead(Aead::Aes256Gcm),
         Suite::ChaCha20Poly1305 => aead(Aead::ChaCha20Poly1305),
@@ -51,15 +52,15 @@ fn reference(suite: Suite, keys: &Keys, iv: [u8; 16], aad: &[u8], plain: &[u8]) 
 }
 
 #[test]
-fn every_chain_makes_the_bytes_of_the_cipher_it_is_called_after() {
+fn every_chain_matches_its_cipher() {
     let mut rng = Seed(21).stream("suites");
     for suite in Suite::ALL {
         for round in 0..120 {
             let keys = keys_of(suite, &mut rng);
-            let cipher = Cipher::new(suite, &keys).unwrap();
+            let cipher = SuiteCipher::new(suite, &keys).unwrap();
             let mut iv = [0; 16];
             rng.fill(&mut iv);
-            // TLS's header, but for its length.
+            // The TLS header without its length.
             let mut aad = vec![0; if keys.mac.bytes().is_empty() { rng.below(40) as usize } else { 11 }];
             if matches!(suite, Suite::Aes128CbcShaEtm | Suite::Aes256CbcShaEtm) {
                 aad.resize(13, 0);
@@ -73,22 +74,23 @@ fn every_chain_makes_the_bytes_of_the_cipher_it_is_called_after() {
             let sealed = packet.clone();
             assert_eq!(cipher.open(&iv, &aad, &mut packet), Ok(()));
             assert_eq!(packet, plain);
+            // A 5G cipher has no tag, so damage is not detected.
             if matches!(suite, Suite::Nea(_)) {
                 continue;
             }
             let (mut broken, place) = (sealed.clone(), rng.below(sealed.len() as u64) as usize);
             broken[place] ^= 1 << rng.below(8);
             assert_eq!(cipher.open(&iv, &aad, &mut broken), Err(NotAuthentic), "{} {place}", suite.name());
-            assert!(broken.is_empty(), "nothing of it is shown");
+            assert!(broken.is_empty(), "no plaintext is exposed");
             let mut short = sealed[..rng.below(4) as usize].to_vec();
             assert_eq!(cipher.open(&iv, &aad, &mut short), Err(NotAuthentic));
         }
     }
 }
 
-/// Published results: the GCM specification's test cases 4 and 16, and RFC 8439 2.8.2.
+/// Published results: test cases 4 and 16 of the GCM specification, and RFC 8439 2.8.2.
 #[test]
-fn chains_of_aeads_give_what_their_specifications_print() {
+fn aead_chains_match_published_vectors() {
     const GCM_PLAIN: &str = "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a721c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b39";
     const GCM_AAD: &str = "feedfacedeadbeeffeedfacedeadbeefabaddad2";
     const GCM_KEY: &str = "feffe9928665731c6d6a8f9467308308";
@@ -116,11 +118,12 @@ fn chains_of_aeads_give_what_their_specifications_print() {
         ),
     ];
     for (suite, (key, nonce, aad, plain), begins, tag) in cases {
-        let cipher = Cipher::new(suite, &Keys::of_cipher(unhex(key))).unwrap();
+        let cipher = SuiteCipher::new(suite, &SuiteKeys::from_cipher_key(unhex(key))).unwrap();
         let mut iv = [0; 16];
         iv[..12].copy_from_slice(&unhex(nonce));
         let mut packet = unhex(plain);
         cipher.seal(&iv, &unhex(aad), &mut packet);
+        // The ciphertext of RFC 8439 is compared only at its beginning; the tag covers the rest.
         assert!(packet.starts_with(&unhex(begins)) && packet.ends_with(&unhex(tag)), "{}", suite.name());
         assert_eq!(packet.len(), plain.len() / 2 + 16);
         assert_eq!(cipher.open(&iv, &unhex(aad), &mut packet), Ok(()));
@@ -133,12 +136,12 @@ fn unhex(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn keys_of_other_lengths_are_refused_and_suites_are_graphs() {
+fn wrong_key_lengths_are_refused() {
     for suite in Suite::ALL {
-        assert_eq!(Suite::named(suite.name()), Some(suite));
+        assert_eq!(Suite::from_name(suite.name()), Some(suite));
         for way in [TransformDirection::Apply, TransformDirection::Undo] {
             let graph = suite.graph(way);
-            assert_eq!(Graph::new(graph.steps().to_vec()), Ok(graph.clone()), "a service stands in it once");
+            assert_eq!(Graph::new(graph.steps().to_vec()), Ok(graph.clone()), "each service occurs once");
             assert_eq!(graph.to_string().parse::<Graph>().unwrap(), graph);
         }
         let [cipher, mac, header] = suite.key_lengths();
@@ -146,36 +149,36 @@ fn keys_of_other_lengths_are_refused_and_suites_are_graphs() {
             let mut lengths = [cipher, mac, header];
             lengths[at] = wrong;
             let [cipher, mac, header] = lengths.map(|bytes| SecretBytes::new(vec![1; bytes]));
-            assert!(Cipher::new(suite, &Keys { cipher, mac, header }).is_err());
+            assert!(SuiteCipher::new(suite, &SuiteKeys { cipher, mac, header }).is_err());
         }
     }
 }
 
 #[test]
-fn what_a_suite_cannot_seal_or_open_is_empty_and_not_in_clear() {
+fn unsealable_packet_becomes_empty() {
     for suite in [Suite::Aes128CbcSha, Suite::Aes256CbcSha] {
-        let cipher = Cipher::new(suite, &keys_of(suite, &mut Seed(3).stream("cannot"))).unwrap();
+        let cipher = SuiteCipher::new(suite, &keys_of(suite, &mut Seed(3).stream("cannot"))).unwrap();
         for (aad, bytes) in [(0, 10), (13, 10), (11, 18_157)] {
             let mut packet = vec![9; bytes];
             cipher.seal(&[1; 16], &vec![2; aad], &mut packet);
             assert!(packet.is_empty(), "{} {aad} {bytes}", suite.name());
         }
     }
-    let cipher = Cipher::new(Suite::Nea(1), &Keys::of_cipher(vec![7; 16])).unwrap();
+    let cipher = SuiteCipher::new(Suite::Nea(1), &SuiteKeys::from_cipher_key(vec![7; 16])).unwrap();
     let mut packet = vec![0; 1 << 29];
-    assert_eq!(cipher.open(&[1; 16], &[], &mut packet), Err(NotAuthentic), "nothing is lost unseen");
+    assert_eq!(cipher.open(&[1; 16], &[], &mut packet), Err(NotAuthentic), "a packet that is too long is refused");
     assert!(packet.is_empty());
 }
 
 #[test]
 fn no_key_is_printed() {
     for suite in Suite::ALL {
-        let keys = Keys {
+        let keys = SuiteKeys {
             cipher: SecretBytes::new(vec![0xab; suite.key_lengths()[0]]),
             mac: SecretBytes::new(vec![0xab; suite.key_lengths()[1]]),
             header: SecretBytes::new(vec![0xab; suite.key_lengths()[2]]),
         };
-        let shown = format!("{keys:?} {:?}", Cipher::new(suite, &keys).unwrap());
+        let shown = format!("{keys:?} {:?}", SuiteCipher::new(suite, &keys).unwrap());
         assert!(!shown.contains("171") && !shown.to_lowercase().contains("abab"), "{shown}");
     }
 }

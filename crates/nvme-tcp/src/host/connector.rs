@@ -1,15 +1,15 @@
-//! Where streams to a controller come from.
+//! Opening of streams to a controller.
 
 use core::future::Future;
 use core::pin::Pin;
 use offload_api::SegmentStream;
 use std::io;
 
-/// A stream that is being opened.
-pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn SegmentStream>>> + Send>>;
+/// A future that opens a stream.
+pub type ConnectFuture = Pin<Box<dyn Future<Output = io::Result<Box<dyn SegmentStream>>> + Send>>;
 
-/// Opens streams to one controller: one for each queue, and again after each loss. A closure that gives a future of a
-/// stream is one.
+/// A factory of streams to one controller. The host opens a stream for each queue, and again after each loss. Any
+/// closure that returns a future of a stream is a connector.
 ///
 /// ```
 /// use nvme_tcp::host::Connector;
@@ -21,7 +21,7 @@ pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn SegmentStre
 /// ```
 pub trait Connector: Send + Sync {
     /// Opens a stream.
-    fn connect(&self) -> Connecting;
+    fn connect(&self) -> ConnectFuture;
 }
 
 impl<F, R, S> Connector for F
@@ -30,7 +30,7 @@ where
     R: Future<Output = io::Result<S>> + Send + 'static,
     S: SegmentStream + 'static,
 {
-    fn connect(&self) -> Connecting {
+    fn connect(&self) -> ConnectFuture {
         let opening = self();
         Box::pin(async move { Ok(Box::new(opening.await?) as Box<dyn SegmentStream>) })
     }

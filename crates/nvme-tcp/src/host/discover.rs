@@ -1,16 +1,16 @@
-//! What there is to connect to.
+//! Discovery: the list of subsystems that a host may connect to.
 
 use super::connector::Connector;
 use super::error::{HostError, Unsuitable};
-use super::link::Link;
+use super::link::QueueLink;
 use super::{HostConfig, session};
-use crate::core::queue::{Buffer, Payload};
+use crate::core::queue::{Buffer, CommandData};
 use crate::wire::{DISCOVERY_NQN, DiscoveryEntry, DiscoveryLog, commands, page};
 use core::time::Duration;
 use offload_base::Timers;
 use std::sync::Arc;
 
-/// Asks a discovery controller; `config` says who asks, and with which digests.
+/// Reads the log of a discovery controller. `config` supplies the host's identity and the digests.
 ///
 /// ```
 /// use nvme_tcp::host::{Connector, HostConfig, HostIdentity, discover};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// ```
 ///
 /// # Errors
-/// The controller cannot be reached, refuses, or its log does not stay the same for long enough to be read.
+/// If the controller cannot be reached or refuses, or if the log keeps changing while it is read.
 pub async fn discover(
     connector: &dyn Connector,
     timers: &Arc<dyn Timers>,
@@ -47,29 +47,29 @@ pub async fn discover(
             log.extend(read(&mut link, log.len() as u64, part as u32).await?);
             left -= part;
         }
-        // It may have changed meanwhile.
+        // The log may have changed while it was read in parts, so its header is compared.
         let again = read(&mut link, 0, DiscoveryLog::HEADER as u32).await?;
         if DiscoveryLog::parse_header(&again) == Some((generation, count as u64)) {
             link.finish(true).await;
             return DiscoveryLog::parse(&log).ok_or(UNREADABLE);
         }
     }
-    Err(HostError::TimedOut("a discovery log that stays the same"))
+    Err(HostError::TimedOut("reading a discovery log that keeps changing"))
 }
 
-async fn read(link: &mut Link, offset: u64, bytes: u32) -> Result<Vec<u8>, HostError> {
+async fn read(link: &mut QueueLink, offset: u64, bytes: u32) -> Result<Vec<u8>, HostError> {
     let command = commands::log_page(page::DISCOVERY, offset, bytes).with_namespace(0);
-    let buffer = Payload::Read(Buffer::zeroed(bytes as usize));
+    let buffer = CommandData::Read(Buffer::zeroed(bytes as usize));
     match link.execute("the discovery log", command, buffer).await?.submission.payload {
-        Payload::Read(buffer) => Ok(buffer.to_vec()),
-        Payload::None | Payload::Write(_) | Payload::Encrypt(..) => Err(UNREADABLE),
+        CommandData::Read(buffer) => Ok(buffer.to_vec()),
+        CommandData::None | CommandData::Write(_) | CommandData::Encrypt(..) => Err(UNREADABLE),
     }
 }
 
 const UNREADABLE: HostError = HostError::Unsuitable(Unsuitable::DiscoveryLog);
-/// Bytes read at a time.
+/// Bytes of one part.
 const PART: usize = 16 << 10;
-/// What a log may have.
+/// Maximum number of entries.
 const MAX_ENTRIES: usize = 4096;
-/// How often a log is read that changes.
+/// Maximum number of attempts to read a log that changes.
 const ATTEMPTS: usize = 8;

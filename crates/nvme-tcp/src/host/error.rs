@@ -1,11 +1,11 @@
-//! What can go wrong, and whose fault it is.
+//! Errors of hosts and of commands.
 
 use crate::core::queue::{Buffer, QueueError};
 use crate::wire::Status;
 use std::io;
 use std::sync::Arc;
 
-/// A host is not connected to its controller.
+/// Reason why a host is not connected to its controller.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
@@ -15,39 +15,39 @@ pub enum HostError {
     /// A connection ended.
     #[error(transparent)]
     Queue(#[from] QueueError),
-    /// The controller refused a command without which nothing goes on.
+    /// The controller refused a command that is necessary to connect.
     #[error("the controller refuses {command}: {status} (result {result:#x})")]
     Refused {
-        /// Which.
+        /// Name of the command.
         command: &'static str,
-        /// Why.
+        /// Status of the command.
         status: Status,
-        /// What it said beside it.
+        /// Result field of the completion.
         result: u64,
     },
-    /// The target has no subsystem of this name for this host.
+    /// The target has no subsystem with this name, or not for this host.
     #[error("there is no subsystem `{subsystem}` at the target: check the NQN, or list those that exist by discovery")]
     NoSubsystem {
-        /// The NQN that was asked for.
+        /// The requested NQN.
         subsystem: String,
-        /// The answer to Connect.
+        /// Status of the Connect.
         status: Status,
     },
-    /// The controller cannot be used by this host.
+    /// The controller is unsuitable for this host.
     #[error("the controller cannot be used: {0}")]
     Unsuitable(Unsuitable),
-    /// It took too long.
+    /// An operation took too long.
     #[error("{0} took too long")]
     TimedOut(&'static str),
-    /// The caller's wish.
+    /// [`Host::close`](super::Host::close) was called, or the last [`Host`](super::Host) was dropped.
     #[error("the host was closed")]
     Closed,
-    /// One of the host's tasks was dropped, or has panicked: nothing can be done any more.
-    #[error("a task of the host is gone")]
+    /// A task of the host was dropped or has panicked. The host cannot continue.
+    #[error("a task of the host was dropped or has panicked")]
     TaskLost,
 }
 
-/// Why a host cannot use a controller.
+/// Reason why a host cannot use a controller.
 ///
 /// ```
 /// use nvme_tcp::host::{HostError, Unsuitable};
@@ -58,40 +58,40 @@ pub enum HostError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsuitable {
-    /// IOCCSZ or IORCSZ.
+    /// IOCCSZ or IORCSZ is too small.
     #[error("its capsules are too small for commands")]
     SmallCapsules,
-    /// SGLS.
-    #[error("it does not know SGLs")]
+    /// SGLS: no support for SGLs.
+    #[error("it does not support SGLs")]
     NoSgls,
-    /// ICDOFF.
+    /// ICDOFF is not zero.
     #[error("data in its capsules do not follow the command")]
     DataOffset,
-    /// CAP.MQES.
-    #[error("its queues have no room")]
+    /// CAP.MQES is zero.
+    #[error("its queues have no entries")]
     NoRoom,
-    /// CSTS.CFS: it has to be reset by those who look after it.
+    /// CSTS.CFS: a fatal controller failure. An administrator has to reset the controller.
     #[error("it has failed")]
     Failed,
-    /// Its answer to Identify is no structure of 4096 bytes.
-    #[error("it does not identify itself")]
+    /// The answer to Identify has fewer than 4096 bytes.
+    #[error("its answer to Identify is too short")]
     Unidentified,
-    /// CNTLID.
-    #[error("it is not the controller that was connected to")]
+    /// CNTLID differs from the one in the answer to Connect.
+    #[error("Identify describes another controller than the one connected to")]
     Another,
-    /// KAS.
-    #[error("it knows no keep-alive: set `HostConfig::keep_alive` to zero")]
+    /// KAS is zero.
+    #[error("it does not support keep-alive: set `HostConfig::keep_alive` to zero")]
     NoKeepAlive,
-    /// AUTHREQ.
-    #[error("it demands authentication, which this host does not support")]
+    /// AUTHREQ is set.
+    #[error("it requires authentication, which this host does not support")]
     Authentication,
-    /// A log page of another format, or shorter than it says.
+    /// The discovery log has another format, or entries are missing.
     #[error("its discovery log cannot be parsed")]
     DiscoveryLog,
 }
 
 impl HostError {
-    /// Trying again would come to the same.
+    /// Returns whether another attempt would fail in the same way.
     pub(super) fn is_final(&self) -> bool {
         match self {
             HostError::Refused { status, .. } | HostError::NoSubsystem { status, .. } => status.do_not_retry(),
@@ -102,11 +102,12 @@ impl HostError {
 }
 
 impl HostError {
-    /// It may be that the other side has not noticed.
+    /// Returns whether the peer may not have noticed the loss.
     pub(super) fn is_silence(&self) -> bool {
         match self {
             HostError::Queue(error) => matches!(error, QueueError::TimedOut),
-            // What a system says of a peer that does not answer has many names, a router's or a neighbour's for some.
+            // System errors for an unreachable peer differ by cause, for example a router or a neighbour. All kinds
+            // count except the known ones.
             HostError::Stream(error) => !was_told(error.kind()),
             HostError::TimedOut(_) => true,
             _ => false,
@@ -114,7 +115,7 @@ impl HostError {
     }
 }
 
-/// Whether a stream that ended so ended at both sides: by the other one, or by a reset that was sent to it.
+/// Returns whether a stream that failed with `kind` has ended at both sides.
 fn was_told(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, UnexpectedEof};
     matches!(kind, BrokenPipe | ConnectionAborted | ConnectionRefused | ConnectionReset | UnexpectedEof)
@@ -126,51 +127,50 @@ impl From<io::Error> for HostError {
     }
 }
 
-/// A command failed.
+/// Reason why a command failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
-    /// The controller says so.
+    /// The controller reported this status.
     #[error("{0}")]
     Status(Status),
-    /// The controller is out of reach, and the host has given up. Whether a command that was under way was carried out is
-    /// not known.
+    /// The controller is out of reach, and the host has given up. A command that was sent may have been executed.
     #[error("the controller is out of reach: {0}")]
     Lost(HostError),
-    /// The connection was lost under the command, which must not be carried out twice, or is not to be sent to another
-    /// controller while the first may carry it out: it was not sent again. Without a keep-alive, it may still be carried out
-    /// after this.
-    #[error("whether the command was carried out is not known, so it was not sent again: {0}")]
+    /// The connection was lost while the command was running, and the command was not sent again, because it must not
+    /// be executed twice, or because the lost controller may still execute the first one. Without a keep-alive, that
+    /// may happen even after this error.
+    #[error("the command may or may not have been executed, and was not sent again: {0}")]
     Uncertain(HostError),
-    /// Behind a new connection, or since the controller told of a change, the namespace is another than before, or not
-    /// there: the command was not sent, or not sent again. [`Host::disk`](super::Host::disk) tells what is there now.
-    #[error("namespace {namespace} was replaced by another: look at it again with `Host::disk`")]
+    /// The namespace was replaced or removed, after a reconnect or by a change that the controller reported. The
+    /// command was not sent, or not sent again. Call [`Host::disk`](super::Host::disk) for the current namespace.
+    #[error("namespace {namespace} was replaced or removed: call `Host::disk` again")]
     NamespaceChanged {
-        /// Its number.
+        /// Namespace identifier.
         namespace: u32,
     },
-    /// The caller's wish. The command cannot be carried out any more; whether it was is not told.
+    /// The caller cancelled the command. It may have been executed, and will not be executed any more.
     #[error("the command was cancelled")]
     Cancelled,
-    /// The command is about a volume that was erased. It may have been under way: then what it was to write is there or is not,
-    /// or is zeros.
-    #[error("the volume was erased: nobody has its key any more")]
+    /// The command's volume was erased. If the command was a running write, its blocks hold the old data, the new data,
+    /// or zeros.
+    #[error("the volume was erased: its key no longer exists")]
     Erased,
-    /// The caller's fault: the command was not sent.
+    /// The command is invalid and was not sent. A fault of the caller.
     #[error("{0}")]
     Invalid(&'static str),
 }
 
-/// A command that was to fill a buffer failed.
+/// Error of a command that reads into a buffer.
 ///
 /// ```
 /// use nvme_tcp::Disk;
-/// use nvme_tcp::host::{Buffer, CommandError, Failed};
+/// use nvme_tcp::host::{Buffer, CommandError, ReadError};
 ///
 /// /// Reads the first block, and once more if the controller says that it may be read again.
 /// async fn first_block(disk: &Disk) -> Result<Buffer, CommandError> {
 ///     match disk.read(0, disk.buffer(1)).await {
-///         Err(Failed { error: CommandError::Status(status), buffer }) if !status.do_not_retry() => {
+///         Err(ReadError { error: CommandError::Status(status), buffer }) if !status.do_not_retry() => {
 ///             disk.read(0, buffer).await.map_err(|failed| failed.error)
 ///         }
 ///         read => read.map_err(|failed| failed.error),
@@ -179,10 +179,10 @@ pub enum CommandError {
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct Failed {
-    /// Why.
+pub struct ReadError {
+    /// The error.
     pub error: CommandError,
-    /// The buffer; what is in it means nothing.
+    /// The buffer, with meaningless content.
     pub buffer: Buffer,
 }
 
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_cannot_be_reached_may_not_have_noticed() {
+    fn unreachable_peer_counts_as_silent() {
         use io::ErrorKind::*;
         let is_silence = |kind: io::ErrorKind| HostError::from(io::Error::from(kind)).is_silence();
         let silent = [TimedOut, HostUnreachable, NetworkUnreachable, NetworkDown, Other];

@@ -1,28 +1,29 @@
-//! Asynchronous events of a controller: asked for, looked into, told to those who ask.
+//! Asynchronous events of a controller: requested, read from the log page, and delivered to callers.
 //!
 //! ```text
 //!   Asking --- request sent --> Waiting --- event --> Found --- its log page asked for --> Reading --- told --> Asking
 //! ```
 //!
-//! NVM Express Base Specification 2.0, 5.2: an event of a kind comes once, until its log page is read.
+//! NVM Express Base Specification 2.0, 5.2: an event of a type is reported once, until its log page is read.
 
-use crate::core::queue::{Buffer, Finished, Payload, Queue, Submission};
+use crate::core::queue::{Buffer, CommandData, FinishedCommand, Queue, Submission};
 use crate::wire::{ControllerData, Notices, commands, page, parse_namespace_list};
 use core::task::Waker;
 use offload_base::Instant;
 use std::collections::VecDeque;
 
-/// Something that a controller tells without having been asked.
+/// An event that the controller reported.
 ///
 /// See [`Host::next_event`](super::Host::next_event) for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HostEvent {
-    /// These namespaces came, went or changed. None of them named: more did than the controller can list.
+    /// These namespaces were added, removed or changed. If the list is empty, more have changed than the controller can
+    /// list.
     NamespacesChanged(Vec<u32>),
     /// The discovery log changed.
     DiscoveryChanged,
-    /// Something else. Its log page has been read and is not kept, so that it can be told again.
+    /// Any other event. Its log page was read, to enable further events of this type, and discarded.
     Other {
         /// Asynchronous Event Type: 0 error, 1 SMART, 2 notice, 6 I/O command set, 7 vendor.
         kind: u8,
@@ -33,52 +34,53 @@ pub enum HostEvent {
     },
 }
 
-/// Events that nobody has taken yet.
+/// The events that no caller has taken yet.
 #[derive(Debug, Default)]
-pub(super) struct Untold {
+pub(super) struct StoredEvents {
     events: VecDeque<HostEvent>,
     pub(super) waiting: Vec<Waker>,
 }
 
-/// The result of a command that was sent to learn of an event.
+/// Meaning of a completed event command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
-    /// Nothing that matters yet.
+pub(super) enum EventResult {
+    /// No event to report.
     Nothing,
-    /// Namespaces have changed; which, is to be read.
+    /// Namespaces have changed. The log page with their identifiers is still to be read.
     NamespacesMayDiffer,
-    /// This has happened.
+    /// This event has happened.
     Event(HostEvent),
 }
 
-/// How far the admin queue is with events.
+/// State of event handling on the admin queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Events {
-    /// There are none to be had.
+pub(super) enum EventState {
+    /// The controller reports no events, or not any more.
     #[default]
     Off,
     Asking,
-    /// The request has this identifier.
+    /// An Asynchronous Event Request with this identifier is outstanding.
     Waiting(u16),
-    /// Found by this result of a request.
+    /// The request completed with this result; its log page is to be read.
     Found(u32),
-    /// The command that reads its log page has this identifier.
+    /// A Get Log Page with this identifier is outstanding, for this result.
     Reading(u16, u32),
 }
 
-/// Changes that a controller tells of, and that a host takes an interest in.
-pub(super) fn of_interest(controller: &ControllerData) -> Notices {
+/// Returns the supported notices that the host enables.
+pub(super) fn requested_notices(controller: &ControllerData) -> Notices {
     controller.notices.and(Notices(Notices::NAMESPACES.0 | Notices::DISCOVERY.0))
 }
 
-impl Untold {
+impl StoredEvents {
     pub(super) fn take(&mut self) -> Option<HostEvent> {
         self.events.pop_front()
     }
 
-    /// Keeps an event; the same twice is no news.
+    /// Stores an event. Duplicates are dropped, and so is the oldest event if there are too many.
     pub(super) fn keep(&mut self, event: HostEvent) {
         if !self.events.contains(&event) {
+            // Nobody may ever take events, so the oldest one makes room.
             if self.events.len() == UNTOLD {
                 self.events.pop_front();
             }
@@ -88,70 +90,71 @@ impl Untold {
     }
 }
 
-impl Events {
-    /// Whether a place in the queue is to be kept for it.
+impl EventState {
+    /// Returns whether a slot of the queue has to be reserved for the next command.
     pub(super) fn wants_place(self) -> bool {
-        matches!(self, Events::Asking | Events::Found(_))
+        matches!(self, EventState::Asking | EventState::Found(_))
     }
 
-    /// Sends what is to be sent next.
+    /// Sends the next command, if one is due.
     pub(super) fn go_on(&mut self, queue: &mut Queue, now: Instant) {
         match *self {
-            Events::Asking => {
-                let submission = Submission { command: commands::event_request(), payload: Payload::None };
+            EventState::Asking => {
+                let submission = Submission { command: commands::event_request(), payload: CommandData::None };
+                // Without room, the state stays the same, and a later round tries again.
                 if let Ok(id) = queue.submit_open_ended(submission) {
-                    *self = Events::Waiting(id);
+                    *self = EventState::Waiting(id);
                 }
             }
-            Events::Found(result) => {
+            EventState::Found(result) => {
                 let command = commands::log_page_of_event((result >> 16) as u8, LOG_BYTES);
-                let payload = Payload::Read(Buffer::zeroed(LOG_BYTES as usize));
+                let payload = CommandData::Read(Buffer::zeroed(LOG_BYTES as usize));
                 if let Ok(id) = queue.submit(now, Submission { command, payload }) {
-                    *self = Events::Reading(id, result);
+                    *self = EventState::Reading(id, result);
                 }
             }
-            Events::Off | Events::Waiting(_) | Events::Reading(..) => {}
+            EventState::Off | EventState::Waiting(_) | EventState::Reading(..) => {}
         }
     }
 
-    /// Takes the end of a command, if it is one of these, and tells what it comes to.
+    /// Takes a completed command of this module and returns its meaning.
     ///
     /// # Errors
-    /// Gives back the end of a command that is not one of these.
+    /// Returns a command of others unchanged.
     #[expect(clippy::result_large_err, reason = "the error is the end of a command, which moves by value either way")]
-    pub(super) fn finish(&mut self, finished: Finished) -> Result<Heard, Finished> {
+    pub(super) fn finish(&mut self, finished: FinishedCommand) -> Result<EventResult, FinishedCommand> {
         match *self {
-            Events::Waiting(id) if id == finished.id => {
+            EventState::Waiting(id) if id == finished.id => {
                 let completion = finished.completion;
-                // A controller that will not have the request will not have it later.
+                // A controller that rejects the request once would always reject it.
                 if !completion.status.is_success() {
-                    *self = Events::Off;
-                    return Ok(Heard::Nothing);
+                    *self = EventState::Off;
+                    return Ok(EventResult::Nothing);
                 }
                 let result = completion.result as u32;
-                *self = Events::Found(result);
-                Ok(if is_about_namespaces(result) { Heard::NamespacesMayDiffer } else { Heard::Nothing })
+                *self = EventState::Found(result);
+                Ok(if is_about_namespaces(result) { EventResult::NamespacesMayDiffer } else { EventResult::Nothing })
             }
-            Events::Reading(id, result) if id == finished.id => {
-                *self = Events::Asking;
+            EventState::Reading(id, result) if id == finished.id => {
+                *self = EventState::Asking;
                 let read = finished.completion.status.is_success();
                 let log = match finished.submission.payload {
-                    Payload::Read(buffer) if read => buffer.to_vec(),
+                    CommandData::Read(buffer) if read => buffer.to_vec(),
                     _ => Vec::new(),
                 };
-                Ok(Heard::Event(event(result, &log)))
+                Ok(EventResult::Event(event(result, &log)))
             }
             _ => Err(finished),
         }
     }
 }
 
-/// Whether a request's `result` says that namespaces have changed.
+/// Returns whether the request's `result` reports changed namespaces.
 fn is_about_namespaces(result: u32) -> bool {
     (result as u8 & 0b111, (result >> 8) as u8) == (NOTICE, NAMESPACE_ATTRIBUTES)
 }
 
-/// The event that a request's `result` and the log page it names tell of.
+/// Decodes the event from the request's `result` and its log page.
 fn event(result: u32, log: &[u8]) -> HostEvent {
     let (kind, information, page) = (result as u8 & 0b111, (result >> 8) as u8, (result >> 16) as u8);
     match (kind, information) {
@@ -164,13 +167,13 @@ fn event(result: u32, log: &[u8]) -> HostEvent {
     }
 }
 
-/// Asynchronous Event Type, and of that the information.
+/// Asynchronous Event Type and Asynchronous Event Information.
 const NOTICE: u8 = 2;
 const NAMESPACE_ATTRIBUTES: u8 = 0x00;
 const DISCOVERY_LOG: u8 = 0xf0;
-/// As much as the longest page has that matters here.
+/// Bytes to read of a log page; the longest relevant page has as many.
 const LOG_BYTES: u32 = 4096;
-/// Events that are kept until somebody asks; of more, the oldest are forgotten.
+/// Maximum number of stored events.
 const UNTOLD: usize = 64;
 
 #[cfg(test)]
@@ -178,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_and_log_pages_tell_events() {
+    fn events_are_decoded_from_results_and_logs() {
         let mut log = vec![0; 4096];
         log[0] = 3;
         log[4] = 9;
@@ -190,8 +193,8 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_is_bounded() {
-        let mut untold = Untold::default();
+    fn stored_events_are_limited() {
+        let mut untold = StoredEvents::default();
         for information in 0..200 {
             untold.keep(HostEvent::Other { kind: 7, information, page: 0xc0 });
             untold.keep(HostEvent::Other { kind: 7, information, page: 0xc0 });

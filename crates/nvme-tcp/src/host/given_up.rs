@@ -1,45 +1,44 @@
-//! Commands that nobody waits for any more, and that may be carried out yet: what overlaps them waits for their end.
+//! Abandoned commands that may still be executed. Overlapping later commands wait for their end.
 //!
-//! NVMe keeps no order between commands, not even of one queue. A user who waits for a command's end before the next one
-//! has an order all the same; a user who drops the future cannot wait, so the host waits in their place.
+//! NVMe does not order commands, not even of one queue. A caller that awaits each command before sending the next has
+//! an order all the same. A caller that drops a future cannot wait, so the host waits in its place.
 //!
-//! Invariants: a command that was given up, may change something and may be carried out yet is listed here; no command
-//! submitted after that which is about the same is in a lane. Each command that waits here is in no lane.
+//! Invariants: an abandoned command that may change something and may still be executed is listed here. As long as the
+//! list has the command, no later overlapping command is in a lane. A command that waits here is in no lane.
 
-use super::lane::{Entry, Lane, Ticket};
+use super::lane::{CommandLane, CommandTicket, LaneEntry};
 use super::lock;
 use super::scope::Reach;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Those of one host.
+/// The abandoned commands of one host.
 #[derive(Debug, Default)]
-pub(super) struct GivenUp {
-    /// How many there are, so that a host without any pays for none.
+pub(super) struct AbandonedCommands {
+    /// Number of listed commands, so that a host without any does not need the lock.
     count: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<AbandonedState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    under_way: Vec<Arc<Ticket>>,
-    held: Vec<Held>,
+struct AbandonedState {
+    under_way: Vec<Arc<CommandTicket>>,
+    held: Vec<HeldCommand>,
     ended: bool,
 }
 
-/// A command that waits for others to end.
+/// A command that waits for abandoned ones to end.
 #[derive(Debug)]
-struct Held {
-    entry: Entry,
-    lane: Arc<Lane>,
-    /// How many of those under way it is about the same as.
+struct HeldCommand {
+    entry: LaneEntry,
+    lane: Arc<CommandLane>,
+    /// Number of listed commands that it overlaps.
     waits_for: usize,
 }
 
-impl GivenUp {
-    /// Holds a command for `lane` until it can be overtaken by none of those given up. If there is none to wait for, it
-    /// comes back.
-    pub(super) fn hold(&self, lane: &Arc<Lane>, entry: Entry) -> Option<Entry> {
+impl AbandonedCommands {
+    /// Holds a command for `lane` if it overlaps a listed command. Otherwise returns the command.
+    pub(super) fn hold(&self, lane: &Arc<CommandLane>, entry: LaneEntry) -> Option<LaneEntry> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Some(entry);
         }
@@ -49,14 +48,15 @@ impl GivenUp {
         if waits_for == 0 || state.ended {
             return Some(entry);
         }
-        state.held.push(Held { entry, lane: lane.clone(), waits_for });
+        state.held.push(HeldCommand { entry, lane: lane.clone(), waits_for });
         None
     }
 
-    /// A command was given up, and may be carried out yet.
-    pub(super) fn add(&self, ticket: Arc<Ticket>) {
+    /// Lists an abandoned command that may still be executed.
+    pub(super) fn add(&self, ticket: Arc<CommandTicket>) {
         if ticket.scope().reach != Reach::Nothing {
             let mut state = lock(&self.state);
+            // Commands already held were submitted before or after; either way they must not overtake this one.
             for held in &mut state.held {
                 held.waits_for += usize::from(ticket.scope().reach.overlaps(held.entry.ticket.scope().reach));
             }
@@ -65,8 +65,8 @@ impl GivenUp {
         }
     }
 
-    /// It cannot be carried out any more: what waited for it alone goes on.
-    pub(super) fn remove(&self, ticket: &Ticket) {
+    /// Removes a command that cannot be executed any more. Commands that waited only for it are queued.
+    pub(super) fn remove(&self, ticket: &CommandTicket) {
         let mut released = Vec::new();
         {
             let mut state = lock(&self.state);
@@ -83,11 +83,12 @@ impl GivenUp {
                 }
             }
         }
+        // Queued after the lock is released, because lanes take their own locks.
         released.into_iter().for_each(|held| held.lane.enqueue(held.entry));
     }
 
-    /// Takes a command back that waits here.
-    pub(super) fn withdraw(&self, ticket: &Arc<Ticket>) -> Option<Entry> {
+    /// Takes back a held command.
+    pub(super) fn withdraw(&self, ticket: &Arc<CommandTicket>) -> Option<LaneEntry> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -96,8 +97,8 @@ impl GivenUp {
         Some(state.held.remove(place).entry)
     }
 
-    /// From now on nothing waits here: gives back all that did.
-    pub(super) fn end(&self) -> Vec<Entry> {
+    /// Ends holding and returns all held commands.
+    pub(super) fn end(&self) -> Vec<LaneEntry> {
         let mut state = lock(&self.state);
         state.ended = true;
         state.under_way.clear();

@@ -1,21 +1,22 @@
-//! Who a host is: its name and its identifier, which belong together.
+//! The identity of a host: name and identifier.
 
 use core::fmt;
 use offload_base::Rng;
 
-/// Who a host is. Controllers take hosts with the same identifier for one host, whose later connections replace the earlier
-/// ones; so no two may have the same, and each should keep its own as long as its storage may have something of it to do.
+/// The identity of a host. Controllers treat hosts with the same identifier as one host, and its later connections
+/// replace earlier ones. Identifiers must therefore be unique, and a host should keep its identifier while its storage
+/// may have commands of it.
 ///
 /// ```
 /// use nvme_tcp::host::HostIdentity;
 /// use offload_base::Seed;
 ///
 /// // The same in every run; with real peers, draw it from the system's generator instead.
-/// let identity = HostIdentity::drawn_from(&mut Seed(7).stream("host"));
-/// assert_eq!(identity, HostIdentity::drawn_from(&mut Seed(7).stream("host")));
-/// assert_ne!(identity, HostIdentity::drawn_from(&mut Seed(8).stream("host")));
+/// let identity = HostIdentity::random(&mut Seed(7).stream("host"));
+/// assert_eq!(identity, HostIdentity::random(&mut Seed(7).stream("host")));
+/// assert_ne!(identity, HostIdentity::random(&mut Seed(8).stream("host")));
 /// assert!(identity.name.starts_with("nqn.2014-08.org.nvmexpress:uuid:"));
-/// assert_eq!(identity, HostIdentity::of_uuid(identity.id));
+/// assert_eq!(identity, HostIdentity::from_uuid(identity.id));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostIdentity {
@@ -26,26 +27,26 @@ pub struct HostIdentity {
 }
 
 impl HostIdentity {
-    /// A random one.
-    pub fn drawn_from(rng: &mut Rng) -> HostIdentity {
+    /// Draws a random identity.
+    pub fn random(rng: &mut Rng) -> HostIdentity {
         let mut id = [0; 16];
         rng.fill(&mut id);
         // RFC 9562 5.4: version 4, variant 10b.
         id[6] = id[6] & 0x0f | 0x40;
         id[8] = id[8] & 0x3f | 0x80;
-        HostIdentity::of_uuid(id)
+        HostIdentity::from_uuid(id)
     }
 
-    /// The one whose name is made of this UUID (NVM Express Base Specification 2.0, 4.5.1).
-    pub fn of_uuid(id: [u8; 16]) -> HostIdentity {
-        HostIdentity { name: format!("nqn.2014-08.org.nvmexpress:uuid:{}", Uuid(id)), id }
+    /// Derives the name from a UUID (NVM Express Base Specification 2.0, 4.5.1).
+    pub fn from_uuid(id: [u8; 16]) -> HostIdentity {
+        HostIdentity { name: format!("nqn.2014-08.org.nvmexpress:uuid:{}", HostUuid(id)), id }
     }
 }
 
-/// As text.
-struct Uuid([u8; 16]);
+/// A UUID that is displayed as text.
+struct HostUuid([u8; 16]);
 
-impl fmt::Display for Uuid {
+impl fmt::Display for HostUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, byte) in self.0.iter().enumerate() {
             let dash = if matches!(at, 4 | 6 | 8 | 10) { "-" } else { "" };
@@ -61,12 +62,12 @@ mod tests {
     use offload_base::Seed;
 
     #[test]
-    fn a_name_is_made_of_a_random_uuid() {
+    fn name_contains_the_random_uuid() {
         let id = core::array::from_fn(|at| 0x11 * at as u8);
         let name = "nqn.2014-08.org.nvmexpress:uuid:00112233-4455-6677-8899-aabbccddeeff";
-        assert_eq!(HostIdentity::of_uuid(id).name, name);
+        assert_eq!(HostIdentity::from_uuid(id).name, name);
         for seed in 0..50 {
-            let id = HostIdentity::drawn_from(&mut Seed(seed).stream("host")).id;
+            let id = HostIdentity::random(&mut Seed(seed).stream("host")).id;
             assert_eq!((id[6] >> 4, id[8] >> 6), (4, 0b10), "RFC 9562: version and variant");
         }
     }

@@ -1,15 +1,15 @@
-//! Commands on their way to a queue, and back: they wait here while there is none.
+//! Lanes: commands on their way to a queue and back. Commands wait here while there is no connection.
 //!
-//! Invariants: every ticket is settled once: with the command's end, with its cancellation, or with the end of the task that
-//! had the command, a task that was dropped or has panicked. A command that may change something is not settled as
-//! cancelled while it may still be carried out.
+//! Invariants: every ticket is completed exactly once: by the command's end, by its cancellation, or by the loss of the
+//! task that had the command. A command that may change something is not completed as cancelled while it may still be
+//! executed.
 
-use super::error::{CommandError, Failed, HostError};
-use super::given_up::GivenUp;
-use super::known::Known;
-use super::scope::Scope;
-use super::{Association, Outcome, lock};
-use crate::core::queue::{Buffer, Payload, Submission};
+use super::error::{CommandError, HostError, ReadError};
+use super::given_up::AbandonedCommands;
+use super::known::InspectedNamespace;
+use super::scope::CommandScope;
+use super::{Association, CommandOutcome, lock};
+use crate::core::queue::{Buffer, CommandData, Submission};
 use crate::wire::Completion;
 use core::future::Future;
 use core::pin::Pin;
@@ -18,19 +18,19 @@ use offload_base::{Instant, time};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// A command that comes to an end without a buffer.
+/// The future of a command without a buffer.
 ///
-/// Dropped (by a timeout around it, or a `select!`), it is [given up](Done::cancel), and nobody hears of its end. If it
-/// changes something, as a write does, it may still be carried out; but not after what comes later: a command submitted
-/// after the drop that is about some of the same blocks, on whichever queue, is sent when the dropped one can no longer
-/// be carried out. There is one exception: see [`cancel`](Done::cancel).
+/// If the future is dropped, by a timeout or a `select!`, the command is [abandoned](CommandFuture::cancel). A command
+/// that changes something, such as a write, may still be executed, but not after later commands: a command that is
+/// submitted after the drop for some of the same blocks, on any queue, is sent only when the abandoned one can no
+/// longer be executed. For the exception, see [`cancel`](CommandFuture::cancel).
 ///
 /// ```
-/// use nvme_tcp::host::{CommandError, Disk, Done};
+/// use nvme_tcp::host::{CommandError, Disk, CommandFuture};
 ///
 /// /// Two writes under way at once, and then both on the medium.
 /// async fn twice(disk: &Disk, data: [bytes::Bytes; 2]) -> Result<(), CommandError> {
-///     let [first, second]: [Done; 2] = [disk.write(0, [data[0].clone()]), disk.write(8, [data[1].clone()])];
+///     let [first, second]: [CommandFuture; 2] = [disk.write(0, [data[0].clone()]), disk.write(8, [data[1].clone()])];
 ///     first.await?;
 ///     second.await?;
 ///     disk.flush().await.map(|_| ())
@@ -38,141 +38,142 @@ use std::sync::{Arc, Mutex};
 /// ```
 #[derive(Debug)]
 #[must_use = "a command is given up when its future is dropped"]
-pub struct Done(pub(super) Pending);
+pub struct CommandFuture(pub(super) PendingCommand);
 
-/// A command that fills a buffer, and gives it back however it ends, but for one lost with a task of the host: then the
-/// buffer is empty. Dropped, it is given up, and nobody waits for the end any more.
+/// The future of a command that reads into a buffer. It returns the buffer in any case, except that the buffer is empty
+/// after the loss of a task of the host. If the future is dropped, the command is abandoned.
 #[derive(Debug)]
 #[must_use = "a command is given up when its future is dropped"]
-pub struct Read(pub(super) Pending);
+pub struct ReadFuture(pub(super) PendingCommand);
 
-/// One queue's commands.
+/// The commands of one queue.
 #[derive(Debug)]
-pub(super) struct Lane {
-    given_up: Arc<GivenUp>,
+pub(super) struct CommandLane {
+    given_up: Arc<AbandonedCommands>,
     state: Mutex<LaneState>,
 }
 
 #[derive(Debug, Default)]
 struct LaneState {
-    pending: VecDeque<Entry>,
-    /// Commands that wait until then before they are sent again, or until their namespace is in doubt no longer.
-    resting: Vec<(Option<Instant>, Entry)>,
-    cancelled: Vec<Arc<Ticket>>,
-    news: Option<News>,
+    pending: VecDeque<LaneEntry>,
+    /// Commands that wait until the given time before a retry, or, without a time, until their namespace is confirmed.
+    resting: Vec<(Option<Instant>, LaneEntry)>,
+    cancelled: Vec<Arc<CommandTicket>>,
+    news: Option<LaneInstruction>,
     ended: Option<HostError>,
     waker: Option<Waker>,
 }
 
-/// News for the task of a queue.
+/// Instructions to the task of a queue.
 #[derive(Clone, Debug)]
-pub(super) enum News {
-    /// There is a controller to connect to.
+pub(super) enum LaneInstruction {
+    /// Connect to this controller.
     Open(Arc<Association>),
-    /// Its connections are given up.
+    /// Give up the connection.
     Cut,
-    /// For good.
+    /// Stop permanently.
     End,
 }
 
-/// A command that waits for room.
+/// A command that waits to be sent.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct LaneEntry {
     pub(super) submission: Submission,
-    pub(super) ticket: Owed,
-    pub(super) tries: Tries,
-    /// The connection was lost under it: until there is another, it may still be carried out.
+    pub(super) ticket: OwnedTicket,
+    pub(super) tries: RetryCounts,
+    /// Whether the command was sent on a lost connection. The old controller may execute the command until there is a
+    /// new connection.
     pub(super) was_sent: bool,
 }
 
-/// How often a command was sent again.
+/// Retries of a command.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tries {
-    /// Because the controller said that it may be.
+pub(super) struct RetryCounts {
+    /// Retries that the controller's status allowed.
     pub(super) retries: u32,
-    /// Because the connection was lost under it.
+    /// Resubmissions after a lost connection.
     pub(super) replays: u32,
-    /// The controller says that it cannot be carried out now.
-    pub(super) passing: Option<Passing>,
+    /// Retries because of a temporary status.
+    pub(super) passing: Option<TemporaryFailure>,
 }
 
-/// For how long a command was tried again that a controller cannot carry out now.
+/// Duration and number of retries because of a temporary status.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Passing {
-    /// The connection: behind another, the time begins anew.
+pub(super) struct TemporaryFailure {
+    /// Generation of the connection. The time starts anew with the next one.
     pub(super) generation: u64,
     pub(super) since: Instant,
     pub(super) times: u32,
 }
 
-/// By which a command's end finds who waits for it.
+/// The link between a command and its future.
 #[derive(Debug)]
-pub(super) struct Ticket {
-    scope: Scope,
-    /// The namespace it is about, if somebody has looked at that.
-    known: Option<Arc<Known>>,
+pub(super) struct CommandTicket {
+    scope: CommandScope,
+    /// The inspected namespace of the command. `None` for other commands.
+    known: Option<Arc<InspectedNamespace>>,
     state: Mutex<TicketState>,
 }
 
-/// A ticket, with the task that has to settle it.
+/// A ticket, held by the task that has to complete it.
 #[derive(Debug)]
-pub(super) struct Owed(Arc<Ticket>);
+pub(super) struct OwnedTicket(Arc<CommandTicket>);
 
 #[derive(Debug, Default)]
 struct TicketState {
-    outcome: Option<Outcome>,
+    outcome: Option<CommandOutcome>,
     settled: bool,
     cancelled: bool,
-    /// Where it is listed as given up.
-    listed: Option<Arc<GivenUp>>,
-    /// Its identifier in the queue it is in.
+    /// The list of abandoned commands that contains the ticket, if one does.
+    listed: Option<Arc<AbandonedCommands>>,
+    /// Identifier in the current queue. `None` if the command is not in a queue.
     id: Option<u16>,
     waker: Option<Waker>,
 }
 
-/// A command without its end.
+/// The future of any command.
 #[derive(Debug)]
-pub(super) struct Pending {
-    ticket: Arc<Ticket>,
-    lane: Option<Arc<Lane>>,
+pub(super) struct PendingCommand {
+    ticket: Arc<CommandTicket>,
+    lane: Option<Arc<CommandLane>>,
 }
 
-/// Work for the task of a queue.
+/// Instructions and commands for the task of a queue.
 #[derive(Debug, Default)]
-pub(super) struct Mail {
-    pub(super) news: Option<News>,
-    pub(super) entries: Vec<Entry>,
-    /// Of those that were sent: reads, and what else changes nothing.
-    pub(super) cancelled: Vec<Arc<Ticket>>,
-    /// When the next one has rested.
+pub(super) struct LaneWork {
+    pub(super) news: Option<LaneInstruction>,
+    pub(super) entries: Vec<LaneEntry>,
+    /// Cancelled commands that were sent and change nothing.
+    pub(super) cancelled: Vec<Arc<CommandTicket>>,
+    /// When the next waiting retry is due.
     pub(super) rested: Option<Instant>,
 }
 
-impl Done {
-    /// Gives the command up: the future ends with [`CommandError::Cancelled`], unless the command has ended before.
+impl CommandFuture {
+    /// Gives the command up. The future ends with [`CommandError::Cancelled`] unless the command has already ended.
     ///
-    /// A command that changes nothing, or was not sent yet, ends at once. One that was sent and may change something, as
-    /// a write does, ends when it can no longer be carried out: when the controller has answered, whatever it says, or
-    /// when the host is connected again after a loss. So what is submitted when the future has ended comes after it. What
-    /// is submitted before, and is about some of the same blocks, is held until then.
+    /// A command that changes nothing, or that was not sent yet, ends at once. A command that was sent and may change
+    /// something, such as a write, ends when it can no longer be executed: when the controller has answered in any way,
+    /// or when the host is connected again after a loss. Commands submitted after the future has ended therefore come
+    /// after this one. Earlier ones for some of the same blocks are held until then.
     ///
-    /// There is one exception: a host without a keep-alive that loses a silent controller cannot know when that gives it up.
-    /// Then the future ends with [`CommandError::Uncertain`], what was held goes on, and the command may still be carried
-    /// out after it.
+    /// The exception is a host without a keep-alive that loses a silent controller: such a host cannot know when the
+    /// controller notices. The future then ends with [`CommandError::Uncertain`], held commands are sent, and the
+    /// abandoned command may be executed last.
     pub fn cancel(&self) {
         self.0.cancel();
     }
 }
 
-impl Read {
-    /// Gives the command up: the future ends with [`CommandError::Cancelled`] and the buffer, unless the command has
-    /// ended before.
+impl ReadFuture {
+    /// Gives the command up. The future ends with [`CommandError::Cancelled`] and the buffer, unless the command has
+    /// already ended.
     pub fn cancel(&self) {
         self.0.cancel();
     }
 }
 
-impl Future for Done {
+impl Future for CommandFuture {
     type Output = Result<Completion, CommandError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -180,32 +181,32 @@ impl Future for Done {
     }
 }
 
-impl Future for Read {
-    type Output = Result<Buffer, Failed>;
+impl Future for ReadFuture {
+    type Output = Result<Buffer, ReadError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.poll(cx).map(|(result, payload)| {
             let buffer = match payload {
-                Payload::Read(buffer) => buffer,
-                Payload::None | Payload::Write(_) | Payload::Encrypt(..) => Buffer::default(),
+                CommandData::Read(buffer) => buffer,
+                CommandData::None | CommandData::Write(_) | CommandData::Encrypt(..) => Buffer::default(),
             };
             match result {
                 Ok(_) => Ok(buffer),
-                Err(error) => Err(Failed { error, buffer }),
+                Err(error) => Err(ReadError { error, buffer }),
             }
         })
     }
 }
 
-impl Pending {
-    /// A command that is not even sent.
-    pub(super) fn refused(error: CommandError, payload: Payload) -> Pending {
-        let ticket = Arc::new(Ticket::new(Scope::NOTHING, None));
-        Owed(ticket.clone()).settle(Err(error), payload);
-        Pending { ticket, lane: None }
+impl PendingCommand {
+    /// Creates the future of a command that was refused and not sent.
+    pub(super) fn refused(error: CommandError, payload: CommandData) -> PendingCommand {
+        let ticket = Arc::new(CommandTicket::new(CommandScope::NOTHING, None));
+        OwnedTicket(ticket.clone()).complete(Err(error), payload);
+        PendingCommand { ticket, lane: None }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CommandOutcome> {
         let mut state = lock(&self.ticket.state);
         if let Some(outcome) = state.outcome.take() {
             return Poll::Ready(outcome);
@@ -221,19 +222,19 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingCommand {
     fn drop(&mut self) {
         self.cancel();
     }
 }
 
-impl Entry {
-    /// A command that is new.
-    pub(super) fn new(submission: Submission, ticket: Owed) -> Entry {
-        Entry { submission, ticket, tries: Tries::default(), was_sent: false }
+impl LaneEntry {
+    /// Creates an entry for a new command.
+    pub(super) fn new(submission: Submission, ticket: OwnedTicket) -> LaneEntry {
+        LaneEntry { submission, ticket, tries: RetryCounts::default(), was_sent: false }
     }
 
-    /// Why it is not to be sent, now that its turn has come on a new connection.
+    /// Returns the error if the command must not be sent on the new connection.
     pub(super) fn refusal(&self) -> Option<CommandError> {
         if self.was_sent && self.ticket.is_cancelled() {
             return Some(CommandError::Cancelled);
@@ -241,12 +242,12 @@ impl Entry {
         self.ticket.0.known.as_ref().filter(|known| known.is_gone()).map(|known| known.error())
     }
 
-    /// Ends it.
-    pub(super) fn settle(self, error: CommandError) {
-        self.ticket.settle(Err(error), self.submission.payload);
+    /// Completes the command with `error`.
+    pub(super) fn complete(self, error: CommandError) {
+        self.ticket.complete(Err(error), self.submission.payload);
     }
 
-    /// Whether it has to wait until its namespace was looked at again.
+    /// Returns whether the command has to wait until its namespace was inspected again.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.ticket.0.known.as_ref().is_some_and(|known| known.is_in_doubt())
     }
@@ -256,49 +257,49 @@ impl Entry {
     }
 }
 
-impl Lane {
-    /// A lane of the host with these given up.
-    pub(super) fn new(given_up: Arc<GivenUp>) -> Lane {
-        Lane { given_up, state: Mutex::default() }
+impl CommandLane {
+    /// Creates a lane.
+    pub(super) fn new(given_up: Arc<AbandonedCommands>) -> CommandLane {
+        CommandLane { given_up, state: Mutex::default() }
     }
 
-    /// Queues a command, when nothing that was given up can be carried out after it.
-    pub(super) fn submit(self: &Arc<Lane>, submission: Submission, ticket: Ticket) -> Pending {
+    /// Queues a command, or holds it while an overlapping abandoned command may still be executed.
+    pub(super) fn submit(self: &Arc<CommandLane>, submission: Submission, ticket: CommandTicket) -> PendingCommand {
         let ticket = Arc::new(ticket);
-        if let Some(entry) = self.given_up.hold(self, Entry::new(submission, Owed(ticket.clone()))) {
+        if let Some(entry) = self.given_up.hold(self, LaneEntry::new(submission, OwnedTicket(ticket.clone()))) {
             self.enqueue(entry);
         }
-        Pending { ticket, lane: Some(self.clone()) }
+        PendingCommand { ticket, lane: Some(self.clone()) }
     }
 
     /// Queues a command.
-    pub(super) fn enqueue(&self, entry: Entry) {
+    pub(super) fn enqueue(&self, entry: LaneEntry) {
         let mut state = lock(&self.state);
         if let Some(error) = state.ended.clone() {
             drop(state);
-            entry.settle(CommandError::Lost(error));
+            entry.complete(CommandError::Lost(error));
         } else {
             state.pending.push_back(entry);
             wake(state.waker.take(), state);
         }
     }
 
-    /// Tells the queue's task something; the last word counts, but nothing counts more than the end.
-    pub(super) fn tell(&self, news: News) {
+    /// Gives the task an instruction. It replaces an earlier one, except that `End` stays.
+    pub(super) fn instruct(&self, news: LaneInstruction) {
         let mut state = lock(&self.state);
-        if !matches!(state.news, Some(News::End)) {
+        if !matches!(state.news, Some(LaneInstruction::End)) {
             state.news = Some(news);
         }
         wake(state.waker.take(), state);
     }
 
-    /// What the task is told, if anything.
-    pub(super) fn take_news(&self, cx: &Context<'_>) -> Option<News> {
-        self.take_mail(cx, 0, Instant::ZERO).news
+    /// Takes the current instruction.
+    pub(super) fn take_instruction(&self, cx: &Context<'_>) -> Option<LaneInstruction> {
+        self.take_work(cx, 0, Instant::ZERO).news
     }
 
-    /// What there is to do at `now`: news, commands for at most `room` places, cancellations of what is in the queue.
-    pub(super) fn take_mail(&self, cx: &Context<'_>, room: usize, now: Instant) -> Mail {
+    /// Takes the work due at `now`: an instruction, at most `room` commands, and cancellations.
+    pub(super) fn take_work(&self, cx: &Context<'_>, room: usize, now: Instant) -> LaneWork {
         let mut state = lock(&self.state);
         let rested = state.wake_rested(now);
         match &mut state.waker {
@@ -306,25 +307,30 @@ impl Lane {
             None => state.waker = Some(cx.waker().clone()),
         }
         let count = room.min(state.pending.len());
-        Mail {
-            // The end stays: whoever asks is to hear of it.
-            news: if matches!(state.news, Some(News::End)) { Some(News::End) } else { state.news.take() },
+        LaneWork {
+            // `End` stays, so that each call returns it.
+            news: if matches!(state.news, Some(LaneInstruction::End)) {
+                Some(LaneInstruction::End)
+            } else {
+                state.news.take()
+            },
             entries: state.pending.drain(..count).collect(),
             cancelled: core::mem::take(&mut state.cancelled),
             rested,
         }
     }
 
-    /// Has the queue's task look whether there is something to do.
+    /// Wakes the task of the queue.
     pub(super) fn wake(&self) {
         let mut state = lock(&self.state);
         wake(state.waker.take(), state);
     }
 
-    /// Has a command wait until then before it is sent, or until its namespace is in doubt no longer.
-    pub(super) fn rest(&self, until: Option<Instant>, entry: Entry) {
+    /// Lets a command wait until the given time, or, without one, until its namespace is confirmed.
+    pub(super) fn rest(&self, until: Option<Instant>, entry: LaneEntry) {
         let mut state = lock(&self.state);
         lock(&entry.ticket.0.state).id = None;
+        // A cancelled command must not wait for its retry.
         if entry.ticket.is_cancelled() || state.ended.is_some() {
             drop(state);
             self.put_back(vec![entry]);
@@ -333,10 +339,11 @@ impl Lane {
         }
     }
 
-    /// Puts commands back in front, in their order.
-    pub(super) fn put_back(&self, entries: Vec<Entry>) {
+    /// Puts commands back to the front in their order.
+    pub(super) fn put_back(&self, entries: Vec<LaneEntry>) {
         let mut over = Vec::new();
         let mut state = lock(&self.state);
+        // Reversed, because each entry is pushed to the front.
         for entry in entries.into_iter().rev() {
             if entry.ticket.is_cancelled() && !entry.may_change_something_yet() {
                 over.push((entry, CommandError::Cancelled));
@@ -348,12 +355,12 @@ impl Lane {
             }
         }
         wake(state.waker.take(), state);
-        over.into_iter().for_each(|(entry, error)| entry.settle(error));
+        over.into_iter().for_each(|(entry, error)| entry.complete(error));
     }
 
-    /// Has `other` look after what came here.
-    pub(super) fn hand_over(&self, cx: &Context<'_>, other: &Lane) -> Option<News> {
-        let Mail { news, entries, cancelled, .. } = self.take_mail(cx, usize::MAX, Instant::ZERO);
+    /// Moves all commands and cancellations to `other`. Returns the instruction.
+    pub(super) fn hand_over(&self, cx: &Context<'_>, other: &CommandLane) -> Option<LaneInstruction> {
+        let LaneWork { news, entries, cancelled, .. } = self.take_work(cx, usize::MAX, Instant::ZERO);
         if !entries.is_empty() {
             other.put_back(entries);
         }
@@ -363,21 +370,21 @@ impl Lane {
         news
     }
 
-    /// Fails everything that waits, and whatever comes. The first reason is the one that is told.
+    /// Fails all waiting commands and all later ones. The first error is kept.
     pub(super) fn end(&self, error: &HostError) {
-        let entries: Vec<Entry> = {
+        let entries: Vec<LaneEntry> = {
             let mut state = lock(&self.state);
             state.ended.get_or_insert_with(|| error.clone());
-            state.news = Some(News::End);
+            state.news = Some(LaneInstruction::End);
             let resting = core::mem::take(&mut state.resting).into_iter().map(|(_, entry)| entry);
             let entries = state.pending.drain(..).chain(resting).collect();
             wake(state.waker.take(), state);
             entries
         };
-        entries.into_iter().for_each(|entry| entry.settle(CommandError::Lost(error.clone())));
+        entries.into_iter().for_each(|entry| entry.complete(CommandError::Lost(error.clone())));
     }
 
-    fn cancel(&self, ticket: &Arc<Ticket>) {
+    fn cancel(&self, ticket: &Arc<CommandTicket>) {
         {
             let mut ticket = lock(&ticket.state);
             if ticket.settled || ticket.cancelled {
@@ -388,16 +395,16 @@ impl Lane {
         self.withdraw(ticket);
     }
 
-    /// Ends a command that was given up, if it was not sent. If it was, what changes nothing is the queue's task to find;
-    /// anything else comes to its end, and what is about the same waits for that.
-    fn withdraw(&self, ticket: &Arc<Ticket>) {
+    /// Completes a cancelled command that was not sent. A sent command that changes nothing is left to the queue's
+    /// task. Any other sent command runs to its end, and overlapping commands wait for it.
+    fn withdraw(&self, ticket: &Arc<CommandTicket>) {
         if let Some(entry) = self.given_up.withdraw(ticket) {
-            return entry.settle(CommandError::Cancelled);
+            return entry.complete(CommandError::Cancelled);
         }
         let mut state = lock(&self.state);
         if let Some(entry) = state.take_unsent(ticket) {
             drop(state);
-            entry.settle(CommandError::Cancelled);
+            entry.complete(CommandError::Cancelled);
         } else if ticket.scope.changes() {
             drop(state);
             ticket.list(&self.given_up);
@@ -409,7 +416,7 @@ impl Lane {
 }
 
 impl LaneState {
-    /// Has those wait for room that have rested; returns when the next one has.
+    /// Queues the waiting commands that are due. Returns when the next is due.
     fn wake_rested(&mut self, now: Instant) -> Option<Instant> {
         let mut next = None;
         for (until, entry) in core::mem::take(&mut self.resting) {
@@ -423,9 +430,10 @@ impl LaneState {
         next
     }
 
-    /// Takes the command of `ticket` out, if it waits here and cannot be carried out.
-    fn take_unsent(&mut self, ticket: &Arc<Ticket>) -> Option<Entry> {
-        let is_it = |entry: &Entry| entry.ticket.is(ticket) && !entry.may_change_something_yet();
+    /// Removes the command of `ticket` if it waits here and cannot be executed.
+    fn take_unsent(&mut self, ticket: &Arc<CommandTicket>) -> Option<LaneEntry> {
+        // A write that was sent on a lost connection cannot be recalled: the old controller may still execute it.
+        let is_it = |entry: &LaneEntry| entry.ticket.is(ticket) && !entry.may_change_something_yet();
         if let Some(place) = self.pending.iter().position(is_it) {
             return self.pending.remove(place);
         }
@@ -434,24 +442,24 @@ impl LaneState {
     }
 }
 
-impl Ticket {
-    /// Of a command that may do this, to that namespace.
-    pub(super) fn new(scope: Scope, known: Option<Arc<Known>>) -> Ticket {
-        Ticket { scope, known, state: Mutex::default() }
+impl CommandTicket {
+    /// Creates the ticket of a command with this scope and namespace.
+    pub(super) fn new(scope: CommandScope, known: Option<Arc<InspectedNamespace>>) -> CommandTicket {
+        CommandTicket { scope, known, state: Mutex::default() }
     }
 
-    /// What its command may do.
-    pub(super) fn scope(&self) -> Scope {
+    /// Returns the scope of the command.
+    pub(super) fn scope(&self) -> CommandScope {
         self.scope
     }
 
-    /// Its identifier in the queue.
+    /// Returns the identifier in the queue.
     pub(super) fn id(&self) -> Option<u16> {
         lock(&self.state).id
     }
 
-    /// Lists it as given up, unless it has ended.
-    fn list(self: &Arc<Ticket>, given_up: &Arc<GivenUp>) {
+    /// Lists the command as abandoned, unless it has ended.
+    fn list(self: &Arc<CommandTicket>, given_up: &Arc<AbandonedCommands>) {
         let mut state = lock(&self.state);
         if !state.settled && state.listed.is_none() {
             given_up.add(self.clone());
@@ -459,8 +467,12 @@ impl Ticket {
         }
     }
 
-    /// Returns where it was listed.
-    fn settle(&self, result: Result<Completion, CommandError>, payload: Payload) -> Option<Arc<GivenUp>> {
+    /// Completes the future. Returns the list of abandoned commands that contains the ticket.
+    fn complete(
+        &self,
+        result: Result<Completion, CommandError>,
+        payload: CommandData,
+    ) -> Option<Arc<AbandonedCommands>> {
         let (waker, listed) = {
             let mut state = lock(&self.state);
             if state.settled {
@@ -477,48 +489,48 @@ impl Ticket {
     }
 }
 
-impl Owed {
-    /// What its command may do.
-    pub(super) fn scope(&self) -> Scope {
+impl OwnedTicket {
+    /// Returns the scope of the command.
+    pub(super) fn scope(&self) -> CommandScope {
         self.0.scope
     }
 
-    /// Whether its command is about a namespace that somebody has looked at.
+    /// Returns whether the command is for an inspected namespace.
     pub(super) fn is_of_known(&self) -> bool {
         self.0.known.is_some()
     }
 
-    /// It is in the queue under `id`.
+    /// Notes the identifier in the queue.
     pub(super) fn enter(&self, id: u16) {
         lock(&self.0.state).id = Some(id);
     }
 
-    /// Whether it was given up.
+    /// Returns whether the command was cancelled.
     pub(super) fn is_cancelled(&self) -> bool {
         lock(&self.0.state).cancelled
     }
 
-    /// Whether it is this one.
-    pub(super) fn is(&self, ticket: &Arc<Ticket>) -> bool {
+    /// Returns whether this is `ticket`.
+    pub(super) fn is(&self, ticket: &Arc<CommandTicket>) -> bool {
         Arc::ptr_eq(&self.0, ticket)
     }
 
-    /// The command's end: it cannot be carried out any more, and what waited for that goes on.
-    pub(super) fn settle(self, result: Result<Completion, CommandError>, payload: Payload) {
-        if let Some(given_up) = self.0.settle(result, payload) {
+    /// Completes the command, which cannot be executed any more. Held commands that waited for it are queued.
+    pub(super) fn complete(self, result: Result<Completion, CommandError>, payload: CommandData) {
+        if let Some(given_up) = self.0.complete(result, payload) {
             given_up.remove(&self.0);
         }
     }
 }
 
-impl Drop for Owed {
+impl Drop for OwnedTicket {
     fn drop(&mut self) {
-        // With a task that is lost, the host ends: what waits for this command is not to go on.
-        let _listed = self.0.settle(Err(CommandError::Lost(HostError::TaskLost)), Payload::None);
+        // The loss of a task ends the host, so commands held for this one must not be sent.
+        let _ = self.0.complete(Err(CommandError::Lost(HostError::TaskLost)), CommandData::None);
     }
 }
 
-/// Wakes without the lock.
+/// Wakes after releasing the lock.
 fn wake<T>(waker: Option<Waker>, locked: T) {
     drop(locked);
     if let Some(waker) = waker {

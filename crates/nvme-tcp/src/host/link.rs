@@ -1,12 +1,12 @@
-//! One stream and the queue on it.
+//! A stream with its queue.
 
 use super::Offload;
 use super::connector::Connector;
 use super::error::{HostError, Unsuitable};
-use super::offloading::Offloading;
+use super::offloading::ReceiveOffload;
 use crate::asking::SharedCounters;
-use crate::core::queue::{Finished, Payload, Queue, QueueConfig, QueueError, Submission};
-use crate::sending::Sending;
+use crate::core::queue::{CommandData, FinishedCommand, Queue, QueueConfig, QueueError, Submission};
+use crate::sending::PduSender;
 use crate::wire::Command;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
@@ -17,42 +17,42 @@ use std::io;
 use std::sync::Arc;
 use tracing::Span;
 
-pub(super) struct Link {
-    below: Below,
+pub(super) struct QueueLink {
+    below: OffloadStream,
     pub(super) queue: Queue,
     timers: Arc<dyn Timers>,
     alarm: Box<dyn Alarm>,
     room: usize,
 }
 
-/// A stream, and what its device does. Wherever it is dropped, the device gets its contexts back.
-struct Below {
+/// A stream with its device contexts. Dropping it releases the contexts.
+struct OffloadStream {
     stream: Box<dyn SegmentStream>,
-    offload: Offloading,
-    sending: Sending,
+    offload: ReceiveOffload,
+    sending: PduSender,
 }
 
-impl Below {
+impl OffloadStream {
     fn end_offload(&mut self) {
         self.offload.end(&mut *self.stream);
         self.sending.end(&mut *self.stream);
     }
 }
 
-impl Drop for Below {
+impl Drop for OffloadStream {
     fn drop(&mut self) {
         self.end_offload();
     }
 }
 
-impl Link {
-    /// Opens a stream, and the connection on it.
+impl QueueLink {
+    /// Opens a stream and the NVMe/TCP connection on it.
     pub(super) async fn open(
         connector: &dyn Connector,
         timers: &Arc<dyn Timers>,
         config: QueueConfig,
         timeout: Duration,
-    ) -> Result<Link, HostError> {
+    ) -> Result<QueueLink, HostError> {
         let mut connecting = connector.connect();
         let mut alarm = timers.alarm();
         let deadline = timers.now() + timeout;
@@ -62,36 +62,37 @@ impl Link {
         })
         .await?;
         let queue = Queue::new(timers.now(), config);
-        let below = Below { stream, offload: Offloading::default(), sending: Sending::default() };
-        let mut link = Link { below, queue, timers: timers.clone(), alarm, room: 0 };
+        let below = OffloadStream { stream, offload: ReceiveOffload::default(), sending: PduSender::default() };
+        let mut link = QueueLink { below, queue, timers: timers.clone(), alarm, room: 0 };
         link.until(|queue| queue.is_open().then_some(())).await?;
         Ok(link)
     }
 
-    /// Carries out a command on a queue that has no others; an error status is an error.
+    /// Executes a command on a queue without other commands. A failure status is an error.
     pub(super) async fn execute(
         &mut self,
         name: &'static str,
         command: Command,
-        payload: Payload,
-    ) -> Result<Finished, HostError> {
+        payload: CommandData,
+    ) -> Result<FinishedCommand, HostError> {
         self.execute_among(name, command, payload, drop).await
     }
 
-    /// The same on a queue that has others, which are handed to `settle` as they end.
+    /// Executes a command on a queue with other commands, which are passed to `settle` as they end.
     pub(super) async fn execute_among(
         &mut self,
         name: &'static str,
         command: Command,
-        payload: Payload,
-        mut settle: impl FnMut(Finished),
-    ) -> Result<Finished, HostError> {
+        payload: CommandData,
+        mut settle: impl FnMut(FinishedCommand),
+    ) -> Result<FinishedCommand, HostError> {
         let submission = Submission { command, payload };
         let now = self.timers.now();
         let Ok(id) = self.queue.submit(now, submission) else {
             return Err(HostError::Unsuitable(Unsuitable::NoRoom));
         };
         let finished = self
+            // Other commands may finish first and must reach their callers.
             .until(|queue| {
                 loop {
                     match queue.poll_finished()? {
@@ -109,16 +110,17 @@ impl Link {
         }
     }
 
-    /// Does what can be done, and false if nothing could; at `also`, too, somebody wants to be woken.
+    /// Performs one round of work. Returns false if there was nothing to do. The task is also woken at `also`.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, also: Option<Instant>) -> Result<bool, HostError> {
         self.queue.handle_timeout(self.timers.now());
-        let Below { stream, offload, sending } = &mut self.below;
+        let OffloadStream { stream, offload, sending } = &mut self.below;
         let mut progress = offload.poll(cx, &mut **stream, &mut self.queue, sending);
         self.queue.poll_home(cx.waker());
         for _ in 0..SEGMENTS {
             if self.queue.error().is_some() {
                 break;
             }
+            // The device can begin only where no byte has arrived, so it is asked when the stream is drained.
             let Poll::Ready(segment) = self.below.stream.poll_segment(cx)? else {
                 self.below.offload.ask(&mut *self.below.stream, &self.queue);
                 break;
@@ -133,17 +135,19 @@ impl Link {
                 None => self.queue.handle_end(),
             }
         }
-        let Below { stream, offload, sending } = &mut self.below;
+        let OffloadStream { stream, offload, sending } = &mut self.below;
+        // Buffers must be with the device before the command that reads into them is sent.
         offload.carry_out(&mut **stream, &mut self.queue, sending.keys());
         progress |= self.transmit(cx)?;
-        let Below { stream, sending, .. } = &mut self.below;
+        let OffloadStream { stream, sending, .. } = &mut self.below;
         sending.poll_arrived(cx, &mut **stream);
         if let Some(error) = self.queue.error() {
             return Err(error.clone().into());
         }
         if self.below.sending.take_erased() && self.queue.cannot_send() {
-            // What is left in the stream would block it. The others go on behind another connection.
-            let why = "a volume was erased whose data were on their way";
+            // The data cannot be encrypted any more and would block the stream. Other commands continue on a new
+            // connection.
+            let why = "a volume was erased while its data were on their way";
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, why).into());
         }
         let due = time::earliest(self.queue.next_event(), also);
@@ -158,8 +162,8 @@ impl Link {
         self.queue.set_emulation(offload.is_emulation());
     }
 
-    /// Closes the stream, and waits until nobody needs to poll it any more. What is left of the queue comes back. Without
-    /// `last_words` nothing that waits in the stream leaves any more: it is to be sent again elsewhere.
+    /// Closes the stream, waits for the end of its work, and returns the queue. Without `last_words`, pending data are
+    /// dropped, because another connection will send the commands again.
     pub(super) async fn finish(mut self, last_words: bool) -> Queue {
         self.below.end_offload();
         if last_words {
@@ -167,6 +171,7 @@ impl Link {
         } else {
             self.below.stream.abort();
         }
+        // A peer that acknowledges nothing must not keep the buffers forever.
         let deadline = self.timers.now() + FINISH_TIME;
         poll_fn(|cx| match self.below.stream.poll_committed(cx) {
             Poll::Ready(_) => Poll::Ready(()),
@@ -176,7 +181,7 @@ impl Link {
         self.queue
     }
 
-    /// Works until `ready` gives something.
+    /// Works until `ready` returns a value.
     async fn until<T>(&mut self, mut ready: impl FnMut(&mut Queue) -> Option<T>) -> Result<T, HostError> {
         poll_fn(|cx| {
             loop {
@@ -196,7 +201,7 @@ impl Link {
     fn transmit(&mut self, cx: &mut Context<'_>) -> Result<bool, HostError> {
         let mut progress = false;
         loop {
-            // A last word is short, and there is no later.
+            // A termination PDU is short and must be sent now, even without room.
             let last_word = matches!(self.queue.error(), Some(QueueError::Misbehaved(_)));
             if self.room == 0 && !last_word {
                 match self.below.stream.poll_room(cx)? {
@@ -217,7 +222,7 @@ impl Link {
     }
 }
 
-/// Segments received before anything is sent.
+/// Maximum number of segments received before sending.
 const SEGMENTS: usize = 32;
-/// How long a stream may take to send what it has.
+/// Time for a stream to send its pending data.
 const FINISH_TIME: Duration = Duration::from_secs(2);

@@ -1,21 +1,23 @@
-//! A host: connected to one controller by an admin queue and any number of I/O queues, and again when it loses them.
+//! A host: connected to one controller by an admin queue and any number of I/O queues, with reconnects after a loss.
 //!
-//! - [`Host`]: what applications hold: commands go in, futures of their ends come out;
-//! - [`Disk`]: one namespace: read, write, and the rest by block;
-//! - [`discover()`]: what there is to connect to;
-//! - [`HostEvent`]: what a controller tells unasked;
-//! - `session`: the tasks: connect, keep alive, back off, connect again;
-//! - `serving`: one queue's work; `link`: one stream; `offloading`: what the device below it does;
-//! - `lane`: commands on their way to a queue, wherever that is; `given_up`: those that wait for others to end;
-//! - `scope`: what a command may do, and to what;
-//! - `known`: namespaces, to be known again; `looking`: how they are looked at again.
+//! - [`Host`]: the interface for applications: submits commands and returns futures;
+//! - [`Disk`]: block access to one namespace;
+//! - [`discover()`]: discovery of subsystems;
+//! - [`HostEvent`]: asynchronous events of the controller;
+//! - `session`: the tasks: connect, keep alive, back off, reconnect;
+//! - `serving`: the work of one queue; `link`: one stream; `offloading`: offload by the device below;
+//! - `lane`: commands on their way to any queue; `given_up`: commands that wait for abandoned ones;
+//! - `scope`: effects of commands;
+//! - `known`: inspected namespaces; `looking`: repeated inspection.
 //!
-//! Invariants: a command ends once, and its buffer comes back with it, whatever becomes of queues in between: what was
-//! under way when a queue was lost is replayed on the next, if it may be carried out twice and is about the same
-//! namespace as before. A command that has ended is not carried out any more, unless the host has given up or lost a
-//! silent controller without a keep-alive, and its error says that; so no command is overtaken by one that ended, or was
-//! given up, before it was submitted. If a task is lost, the host ends, and so do all commands; buffers that the task had
-//! are lost with it.
+//! Invariants:
+//! - A command ends exactly once and returns its buffer, even if queues are lost. Commands that were running when a
+//!   queue was lost are sent again on the next one, if executing a command twice is harmless and its namespace is the
+//!   same as before.
+//! - A command that has ended is not executed any more, so no command is overtaken by one that ended or was abandoned
+//!   before. The exception is a host without a keep-alive that has lost or given up a silent controller. The command's
+//!   error reports this case.
+//! - If a task is lost, the host ends, and so do all commands. Buffers held by the task are lost.
 
 mod connector;
 mod discover;
@@ -33,43 +35,43 @@ mod scope;
 mod serving;
 mod session;
 
-pub use connector::{Connecting, Connector};
+pub use connector::{ConnectFuture, Connector};
 pub use discover::discover;
 pub use disk::Disk;
-pub use error::{CommandError, Failed, HostError, Unsuitable};
+pub use error::{CommandError, HostError, ReadError, Unsuitable};
 pub use events::HostEvent;
 pub use identity::HostIdentity;
-pub use lane::{Done, Read};
-pub use session::Task;
+pub use lane::{CommandFuture, ReadFuture};
+pub use session::HostTask;
 
-pub use crate::core::queue::{Buffer, Payload, Submission};
+pub use crate::core::queue::{Buffer, CommandData, Submission};
 pub use crate::volume::KeyedVolume;
 
 use crate::asking::{OffloadCounters, SharedCounters};
 use crate::core::queue::QueueConfig;
 use crate::lock;
-use crate::namespace::Pieces;
+use crate::namespace::DataPieces;
 use crate::wire::{Command, Completion, ControllerData, NamespaceData, NamespaceIds, commands, identify};
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 use core::time::Duration;
-use given_up::GivenUp;
-use known::{Known, NAMESPACE, NAMESPACE_DESCRIPTORS};
-use lane::{Lane, Pending, Ticket};
+use given_up::AbandonedCommands;
+use known::{InspectedNamespace, NAMESPACE, NAMESPACE_DESCRIPTORS};
+use lane::{CommandLane, CommandTicket, PendingCommand};
 use offload_base::{Instant, Timers};
-use scope::Scope;
+use scope::CommandScope;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// The identity of a host, its target, and the parameters of the connections.
+/// Configuration of a host: its identity, its target, and the parameters of the connections.
 ///
 /// ```
 /// use nvme_tcp::host::{HostConfig, HostIdentity};
 /// use offload_base::Seed;
 ///
-/// let identity = HostIdentity::drawn_from(&mut Seed(7).stream("host"));
+/// let identity = HostIdentity::random(&mut Seed(7).stream("host"));
 /// let mut config = HostConfig::new("nqn.2026-01.example:disk", identity);
 /// config.queues = 4;
 /// config.data_digest = true;
@@ -78,83 +80,83 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HostConfig {
-    /// The subsystem to connect to.
+    /// NQN of the subsystem.
     pub subsystem: String,
-    /// This host's name.
+    /// NQN of this host.
     pub host: String,
-    /// This host's identifier. Controllers take hosts with the same one for the same host, whose earlier connections the
-    /// later ones replace.
+    /// Identifier of this host. Controllers treat hosts with the same identifier as one host, and its later connections
+    /// replace earlier ones.
     pub host_id: [u8; 16],
-    /// I/O queues to ask for, at least one.
+    /// Number of I/O queues to request, at least 1.
     pub queues: u16,
-    /// Commands in an I/O queue at a time, at most.
+    /// Maximum number of commands in an I/O queue.
     pub depth: u16,
-    /// Asks for header digests; [`Host::digests`] tells what the controller says.
+    /// Whether to request header digests. [`Host::digests`] returns the controller's answer.
     pub header_digest: bool,
-    /// Asks for data digests.
+    /// Whether to request data digests.
     pub data_digest: bool,
-    /// Requests to transfer that a command may have outstanding.
+    /// Maximum number of outstanding requests to transfer of a command.
     pub requests: u32,
     /// HPDA: controllers begin data at a multiple of `(alignment + 1) * 4` bytes.
     pub alignment: u8,
-    /// What the NIC of an emulated host does for I/O queues.
+    /// Offload by the NIC on I/O queues.
     pub offload: Offload,
-    /// The controller gives the host up when it has not heard of it for this long; zero: never. So long a host waits that
-    /// has lost a controller without a word, by a timeout: before, what it sent may still be carried out, and it would
-    /// be after what is sent again. With zero there is nothing to wait for: what was under way and may change something
-    /// is not sent again, but ends with [`CommandError::Uncertain`], and may still be carried out after that.
+    /// Time after which the controller gives up a silent host; zero for never. A host that loses a silent controller
+    /// waits as long before sending commands again, because until then the controller may still execute the old ones.
+    /// With zero there is no such limit: running commands that may change something are not sent again. Such commands
+    /// end with [`CommandError::Uncertain`], and may still be executed afterwards.
     pub keep_alive: Duration,
-    /// In which a stream has to open.
+    /// Time for a stream to open.
     pub connect_timeout: Duration,
-    /// In which a command has to be answered.
+    /// Time for a command to be answered.
     pub command_timeout: Duration,
-    /// How long to wait after a loss before connecting again; each failure doubles it.
+    /// Delay before the first reconnect. Each failure doubles the delay.
     pub reconnect_delay: Duration,
-    /// But to no more than this.
+    /// Maximum delay between reconnects.
     pub reconnect_delay_max: Duration,
-    /// After this long without a connection, commands fail.
+    /// Time without a connection after which commands fail.
     pub give_up_after: Duration,
-    /// How often a command is tried again that the controller says may be.
+    /// Maximum number of retries that a status allows.
     pub retries: u32,
-    /// How long a command is tried again, with pauses of up to a second, that the controller cannot carry out now: the path
-    /// to the namespace is changing, the namespace is not ready, or the controller has no room for the command. So long it
-    /// is asked, too, what a namespace is that it cannot tell of now; after that the namespace counts as gone. Behind a new
-    /// connection the time begins anew.
+    /// Maximum time to retry a command that the controller cannot execute now, with pauses of up to a second: the path
+    /// to the namespace is changing, the namespace is not ready, or the controller has no room. Also the maximum time
+    /// to inspect a namespace that the controller cannot describe now; afterwards the namespace counts as gone. The
+    /// time starts anew after a reconnect.
     pub path_wait: Duration,
-    /// How often a command is sent again that was under way when a connection was lost. Then it fails: it may be what the
-    /// controller does not survive.
+    /// Maximum number of resubmissions of a command after lost connections. It fails then, because the command itself
+    /// may be the cause.
     pub replays: u32,
 }
 
-/// What a NIC is asked to do for the I/O queues of a host. Whatever it does not do, the CPU does. A NIC that refuses for the
-/// time being, for it has no room, say, is asked again: for want of room with the next PDU that a queue sends, then with the
-/// second after that, the fourth and so on, up to every 32nd. [`Host::offload_counters`] tells how often.
+/// Offload requested of a NIC for the I/O queues of a host. The CPU does everything else. A NIC that refuses
+/// temporarily is asked again. After a refusal for lack of room, that is with the next PDU of the queue, then with the
+/// second after that, the fourth, and so on, up to every 32nd. [`Host::offload_counters`] counts the requests.
 ///
 /// ```
 /// use nvme_tcp::host::{HostConfig, HostIdentity, Offload};
 ///
-/// let mut config = HostConfig::new("nqn.2026-01.example:disk", HostIdentity::of_uuid([7; 16]));
+/// let mut config = HostConfig::new("nqn.2026-01.example:disk", HostIdentity::from_uuid([7; 16]));
 /// config.offload = Offload::PlaceAndCheck;
 /// assert_ne!(config.offload, Offload::default());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Offload {
-    /// Nothing.
+    /// No offload.
     #[default]
     None,
-    /// It places data in the buffers of commands.
+    /// Place received data in the buffers of commands.
     Place,
-    /// It checks data digests, too, and fills in those of what is sent.
+    /// Place received data, check received data digests, and fill in sent ones.
     PlaceAndCheck,
-    /// Nothing, but the host spends as little as if the NIC had placed and checked: an estimate of what an offload would
-    /// save, for measurements only. Received digests are not checked at all. Data of a read are not copied if the
-    /// segment they come in begins with eight bytes CCh, or is shorter and all of it is CCh; what follows in the segment
-    /// is not looked at. So the target should serve blocks full of CCh, and buffers stay as they were.
+    /// No offload, but the host saves as much work as if the NIC placed and checked data. For measurements only, as an
+    /// estimate of the benefit. Received digests are not checked at all. Data of a read are not copied if their segment
+    /// begins with eight bytes CCh, or is shorter and entirely CCh; the rest of the segment is not checked. The target
+    /// should therefore serve blocks full of CCh. Buffers keep their old content.
     #[cfg(feature = "measure")]
     Emulate,
 }
 
-/// A host connected to a controller. Clones are the same host; with the last one the connection ends.
+/// A host connected to a controller. Clones are the same host. Dropping the last clone ends the connection.
 ///
 /// ```
 /// use nvme_tcp::host::{Connector, Host, HostConfig, HostIdentity};
@@ -165,7 +167,7 @@ pub enum Offload {
 ///     identity: HostIdentity,
 ///     connector: impl Connector + 'static,
 ///     timers: Arc<dyn Timers>,
-///     spawn: impl Fn(nvme_tcp::host::Task),
+///     spawn: impl Fn(nvme_tcp::host::HostTask),
 /// ) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
 ///     let (host, tasks) = Host::new(connector, timers, HostConfig::new("nqn.2026-01.example:disk", identity));
 ///     tasks.into_iter().for_each(spawn);
@@ -177,10 +179,10 @@ pub enum Offload {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Host {
-    handle: Arc<Handle>,
+    handle: Arc<HostHandle>,
 }
 
-/// How often what has happened.
+/// Counters of a host.
 ///
 /// ```
 /// use nvme_tcp::Host;
@@ -194,72 +196,72 @@ pub struct Host {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostStats {
-    /// Connections to the controller, all queues at once.
+    /// Number of times all queues were connected.
     pub connects: u64,
-    /// Commands that were sent again after a loss.
+    /// Commands sent again after a loss.
     pub replays: u64,
-    /// Commands that were sent again because the controller said that they may be.
+    /// Commands sent again because their status allowed it.
     pub retries: u64,
 }
 
-/// Ends everything when the last [`Host`] is dropped.
-struct Handle {
-    shared: Arc<Shared>,
+/// Ends the host when the last [`Host`] is dropped.
+struct HostHandle {
+    shared: Arc<HostShared>,
 }
 
-/// What hosts and tasks have in common.
-struct Shared {
+/// State shared by hosts and tasks.
+struct HostShared {
     config: HostConfig,
     connector: Box<dyn Connector>,
     timers: Arc<dyn Timers>,
-    /// The admin queue's, then those of I/O queues.
-    lanes: Vec<Arc<Lane>>,
-    /// I/O queues in use, and the one whose turn it is.
+    /// Lanes of the admin queue and of the I/O queues, in this order.
+    lanes: Vec<Arc<CommandLane>>,
+    /// Number of I/O queues in use, and a counter that selects the next queue.
     queues: AtomicUsize,
     turn: AtomicUsize,
-    given_up: Arc<GivenUp>,
+    given_up: Arc<AbandonedCommands>,
     offloads: SharedCounters,
-    central: Mutex<Central>,
-    /// The parent of the host's events.
+    central: Mutex<HostState>,
+    /// Parent span of the host's log events.
     span: tracing::Span,
 }
 
 #[derive(Default)]
-struct Central {
-    /// Which attempt to connect this is.
+struct HostState {
+    /// Number of the current attempt to connect.
     generation: u64,
     association: Option<Arc<Association>>,
-    /// I/O queues that are connected.
+    /// Number of connected I/O queues.
     connected: u16,
-    /// The last attempt that is known to have come to nothing.
+    /// Number of the last failed attempt.
     lost: u64,
-    /// Since when the host has not been connected.
+    /// When the connection was lost. `None` while connected.
     lost_since: Option<Instant>,
-    /// When the controllers that were lost have all given the host up.
+    /// When all lost controllers have given the host up.
     quiet_until: Option<Instant>,
-    /// Since when it is connected, or was before the loss.
+    /// When the current or last connection was completed.
     live_since: Option<Instant>,
     last_error: Option<HostError>,
-    /// After which there is no use in trying again.
+    /// Whether `last_error` makes further attempts useless.
     is_final: bool,
-    /// Connected at least once.
+    /// Whether the host was connected at least once.
     was_live: bool,
     ended: Option<HostError>,
     waiting: Vec<Waker>,
-    /// Namespaces that somebody has looked at.
-    known: BTreeMap<u32, Arc<Known>>,
-    /// How often all of them were put in doubt.
+    /// Inspected namespaces by identifier.
+    known: BTreeMap<u32, Arc<InspectedNamespace>>,
+    /// Number of times all namespaces were put in doubt.
     doubts: u64,
-    untold: events::Untold,
+    untold: events::StoredEvents,
     stats: HostStats,
 }
 
-/// A controller, as long as its admin queue lives.
+/// A controller, while its admin queue exists.
 #[derive(Debug)]
 struct Association {
     generation: u64,
     data: ControllerData,
-    /// Of headers, of data: what its admin queue agreed to.
+    /// Header and data digests that the admin queue agreed to.
     digests: (bool, bool),
     queues: u16,
     depth: u16,
@@ -268,7 +270,7 @@ struct Association {
 }
 
 impl Offload {
-    fn asks_a_device(self) -> bool {
+    fn uses_device(self) -> bool {
         matches!(self, Offload::Place | Offload::PlaceAndCheck)
     }
 
@@ -284,7 +286,7 @@ impl Offload {
 }
 
 impl HostConfig {
-    /// The usual, for a `subsystem` and the host with this identity.
+    /// Creates a configuration with default values.
     pub fn new(subsystem: &str, identity: HostIdentity) -> HostConfig {
         HostConfig {
             subsystem: subsystem.to_owned(),
@@ -323,14 +325,19 @@ impl HostConfig {
 }
 
 impl Host {
-    /// A host, and the tasks that do its work, to be spawned: one for each queue. A host that loses one, because it was
-    /// dropped or has panicked, ends with [`HostError::TaskLost`].
-    pub fn new(connector: impl Connector + 'static, timers: Arc<dyn Timers>, config: HostConfig) -> (Host, Vec<Task>) {
+    /// Creates a host, and one task for each queue, which the caller must spawn. If a task is dropped or panics, the
+    /// host ends with [`HostError::TaskLost`].
+    pub fn new(
+        connector: impl Connector + 'static,
+        timers: Arc<dyn Timers>,
+        config: HostConfig,
+    ) -> (Host, Vec<HostTask>) {
         let config = HostConfig { queues: config.queues.max(1), ..config };
-        let given_up = Arc::<GivenUp>::default();
-        let lanes = (0..=usize::from(config.queues)).map(|_| Arc::new(Lane::new(given_up.clone()))).collect();
+        let given_up = Arc::<AbandonedCommands>::default();
+        // The first lane belongs to the admin queue.
+        let lanes = (0..=usize::from(config.queues)).map(|_| Arc::new(CommandLane::new(given_up.clone()))).collect();
         let span = tracing::debug_span!("nvme_host", subsystem = config.subsystem);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(HostShared {
             span,
             config,
             connector: Box::new(connector),
@@ -343,13 +350,13 @@ impl Host {
             central: Mutex::default(),
         });
         let tasks = session::tasks(&shared);
-        (Host { handle: Arc::new(Handle { shared }) }, tasks)
+        (Host { handle: Arc::new(HostHandle { shared }) }, tasks)
     }
 
     /// Waits until all queues are connected.
     ///
     /// # Errors
-    /// The host has given up; at the first attempt it does at the first failure.
+    /// If the host has given up. During the first attempt, it gives up at the first failure.
     pub async fn ready(&self) -> Result<(), HostError> {
         poll_fn(|cx| {
             let mut central = lock(&self.handle.shared.central);
@@ -365,33 +372,33 @@ impl Host {
         .await
     }
 
-    /// What the controller says of itself; `None` while there is none.
+    /// Returns the controller's Identify data; `None` while not connected.
     pub fn controller(&self) -> Option<ControllerData> {
         lock(&self.handle.shared.central).association.as_ref().map(|association| association.data.clone())
     }
 
-    /// Whether the controller agreed to digests of headers, and of data; `None` while there is none.
+    /// Returns whether the controller agreed to header digests and to data digests; `None` while not connected.
     pub fn digests(&self) -> Option<(bool, bool)> {
         lock(&self.handle.shared.central).association.as_ref().map(|association| association.digests)
     }
 
-    /// I/O queues that the controller has granted.
+    /// Returns the number of I/O queues that the controller granted.
     pub fn queues(&self) -> usize {
         self.handle.shared.queues.load(Ordering::Relaxed)
     }
 
-    /// How often what has happened.
+    /// Returns the counters.
     pub fn stats(&self) -> HostStats {
         lock(&self.handle.shared.central).stats
     }
 
-    /// How often devices were asked to work for the I/O queues.
+    /// Returns the counters of offload requests for the I/O queues.
     pub fn offload_counters(&self) -> OffloadCounters {
         *lock(&self.handle.shared.offloads)
     }
 
-    /// Waits for something that the controller tells without having been asked. Of what happens while nobody waits the
-    /// last is kept; what happens while there is no connection a controller may not tell.
+    /// Waits for the next event of the controller. A limited number of events is stored while no caller waits. Events
+    /// during a loss of the connection may be missing.
     ///
     /// ```
     /// use nvme_tcp::host::{Host, HostError, HostEvent};
@@ -406,10 +413,11 @@ impl Host {
     /// ```
     ///
     /// # Errors
-    /// The host has given up, or was closed.
+    /// If the host has given up or was closed.
     pub async fn next_event(&self) -> Result<HostEvent, HostError> {
         poll_fn(|cx| {
             let mut central = lock(&self.handle.shared.central);
+            // Stored events are returned even after the host has ended.
             if let Some(event) = central.untold.take() {
                 return Poll::Ready(Ok(event));
             }
@@ -422,23 +430,24 @@ impl Host {
         .await
     }
 
-    /// The namespaces there are.
+    /// Returns the identifiers of the active namespaces.
     ///
     /// # Errors
-    /// As any command.
+    /// As for any command.
     pub async fn namespaces(&self) -> Result<Vec<u32>, CommandError> {
         let buffer = Buffer::zeroed(identify::LEN);
         let read = self.admin_read(commands::identify(ACTIVE_NAMESPACES, 0), buffer).await;
         Ok(identify::parse_namespace_list(&read.map_err(|failed| failed.error)?.to_vec()))
     }
 
-    /// A namespace, as it is now. Behind each new connection, and when the controller tells that it has changed, it is
-    /// looked at again, and its commands wait for that. If it is another then, by its identifiers, its block size or fewer
-    /// blocks, or is not there, the disk is gone: its commands end with [`CommandError::NamespaceChanged`], and none is
-    /// sent to what is there now. A command that was sent before the controller told is carried out on what is there.
+    /// Inspects a namespace and returns its disk. After each reconnect, and when the controller reports a change, the
+    /// namespace is inspected again, and its commands wait. If identifiers, block size or a smaller size show that the
+    /// namespace was replaced, or if it was removed, the disk is gone: its commands end with
+    /// [`CommandError::NamespaceChanged`], and nothing is sent to the new namespace. A command that was sent before the
+    /// controller reported the change runs on the new namespace.
     ///
     /// # Errors
-    /// As any command; [`CommandError::Invalid`] if there is no such namespace.
+    /// As for any command; [`CommandError::Invalid`] if the namespace does not exist.
     pub async fn disk(&self, namespace: u32) -> Result<Disk, CommandError> {
         loop {
             let (generation, doubts) = {
@@ -449,8 +458,9 @@ impl Host {
             let mut central = lock(&self.handle.shared.central);
             let there = central.association.clone().filter(|there| there.generation == generation);
             let Some(association) = there.filter(|_| central.doubts == doubts) else {
-                continue; // part of it may have been told by another controller, or before the namespace changed
+                continue; // parts may come from another controller, or from before the change
             };
+            // The same namespace keeps its entry, so that disks created earlier stay usable.
             let known = match central.known.get(&namespace) {
                 Some(known) if !known.is_gone() && known.is(&data, &ids) => match known.data == data {
                     true => known.clone(),
@@ -458,47 +468,48 @@ impl Host {
                 },
                 before => {
                     before.into_iter().for_each(|before| before.take_away());
-                    Arc::new(Known::new(namespace, data, ids))
+                    Arc::new(InspectedNamespace::new(namespace, data, ids))
                 }
             };
             central.known.insert(namespace, known.clone());
             let max_transfer = association.max_transfer;
             drop(central);
-            // What waits for one that was taken away is to hear of that.
+            // Commands that wait for a namespace that is gone must fail now.
             self.handle.shared.wake_lanes();
             return Ok(Disk::new(self.clone(), known, max_transfer));
         }
     }
 
-    /// A command of the admin queue, which brings `data` along. After the loss of a connection it is sent again if it is
-    /// known to change nothing, or to come to the same twice (Set Features); otherwise it ends with
+    /// Submits a command to the admin queue, with `data`. After the loss of a connection, commands known to change
+    /// nothing, or to have the same effect when repeated (Set Features), are sent again. Others end with
     /// [`CommandError::Uncertain`].
-    pub fn admin(&self, command: Command, data: impl IntoIterator<Item = Bytes>) -> Done {
-        Done(self.submit_admin(command, write_payload(data)))
+    pub fn admin(&self, command: Command, data: impl IntoIterator<Item = Bytes>) -> CommandFuture {
+        CommandFuture(self.submit_admin(command, write_payload(data)))
     }
 
-    /// A command of the admin queue that fills `buffer`. It is sent again as [`Host::admin`] says.
-    pub fn admin_read(&self, command: Command, buffer: Buffer) -> Read {
-        Read(self.submit_admin(command, Payload::Read(buffer)))
+    /// Submits a command to the admin queue that reads into `buffer`. The rules of [`Host::admin`] apply to its
+    /// resubmission.
+    pub fn admin_read(&self, command: Command, buffer: Buffer) -> ReadFuture {
+        ReadFuture(self.submit_admin(command, CommandData::Read(buffer)))
     }
 
-    /// A command of an I/O queue, which brings `data` along. If the controller says that it may be, or after the loss of a
-    /// connection, it is sent again if it is known to change nothing, or to come to the same twice, as Write, Write Zeroes,
-    /// Write Uncorrectable and Dataset Management do on a namespace that was looked at by [`Host::disk`]. Otherwise, as
-    /// for reservations, Copy or Zone Append, it is sent once, and ends with [`CommandError::Uncertain`] if the connection
-    /// is lost.
-    pub fn io(&self, command: Command, data: impl IntoIterator<Item = Bytes>) -> Done {
-        Done(self.submit_io(command, write_payload(data), self.known(command.namespace())))
+    /// Submits a command to an I/O queue, with `data`. If the status allows a retry, or after the loss of a connection,
+    /// commands known to change nothing, or to have the same effect when repeated, are sent again: Write, Write Zeroes,
+    /// Write Uncorrectable and Dataset Management on a namespace that was inspected by [`Host::disk`]. Other commands,
+    /// for example reservations, Copy or Zone Append, are sent once, and end with [`CommandError::Uncertain`] if the
+    /// connection is lost.
+    pub fn io(&self, command: Command, data: impl IntoIterator<Item = Bytes>) -> CommandFuture {
+        CommandFuture(self.submit_io(command, write_payload(data), self.known(command.namespace())))
     }
 
-    /// A command of an I/O queue that fills `buffer`. It is sent again as [`Host::io`] says.
-    pub fn io_read(&self, command: Command, buffer: Buffer) -> Read {
-        Read(self.submit_io(command, Payload::Read(buffer), self.known(command.namespace())))
+    /// Submits a command to an I/O queue that reads into `buffer`. The rules of [`Host::io`] apply to its resubmission.
+    pub fn io_read(&self, command: Command, buffer: Buffer) -> ReadFuture {
+        ReadFuture(self.submit_io(command, CommandData::Read(buffer), self.known(command.namespace())))
     }
 
-    /// Tells the controller goodbye, and ends the connection. What is under way fails.
+    /// Shuts the controller down and ends the connection. Running commands fail.
     pub async fn close(&self) {
-        self.handle.shared.lanes[0].tell(lane::News::End);
+        self.handle.shared.lanes[0].instruct(lane::LaneInstruction::End);
         poll_fn(|cx| {
             let mut central = lock(&self.handle.shared.central);
             if central.ended.is_some() {
@@ -520,8 +531,8 @@ impl Host {
         let descriptors = match known::has_descriptors(version) {
             true => match read(NAMESPACE_DESCRIPTORS).await {
                 Ok(buffer) => buffer.to_vec(),
-                // It can do without.
-                Err(Failed { error: CommandError::Status(status), .. }) if status.do_not_retry() => Vec::new(),
+                // Descriptors are optional.
+                Err(ReadError { error: CommandError::Status(status), .. }) if status.do_not_retry() => Vec::new(),
                 Err(failed) => return Err(failed.error),
             },
             false => Vec::new(),
@@ -529,21 +540,26 @@ impl Host {
         Ok((data, NamespaceIds::parse(&page, &descriptors)))
     }
 
-    fn submit_admin(&self, command: Command, payload: Payload) -> Pending {
-        let ticket = Ticket::new(Scope::of_admin(&command), None);
+    fn submit_admin(&self, command: Command, payload: CommandData) -> PendingCommand {
+        let ticket = CommandTicket::new(CommandScope::for_admin(&command), None);
         self.handle.shared.lanes[0].submit(Submission { command, payload }, ticket)
     }
 
-    fn submit_io(&self, command: Command, payload: Payload, known: Option<Arc<Known>>) -> Pending {
-        let ticket = Ticket::new(Scope::of_io(&command, &payload), known);
+    fn submit_io(
+        &self,
+        command: Command,
+        payload: CommandData,
+        known: Option<Arc<InspectedNamespace>>,
+    ) -> PendingCommand {
+        let ticket = CommandTicket::new(CommandScope::for_io(&command, &payload), known);
         self.handle.shared.lanes[self.next_lane()].submit(Submission { command, payload }, ticket)
     }
 
-    fn known(&self, namespace: u32) -> Option<Arc<Known>> {
+    fn known(&self, namespace: u32) -> Option<Arc<InspectedNamespace>> {
         lock(&self.handle.shared.central).known.get(&namespace).cloned()
     }
 
-    /// I/O queues take turns.
+    /// Returns the next lane: I/O queues take turns.
     fn next_lane(&self) -> usize {
         let shared = &self.handle.shared;
         let queues = shared.queues.load(Ordering::Relaxed).clamp(1, shared.lanes.len() - 1);
@@ -551,15 +567,17 @@ impl Host {
     }
 }
 
-impl Central {
+impl HostState {
     fn is_live(&self) -> bool {
         self.association.as_ref().is_some_and(|association| association.queues == self.connected)
     }
 
     /// Puts all namespaces in doubt, and returns them.
-    fn doubt(&mut self) -> Vec<Arc<Known>> {
+    fn doubt(&mut self) -> Vec<Arc<InspectedNamespace>> {
         self.doubts += 1;
-        let known: Vec<Arc<Known>> = self.known.values().filter(|known| !known.is_gone()).cloned().collect();
+        // A namespace that is gone stays gone, so it needs no inspection.
+        let known: Vec<Arc<InspectedNamespace>> =
+            self.known.values().filter(|known| !known.is_gone()).cloned().collect();
         known.iter().for_each(|known| known.doubt());
         known
     }
@@ -570,32 +588,32 @@ impl Central {
     }
 }
 
-impl Drop for Handle {
+impl Drop for HostHandle {
     fn drop(&mut self) {
-        self.shared.lanes[0].tell(lane::News::End);
+        self.shared.lanes[0].instruct(lane::LaneInstruction::End);
     }
 }
 
-impl core::fmt::Debug for Handle {
+impl core::fmt::Debug for HostHandle {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Handle").field("config", &self.shared.config).finish_non_exhaustive()
+        f.debug_struct("HostHandle").field("config", &self.shared.config).finish_non_exhaustive()
     }
 }
 
-/// Has `waker` woken with the others. A task that asks again and again is on the list once.
+/// Registers `waker`, unless it is already registered.
 fn wait(waiting: &mut Vec<Waker>, waker: &Waker) {
     if !waiting.iter().any(|other| other.will_wake(waker)) {
         waiting.push(waker.clone());
     }
 }
 
-fn write_payload(data: impl IntoIterator<Item = Bytes>) -> Payload {
-    let pieces: Pieces = data.into_iter().filter(|piece| !piece.is_empty()).collect();
-    if pieces.is_empty() { Payload::None } else { Payload::Write(pieces) }
+fn write_payload(data: impl IntoIterator<Item = Bytes>) -> CommandData {
+    let pieces: DataPieces = data.into_iter().filter(|piece| !piece.is_empty()).collect();
+    if pieces.is_empty() { CommandData::None } else { CommandData::Write(pieces) }
 }
 
-/// What a command comes to.
-type Outcome = (Result<Completion, CommandError>, Payload);
+/// Result of a command, with its payload.
+type CommandOutcome = (Result<Completion, CommandError>, CommandData);
 
-/// CNS.
+/// CNS of the active namespace list.
 const ACTIVE_NAMESPACES: u8 = 0x02;

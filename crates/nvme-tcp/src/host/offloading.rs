@@ -1,14 +1,15 @@
-//! What the device below a stream does for the queue on it.
+//! Receive offload by the device below a stream.
 //!
-//! Whatever the device refuses or loses, the connection goes on in software, and the device is asked again: a
-//! [reset](DeviceEvent::Reset) one at once, one without room, or one that gave a context up unasked, with later PDUs.
+//! If the device refuses or loses the context, the connection continues in software and the device is asked again:
+//! after a [reset](DeviceEvent::Reset) at once, otherwise with later PDUs.
 //!
-//! Invariant: a context begins at a PDU of which nothing has arrived. What has, the device will not see again.
+//! Invariant: a context begins at a PDU of which no byte has arrived, because the device does not see received bytes
+//! again.
 
 use super::Offload;
-use crate::asking::{Asking, SharedCounters};
-use crate::core::queue::{Order, Queue};
-use crate::sending::Sending;
+use crate::asking::{ContextRequest, SharedCounters};
+use crate::core::queue::{DeviceOrder, Queue};
+use crate::sending::PduSender;
 use crate::volume::NamedKeys;
 use core::task::{Context, Poll};
 use offload_api::{
@@ -18,37 +19,37 @@ use offload_api::{
 use offload_base::Seq;
 use tracing::Span;
 
-/// Who speaks for data in an emulation.
+/// Handle that marks data in an emulation.
 const EMULATED: Handle = Handle { index: Handle::indices(engines::NVME_TCP, 1).start, generation: u32::MAX };
 
-/// One queue's context in a device.
+/// The receive context of one queue.
 #[derive(Debug, Default)]
-pub(super) struct Offloading {
+pub(super) struct ReceiveOffload {
     wanted: Offload,
-    asking: Asking,
+    asking: ContextRequest,
     handle: Option<Handle>,
     limits: Option<NvmeTcpLimits>,
-    /// Software has no digests to make of what the device vouches for: it may change data.
+    /// Whether the device may decrypt data. It must not if software has to compute digests of the encrypted data.
     settles: bool,
-    /// Where the device thinks a PDU starts.
+    /// Position of a PDU header to be confirmed for a resync.
     question: Option<Seq>,
 }
 
-impl Offloading {
+impl ReceiveOffload {
     pub(super) fn want(&mut self, offload: Offload, counters: &SharedCounters, span: &Span) {
-        (self.wanted, self.asking) = (offload, Asking::new(counters, span));
-        if offload.asks_a_device() {
+        (self.wanted, self.asking) = (offload, ContextRequest::new(counters, span));
+        if offload.uses_device() {
             self.asking.begin();
         }
     }
 
-    /// Hears what the device has to say; false: nothing.
+    /// Handles device events. Returns false if there were none.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut dyn SegmentStream,
         queue: &mut Queue,
-        sending: &mut Sending,
+        sending: &mut PduSender,
     ) -> bool {
         if self.handle.is_none() && !self.asking.waits() && !sending.watches_device() {
             return false;
@@ -59,6 +60,7 @@ impl Offloading {
             self.hear(&event, stream, queue);
             sending.hear(&event, stream);
         }
+        // The device asks about a position that the stream may not have reached yet.
         if let (Some(handle), Some(header)) = (self.handle, self.question)
             && let Some(is_header) = queue.began_at(header)
         {
@@ -68,18 +70,19 @@ impl Offloading {
         progress
     }
 
-    /// Asks the device for a context, if it is time to. Called when the transport has nothing more.
+    /// Asks the device for a context, if it is time. Called when the transport is drained.
     pub(super) fn ask(&mut self, stream: &mut dyn SegmentStream, queue: &Queue) {
         if !self.asking.is_due() || !queue.is_open() {
             return;
         }
         let Some(start) = queue.rest_of_pdu().and_then(|rest| stream.seq_after(rest)) else {
-            // Over TLS that is not known while a part of a record is here.
+            // Over TLS, the position is unknown while a record is incomplete.
             if !stream.control(&mut |_, _| ()) {
                 self.asking.note_no_device();
             }
             return;
         };
+        // A retransmitted segment may already have shown the device's flow bytes beyond `start`.
         if stream.furthest_seq().is_some_and(|furthest| start.before(furthest)) {
             return;
         }
@@ -97,19 +100,21 @@ impl Offloading {
         }
     }
 
-    /// The queue sends one more PDU.
+    /// Notes one more PDU of the queue.
     pub(super) fn note_unit(&mut self) {
         self.asking.note_unit();
     }
 
-    /// Passes the queue's orders on. Without a device buffers go home at once.
+    /// Executes the queue's orders. Without a device, dropping an order returns its buffer.
     pub(super) fn carry_out(&mut self, stream: &mut dyn SegmentStream, queue: &mut Queue, keys: &NamedKeys) {
         while let Some(order) = queue.poll_order() {
             let Some(handle) = self.handle else { continue };
             let settles = self.settles;
             with_device(stream, |device| match order {
-                Order::Place { command, buffer, volume } => {
-                    let key = volume.filter(|_| settles).and_then(|(volume, unit)| Some((keys.of(&volume)?, unit)));
+                DeviceOrder::Place { command, buffer, volume } => {
+                    // Without the device's digest check, software needs the ciphertext, so the device must not decrypt.
+                    let key =
+                        volume.filter(|_| settles).and_then(|(volume, unit)| Some((keys.name_key(&volume)?, unit)));
                     match key {
                         Some((key, unit)) => {
                             let stages = vec![StageSpec::new(XTS_STAGE, key)];
@@ -118,19 +123,19 @@ impl Offloading {
                         None => device.place(handle, command, buffer),
                     }
                 }
-                Order::Release { command } => device.release(handle, command),
+                DeviceOrder::Release { command } => device.release(handle, command),
             });
         }
     }
 
-    /// In an emulation, data count as checked.
+    /// Marks data as checked in an emulation.
     pub(super) fn emulate(&self, meta: &mut RxMeta) {
         if self.wanted.is_emulation() {
             meta.marks.set(EMULATED, Verdict::Done);
         }
     }
 
-    /// Gives the context up; all buffers go home.
+    /// Ends offload: removes the context, so that all buffers return.
     pub(super) fn end(&mut self, stream: &mut dyn SegmentStream) {
         self.wanted = Offload::None;
         self.asking.end();
@@ -159,7 +164,7 @@ impl Offloading {
                 if self.handle.is_some() || self.asking.waits() {
                     self.asking.begin();
                 }
-                // The news may be older than the context: then the device still has it.
+                // The event may be older than the context, so the device may still have the context.
                 self.give_up(stream);
                 queue.set_placement(None);
             }

@@ -1,15 +1,17 @@
-//! One queue's work: commands from its lane to the controller, and their ends back.
+//! The work of one queue: sends commands of its lane and completes them.
 
-use super::Shared;
+use super::HostShared;
 use super::disk::NO_BLOCKS;
 use super::error::{CommandError, HostError};
-use super::events::{Events, Heard, HostEvent};
-use super::lane::{Entry, Lane, Mail, News, Owed, Passing, Ticket, Tries};
-use super::link::Link;
+use super::events::{EventResult, EventState, HostEvent};
+use super::lane::{
+    CommandLane, CommandTicket, LaneEntry, LaneInstruction, LaneWork, OwnedTicket, RetryCounts, TemporaryFailure,
+};
+use super::link::QueueLink;
 use super::lock;
-use super::looking::Looking;
+use super::looking::NamespaceInspections;
 use super::scope::Effect;
-use crate::core::queue::{Abandoned, Finished, Payload, QueueError, Submission, SubmitError};
+use crate::core::queue::{AbandonResult, CommandData, FinishedCommand, QueueError, Submission, SubmitError};
 use crate::wire::{Command, Status, commands};
 use core::future::poll_fn;
 use core::task::{Context, Poll};
@@ -18,61 +20,69 @@ use offload_base::{Instant, time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Why a queue is served no longer.
+/// Reason why the service of a queue ended.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum ServiceEnd {
     /// The host is to be closed.
     Wanted,
-    /// The connections of this controller are given up.
+    /// All connections of this controller are given up.
     Cut,
-    /// This one failed.
+    /// This connection failed.
     Failed(HostError),
 }
 
-/// What a queue is for beside the commands of its lane.
+/// Duties of a queue beside the commands of its lane.
 #[derive(Debug, Default)]
-pub(super) struct Upkeep {
-    /// Says so often that the host is alive.
+pub(super) struct QueueDuties {
+    /// Interval of Keep Alive commands, if any.
     pub(super) keep_alive: Option<Duration>,
-    /// Asks for events.
+    /// Whether to request events.
     pub(super) events: bool,
-    /// Looks at namespaces again.
-    pub(super) looking: Option<Looking>,
+    /// Inspections of namespaces, if any.
+    pub(super) looking: Option<NamespaceInspections>,
 }
 
-/// Serves the lane `number` on `link` until that ends, and with it the controller, if the queue failed. What had not finished
-/// by then waits in the lane again.
-pub(super) async fn serve(shared: &Shared, number: usize, generation: u64, mut link: Link, upkeep: Upkeep) -> Ended {
+/// Serves lane `number` on `link` until the connection ends. If the queue fails, the controller is lost with it.
+/// Unfinished commands return to the lane.
+pub(super) async fn serve(
+    shared: &HostShared,
+    number: usize,
+    generation: u64,
+    mut link: QueueLink,
+    upkeep: QueueDuties,
+) -> ServiceEnd {
     let lane = &shared.lanes[number];
-    let mut serving = Serving {
+    let mut serving = QueueService {
         shared,
         lane,
         generation,
         may_retry: number > 0,
         jobs: BTreeMap::new(),
-        keep_alive: upkeep.keep_alive.map(|every| KeepAlive {
+        keep_alive: upkeep.keep_alive.map(|every| KeepAliveTimer {
             every,
             due: shared.timers.now() + every,
             outstanding: None,
         }),
-        events: if upkeep.events { Events::Asking } else { Events::Off },
+        events: if upkeep.events { EventState::Asking } else { EventState::Off },
         looking: upkeep.looking,
     };
     let ended = poll_fn(|cx| serving.poll(&mut link, cx)).await;
-    if number == 0 && matches!(ended, Ended::Wanted) {
+    if number == 0 && matches!(ended, ServiceEnd::Wanted) {
         serving.say_goodbye(&mut link).await;
     }
     let mut jobs = serving.jobs;
-    if let Ended::Failed(error) = &ended {
-        // Before any command ends for it: what is submitted then must not be overtaken by that command on another queue.
+    if let ServiceEnd::Failed(error) = &ended {
+        // Before any command ends for this reason: a command submitted then must not go to another queue of the lost
+        // controller.
         shared.lose(generation, error, number == 0 && error.is_final());
     }
     let mut unfinished = Vec::new();
-    let last_words = matches!(ended, Ended::Wanted | Ended::Failed(HostError::Queue(QueueError::Misbehaved(_))));
+    let last_words =
+        matches!(ended, ServiceEnd::Wanted | ServiceEnd::Failed(HostError::Queue(QueueError::Misbehaved(_))));
     let mut queue = link.finish(last_words).await;
     let error = match &ended {
-        Ended::Failed(error) => error.clone(),
-        Ended::Wanted | Ended::Cut => shared.loss().error,
+        ServiceEnd::Failed(error) => error.clone(),
+        ServiceEnd::Wanted | ServiceEnd::Cut => shared.loss().error,
     };
     for (id, submission) in poll_fn(|cx| match queue.poll_unfinished(cx.waker()) {
         Some(unfinished) => Poll::Ready(unfinished),
@@ -82,83 +92,83 @@ pub(super) async fn serve(shared: &Shared, number: usize, generation: u64, mut l
     {
         let Some((ticket, mut tries)) = jobs.remove(&id) else { continue };
         tries.replays += 1;
-        let entry = Entry { submission, ticket, tries, was_sent: true };
+        let entry = LaneEntry { submission, ticket, tries, was_sent: true };
         // A host that is closed sends nothing again.
-        let refusal = if matches!(ended, Ended::Wanted) { None } else { shared.no_replay(&entry, &error) };
+        let refusal = if matches!(ended, ServiceEnd::Wanted) { None } else { shared.no_replay(&entry, &error) };
         match refusal {
-            Some(refusal) => entry.settle(refusal),
+            Some(refusal) => entry.complete(refusal),
             None => unfinished.push(entry),
         }
     }
     let replays = unfinished.iter().filter(|entry| !entry.ticket.is_cancelled()).count();
-    if replays > 0 && !matches!(ended, Ended::Wanted) {
+    if replays > 0 && !matches!(ended, ServiceEnd::Wanted) {
         lock(&shared.central).stats.replays += replays as u64;
     }
     lane.put_back(unfinished);
     ended
 }
 
-impl Shared {
-    /// Why a command under which a connection was lost by `error` is not sent again.
-    fn no_replay(&self, entry: &Entry, error: &HostError) -> Option<CommandError> {
+impl HostShared {
+    /// Returns the error if a command that was running on a connection lost by `error` must not be sent again.
+    fn no_replay(&self, entry: &LaneEntry, error: &HostError) -> Option<CommandError> {
         let scope = entry.ticket.scope();
         if scope.changes() && self.never_given_up(error) {
             return Some(CommandError::Uncertain(error.clone()));
         }
         if entry.ticket.is_cancelled() {
-            return None; // it waits for the next connection, and ends
+            return None; // completed on the next connection
         }
-        // An unknown namespace may be another behind the next connection.
+        // A namespace that was not inspected may be another one after the reconnect.
         if scope.effect == Effect::Once || (scope.is_about_blocks() && scope.changes() && !entry.ticket.is_of_known()) {
             return Some(CommandError::Uncertain(error.clone()));
         }
-        // It may well be this command that no connection survives.
+        // The command itself may be the reason why connections are lost.
         (entry.tries.replays > self.config.replays).then(|| CommandError::Lost(error.clone()))
     }
 
-    /// Whether a controller lost by `error` may carry out what it was sent at any later time: it was not told of the loss,
-    /// and no keep-alive tells it.
+    /// Returns whether a controller lost by `error` may execute old commands at any later time: it did not notice the
+    /// loss, and there is no keep-alive.
     fn never_given_up(&self, error: &HostError) -> bool {
         error.is_silence() && self.config.keep_alive.is_zero()
     }
 }
 
-struct Serving<'a> {
-    shared: &'a Shared,
-    lane: &'a Lane,
+struct QueueService<'a> {
+    shared: &'a HostShared,
+    lane: &'a CommandLane,
     generation: u64,
     may_retry: bool,
-    /// By identifier.
-    jobs: BTreeMap<u16, (Owed, Tries)>,
-    keep_alive: Option<KeepAlive>,
-    events: Events,
-    looking: Option<Looking>,
+    /// Running commands by identifier.
+    jobs: BTreeMap<u16, (OwnedTicket, RetryCounts)>,
+    keep_alive: Option<KeepAliveTimer>,
+    events: EventState,
+    looking: Option<NamespaceInspections>,
 }
 
-struct KeepAlive {
+struct KeepAliveTimer {
     every: Duration,
     due: Instant,
     outstanding: Option<u16>,
 }
 
-impl Serving<'_> {
-    fn poll(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Poll<Ended> {
+impl QueueService<'_> {
+    fn poll(&mut self, link: &mut QueueLink, cx: &mut Context<'_>) -> Poll<ServiceEnd> {
         for _ in 0..ROUNDS {
-            match self.round(link, cx) {
+            match self.poll_once(link, cx) {
                 Ok(true) => {}
                 Ok(false) => return Poll::Pending,
                 Err(ended) => return Poll::Ready(ended),
             }
         }
-        // Others want to run, too.
+        // Yields, so that other tasks can run.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Does the work of a queue once, in steps; false if there was none.
-    fn round(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Result<bool, Ended> {
+    /// Performs one round of work. Returns false if there was nothing to do.
+    fn poll_once(&mut self, link: &mut QueueLink, cx: &mut Context<'_>) -> Result<bool, ServiceEnd> {
         let now = self.shared.timers.now();
-        let Mail { news, entries, cancelled, rested } = self.lane.take_mail(cx, self.room(link), now);
+        let LaneWork { news, entries, cancelled, rested } = self.lane.take_work(cx, self.room(link), now);
         let had_entries = !entries.is_empty();
         self.submit(link, now, entries);
         self.abandon(link, cancelled);
@@ -166,39 +176,40 @@ impl Serving<'_> {
         self.stay_alive(link, now)?;
         let due = time::earliest(self.look_around(link, now), rested);
         let worked = link.poll(cx, due);
-        let has_finished = self.settle_finished(link);
-        Ok(had_entries | has_finished | worked.map_err(Ended::Failed)?)
+        let has_finished = self.complete_finished(link);
+        Ok(had_entries | has_finished | worked.map_err(ServiceEnd::Failed)?)
     }
 
     /// Returns the number of commands that the lane may send.
-    fn room(&self, link: &Link) -> usize {
-        // Places are kept for the keep-alive, for what comes next about events, and for the next look at a namespace.
-        let looks = self.looking.as_ref().is_some_and(Looking::wants_place);
+    fn room(&self, link: &QueueLink) -> usize {
+        // Slots are reserved for the keep-alive, the next event command, and the next inspection.
+        let looks = self.looking.as_ref().is_some_and(NamespaceInspections::wants_place);
         let kept = usize::from(self.keep_alive.is_some()) + usize::from(self.events.wants_place()) + usize::from(looks);
         link.queue.room().saturating_sub(kept)
     }
 
     /// Submits the lane's commands; a command without room goes back to the lane.
-    fn submit(&mut self, link: &mut Link, now: Instant, entries: Vec<Entry>) {
+    fn submit(&mut self, link: &mut QueueLink, now: Instant, entries: Vec<LaneEntry>) {
         let mut unsent = Vec::new();
         for entry in entries {
             if let Some(refusal) = entry.refusal() {
-                entry.settle(refusal);
+                entry.complete(refusal);
                 continue;
             }
             if entry.is_in_doubt() {
+                // Sent now, the command could reach another namespace with the same number.
                 self.lane.rest(None, entry);
                 continue;
             }
-            let Entry { submission, ticket, tries, was_sent } = entry;
+            let LaneEntry { submission, ticket, tries, was_sent } = entry;
             match link.queue.submit(now, submission) {
                 Ok(id) => {
                     ticket.enter(id);
                     self.jobs.insert(id, (ticket, tries));
                 }
-                Err(SubmitError::NoRoom(submission)) => unsent.push(Entry { submission, ticket, tries, was_sent }),
-                Err(SubmitError::Erased(submission)) => ticket.settle(Err(CommandError::Erased), submission.payload),
-                Err(refused) => ticket.settle(Err(NO_BLOCKS), refused.into_submission().payload),
+                Err(SubmitError::NoRoom(submission)) => unsent.push(LaneEntry { submission, ticket, tries, was_sent }),
+                Err(SubmitError::Erased(submission)) => ticket.complete(Err(CommandError::Erased), submission.payload),
+                Err(refused) => ticket.complete(Err(NO_BLOCKS), refused.into_submission().payload),
             }
         }
         if !unsent.is_empty() {
@@ -207,39 +218,39 @@ impl Serving<'_> {
     }
 
     /// Abandons the commands that their callers cancelled.
-    fn abandon(&mut self, link: &mut Link, cancelled: Vec<Arc<Ticket>>) {
+    fn abandon(&mut self, link: &mut QueueLink, cancelled: Vec<Arc<CommandTicket>>) {
         for ticket in cancelled {
             let Some(id) = ticket.id().filter(|id| self.jobs.get(id).is_some_and(|(job, _)| job.is(&ticket))) else {
                 continue;
             };
             let payload = match link.queue.abandon(id) {
-                Abandoned::Now(payload) => payload,
-                // It changes nothing, so nobody has to wait for it.
-                Abandoned::Unanswered => Payload::None,
-                Abandoned::Later | Abandoned::Finished => continue,
+                AbandonResult::Now(payload) => payload,
+                // The command changes nothing, so no command has to wait for its answer.
+                AbandonResult::Unanswered => CommandData::None,
+                AbandonResult::Later | AbandonResult::Complete => continue,
             };
             if let Some((ticket, _)) = self.jobs.remove(&id) {
-                ticket.settle(Err(CommandError::Cancelled), payload);
+                ticket.complete(Err(CommandError::Cancelled), payload);
             }
         }
     }
 
-    /// Ends the service if the lane says so.
-    fn heed(&self, news: Option<News>) -> Result<(), Ended> {
+    /// Ends the service if the instruction says so.
+    fn heed(&self, news: Option<LaneInstruction>) -> Result<(), ServiceEnd> {
         match news {
-            Some(News::End) => Err(Ended::Wanted),
-            Some(News::Cut) => Err(Ended::Cut),
-            Some(News::Open(association)) => {
-                // The cut before it was overtaken.
-                self.lane.tell(News::Open(association));
-                Err(Ended::Cut)
+            Some(LaneInstruction::End) => Err(ServiceEnd::Wanted),
+            Some(LaneInstruction::Cut) => Err(ServiceEnd::Cut),
+            Some(LaneInstruction::Open(association)) => {
+                // A new controller replaced an unread `Cut`. The instruction is put back for the next connection.
+                self.lane.instruct(LaneInstruction::Open(association));
+                Err(ServiceEnd::Cut)
             }
             None => Ok(()),
         }
     }
 
-    /// Asks for events and looks at namespaces; returns when the queue has something to do of its own accord.
-    fn look_around(&mut self, link: &mut Link, now: Instant) -> Option<Instant> {
+    /// Sends commands for events and inspections. Returns when the queue has to act by itself.
+    fn look_around(&mut self, link: &mut QueueLink, now: Instant) -> Option<Instant> {
         self.events.go_on(&mut link.queue, now);
         let due = self.keep_alive.as_ref().map(|keep_alive| keep_alive.due);
         let Some(looking) = &mut self.looking else { return due };
@@ -247,42 +258,44 @@ impl Serving<'_> {
         time::earliest(due, looking.next_event())
     }
 
-    /// Settles all commands that have finished; returns whether there were any.
-    fn settle_finished(&mut self, link: &mut Link) -> bool {
+    /// Completes all finished commands. Returns whether there were any.
+    fn complete_finished(&mut self, link: &mut QueueLink) -> bool {
         let mut any = false;
         while let Some(finished) = link.queue.poll_finished() {
-            self.settle(finished);
+            self.complete(finished);
             any = true;
         }
         any
     }
 
-    fn stay_alive(&mut self, link: &mut Link, now: Instant) -> Result<(), Ended> {
+    fn stay_alive(&mut self, link: &mut QueueLink, now: Instant) -> Result<(), ServiceEnd> {
         let Some(keep_alive) = &mut self.keep_alive else { return Ok(()) };
         if now < keep_alive.due {
             return Ok(());
         }
+        // The last Keep Alive was not answered within a whole interval.
         if keep_alive.outstanding.is_some() {
-            return Err(Ended::Failed(HostError::TimedOut("a keep-alive")));
+            return Err(ServiceEnd::Failed(HostError::TimedOut("a keep-alive")));
         }
-        let submission = Submission { command: commands::keep_alive(), payload: Payload::None };
+        let submission = Submission { command: commands::keep_alive(), payload: CommandData::None };
         keep_alive.outstanding = link.queue.submit(now, submission).ok();
         keep_alive.due = now + keep_alive.every;
         Ok(())
     }
 
-    /// Shuts the controller down, as far as it still answers. What ends meanwhile ends as it would have before.
-    async fn say_goodbye(&mut self, link: &mut Link) {
+    /// Shuts the controller down, if it still answers. Commands that finish meanwhile are completed.
+    async fn say_goodbye(&mut self, link: &mut QueueLink) {
         if link.queue.is_open() {
             let shutdown: Command = commands::property_set(crate::wire::property::CC, SHUTDOWN);
-            // Whatever it answers, this is the end.
-            let _answer = link.execute_among("shutdown", shutdown, Payload::None, |other| self.settle(other)).await;
+            // The host ends whatever the answer is.
+            let _ = link.execute_among("shutdown", shutdown, CommandData::None, |other| self.complete(other)).await;
         }
-        // What came with the answer, or with the end of the connection.
-        self.settle_finished(link);
+        // Commands that finished with the answer or with the end of the connection.
+        self.complete_finished(link);
     }
 
-    fn settle(&mut self, finished: Finished) {
+    fn complete(&mut self, finished: FinishedCommand) {
+        // Commands of the queue's own duties belong to no job, so they are sorted out first.
         let finished = match self.events.finish(finished) {
             Ok(heard) => return self.hear(heard),
             Err(finished) => finished,
@@ -295,7 +308,7 @@ impl Serving<'_> {
             },
             None => finished,
         };
-        let Finished { id, completion, submission } = finished;
+        let FinishedCommand { id, completion, submission } = finished;
         if let Some(keep_alive) = &mut self.keep_alive
             && keep_alive.outstanding == Some(id)
         {
@@ -304,35 +317,36 @@ impl Serving<'_> {
         }
         let Some((ticket, mut tries)) = self.jobs.remove(&id) else { return };
         let status = completion.status;
+        // An abandoned command has no caller for its result; the completion shows that it cannot be executed any more.
         if ticket.is_cancelled() {
-            ticket.settle(Err(CommandError::Cancelled), submission.payload);
+            ticket.complete(Err(CommandError::Cancelled), submission.payload);
         } else if submission.payload.is_erased() {
-            ticket.settle(Err(CommandError::Erased), submission.payload);
+            ticket.complete(Err(CommandError::Erased), submission.payload);
         } else if status.is_success() {
-            ticket.settle(Ok(completion), submission.payload);
+            ticket.complete(Ok(completion), submission.payload);
         } else if let Some(pause) = self.pause_before_retry(&ticket, status, &mut tries) {
             lock(&self.shared.central).stats.retries += 1;
-            let entry = Entry { submission, ticket, tries, was_sent: false };
+            let entry = LaneEntry { submission, ticket, tries, was_sent: false };
             if pause.is_zero() {
                 self.lane.put_back(vec![entry]);
             } else {
                 self.lane.rest(Some(self.shared.timers.now() + pause), entry);
             }
         } else {
-            ticket.settle(Err(CommandError::Status(status)), submission.payload);
+            ticket.complete(Err(CommandError::Status(status)), submission.payload);
         }
     }
 
-    fn hear(&mut self, heard: Heard) {
+    fn hear(&mut self, heard: EventResult) {
         match heard {
-            Heard::Nothing => {}
-            Heard::NamespacesMayDiffer => {
+            EventResult::Nothing => {}
+            EventResult::NamespacesMayDiffer => {
                 let known = self.shared.doubt();
                 if let Some(looking) = &mut self.looking {
                     looking.doubt(known);
                 }
             }
-            Heard::Event(event) => {
+            EventResult::Event(event) => {
                 if let Some(looking) = &mut self.looking {
                     looking.name(if let HostEvent::NamespacesChanged(namespaces) = &event { namespaces } else { &[] });
                     self.shared.wake_lanes();
@@ -342,39 +356,40 @@ impl Serving<'_> {
         }
     }
 
-    /// How long a command waits before it is sent again that ended with `status`; `None`: it is not sent again.
-    fn pause_before_retry(&self, ticket: &Owed, status: Status, tries: &mut Tries) -> Option<Duration> {
+    /// Returns the pause before a command that failed with `status` is sent again. `None` if it is not sent again.
+    fn pause_before_retry(&self, ticket: &OwnedTicket, status: Status, tries: &mut RetryCounts) -> Option<Duration> {
         let config = &self.shared.config;
-        // Damaged data are told by the host itself: the command was carried out.
+        // The host itself reports damaged data, with a status that allows a retry, although the command was executed.
         if !self.may_retry || status.do_not_retry() || ticket.scope().effect == Effect::Once {
             return None;
         }
         if status.is_same_as(Status::ANA_PERSISTENT_LOSS) {
-            return None; // this controller will not have the namespace again
+            return None; // this controller will not regain the namespace
         }
         if !status.is_passing() {
+            // Other errors use up the limited number of retries.
             tries.passing = None;
             tries.retries += 1;
             return (tries.retries <= config.retries).then_some(Duration::ZERO);
         }
         let (now, generation) = (self.shared.timers.now(), self.generation);
         let before = tries.passing.filter(|passing| passing.generation == generation);
-        let passing = before.unwrap_or(Passing { generation, since: now, times: 0 });
-        tries.passing = Some(Passing { times: passing.times.saturating_add(1), ..passing });
+        let passing = before.unwrap_or(TemporaryFailure { generation, since: now, times: 0 });
+        tries.passing = Some(TemporaryFailure { times: passing.times.saturating_add(1), ..passing });
         let pause = pause(passing.times);
         (now + pause <= passing.since + config.path_wait).then_some(pause)
     }
 }
 
-/// How long to wait before something is tried again that has failed so often and one time more.
+/// Returns the pause before retry number `times`.
 pub(super) fn pause(times: u32) -> Duration {
     (FIRST_PAUSE * (1 << times.min(16))).min(LONGEST_PAUSE)
 }
 
 /// CC: enabled, entries of 64 and 16 bytes, SHN 01b: a normal shutdown.
 const SHUTDOWN: u32 = 1 | 6 << 16 | 4 << 20 | 1 << 14;
-/// Before a command is sent again that cannot be carried out now; each time twice as long, but no longer than the second.
+/// First pause before a retry. Each pause doubles, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Rounds before others get their turn.
+/// Maximum number of rounds before the task yields.
 const ROUNDS: usize = 16;

@@ -1,22 +1,22 @@
-//! What a namespace in a file promises about the end of the machine, held against a system that keeps only what was made
-//! durable, or also some of what was not, and whose power fails after any of its calls.
+//! Crash tests of file namespaces, on a model file system that keeps synced data and optionally some unsynced data, and
+//! whose power fails after any of its calls.
 
-use super::system::{Medium, System};
+use super::system::{FileSystem, StorageMedium};
 use super::*;
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
-/// A system in memory that can lose its power.
+/// A file system in memory that can lose its power.
 #[derive(Clone, Debug, Default)]
-struct Lossy(Arc<Mutex<Disk>>);
+struct LossySystem(Arc<Mutex<LossyDisk>>);
 
 #[derive(Debug, Default)]
-struct Disk {
-    files: Vec<Content>,
+struct LossyDisk {
+    files: Vec<FileContent>,
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
-    /// Calls until the power fails.
+    /// Number of calls until the power fails. `None` if it does not fail.
     calls_left: Option<usize>,
     names_changed: bool,
     /// Syncs that succeed before one fails. `None` if none fails.
@@ -24,14 +24,14 @@ struct Disk {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Content {
+struct FileContent {
     now: Vec<u8>,
     durable: Vec<u8>,
-    /// Bytes that were written and not lost by a failed sync.
+    /// Ranges written since the last sync.
     dirty: Vec<Range<usize>>,
 }
 
-impl Content {
+impl FileContent {
     fn write(&mut self, data: &[u8], start: usize) {
         let end = start + data.len();
         self.now.resize(self.now.len().max(end), 0);
@@ -40,20 +40,20 @@ impl Content {
     }
 }
 
-/// What a system wrote back before its power failed, though nobody had asked for it.
+/// Unsynced state that the system happened to write back before its power failed.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct WrittenBack {
     content: bool,
     names: bool,
 }
 
-type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+type SyncHook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
 struct LossyFile {
-    system: Lossy,
+    system: LossySystem,
     number: usize,
-    /// Called once, when what was written is durable and nobody was told yet.
-    synced: Arc<Hook>,
+    /// Called once when a sync has completed, before its caller continues.
+    synced: Arc<SyncHook>,
 }
 
 impl core::fmt::Debug for LossyFile {
@@ -62,20 +62,20 @@ impl core::fmt::Debug for LossyFile {
     }
 }
 
-impl Lossy {
-    /// With a file of blocks that are all 1, durable.
-    fn with_blocks(bytes: usize) -> Lossy {
-        let system = Lossy::default();
+impl LossySystem {
+    /// Creates a system with one durable file of bytes 1.
+    fn with_blocks(bytes: usize) -> LossySystem {
+        let system = LossySystem::default();
         let content = vec![1; bytes];
         let mut disk = system.0.lock().unwrap();
-        disk.files.push(Content { now: content.clone(), durable: content, dirty: Vec::new() });
+        disk.files.push(FileContent { now: content.clone(), durable: content, dirty: Vec::new() });
         disk.names.insert(PathBuf::from(PATH), 0);
         disk.durable_names.insert(PathBuf::from(PATH), 0);
         drop(disk);
         system
     }
 
-    fn disk(&self) -> io::Result<MutexGuard<'_, Disk>> {
+    fn disk(&self) -> io::Result<MutexGuard<'_, LossyDisk>> {
         let mut disk = self.0.lock().unwrap();
         match &mut disk.calls_left {
             Some(0) => Err(io::Error::other("no power")),
@@ -87,8 +87,8 @@ impl Lossy {
         }
     }
 
-    /// Counts a sync and tests whether it fails. Only this caller gets the error.
-    fn sync_disk(&self) -> io::Result<(MutexGuard<'_, Disk>, bool)> {
+    /// Counts a sync and returns whether it fails. Only this caller gets the error.
+    fn sync_disk(&self) -> io::Result<(MutexGuard<'_, LossyDisk>, bool)> {
         let mut disk = self.disk()?;
         let fails = disk.syncs_left == Some(0);
         disk.syncs_left = disk.syncs_left.and_then(|left| left.checked_sub(1));
@@ -99,8 +99,8 @@ impl Lossy {
         self.0.lock().unwrap().calls_left = Some(calls);
     }
 
-    /// Its power fails, and comes back. True if it had failed before.
-    fn restart(&self, kept: Kept) -> bool {
+    /// Simulates a power failure and a restart. Returns whether the power had failed already.
+    fn restart(&self, kept: WrittenBack) -> bool {
         let mut disk = self.0.lock().unwrap();
         if !kept.names {
             disk.names = disk.durable_names.clone();
@@ -117,20 +117,20 @@ impl Lossy {
         disk.calls_left.take() == Some(0)
     }
 
-    fn namespace(&self) -> io::Result<(Namespace, Arc<Hook>)> {
-        let synced = Arc::<Hook>::default();
+    fn namespace(&self) -> io::Result<(Namespace, Arc<SyncHook>)> {
+        let synced = Arc::<SyncHook>::default();
         let file = Box::new(LossyFile { system: self.clone(), number: 0, synced: synced.clone() });
-        let system: Arc<dyn System> = Arc::new(self.clone());
-        let storage = FileStorage::of(file, Path::new(PATH), false, &system)?;
+        let system: Arc<dyn FileSystem> = Arc::new(self.clone());
+        let storage = FileStorage::from_medium(file, Path::new(PATH), false, &system)?;
         Ok((Namespace::new(1, 512, Arc::new(storage)).unwrap(), synced))
     }
 }
 
-impl System for Lossy {
-    fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn Medium>> {
+impl FileSystem for LossySystem {
+    fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn StorageMedium>> {
         let mut disk = self.disk()?;
         let number = disk.files.len();
-        let mut file = Content::default();
+        let mut file = FileContent::default();
         file.write(content, 0);
         disk.files.push(file);
         disk.names.insert(path.to_owned(), number);
@@ -164,7 +164,7 @@ impl System for Lossy {
         if fails {
             return Err(io::Error::other("a write failed"));
         }
-        // A folder is written as it is now, if anything in it changed since.
+        // A folder is only written if an entry has changed since the last sync, as on a real file system.
         if changed {
             disk.durable_names = disk.names.clone();
         }
@@ -172,7 +172,7 @@ impl System for Lossy {
     }
 }
 
-impl Medium for LossyFile {
+impl StorageMedium for LossyFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let disk = self.system.disk()?;
         let content = disk.files[self.number].now.get(offset as usize..).unwrap_or_default();
@@ -225,43 +225,43 @@ impl Medium for LossyFile {
 }
 
 const PATH: &str = "/images/disk";
-const EVERYTHING: [Kept; 4] = [
-    Kept { content: false, names: false },
-    Kept { content: true, names: false },
-    Kept { content: false, names: true },
-    Kept { content: true, names: true },
+const EVERYTHING: [WrittenBack; 4] = [
+    WrittenBack { content: false, names: false },
+    WrittenBack { content: true, names: false },
+    WrittenBack { content: false, names: true },
+    WrittenBack { content: true, names: true },
 ];
 
 fn write(first: u64, value: u8, durable: bool) -> Operation {
-    Operation::Write { first, data: Pieces::from_iter([Bytes::from(vec![value; 512])]), durable }
+    Operation::Write { first, data: DataPieces::from_iter([Bytes::from(vec![value; 512])]), durable }
 }
 
-/// What a block holds; `None`: it is not to be read.
+/// Returns the value of a block; `None` if it is unreadable.
 fn block(namespace: &Namespace, first: u64) -> Option<u8> {
     let outcome = namespace.execute(&Operation::Read { first, blocks: 1 });
     outcome.status.is_success().then(|| outcome.data.concat()[0])
 }
 
-/// Each operation, and what blocks may hold once it has succeeded, whatever happens then.
-type Step = (Operation, &'static [(u64, &'static [Option<u8>])]);
+/// An operation, and the values that blocks may hold from its success on.
+type ExpectedStep = (Operation, &'static [(u64, &'static [Option<u8>])]);
 
-/// Carries the steps out, with the power failing after each number of calls.
-fn holds_whenever_the_power_fails(steps: &[Step]) {
+/// Runs the steps with a power failure after each possible number of calls.
+fn check_power_failures(steps: &[ExpectedStep]) {
     for kept in EVERYTHING {
         for calls in 0.. {
-            let system = Lossy::with_blocks(16 * 512);
+            let system = LossySystem::with_blocks(16 * 512);
             let (namespace, _) = system.namespace().unwrap();
             system.fail_after(calls);
             let done =
                 steps.iter().take_while(|(operation, _)| namespace.execute(operation).status.is_success()).count();
             drop(namespace);
             let failed = system.restart(kept);
-            let (namespace, _) = system.namespace().expect("what is beside it is whole");
+            let (namespace, _) = system.namespace().expect("the side files must be intact");
             let mut expected: BTreeMap<u64, &[Option<u8>]> = BTreeMap::new();
             steps[..done].iter().for_each(|(_, blocks)| expected.extend(blocks.iter().copied()));
             for (first, may_hold) in expected {
                 let holds = block(&namespace, first);
-                // What the operation that the power failed in was to leave is as good.
+                // The power may have failed during the next operation, so its result is allowed as well.
                 let or = steps.get(done).and_then(|(_, blocks)| blocks.iter().find(|(block, _)| *block == first));
                 let or = or.map_or(&[][..], |(_, may_hold)| may_hold);
                 assert!(
@@ -277,12 +277,13 @@ fn holds_whenever_the_power_fails(steps: &[Step]) {
     }
 }
 
-/// Carries the steps out once for each sync that can fail. Only the caller of that sync gets the error. A namespace in doubt is opened anew
-/// and written to again. Then the power fails.
-fn holds_whichever_sync_fails(steps: &[Step]) {
+/// Runs the steps once for each sync that can fail. Only the caller of that sync gets the error. If the namespace is in
+/// doubt, it is reopened and written again. Then the power fails.
+fn check_failed_syncs(steps: &[ExpectedStep]) {
     for syncs in 0.. {
-        let system = Lossy::with_blocks(16 * 512);
+        let system = LossySystem::with_blocks(16 * 512);
         system.0.lock().unwrap().syncs_left = Some(syncs);
+        // The failing sync may be one of the open itself, so a second attempt is allowed.
         let open = || system.namespace().or_else(|_| system.namespace()).unwrap().0;
         let (mut namespace, mut at) = (open(), 0);
         let uuid = namespace.uuid();
@@ -290,7 +291,7 @@ fn holds_whichever_sync_fails(steps: &[Step]) {
             if namespace.execute(operation).status.is_success() {
                 at += 1;
             } else if namespace.execute(&Operation::Flush).status.is_success() {
-                // Only the mark was in doubt: it is requested again.
+                // Only the mark was in doubt; the host repeats the command.
             } else {
                 let outcome = namespace.execute(&write(9, 1, true));
                 assert!(!outcome.status.is_success(), "a write to a namespace in doubt");
@@ -316,7 +317,7 @@ fn holds_whichever_sync_fails(steps: &[Step]) {
 
 #[test]
 fn flushed_blocks_survive_any_failed_sync() {
-    holds_whichever_sync_fails(&[
+    check_failed_syncs(&[
         (write(2, 7, false), &[]),
         (Operation::Flush, &[(2, &[Some(7)])]),
         (write(3, 8, true), &[(3, &[Some(8)])]),
@@ -326,12 +327,13 @@ fn flushed_blocks_survive_any_failed_sync() {
     ]);
 }
 
-/// Carries the steps out, with each sync in turn failing. Whenever an operation fails, another process opens the namespace, and its host goes on
-/// with that operation. Then the power fails.
-fn next_process_goes_on_after_a_failed_sync(steps: &[Step]) {
+/// Runs the steps once for each sync that can fail. After each failed operation, another process opens the namespace
+/// and its host repeats the operation. Then the power fails.
+fn check_failed_syncs_across_processes(steps: &[ExpectedStep]) {
     for syncs in 0.. {
-        let system = Lossy::with_blocks(16 * 512);
+        let system = LossySystem::with_blocks(16 * 512);
         system.0.lock().unwrap().syncs_left = Some(syncs);
+        // The failing sync may be one of the open itself, so a second attempt is allowed.
         let open = || system.namespace().or_else(|_| system.namespace()).unwrap().0;
         let mut namespace = open();
         for (operation, _) in steps {
@@ -355,7 +357,7 @@ fn next_process_goes_on_after_a_failed_sync(steps: &[Step]) {
 
 #[test]
 fn marks_survive_a_failed_sync_and_a_new_process() {
-    next_process_goes_on_after_a_failed_sync(&[
+    check_failed_syncs_across_processes(&[
         (Operation::WriteUncorrectable { first: 4, blocks: 2 }, &[]),
         (Operation::WriteUncorrectable { first: 4, blocks: 1 }, &[]),
         (write(4, 5, true), &[(4, &[Some(5)])]),
@@ -366,13 +368,13 @@ fn marks_survive_a_failed_sync_and_a_new_process() {
 
 #[test]
 fn identity_survives_any_failed_sync() {
-    holds_whichever_sync_fails(&[]);
+    check_failed_syncs(&[]);
 }
 
-/// A host must not build on bytes that the cache still shows after their write was lost.
+/// A host must not rely on cached bytes whose write was lost.
 #[test]
 fn reopened_namespace_reads_the_medium() {
-    let system = Lossy::with_blocks(16 * 512);
+    let system = LossySystem::with_blocks(16 * 512);
     let (namespace, _) = system.namespace().unwrap();
     assert!(namespace.execute(&write(2, 7, false)).status.is_success());
     system.0.lock().unwrap().syncs_left = Some(0);
@@ -384,8 +386,8 @@ fn reopened_namespace_reads_the_medium() {
 }
 
 #[test]
-fn what_was_flushed_survives() {
-    holds_whenever_the_power_fails(&[
+fn flushed_blocks_survive_a_power_failure() {
+    check_power_failures(&[
         (write(2, 7, false), &[(2, &[Some(1), Some(7)])]),
         (Operation::Flush, &[(2, &[Some(7)])]),
         (write(3, 8, true), &[(3, &[Some(8)])]),
@@ -395,13 +397,13 @@ fn what_was_flushed_survives() {
 }
 
 #[test]
-fn what_was_before_a_mark_is_never_read_again() {
+fn data_before_a_mark_are_never_read_again() {
     let mark = |first| Operation::WriteUncorrectable { first, blocks: 1 };
-    holds_whenever_the_power_fails(&[
+    check_power_failures(&[
         (mark(3), &[(3, &[None])]),
         (mark(4), &[(4, &[None])]),
         (write(3, 2, false), &[(3, &[None, Some(2)])]),
-        // Its list says no more that block 3 is marked.
+        // The list kept with this mark no longer contains block 3.
         (mark(5), &[(3, &[Some(2)]), (5, &[None])]),
         (write(4, 2, false), &[(4, &[None, Some(2)])]),
         (Operation::Flush, &[(4, &[Some(2)])]),
@@ -412,14 +414,14 @@ fn what_was_before_a_mark_is_never_read_again() {
 }
 
 #[test]
-fn a_write_beside_a_flush_takes_no_mark_away_that_is_needed() {
-    let system = Lossy::with_blocks(16 * 512);
+fn write_during_a_flush_keeps_needed_marks() {
+    let system = LossySystem::with_blocks(16 * 512);
     let (namespace, synced) = system.namespace().unwrap();
     let namespace = Arc::new(namespace);
     let mark = |first| Operation::WriteUncorrectable { first, blocks: 1 };
     assert!(namespace.execute(&mark(3)).status.is_success() && namespace.execute(&mark(4)).status.is_success());
     assert!(namespace.execute(&write(3, 2, false)).status.is_success());
-    // When the file is synchronised, and before the list of marks is kept.
+    // During the flush: after the file is synced, and before the list of marks is stored.
     let beside = namespace.clone();
     *synced.lock().unwrap() = Some(Box::new(move || {
         assert!(beside.execute(&write(4, 2, false)).status.is_success());
@@ -432,14 +434,14 @@ fn a_write_beside_a_flush_takes_no_mark_away_that_is_needed() {
 }
 
 #[test]
-fn hosts_recognise_a_file_whenever_the_power_failed() {
+fn uuid_survives_any_power_failure() {
     for kept in EVERYTHING {
         for calls in 0.. {
-            let system = Lossy::with_blocks(16 * 512);
+            let system = LossySystem::with_blocks(16 * 512);
             system.fail_after(calls);
             let told = system.namespace().map(|(namespace, _)| namespace.uuid());
             let failed = system.restart(kept);
-            let (namespace, _) = system.namespace().expect("what is beside it is whole");
+            let (namespace, _) = system.namespace().expect("the side files must be intact");
             if let Ok(told) = told {
                 assert_eq!(namespace.uuid(), told, "{calls} calls, {kept:?}");
             }
@@ -451,8 +453,8 @@ fn hosts_recognise_a_file_whenever_the_power_failed() {
 }
 
 #[test]
-fn what_cannot_have_holes_is_not_deallocated() {
-    let system = Lossy::with_blocks(16 * 512);
+fn file_without_holes_is_not_deallocated() {
+    let system = LossySystem::with_blocks(16 * 512);
     let (namespace, _) = system.namespace().unwrap();
     let mark = Operation::WriteUncorrectable { first: 4, blocks: 1 };
     assert!(namespace.execute(&mark).status.is_success());

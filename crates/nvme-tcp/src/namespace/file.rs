@@ -1,14 +1,14 @@
-//! A namespace's bytes in a file, and in others beside it which of them are not to be read, and what hosts know them by.
+//! Storage in a file. Side files hold the list of unreadable bytes and the UUID by which hosts recognise the file.
 //!
-//! Invariants: what was flushed is on the disk, or was given to it with a request to make it durable (`fdatasync`). A
-//! write is one call of the system, and nothing is read or written beside it where it writes: a block is the old one or
-//! the new one, also after the process was killed.
+//! Invariants: flushed data are on the disk, or were given to the disk with a request to make them durable
+//! (`fdatasync`). A write is one system call, and conflicts with other reads and writes of the same range are excluded.
+//! A block therefore holds the old or the new data, even if the process is killed.
 
 use super::open_error::OpenError;
-use super::ranges::Ranges;
+use super::ranges::BlockingRangeLocks;
 use super::side_file::SideFile;
-use super::system::{Medium, Real, RealFile, System};
-use super::{Pieces, Storage, identity};
+use super::system::{FileSystem, MediumFile, RealSystem, StorageMedium};
+use super::{DataPieces, Storage, identity};
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
 use offload_base::cost::{self, WorkKind};
@@ -19,9 +19,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes in a file or on a block device. A file's bytes that are not to be read are kept in `PATH.uncorrectable`, as long
-/// as there are some; those of a block device are forgotten with the process. The UUID by which hosts recognise a file is
-/// kept in `PATH.identity`; a block device's follows from the name that its maker gave it.
+/// Storage in a file or on a block device. The ranges of a file that are unreadable are stored in `PATH.uncorrectable`
+/// while there are any; on a block device they are lost with the process. The UUID by which hosts recognise a file is
+/// stored in `PATH.identity`; the UUID of a block device is derived from its hardware name.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -39,93 +39,95 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// ```
 #[derive(Debug)]
 pub struct FileStorage {
-    file: Box<dyn Medium>,
+    file: Box<dyn StorageMedium>,
     uuid: [u8; 16],
     capacity: u64,
     direct: bool,
-    /// What is being read and written.
-    ranges: Ranges,
+    /// The ranges being read and written.
+    ranges: BlockingRangeLocks,
     side: Option<SideFile>,
-    /// What the other file holds.
+    /// Contents of the side file.
     unreadable: Mutex<Vec<Range<u64>>>,
-    /// Reading and writing may wait for a device.
+    /// Whether reads and writes may block on a device.
     may_block: bool,
-    /// Of a file in memory.
-    room: Option<Room>,
+    /// Memory limit of a file in memory. `None` for other files.
+    room: Option<MemoryRoom>,
 }
 
-/// What the system has left for files in memory: their pages are taken one by one, and when there are no more the system
-/// ends a process.
-struct Room {
-    /// Bytes, if the system says.
+/// Memory left for files in memory. Their pages are allocated one by one, and the system kills a process when there is
+/// no memory left.
+struct MemoryRoom {
+    /// Returns the available bytes, if the system reports them.
     available: Box<dyn Fn() -> Option<u64> + Send + Sync>,
-    /// Bytes that may be written before the system is asked again.
+    /// Bytes that may be written before the next query.
     left: Mutex<u64>,
 }
 
 impl FileStorage {
-    /// The file at `path`, as large as it is; with `direct` past the page cache (O_DIRECT), where the file system can.
+    /// Opens the file at `path` with its current size; with `direct` past the page cache (O_DIRECT), if the file system
+    /// supports it.
     ///
     /// # Errors
-    /// If it cannot be opened for reading and writing, or is served already; if what is beside it is not what was kept, or
-    /// nothing can be kept there.
+    /// If the file cannot be opened for reading and writing or is already served; if a side file is damaged or cannot
+    /// be written.
     pub fn open(path: &Path, direct: bool) -> Result<FileStorage, OpenError> {
         let (file, capacity) = open_file(path, direct)?;
         let metadata = file.metadata().map_err(OpenError::about(path))?;
         if metadata.file_type().is_block_device() {
-            let (device, ranges) = (metadata.rdev(), Ranges::default());
-            let uuid = identity::of_device(major(device), minor(device)).map_err(OpenError::about(path))?;
-            let file = Box::new(RealFile { file, device_bytes: Some(capacity) });
+            let (device, ranges) = (metadata.rdev(), BlockingRangeLocks::default());
+            let uuid = identity::device_uuid(major(device), minor(device)).map_err(OpenError::about(path))?;
+            let file = Box::new(MediumFile { file, device_bytes: Some(capacity) });
             file.drop_cache();
+            // A block device has no side file, so its marks do not outlive the process.
             let unreadable = Mutex::default();
             let (side, room) = (None, None);
             return Ok(FileStorage { file, uuid, capacity, direct, ranges, side, unreadable, may_block: true, room });
         }
-        let file = Box::new(RealFile { file, device_bytes: None });
+        let file = Box::new(MediumFile { file, device_bytes: None });
         let path = fs::canonicalize(path).map_err(OpenError::about(path))?;
-        FileStorage::of(file, &path, direct, &(Arc::new(Real) as Arc<dyn System>))
+        FileStorage::from_medium(file, &path, direct, &(Arc::new(RealSystem) as Arc<dyn FileSystem>))
     }
 
-    /// The file that is open as `file`, and is at `path`, an absolute path without links.
-    pub(super) fn of(
-        file: Box<dyn Medium>,
+    /// Creates storage for the open `file` at `path`, which is absolute and without links.
+    pub(super) fn from_medium(
+        file: Box<dyn StorageMedium>,
         path: &Path,
         direct: bool,
-        system: &Arc<dyn System>,
+        system: &Arc<dyn FileSystem>,
     ) -> Result<FileStorage, OpenError> {
-        // After a failed flush, the cache shows bytes that the medium does not have.
+        // After a failed flush, the cache may hold bytes that the medium does not have.
         file.drop_cache();
         let capacity = file.end().map_err(OpenError::about(path))?;
-        let side = SideFile::of(path, system);
+        let side = SideFile::for_file(path, system);
         let unreadable = Mutex::new(side.read(capacity)?);
-        let uuid = identity::of_file(&**system, path)?;
-        let ranges = Ranges::default();
+        let uuid = identity::file_uuid(&**system, path)?;
+        let ranges = BlockingRangeLocks::default();
         let (side, room) = (Some(side), None);
         Ok(FileStorage { file, uuid, capacity, direct, ranges, side, unreadable, may_block: true, room })
     }
 
-    /// `capacity` bytes of zeros in a file that is in memory only, and gone with the process. Unlike
-    /// [`MemoryStorage`](super::MemoryStorage) it gives memory back to the system, and is full when the system (not a control
-    /// group in it) has less than 64 MiB left.
+    /// Creates `capacity` bytes of zeros in a file that exists only in memory and is lost with the process. Unlike
+    /// [`MemoryStorage`](super::MemoryStorage), it returns memory to the system, and is full when the system has less
+    /// than 64 MiB left. Limits of control groups are not considered.
     ///
     /// # Errors
-    /// If the system has no such files, or none so large.
+    /// If the system does not support such files, or not of this size.
     pub fn in_memory(capacity: u64) -> io::Result<FileStorage> {
-        FileStorage::of_memory(memory_file(capacity)?, capacity, Box::new(available_memory))
+        FileStorage::from_memory_file(memory_file(capacity)?, capacity, Box::new(available_memory))
     }
 
-    fn of_memory(
+    fn from_memory_file(
         file: File,
         capacity: u64,
         available: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     ) -> io::Result<FileStorage> {
-        let room = Some(Room { available, left: Mutex::new(0) });
+        let room = Some(MemoryRoom { available, left: Mutex::new(0) });
         let (ranges, unreadable) = Default::default();
-        let (file, uuid) = (Box::new(RealFile { file, device_bytes: None }), identity::random_uuid()?);
+        let (file, uuid) = (Box::new(MediumFile { file, device_bytes: None }), identity::random_uuid()?);
         Ok(FileStorage { file, uuid, capacity, direct: false, ranges, side: None, unreadable, may_block: false, room })
     }
 
-    /// What is read and written for `bytes` bytes from `offset` on: with O_DIRECT, whole aligned blocks.
+    /// Returns the range to access for `bytes` bytes at `offset`: whole aligned blocks with O_DIRECT.
     fn around(&self, offset: u64, bytes: u64) -> Range<u64> {
         match self.direct {
             true => offset - offset % ALIGNMENT as u64..(offset + bytes).next_multiple_of(ALIGNMENT as u64),
@@ -133,7 +135,7 @@ impl FileStorage {
         }
     }
 
-    /// Writes to a range that is held.
+    /// Writes to a range that the caller has locked.
     fn put(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
         if self.direct {
             return self.write_direct(offset, data);
@@ -144,12 +146,13 @@ impl FileStorage {
         write_at_once(data, offset, |slices, offset| self.file.write_at(slices, offset))
     }
 
-    /// Writes whole aligned blocks from one aligned buffer, as O_DIRECT asks.
+    /// Writes whole aligned blocks from one aligned buffer, as O_DIRECT requires.
     fn write_direct(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
         let bytes: usize = data.iter().map(Bytes::len).sum();
         let Range { start, end } = self.around(offset, bytes as u64);
         let mut buffer = aligned((end - start) as usize);
         let (before, after) = ((offset - start) as usize, (end - offset) as usize - bytes);
+        // The surrounding bytes of the first and last block are rewritten unchanged.
         if before > 0 || after > 0 {
             read_up_to_the_end(&*self.file, &mut buffer, start)?;
         }
@@ -158,7 +161,7 @@ impl FileStorage {
         write_at_once(&whole, start, |slices, offset| self.file.write_at(slices, offset))
     }
 
-    /// Zeros without room for them; false if this file cannot have such.
+    /// Deallocates a range. Returns false if the file system does not support holes.
     fn punch(&self, offset: u64, bytes: u64) -> io::Result<bool> {
         if bytes == 0 {
             return Ok(true);
@@ -166,7 +169,8 @@ impl FileStorage {
         if self.file.punch_hole(offset, bytes).is_err() {
             return Ok(false);
         }
-        // A file that somebody cut short has no zeros behind its end.
+        // A file that was truncated by another program has no zeros behind its end. Writing the last block extends the
+        // file.
         if self.file.end()? < offset + bytes {
             let last = bytes.min(ALIGNMENT as u64);
             self.put(offset + bytes - last, &[Bytes::from_static(&ZEROS).slice(..last as usize)])?;
@@ -175,7 +179,7 @@ impl FileStorage {
     }
 }
 
-impl Room {
+impl MemoryRoom {
     fn take(&self, bytes: u64) -> io::Result<()> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         if *left < bytes {
@@ -184,6 +188,7 @@ impl Room {
             if usable < bytes {
                 return Err(io::ErrorKind::StorageFull.into());
             }
+            // Reserved in larger steps, because a query reads a file of the system.
             *left = usable.min(MEMORY_LOOK.max(bytes));
         }
         *left -= bytes;
@@ -191,24 +196,25 @@ impl Room {
     }
 }
 
-impl core::fmt::Debug for Room {
+impl core::fmt::Debug for MemoryRoom {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Room").field("left", &self.left).finish_non_exhaustive()
+        f.debug_struct("MemoryRoom").field("left", &self.left).finish_non_exhaustive()
     }
 }
 
 impl Storage for FileStorage {
     fn capacity(&self) -> u64 {
-        // O_DIRECT works on whole blocks only.
+        // O_DIRECT can only access whole blocks.
         if self.direct { self.capacity - self.capacity % ALIGNMENT as u64 } else { self.capacity }
     }
 
-    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<DataPieces> {
         let around = self.around(offset, bytes as u64);
         let (before, whole) = ((offset - around.start) as usize, (around.end - around.start) as usize);
         let mut buffer = if self.direct { aligned(whole) } else { BytesMut::zeroed(whole) };
         let start = around.start;
-        let _held = self.ranges.read(around);
+        let _range_lock = self.ranges.read(around);
+        // A file that was truncated by another program must not read as zeros.
         if read_up_to_the_end(&*self.file, &mut buffer, start)? < whole {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -217,16 +223,16 @@ impl Storage for FileStorage {
 
     fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
         let bytes: usize = data.iter().map(Bytes::len).sum();
-        let _held = self.ranges.write(self.around(offset, bytes as u64));
+        let _range_lock = self.ranges.write(self.around(offset, bytes as u64));
         self.put(offset, data)
     }
 
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        let _held = self.ranges.write(self.around(offset, bytes));
+        let _range_lock = self.ranges.write(self.around(offset, bytes));
         if self.punch(offset, bytes)? {
             return Ok(());
         }
-        // A file system without holes: zeros in pieces.
+        // The file system does not support holes, so zeros are written.
         let zeros = Bytes::from_static(&ZEROS);
         let (mut at, end) = (offset, offset + bytes);
         while at < end {
@@ -238,7 +244,7 @@ impl Storage for FileStorage {
     }
 
     fn deallocate(&self, offset: u64, bytes: u64) -> io::Result<bool> {
-        let _held = self.ranges.write(self.around(offset, bytes));
+        let _range_lock = self.ranges.write(self.around(offset, bytes));
         self.punch(offset, bytes)
     }
 
@@ -261,10 +267,11 @@ impl Storage for FileStorage {
     fn keep_unreadable(&self, ranges: &[Range<u64>]) -> io::Result<()> {
         let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
         self.side.as_ref().map_or(Ok(()), |side| side.replace(ranges))?;
+        // The side file has the new list from here on, even if the sync fails.
         *unreadable = ranges.to_vec();
         let Some(side) = &self.side else { return Ok(()) };
         side.sync().inspect_err(|_| {
-            // A list that stays makes the next process write it to the medium again. A missing list would not.
+            // A list that stays on the medium makes the next process write it again. A missing list would not.
             let _ = side.replace(ranges);
         })
     }
@@ -274,36 +281,37 @@ impl Storage for FileStorage {
     }
 }
 
-/// The file at `path`, locked, and where it ends.
+/// Opens and locks the file at `path`. Returns its size, too.
 fn open_file(path: &Path, direct: bool) -> Result<(File, u64), OpenError> {
     let flags = if direct { OFlags::DIRECT.bits() as i32 } else { 0 };
     let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
     let mut file = opened.map_err(OpenError::about(path))?;
-    // Two that serve the same bytes would not know of each other's writes. Some file systems know no locks.
+    // Two servers of the same file would not see each other's locks and marks. Some file systems do not support file
+    // locks.
     if let Err(rustix::io::Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
         return Err(OpenError::InUse { path: path.to_owned() });
     }
-    // A block device has no length in its metadata, but it has an end.
+    // The metadata of a block device have no length, but its end can be sought.
     let end = file.seek(SeekFrom::End(0)).map_err(OpenError::about(path))?;
     Ok((file, end))
 }
 
-/// A file in memory, of `bytes` zeros.
+/// Creates a file in memory with `bytes` zeros.
 fn memory_file(bytes: u64) -> io::Result<File> {
     let file = File::from(memfd_create("nvme-tcp", MemfdFlags::CLOEXEC)?);
     file.set_len(bytes)?;
     Ok(file)
 }
 
-/// Bytes of memory that the system can give without swapping.
+/// Returns the bytes of memory that the system can give without swapping.
 fn available_memory() -> Option<u64> {
     let information = fs::read_to_string("/proc/meminfo").ok()?;
     let line = information.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Writes all of `data` by one call of `write`, unless that writes less than it is given: pieces end where segments
-/// did, and between two calls a process may end.
+/// Writes all of `data` with a single call of `write`, unless that call is short. Between two calls, the process could
+/// be killed, and pieces do not end at block boundaries.
 fn write_at_once(
     data: &[Bytes],
     mut offset: u64,
@@ -312,6 +320,7 @@ fn write_at_once(
     let gathered: Vec<u8>;
     let mut slices: Vec<IoSlice<'_>> = if data.len() <= MAX_SLICES {
         data.iter().map(|piece| IoSlice::new(piece)).collect()
+    // More pieces than one call accepts are copied into one buffer first.
     } else {
         let mut whole = vec![0; data.iter().map(Bytes::len).sum()];
         gather(data, &mut whole);
@@ -319,7 +328,7 @@ fn write_at_once(
         vec![IoSlice::new(&gathered)]
     };
     let mut slices = &mut slices[..];
-    IoSlice::advance_slices(&mut slices, 0); // empty ones
+    IoSlice::advance_slices(&mut slices, 0); // removes empty slices
     while !slices.is_empty() {
         match write(slices, offset) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -344,7 +353,7 @@ fn gather(data: &[Bytes], buffer: &mut [u8]) {
     }
 }
 
-/// `bytes` zeros that begin at a multiple of [`ALIGNMENT`] in memory.
+/// Allocates `bytes` zeros at a multiple of [`ALIGNMENT`] in memory.
 fn aligned(bytes: usize) -> BytesMut {
     let mut buffer = BytesMut::zeroed(bytes + ALIGNMENT);
     let skipped = buffer.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
@@ -353,8 +362,8 @@ fn aligned(bytes: usize) -> BytesMut {
     aligned
 }
 
-/// How much of `buffer` was filled: less than all at the file's end.
-fn read_up_to_the_end(file: &dyn Medium, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+/// Reads until `buffer` is full or the file ends. Returns the number of bytes read.
+fn read_up_to_the_end(file: &dyn StorageMedium, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {
         match file.read_at(&mut buffer[have..], offset + have as u64) {
@@ -367,13 +376,13 @@ fn read_up_to_the_end(file: &dyn Medium, buffer: &mut [u8], offset: u64) -> io::
     Ok(have)
 }
 
-/// What O_DIRECT wants buffers, offsets and lengths to be multiples of, on any disk.
+/// Required multiple of O_DIRECT addresses, offsets and lengths, on any disk.
 const ALIGNMENT: usize = 4096;
-/// Bytes of memory that files in memory leave to others.
+/// Bytes of memory that files in memory leave to other users.
 const MEMORY_KEPT: u64 = 64 << 20;
-/// Bytes written to a file in memory after which the system is asked again what it has left.
+/// Bytes written to a file in memory between two queries of the available memory.
 const MEMORY_LOOK: u64 = 16 << 20;
-/// IOV_MAX: what one call takes.
+/// IOV_MAX: maximum number of slices of one call.
 const MAX_SLICES: usize = 1024;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -384,14 +393,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn direct_or_not_the_file_holds_the_same() {
+    fn direct_and_cached_writes_match() {
         let images: Vec<Vec<u8>> = [false, true].map(after_some_writes).into_iter().flatten().collect();
         assert!(!images.is_empty());
         assert!(images.windows(2).all(|pair| pair[0] == pair[1]));
     }
 
     #[test]
-    fn blocks_beside_each_other_are_written_at_the_same_time() {
+    fn adjacent_blocks_are_written_concurrently() {
         for direct in [false, true] {
             let path = path(&format!("beside-{direct}"));
             std::fs::write(&path, vec![0; 8192]).unwrap();
@@ -416,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_read_as_it_was_or_as_it_will_be() {
+    fn block_is_read_before_or_after_a_write() {
         let path = path("whole");
         std::fs::write(&path, vec![0; 4096]).unwrap();
         let storage = FileStorage::open(&path, false).unwrap();
@@ -436,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_one_call_however_many_pieces_it_has() {
+    fn write_of_many_pieces_is_one_call() {
         for (pieces, most) in [(3, usize::MAX), (1024, usize::MAX), (5000, usize::MAX), (700, 1000), (2000, 999)] {
             let data: Vec<Bytes> =
                 (0..pieces).map(|number| Bytes::from(vec![number as u8; 7 * (number % 3)])).collect();
@@ -457,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_served_once() {
+    fn served_file_cannot_be_opened_again() {
         let path = path("twice");
         std::fs::write(&path, vec![0; 4096]).unwrap();
         let storage = FileStorage::open(&path, false).unwrap();
@@ -469,13 +478,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_to_be_read_is_what_was_kept_last() {
+    fn unreadable_ranges_are_the_last_stored() {
         let path = path("kept");
         std::fs::write(&path, vec![0; 4096]).unwrap();
         let storage = FileStorage::open(&path, false).unwrap();
         storage.keep_unreadable(&[512..1024]).unwrap();
         assert_eq!(storage.unreadable(), [512..1024]);
-        // Nothing can be put where a folder is.
+        // A directory at this path makes the replacement fail.
         let new = path.with_extension("uncorrectable.new");
         std::fs::create_dir(&new).unwrap();
         assert!(storage.keep_unreadable(&[0..512]).is_err());
@@ -486,9 +495,9 @@ mod tests {
         remove(&path);
     }
 
-    /// Every write and every sync asks for it, so it is asserted of the file that they go to.
+    /// The flag is checked on the open file, because all reads and writes use it.
     #[test]
-    fn direct_files_go_past_the_page_cache() {
+    fn direct_files_bypass_the_page_cache() {
         for direct in [false, true] {
             let path = path(&format!("flags-{direct}"));
             std::fs::write(&path, vec![0; 4096]).unwrap();
@@ -497,7 +506,7 @@ mod tests {
                     let flags = rustix::fs::fcntl_getfl(&file).unwrap();
                     assert_eq!(flags.contains(OFlags::DIRECT), direct);
                 }
-                // A file system that knows no O_DIRECT says so.
+                // A file system without O_DIRECT reports this error.
                 Err(error) => assert!(direct && error.kind() == io::ErrorKind::InvalidInput, "{error}"),
             }
             std::fs::remove_file(&path).unwrap();
@@ -505,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_keeps_its_uuid_wherever_it_is() {
+    fn moved_file_keeps_its_uuid() {
         let (old, new) = (path("moved"), path("moved-away"));
         std::fs::write(&old, vec![0; 4096]).unwrap();
         let uuid = |path: &Path| FileStorage::open(path, false).map(|storage| storage.uuid().unwrap());
@@ -519,7 +528,7 @@ mod tests {
             std::fs::rename(with_suffix(&old, suffix), with_suffix(&new, suffix)).unwrap();
         }
         assert_eq!(uuid(&new).unwrap(), first);
-        // Another file in its place is another disk.
+        // A new file at the same path is another disk.
         std::fs::write(&old, vec![0; 4096]).unwrap();
         assert_ne!(uuid(&old).unwrap(), first);
         std::fs::write(with_suffix(&old, ".identity"), "what is this").unwrap();
@@ -529,11 +538,11 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_given_up_is_the_systems_again() {
+    fn deallocated_memory_returns_to_the_system() {
         let file = memory_file(1 << 40).unwrap();
         let same = file.try_clone().unwrap();
         let taken = || same.metadata().unwrap().blocks() * 512;
-        let storage = FileStorage::of_memory(file, 1 << 40, Box::new(available_memory)).unwrap();
+        let storage = FileStorage::from_memory_file(file, 1 << 40, Box::new(available_memory)).unwrap();
         storage.write(1 << 39, &[Bytes::from(vec![7; 1 << 20])]).unwrap();
         assert!(taken() >= 1 << 20);
         assert!(storage.deallocate(1 << 39, 1 << 20).unwrap());
@@ -544,11 +553,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_memory_is_full_before_the_system_has_no_memory() {
+    fn memory_file_leaves_memory_to_the_system() {
         let available = Arc::new(Mutex::new(Some(MEMORY_KEPT + (1 << 20))));
         let told = available.clone();
         let available_now = Box::new(move || *told.lock().unwrap());
-        let storage = FileStorage::of_memory(memory_file(1 << 40).unwrap(), 1 << 40, available_now).unwrap();
+        let storage = FileStorage::from_memory_file(memory_file(1 << 40).unwrap(), 1 << 40, available_now).unwrap();
         let write = |offset: u64| storage.write(offset, &[Bytes::from(vec![7; 1 << 20])]);
         write(0).unwrap();
         *available.lock().unwrap() = Some(MEMORY_KEPT + (1 << 20) - 1);
@@ -561,15 +570,15 @@ mod tests {
             write(number << 20).unwrap();
             *available.lock().unwrap() = Some(0);
         }
-        assert!(write(16 << 20).is_err(), "it is asked again every 16 MiB");
-        // Where the system does not say, it is as it was.
+        assert!(write(16 << 20).is_err(), "available memory is queried again every 16 MiB");
+        // If the system does not report available memory, there is no limit.
         *available.lock().unwrap() = None;
         write(0).unwrap();
         assert!(available_memory().is_none_or(|bytes| bytes > 0));
     }
 
     #[test]
-    fn zeros_behind_the_end_of_a_file_that_was_cut_short_are_read() {
+    fn zeroing_extends_a_truncated_file() {
         for direct in [false, true] {
             let path = path(&format!("short-{direct}"));
             std::fs::write(&path, vec![1; 64 << 10]).unwrap();
@@ -579,7 +588,7 @@ mod tests {
                 storage.zero(16384, 16384).unwrap();
                 assert_eq!(storage.read(12288, 4096).unwrap().concat(), [0; 4096]);
                 assert_eq!(storage.read(16384, 16384).unwrap().concat(), [0; 16384]);
-                assert!(storage.read(32768, 4096).is_err(), "nothing was done to that");
+                assert!(storage.read(32768, 4096).is_err(), "this range was not extended");
                 cut();
                 assert!(storage.deallocate(8192, 8192).unwrap());
                 assert_eq!(storage.read(4096, 12288).unwrap().concat(), [[1; 4096], [0; 4096], [0; 4096]].concat());
@@ -588,7 +597,7 @@ mod tests {
         }
     }
 
-    /// With what is beside it.
+    /// Removes a file and its side file.
     fn remove(path: &Path) {
         for suffix in ["", ".identity"] {
             std::fs::remove_file(with_suffix(path, suffix)).unwrap();
@@ -599,7 +608,7 @@ mod tests {
         std::env::temp_dir().join(format!("nvme-tcp-file-{}-{name}", std::process::id()))
     }
 
-    /// `None` if the file system knows no O_DIRECT.
+    /// Returns the file's contents after some writes; `None` without O_DIRECT.
     fn after_some_writes(direct: bool) -> Option<Vec<u8>> {
         let path = path(&format!("{direct}"));
         std::fs::write(&path, vec![0xaa; 64 << 10]).unwrap();

@@ -1,7 +1,7 @@
-//! By what hosts recognise the bytes of a namespace: a UUID, which is its NGUID too.
+//! UUIDs by which hosts recognise namespaces. The UUID also serves as NGUID.
 //!
-//! Hosts take two namespaces with one UUID for two ways to the same blocks, and a namespace with another for other blocks.
-//! So the UUID of a file goes with the file, wherever it is served: it is made up once, and kept in `PATH.identity`.
+//! Hosts take two namespaces with the same UUID for two paths to the same blocks, and a namespace with another UUID for
+//! other blocks. The UUID of a file therefore stays with the file: it is generated once and stored in `PATH.identity`.
 //!
 //! ```text
 //!   nvme-tcp: by what hosts recognise the blocks, version 1
@@ -10,13 +10,13 @@
 //! ```
 
 use super::open_error::OpenError;
-use super::system::{self, System};
+use super::system::{self, FileSystem};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// A UUID from the system's generator, for a namespace that ends with its process: RFC 9562 5.4.
+/// Generates a random UUID for a namespace that ends with its process: RFC 9562 5.4.
 ///
 /// ```
 /// let uuids = [nvme_tcp::namespace::random_uuid()?, nvme_tcp::namespace::random_uuid()?];
@@ -25,34 +25,34 @@ use std::path::{Path, PathBuf};
 /// ```
 ///
 /// # Errors
-/// If the system has no generator.
+/// If the system has no random generator.
 pub fn random_uuid() -> io::Result<[u8; 16]> {
     let mut uuid = [0; 16];
     File::open(GENERATOR)?.read_exact(&mut uuid)?;
     Ok(with_version(uuid, 4))
 }
 
-/// The UUID of the file at `path`, wherever links lead: what is kept beside it, or one that is from now on.
-pub(super) fn of_file(system: &dyn System, path: &Path) -> Result<[u8; 16], OpenError> {
+/// Returns the file's UUID: the one stored beside the file, or a new one, which is then stored.
+pub(super) fn file_uuid(system: &dyn FileSystem, path: &Path) -> Result<[u8; 16], OpenError> {
     let path = system::with_suffix(path, ".identity");
     if let Some(content) = system.read(&path, MAX_BYTES).map_err(OpenError::about(&path))? {
         return parse(&content).ok_or(OpenError::Identity { path });
     }
     let uuid = random_uuid().map_err(OpenError::about(Path::new(GENERATOR)))?;
-    // Hosts are not to be told what may be gone when the machine ends.
+    // A UUID that a crash could lose must not be reported to hosts.
     system::replace(system, &path, text(&uuid).as_bytes())
         .and_then(|()| system::sync_name(system, &path))
         .inspect_err(|_| {
-            // The next process must not find a name that no sync has covered.
+            // The next process must not find a file name that was never synced.
             let _ = system.remove(&path);
         })
         .map_err(OpenError::about(&path))?;
     Ok(uuid)
 }
 
-/// The UUID of a block device: it follows from what its maker or its driver calls it. One without a name gets another each
-/// time it is opened, so that no host takes it for what it is not.
-pub(super) fn of_device(major: u32, minor: u32) -> io::Result<[u8; 16]> {
+/// Returns the UUID of a block device, derived from its hardware or driver name. A device without a name gets a random
+/// UUID at each opening, so that no host confuses two devices.
+pub(super) fn device_uuid(major: u32, minor: u32) -> io::Result<[u8; 16]> {
     let folder = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     match named_device(&folder) {
         Some(name) => Ok(with_version(fnv1a(name.bytes()).to_be_bytes(), 8)),
@@ -60,11 +60,11 @@ pub(super) fn of_device(major: u32, minor: u32) -> io::Result<[u8; 16]> {
     }
 }
 
-/// What the device is called for good, and which part of it this is.
+/// Returns the permanent name of a device and the number of its partition.
 fn named_device(folder: &Path) -> Option<String> {
     let read = |path: PathBuf| Some(fs::read_to_string(path).ok()?.trim().to_owned()).filter(|text| !text.is_empty());
     let partition = read(folder.join("partition"));
-    // `..` of a link is the folder that it leads to the inside of.
+    // sysfs links a partition to a folder inside the folder of the whole device.
     let whole =
         if partition.is_some() { fs::canonicalize(folder).ok()?.parent()?.to_owned() } else { folder.to_owned() };
     let names = ["dm/uuid", "wwid", "device/wwid", "serial", "device/serial"];
@@ -72,13 +72,14 @@ fn named_device(folder: &Path) -> Option<String> {
     Some(format!("{kind}\0{name}\0{}", partition.unwrap_or_default()))
 }
 
-/// RFC 9562 5.8: version 8 is for uses of one's own. Here, a hash of both names: FNV-1a of 128 bits, for it has to tell
-/// apart what an operator called differently, and is to be the same everywhere and for ever.
+/// Derives a UUID from a subsystem name and a namespace identifier. RFC 9562 5.8: version 8 is for custom UUIDs. Here
+/// it is the 128-bit FNV-1a hash, because the result must differ for different names and stay the same on every machine
+/// and in every version.
 pub(crate) fn derived_uuid(subsystem: &str, id: u32) -> [u8; 16] {
     with_version(fnv1a(subsystem.bytes().chain([0]).chain(id.to_be_bytes())).to_be_bytes(), 8)
 }
 
-/// draft-eastlake-fnv, 128 bits.
+/// Computes the 128-bit FNV-1a hash (draft-eastlake-fnv).
 pub(crate) fn fnv1a(bytes: impl Iterator<Item = u8>) -> u128 {
     bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash: u128, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(1 << 88 | 0x13b)
@@ -97,8 +98,8 @@ fn text(uuid: &[u8; 16]) -> String {
         if matches!(place, 4 | 6 | 8 | 10) {
             digits.push('-');
         }
-        // Writing to a string does not fail.
-        let _written = write!(digits, "{byte:02x}");
+        // Writing to a string cannot fail.
+        let _ = write!(digits, "{byte:02x}");
     }
     format!("{FIRST_LINE}\nuuid {digits}\nend\n")
 }
@@ -111,7 +112,7 @@ fn parse(content: &[u8]) -> Option<[u8; 16]> {
 }
 
 const FIRST_LINE: &str = "nvme-tcp: by what hosts recognise the blocks, version 1";
-/// Of random bytes: random(4).
+/// Source of random bytes: random(4).
 const GENERATOR: &str = "/dev/urandom";
 const MAX_BYTES: u64 = 1024;
 
@@ -120,20 +121,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_read_and_nothing_else() {
+    fn uuid_file_round_trips_and_rejects_damage() {
         let uuid = random_uuid().unwrap();
         assert_eq!((uuid[6] >> 4, uuid[8] >> 6), (4, 0b10));
         let kept = text(&uuid);
         assert_eq!(parse(kept.as_bytes()), Some(uuid));
         for cut in 0..kept.len() {
-            assert_eq!(parse(&kept.as_bytes()[..cut]), None, "{cut} bytes of it");
+            assert_eq!(parse(&kept.as_bytes()[..cut]), None, "cut after {cut} bytes");
         }
         assert_eq!(parse(kept.replace("uuid ", "uuid +").as_bytes()), None);
         assert_eq!(parse(b"\xff"), None);
     }
 
     #[test]
-    fn devices_are_told_apart_by_their_names_and_parts() {
+    fn device_names_include_the_partition() {
         let folder = std::env::temp_dir().join(format!("nvme-tcp-identity-{}", std::process::id()));
         let part = folder.join("part");
         fs::create_dir_all(&part).unwrap();
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_of_other_names_have_other_uuids() {
+    fn derived_uuids_differ_by_name() {
         // FNV-1a of 128 bits: the offset basis, and the value that implementations publish for "a".
         assert_eq!(fnv1a(core::iter::empty()), 0x6c62272e07bb014262b821756295c58d);
         assert_eq!(fnv1a(core::iter::once(b'a')), 0xd228cb696f1a8caf78912b704e4a8964);

@@ -1,16 +1,16 @@
-//! A namespace's bytes in memory.
+//! Storage in memory.
 //!
-//! Invariant: what was read is not changed by a later write: a chunk that a reader still holds is copied before it is
-//! written to. So reading copies nothing, and memory is taken only for what was written.
+//! Invariant: a later write does not change data that were read. A chunk that a reader still holds is copied before it
+//! is written. Reads therefore do not copy, and only written chunks occupy memory.
 
-use super::{Pieces, Storage};
+use super::{DataPieces, Storage};
 use bytes::{Bytes, BytesMut};
 use offload_base::cost::{self, WorkKind};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes in memory, gone with the process.
+/// Storage in memory, lost with the process.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -23,12 +23,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct MemoryStorage {
     capacity: u64,
-    /// By number; zeros where there is none.
+    /// Chunks by number. A missing chunk reads as zeros.
     chunks: Mutex<BTreeMap<u64, Bytes>>,
 }
 
 impl MemoryStorage {
-    /// `capacity` bytes of zeros.
+    /// Creates `capacity` bytes of zeros.
     pub fn new(capacity: u64) -> MemoryStorage {
         MemoryStorage { capacity, chunks: Mutex::default() }
     }
@@ -37,8 +37,8 @@ impl MemoryStorage {
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The parts of a range, unless it goes beyond the end.
-    fn parts(&self, offset: u64, bytes: u64) -> io::Result<impl Iterator<Item = Part>> {
+    /// Returns the parts of a range, one for each chunk. Fails if the range exceeds the capacity.
+    fn parts(&self, offset: u64, bytes: u64) -> io::Result<impl Iterator<Item = ChunkPart>> {
         offset.checked_add(bytes).filter(|end| *end <= self.capacity).ok_or(io::ErrorKind::InvalidInput)?;
         Ok(parts(offset, bytes))
     }
@@ -49,9 +49,9 @@ impl Storage for MemoryStorage {
         self.capacity
     }
 
-    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<DataPieces> {
         let chunks = self.chunks();
-        let read = |part: Part| match chunks.get(&part.chunk) {
+        let read = |part: ChunkPart| match chunks.get(&part.chunk) {
             None => Bytes::from_static(&ZEROS[..part.len]),
             Some(chunk) => chunk.slice(part.at..part.at + part.len),
         };
@@ -65,6 +65,7 @@ impl Storage for MemoryStorage {
         for piece in data {
             let mut rest = &piece[..];
             for part in self.parts(at, piece.len() as u64)? {
+                // Taken out of the map, so that the chunk is unique unless a reader holds it.
                 let chunk = chunks.entry(part.chunk).or_default();
                 let mut unique = writable(core::mem::take(chunk));
                 let (now, later) = rest.split_at(part.len);
@@ -82,10 +83,10 @@ impl Storage for MemoryStorage {
     }
 
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        let _within = self.parts(offset, bytes)?;
+        let _ = self.parts(offset, bytes)?;
         let whole = offset.div_ceil(CHUNK as u64)..(offset + bytes) / CHUNK as u64;
         let mut chunks = self.chunks();
-        // Of chunks that go as a whole only those are looked at that there are.
+        // Removes whole chunks without visiting missing ones: a range may be much larger than memory.
         let edges = if whole.is_empty() {
             [(offset, bytes), (0, 0)]
         } else {
@@ -99,7 +100,7 @@ impl Storage for MemoryStorage {
                 let Some(chunk) = chunks.remove(&part.chunk) else { continue };
                 let mut unique = writable(chunk);
                 unique[part.at..part.at + part.len].fill(0);
-                // What holds zeros takes no memory, however it came to that.
+                // A chunk of zeros is removed, even if it was zeroed in small steps.
                 if unique.iter().any(|byte| *byte != 0) {
                     chunks.insert(part.chunk, unique.freeze());
                 }
@@ -118,24 +119,24 @@ impl Storage for MemoryStorage {
 }
 
 /// A range of bytes within one chunk.
-struct Part {
+struct ChunkPart {
     chunk: u64,
     at: usize,
     len: usize,
 }
 
-fn parts(offset: u64, bytes: u64) -> impl Iterator<Item = Part> {
+fn parts(offset: u64, bytes: u64) -> impl Iterator<Item = ChunkPart> {
     let (mut at, end) = (offset, offset.saturating_add(bytes));
     core::iter::from_fn(move || {
         let within = at % CHUNK as u64;
         let len = (CHUNK as u64 - within).min(end.checked_sub(at)?);
-        let part = Part { chunk: at / CHUNK as u64, at: within as usize, len: len as usize };
+        let part = ChunkPart { chunk: at / CHUNK as u64, at: within as usize, len: len as usize };
         at += len;
         (len > 0).then_some(part)
     })
 }
 
-/// The chunk, to be written to: itself if nobody reads it, else a copy.
+/// Returns a writable chunk: the chunk itself if no reader holds it, or a copy.
 fn writable(chunk: Bytes) -> BytesMut {
     if chunk.is_empty() {
         return BytesMut::zeroed(CHUNK);
@@ -143,7 +144,7 @@ fn writable(chunk: Bytes) -> BytesMut {
     chunk.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]))
 }
 
-/// Bytes of a chunk: what is copied at most because of one reader.
+/// Bytes of a chunk, the most that a reader can cause to be copied.
 const CHUNK: usize = 16 << 10;
 static ZEROS: [u8; CHUNK] = [0; CHUNK];
 
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_stays_as_it_was() {
+    fn data_read_before_a_write_stay_unchanged() {
         let storage = MemoryStorage::new(3 * CHUNK as u64);
         storage.write(CHUNK as u64 - 2, &[Bytes::from_static(b"ab"), Bytes::from_static(b"cd")]).unwrap();
         let before = storage.read(CHUNK as u64 - 2, 4).unwrap();
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_written_costs_nothing() {
+    fn unwritten_chunks_use_no_memory() {
         let storage = MemoryStorage::new(1 << 60);
         storage.write((1 << 59) - 1, &[Bytes::from_static(b"abcd")]).unwrap();
         assert_eq!(storage.read((1 << 59) - 2, 6).unwrap().concat(), b"\0abcd\0");
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_zeroed_bit_by_bit_costs_nothing() {
+    fn chunk_zeroed_in_steps_uses_no_memory() {
         let storage = MemoryStorage::new(1 << 20);
         storage.write(0, &[Bytes::from(vec![7; 2 * CHUNK])]).unwrap();
         for block in 0..2 * CHUNK as u64 / 512 {
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_end_is_an_error() {
+    fn access_beyond_the_end_fails() {
         let storage = MemoryStorage::new(CHUNK as u64);
         assert!(storage.read(CHUNK as u64, 1).is_err());
         assert!(storage.write(CHUNK as u64 - 1, &[Bytes::from_static(b"ab")]).is_err());

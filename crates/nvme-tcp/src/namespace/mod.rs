@@ -1,14 +1,18 @@
-//! Namespaces: blocks, and what commands do to them.
+//! Namespaces: blocks, and the operations that commands perform on them.
 //!
-//! Invariants: a block that was written reads as written, or not at all; one never written, or deallocated, reads as
-//! zeros. After a Flush everything completed before it survives the end of the process, as far as the storage can; once
-//! fails, no command writes or flushes any more, because earlier writes are in doubt: the system reports a failed
-//! write once, and drops the lost bytes. A process that opens the storage anew reads the medium. A block marked by Write Uncorrectable
-//! stays unreadable until it is written, as long as its storage keeps data: a mark is durable before its command
-//! completes, and goes with the Flush of what was written in its place, so that what was there before is never read again.
+//! Invariants:
+//! - A written block reads as written, or not at all. A block that was never written, or was deallocated, reads as
+//!   zeros.
+//! - After a Flush, data of all earlier completed commands survive the end of the process, as far as the storage
+//!   allows. If a Flush fails, all later writes and flushes fail, because earlier writes are in doubt: the system
+//!   reports a failed write once and drops the lost bytes. A process that opens the storage anew reads the medium.
+//! - A block marked by Write Uncorrectable stays unreadable until the next write, if the storage is persistent. The
+//!   mark is durable before its command completes, and is removed by the Flush of the data written in its place, so
+//!   that the old data are never read again.
 //!
-//! A namespace is shared by all queues, so it looks after its own locking; the queues' state machines only name the
-//! [`Operation`], and their driver carries it out, on another thread if the storage [may block](Storage::may_block).
+//! A namespace is shared by all queues and does its own locking. The queues' state machines only create an
+//! [`Operation`]. Their driver executes the operation, on another thread if the storage [may
+//! block](Storage::may_block).
 
 mod file;
 mod identity;
@@ -31,128 +35,128 @@ use bytes::Bytes;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use identity::derived_uuid;
-use marks::Marks;
+use marks::UnreadableMarks;
 use offload_base::cost::{self, WorkKind};
 use smallvec::SmallVec;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-pub(crate) use turns::{Span, Turn, Turns};
+pub(crate) use turns::{LockSpan, RangeLock, RangeLocks};
 
 /// Bytes in pieces.
-pub type Pieces = SmallVec<[Bytes; 4]>;
+pub type DataPieces = SmallVec<[Bytes; 4]>;
 
-/// Where a namespace keeps its bytes.
+/// The storage of a namespace's bytes.
 pub trait Storage: Send + Sync {
-    /// Bytes there is room for.
+    /// Returns the size in bytes.
     fn capacity(&self) -> u64;
 
-    /// Reads `bytes` bytes from `offset` on.
+    /// Reads `bytes` bytes at `offset`.
     ///
     /// # Errors
-    /// When the medium cannot be read.
-    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces>;
+    /// If the medium cannot be read.
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<DataPieces>;
 
-    /// Writes `data` from `offset` on.
+    /// Writes `data` at `offset`.
     ///
     /// # Errors
-    /// When the medium cannot be written.
+    /// If the medium cannot be written.
     fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()>;
 
-    /// Makes `bytes` bytes from `offset` on zeros, and gives their room back if it can.
+    /// Sets `bytes` bytes at `offset` to zero, and frees their space if possible.
     ///
     /// # Errors
-    /// When the medium cannot be written.
+    /// If the medium cannot be written.
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()>;
 
-    /// Gives up what `bytes` bytes from `offset` on hold, if that is little work: they are zeros then. False: they are as
-    /// they were, as it is with storage that cannot do it. It is asked for at most 1 GiB at a time.
+    /// Deallocates `bytes` bytes at `offset`, at most 1 GiB, if that is cheap. Returns true if the bytes are zeros now,
+    /// and false if they are unchanged, for example for lack of support.
     ///
     /// # Errors
-    /// When the medium cannot be written.
+    /// If the medium cannot be written.
     fn deallocate(&self, offset: u64, bytes: u64) -> io::Result<bool> {
-        let _stay = (offset, bytes);
+        let _ = (offset, bytes);
         Ok(false)
     }
 
-    /// Makes everything written durable.
+    /// Makes all written data durable.
     ///
     /// # Errors
-    /// When that cannot be promised.
+    /// If durability cannot be guaranteed.
     fn flush(&self) -> io::Result<()>;
 
-    /// Ranges of bytes that [`keep_unreadable`](Self::keep_unreadable) kept last, in this process or in one before it.
-    /// A namespace asks when it is made, and goes on from there: one at a time may use a storage.
+    /// Returns the ranges last stored by [`keep_unreadable`](Self::keep_unreadable), in this process or an earlier one.
+    /// A new namespace reads these ranges. Only one namespace at a time may use a storage.
     fn unreadable(&self) -> Vec<Range<u64>> {
         Vec::new()
     }
 
-    /// Keeps `ranges` of bytes, in order and apart from each other, in place of those kept before; durable when this
-    /// returns. Storage that is gone with the process has nothing to do.
+    /// Stores `ranges` of bytes, sorted and disjoint, in place of the ranges stored before. They are durable when this
+    /// returns. Storage in memory need not do anything.
     ///
     /// # Errors
-    /// When they cannot be kept. Those from before are, then, or the new ones: [`unreadable`](Self::unreadable) tells
-    /// which, as far as is known.
+    /// If the ranges cannot be stored. The storage then has the old or the new ranges, as far as known those that
+    /// [`unreadable`](Self::unreadable) returns.
     fn keep_unreadable(&self, ranges: &[Range<u64>]) -> io::Result<()> {
-        let _gone_with_the_process = ranges;
+        let _ = ranges;
         Ok(())
     }
 
-    /// By which hosts recognise the bytes, wherever they are served; `None`: they have no name of their own.
+    /// Returns the UUID by which hosts recognise the data on any target. `None` if the data have no UUID.
     fn uuid(&self) -> Option<[u8; 16]> {
         None
     }
 
-    /// What is read and written beside what was asked for: whole blocks of so many bytes.
+    /// Returns the alignment of accesses: the storage reads and writes whole blocks of this size.
     fn granule(&self) -> u64 {
         1
     }
 
-    /// Whether the calls above may wait for a device, and are better made where nothing else waits.
+    /// Returns whether calls may block on a device and should be made on another thread.
     fn may_block(&self) -> bool;
 }
 
-/// One namespace of a subsystem.
+/// A namespace of a subsystem.
 ///
 /// ```
-/// use nvme_tcp::namespace::{MemoryStorage, Namespace, NamespaceError, Operation, Outcome};
+/// use nvme_tcp::namespace::{MemoryStorage, Namespace, NamespaceError, Operation, IoOutcome};
 /// use std::sync::Arc;
 ///
 /// let odd = Namespace::new(1, 520, Arc::new(MemoryStorage::new(1 << 20)));
 /// assert_eq!(odd.err(), Some(NamespaceError::BlockSize(520)));
 /// let namespace = Namespace::new(1, 512, Arc::new(MemoryStorage::new(1 << 20))).unwrap();
 /// assert_eq!(namespace.blocks(), 2048);
-/// let read: Outcome = namespace.execute(&Operation::Read { first: 2047, blocks: 1 });
+/// let read: IoOutcome = namespace.execute(&Operation::Read { first: 2047, blocks: 1 });
 /// assert!(read.status.is_success() && read.data.concat() == [0; 512]);
 /// ```
 pub struct Namespace {
     id: u32,
     block_size: u32,
-    /// `None`: what follows from its name.
+    /// UUID; `None` if it is to be derived from the names.
     uuid: Option<[u8; 16]>,
     storage: Arc<dyn Storage>,
-    /// What is done to its blocks on threads.
-    turns: Arc<Turns>,
-    /// Held while storage, or a mark, is made durable, and whether that failed once.
+    /// Range locks of the operations that run on threads.
+    turns: Arc<RangeLocks>,
+    /// Held while storage or marks are made durable. `failed` is set when a flush has failed.
     flushing: Mutex<()>,
     failed: AtomicBool,
     flushes: Flushes,
-    /// Blocks that are not to be read.
-    marks: Mutex<Marks>,
-    /// Bytes behind the last block that are not to be read: blocks of another size, or another way to open the storage,
-    /// may reach them, so they are kept as they were.
+    /// Unreadable blocks.
+    marks: Mutex<UnreadableMarks>,
+    /// Unreadable bytes behind the last block. Stored unchanged, because another block size or another way to open the
+    /// storage may reach them.
     behind: Vec<Range<u64>>,
     usage: Usage,
 }
 
-/// Flushes of a namespace, numbered from 1 as they begin.
+/// Sequence numbers of a namespace's flushes, beginning with 1.
 #[derive(Debug, Default)]
 struct Flushes {
     begun: AtomicU64,
-    /// The last that did what it is for.
+    /// Number of the last successful flush.
     done: AtomicU64,
 }
 
-/// What hosts did to a namespace, as the SMART log tells it.
+/// Usage counters for the SMART log.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) read_commands: AtomicU64,
@@ -162,104 +166,104 @@ pub(crate) struct Usage {
     pub(crate) media_errors: AtomicU64,
 }
 
-/// What is to be done to the blocks of a namespace. Ranges were checked.
+/// An operation on the blocks of a namespace. Its ranges were checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Reads blocks.
     Read {
-        /// The first.
+        /// First block.
         first: u64,
-        /// How many.
+        /// Number of blocks.
         blocks: u32,
     },
     /// Writes blocks.
     Write {
-        /// The first.
+        /// First block.
         first: u64,
-        /// Whole blocks.
-        data: Pieces,
-        /// Not complete before it is durable (FUA).
+        /// Data of whole blocks.
+        data: DataPieces,
+        /// Whether the data must be durable at completion (FUA).
         durable: bool,
     },
-    /// Makes everything written durable.
+    /// Makes all written data durable.
     Flush,
     /// Compares blocks with data.
     Compare {
-        /// The first.
+        /// First block.
         first: u64,
-        /// Whole blocks.
-        data: Pieces,
+        /// Data of whole blocks.
+        data: DataPieces,
     },
     /// Sets blocks to zero.
     WriteZeroes {
-        /// The first.
+        /// First block.
         first: u64,
-        /// How many.
+        /// Number of blocks.
         blocks: u32,
-        /// Not complete before it is durable (FUA).
+        /// Whether the zeros must be durable at completion (FUA).
         durable: bool,
     },
-    /// Marks blocks unreadable until they are written.
+    /// Makes blocks unreadable until they are written.
     WriteUncorrectable {
-        /// The first.
+        /// First block.
         first: u64,
-        /// How many.
+        /// Number of blocks.
         blocks: u32,
     },
-    /// Gives up what blocks hold, where that is little work.
+    /// Deallocates blocks, where that is cheap.
     Deallocate {
-        /// Blocks, in order and apart from each other.
+        /// Ranges of blocks, sorted and disjoint.
         ranges: Vec<Range<u64>>,
-        /// Not complete before it is durable.
+        /// Whether the change must be durable at completion.
         durable: bool,
     },
-    /// Reads blocks and keeps the data.
+    /// Reads blocks and discards the data.
     Verify {
-        /// The first.
+        /// First block.
         first: u64,
-        /// How many.
+        /// Number of blocks.
         blocks: u32,
     },
 }
 
-/// How far an operation got.
+/// Progress of an operation.
 #[derive(Debug)]
-pub(crate) enum Step {
-    /// Not to its end: as much is done.
+pub(crate) enum IoStep {
+    /// More to do; the value is the progress so far.
     More(u64),
-    /// To its end.
-    Done(Outcome),
+    /// The operation has ended.
+    Done(IoOutcome),
 }
 
-/// How an operation ended.
+/// Result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// What to tell the host.
+pub struct IoOutcome {
+    /// Status for the host.
     pub status: Status,
-    /// What was read.
-    pub data: Pieces,
+    /// The data read.
+    pub data: DataPieces,
 }
 
-/// A namespace cannot be like that.
+/// Reason why a namespace cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NamespaceError {
-    /// Namespaces are numbered from 1; the last number stands for all of them.
+    /// Identifiers are 1 to 1024.
     #[error("{0:#x} is not a namespace identifier")]
     Identifier(u32),
-    /// Blocks have 512 or 4096 bytes.
+    /// The block size is neither 512 nor 4096.
     #[error("blocks of {0} bytes are not possible: use 512 or 4096")]
     BlockSize(u32),
-    /// There is no room for one block.
+    /// The storage is smaller than one block.
     #[error("no room for one block")]
     TooSmall,
 }
 
 impl Namespace {
-    /// Namespace `id`, with blocks of 512 or 4096 bytes.
+    /// Creates namespace `id` with blocks of 512 or 4096 bytes.
     ///
     /// # Errors
-    /// If the identifier or the block size is none, or there is no room for one block.
+    /// If the identifier or the block size is invalid, or if the storage is smaller than one block.
     pub fn new(id: u32, block_size: u32, storage: Arc<dyn Storage>) -> Result<Namespace, NamespaceError> {
         if id == 0 || id > MAX_IDENTIFIER {
             return Err(NamespaceError::Identifier(id));
@@ -270,7 +274,7 @@ impl Namespace {
         if storage.capacity() < u64::from(block_size) {
             return Err(NamespaceError::TooSmall);
         }
-        // Marked with blocks of another size, maybe.
+        // The ranges may have been stored with another block size, so they are rounded to whole blocks.
         let size = u64::from(block_size);
         let end = storage.capacity() / size * size;
         let (mut marks, mut behind) = (Vec::new(), Vec::new());
@@ -282,76 +286,78 @@ impl Namespace {
                 behind.push(bytes.start.max(end)..bytes.end);
             }
         }
-        let marks = Mutex::new(Marks::new(marks));
+        let marks = Mutex::new(UnreadableMarks::new(marks));
         let (turns, usage, flushing, failed, flushes) = Default::default();
         let uuid = storage.uuid();
         Ok(Namespace { id, block_size, uuid, storage, turns, flushing, failed, flushes, marks, behind, usage })
     }
 
-    /// With a UUID of one's own, by which hosts recognise it. Without, it is that of its [storage](Storage::uuid); if that
-    /// has none, it follows from the names of the subsystem and of the namespace, and is the same in every run.
+    /// Sets the UUID by which hosts recognise the namespace. The default is the UUID of the [storage](Storage::uuid),
+    /// or a UUID derived from the names of subsystem and namespace, which is the same in every run.
     #[must_use]
     pub fn with_uuid(mut self, uuid: [u8; 16]) -> Namespace {
         self.uuid = Some(uuid);
         self
     }
 
-    /// As part of `subsystem`: hosts take two namespaces with one UUID for two ways to the same blocks.
+    /// Fixes the UUID of a namespace in `subsystem`: hosts take two namespaces with one UUID for two paths to the same
+    /// blocks.
     #[must_use]
     pub(crate) fn in_subsystem(mut self, subsystem: &str) -> Namespace {
         self.uuid.get_or_insert_with(|| derived_uuid(subsystem, self.id));
         self
     }
 
-    /// Its number in its subsystem.
+    /// Returns the namespace identifier.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Bytes of a block.
+    /// Returns the block size in bytes.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
 
-    /// How many blocks.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> u64 {
         self.storage.capacity() / u64::from(self.block_size)
     }
 
-    /// By which hosts recognise it.
+    /// Returns the UUID by which hosts recognise the namespace.
     pub fn uuid(&self) -> [u8; 16] {
         self.uuid.unwrap_or_else(|| derived_uuid("", self.id))
     }
 
-    /// Whether [`execute`](Self::execute) may wait for a device.
+    /// Returns whether [`execute`](Self::execute) may block on a device.
     pub fn may_block(&self) -> bool {
         self.storage.may_block()
     }
 
-    /// Whether `blocks` blocks from `first` on exist.
+    /// Returns whether `blocks` blocks from `first` on exist.
     pub fn contains(&self, first: u64, blocks: u64) -> bool {
         first.checked_add(blocks).is_some_and(|end| end <= self.blocks())
     }
 
-    /// Carries `operation` out.
-    pub fn execute(&self, operation: &Operation) -> Outcome {
+    /// Executes `operation`.
+    pub fn execute(&self, operation: &Operation) -> IoOutcome {
         let mut done = 0;
         loop {
             match self.step(operation, done) {
-                Step::More(further) => done = further,
-                Step::Done(outcome) => return outcome,
+                IoStep::More(further) => done = further,
+                IoStep::Done(outcome) => return outcome,
             }
         }
     }
 
-    /// Carries out the part of `operation` that is next when as much is `done`, at first nothing. No part is long.
+    /// Executes the next part of `operation`. `done` is the progress, initially 0. No part takes long.
     ///
-    /// What makes something durable does it in a part of its own, the last: others read and write meanwhile, and one flush
-    /// is enough for all that was written before it began.
-    pub(crate) fn step(&self, operation: &Operation, done: u64) -> Step {
-        let mut data = Pieces::new();
+    /// If data must become durable, the last part does that. Other operations run before it, and one flush covers
+    /// everything written before the flush began.
+    pub(crate) fn step(&self, operation: &Operation, done: u64) -> IoStep {
+        let mut data = DataPieces::new();
         let all = self.parts(operation);
-        // What is left to do, and to be made durable by the next flush or a later one.
+        // Returns the next progress value. Values above `all` encode the number of the first flush that covers the
+        // data.
         let rest = |done: u64, durable: bool| match done < all {
             true => Some(done),
             false => durable.then(|| all + self.flushes.begun.load(Ordering::Acquire) + 1),
@@ -390,20 +396,21 @@ impl Namespace {
             },
         };
         let status = match result {
-            Ok(Some(done)) => return Step::More(done),
+            Ok(Some(done)) => return IoStep::More(done),
             Ok(None) => Status::SUCCESS,
             Err(status) => status,
         };
+        // A failed comparison is not a media error of the SMART log.
         if status.code_type() == MEDIA_ERROR && status != Status::COMPARE_FAILURE {
             self.usage.media_errors.fetch_add(1, Ordering::Relaxed);
         }
-        Step::Done(Outcome { status, data })
+        IoStep::Done(IoOutcome { status, data })
     }
 
-    /// What that part needs for itself.
-    pub(crate) fn span(&self, operation: &Operation, done: u64) -> Span {
+    /// Returns the resources that this part locks.
+    pub(crate) fn span(&self, operation: &Operation, done: u64) -> LockSpan {
         if done > self.parts(operation) {
-            return Span { flushes: true, ..Span::default() };
+            return LockSpan { flushes: true, ..LockSpan::default() };
         }
         let count = |data: &[Bytes]| data.iter().map(Bytes::len).sum::<usize>() as u64 / u64::from(self.block_size);
         let (blocks, writes, flushes) = match operation {
@@ -413,19 +420,20 @@ impl Namespace {
             Operation::Write { first, data, .. } => (Some(*first..first + count(data)), true, false),
             Operation::WriteZeroes { .. } | Operation::Deallocate { .. } => (self.part(operation, done), true, false),
             Operation::Flush => (None, false, false),
+            // A mark flushes the storage first, so it needs the flush lock.
             Operation::WriteUncorrectable { .. } => (None, false, true),
         };
         let blocks = blocks.unwrap_or_default();
         let (start, end, granule) = (self.offset(blocks.start), self.offset(blocks.end), self.storage.granule());
-        Span { bytes: start - start % granule..end.next_multiple_of(granule), writes, flushes }
+        LockSpan { bytes: start - start % granule..end.next_multiple_of(granule), writes, flushes }
     }
 
-    /// Who goes first among parts of operations.
-    pub(crate) fn turns(&self) -> &Arc<Turns> {
+    /// Returns the range locks.
+    pub(crate) fn turns(&self) -> &Arc<RangeLocks> {
         &self.turns
     }
 
-    /// As much has to be done of `operation`, in blocks if it goes by parts, before it is made durable.
+    /// Returns the number of blocks of an operation that runs in parts; 0 for other operations.
     fn parts(&self, operation: &Operation) -> u64 {
         match operation {
             Operation::WriteZeroes { blocks, .. } | Operation::Verify { blocks, .. } => u64::from(*blocks),
@@ -434,7 +442,7 @@ impl Namespace {
         }
     }
 
-    /// The blocks of an operation that goes by parts that are next after `done` of them; `None`: there are no more.
+    /// Returns the next blocks after `done` blocks of an operation that runs in parts. `None` if no blocks are left.
     fn part(&self, operation: &Operation, done: u64) -> Option<Range<u64>> {
         let one;
         let (ranges, most) = match operation {
@@ -461,7 +469,7 @@ impl Namespace {
         &self.usage
     }
 
-    fn read(&self, first: u64, blocks: u32) -> Result<Pieces, Status> {
+    fn read(&self, first: u64, blocks: u32) -> Result<DataPieces, Status> {
         if self.marks().overlap(first..first + u64::from(blocks)) {
             return Err(Status::UNRECOVERED_READ_ERROR);
         }
@@ -472,6 +480,7 @@ impl Namespace {
     fn write(&self, first: u64, data: &[Bytes]) -> Result<(), Status> {
         self.check_writable()?;
         let bytes: usize = data.iter().map(Bytes::len).sum();
+        // Written before the marks are cleared: a concurrent read must not see the old data.
         self.storage.write(self.offset(first), data).map_err(|error| not_written(&error))?;
         self.heal(first..first + bytes as u64 / u64::from(self.block_size))?;
         self.usage.written(bytes as u64);
@@ -492,26 +501,27 @@ impl Namespace {
         if are_zeros { self.heal(blocks) } else { Ok(()) }
     }
 
-    /// Makes blocks readable that were written. Where that cannot be, all of them are marked and stay so: nobody sees
-    /// what was written.
+    /// Makes written blocks readable. If the marks have reached their limit, the blocks stay marked, and nobody can
+    /// read the written data.
     fn heal(&self, blocks: Range<u64>) -> Result<(), Status> {
         if self.marks().clear(blocks) { Ok(()) } else { Err(Status::CAPACITY_EXCEEDED) }
     }
 
-    /// One at a time: that data could not be written a system tells once, and the next caller that all is well.
+    /// Makes storage and marks durable, unless flush `first` or a later one has succeeded: that flush began after the
+    /// data were written.
     ///
-    /// What was written is made durable, and then the marks as they were before: those that are gone since then mark what
-    /// may not be durable, and what was there before it is not to be read.
+    /// Only one flush runs at a time, because a system reports a failed write to one caller, and success to the next.
     ///
-    /// A flush that was done is enough if it has the number `first` or a later one: it began after what is to be durable
-    /// was written.
+    /// The data are synced first, then the marks from before that sync. A mark removed in between still protects data
+    /// that may not be durable.
     fn flush_since(&self, first: u64) -> Result<(), Status> {
-        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _flush_lock = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
         if self.flushes.done.load(Ordering::Acquire) >= first {
             return Ok(());
         }
         let number = self.flushes.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        // Taken before the flush: marks removed later belong to data that this flush may not cover.
         let changed = self.marks().take_changed();
         self.flush_storage()?;
         if let Some(marked) = changed {
@@ -524,20 +534,21 @@ impl Namespace {
         Ok(())
     }
 
-    /// Kept first, and marked when that is done: a command that fails has marked nothing.
+    /// Stores the marks before applying them, so that a failed command has no effect.
     fn make_unreadable(&self, first: u64, blocks: u32) -> Result<(), Status> {
-        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _flush_lock = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
         let blocks = first..first + u64::from(blocks);
         let (marked, healed) = {
             let mut marks = self.marks();
-            // What is marked is kept.
+            // Marked blocks are stored already.
             if marks.contain(&blocks) {
                 return Ok(());
             }
             let marked = marks.with(blocks.clone()).ok_or(Status::CAPACITY_EXCEEDED)?;
             (marked, marks.take_changed().is_some())
         };
+        // The marks that writes have removed leave the list with this change, so those writes must be durable first.
         self.flush_storage()?;
         let before = self.storage.unreadable();
         if let Err(error) = self.keep(marked) {
@@ -557,7 +568,7 @@ impl Namespace {
         })
     }
 
-    /// Has the storage keep these blocks, and what is behind the last one.
+    /// Stores these blocks and the ranges behind the last block.
     fn keep(&self, marked: Vec<Range<u64>>) -> io::Result<()> {
         let mut bytes: Vec<Range<u64>> =
             marked.into_iter().map(|blocks| self.offset(blocks.start)..self.offset(blocks.end)).collect();
@@ -585,7 +596,7 @@ impl Namespace {
         block * u64::from(self.block_size)
     }
 
-    fn marks(&self) -> MutexGuard<'_, Marks> {
+    fn marks(&self) -> MutexGuard<'_, UnreadableMarks> {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -608,7 +619,7 @@ impl Usage {
     }
 }
 
-/// A medium that has no room is not broken.
+/// Converts a write error: a full medium is not a media error.
 fn not_written(error: &io::Error) -> Status {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
@@ -618,13 +629,13 @@ fn not_written(error: &io::Error) -> Status {
     }
 }
 
-/// Storage did not make durable what it was given: neither would it the next time, whatever it says then.
+/// Status after a failed flush: the storage may have dropped data, and later flushes cannot bring them back.
 const IN_DOUBT: Status = Status::new(MEDIA_ERROR, Status::WRITE_FAULT.code(), true);
-/// Bytes of one part of Verify, which reads them into memory, and of Write Zeroes.
+/// Bytes of one part of Verify, which reads the data into memory, and of Write Zeroes.
 const PART_BYTES: u32 = 1 << 20;
-/// Bytes of one part of Deallocate, which makes holes.
+/// Bytes of one part of Deallocate.
 const HOLE_BYTES: u32 = 1 << 30;
-/// The greatest namespace identifier that names one namespace: MNAN.
+/// Highest namespace identifier (MNAN).
 pub(crate) const MAX_IDENTIFIER: u32 = 1024;
 /// Status code type: media and data integrity errors.
 const MEDIA_ERROR: u8 = 2;

@@ -1,9 +1,10 @@
-//! Why a file of blocks is not served.
+//! Errors of opening a file as storage.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why [`FileStorage::open`](super::FileStorage::open) does not serve a file. It says which file, and what to do.
+/// Reason why [`FileStorage::open`](super::FileStorage::open) refuses a file. The message names the file and the
+/// remedy.
 ///
 /// ```
 /// use nvme_tcp::namespace::{FileStorage, MarksFault, OpenError};
@@ -22,44 +23,44 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Two that serve the same bytes would not know of each other's writes.
+    /// The file is served already. Two servers of the same bytes would not see each other's writes.
     #[error("{}: it is served already: end the program that serves it, or serve a copy", path.display())]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// The list of unreadable blocks beside the file is not one that was kept.
+    /// The list of unreadable blocks beside the file is damaged.
     #[error(
-        "{}: {fault}: bring the list back as it was, or remove it for all blocks to be readable",
+        "{}: {fault}: restore the list, or remove it to make all blocks readable",
         path.display()
     )]
     Marks {
-        /// The list.
+        /// Path of the list.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         fault: MarksFault,
     },
-    /// The file that keeps by what hosts recognise the blocks does not hold a UUID.
+    /// The file with the UUID of the blocks is damaged.
     #[error(
-        "{}: it does not hold a UUID as it was kept: bring it back, or remove it for hosts to see another disk",
+        "{}: it does not hold a valid UUID: restore it, or remove it so that hosts see a new disk",
         path.display()
     )]
     Identity {
-        /// The file of the UUID.
+        /// Path of the UUID file.
         path: PathBuf,
     },
-    /// The system could not do something with the file or one beside it.
+    /// The system reported an error for the file or a side file.
     #[error("{}: {error}", path.display())]
     System {
-        /// With which file.
+        /// Path of the file concerned.
         path: PathBuf,
-        /// What it says.
+        /// Error of the system.
         #[source]
         error: io::Error,
     },
 }
 
-/// What is wrong with a list of unreadable blocks, and in which line.
+/// Fault in a list of unreadable blocks, with its line number.
 ///
 /// ```
 /// use nvme_tcp::namespace::MarksFault;
@@ -69,60 +70,60 @@ pub enum OpenError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MarksFault {
-    /// It is longer than any list that is kept.
+    /// The list is longer than any valid list.
     #[error("it has more than {most} bytes")]
     TooLong {
-        /// What it may have.
+        /// Maximum bytes.
         most: u64,
     },
-    /// It is not text.
+    /// The file is not text.
     #[error("it is not text")]
     NotText,
-    /// It is another file, or of another version.
+    /// The file has another format or version.
     #[error("line 1 is not \"{wanted}\"")]
     FirstLine {
-        /// How a list begins.
+        /// First line of a valid list.
         wanted: &'static str,
     },
-    /// A line is not a range of bytes behind those before.
-    #[error("line {line} is no range of bytes behind those before")]
+    /// A line is not a range of bytes, or not behind the range before.
+    #[error("line {line} is not a range of bytes behind the range before")]
     Range {
-        /// Which, from 1.
+        /// Line number, from 1.
         line: u32,
     },
-    /// A range ends behind the blocks.
+    /// A range exceeds the file of blocks.
     #[error("line {line} is beyond the end of the file of blocks, which has {capacity} bytes")]
     Beyond {
-        /// Which, from 1.
+        /// Line number, from 1.
         line: u32,
-        /// Bytes of the file of blocks.
+        /// Size of the file of blocks in bytes.
         capacity: u64,
     },
-    /// The list goes on behind its end.
-    #[error("line {line} is behind the end")]
+    /// There are lines after the end mark.
+    #[error("line {line} is behind the end mark")]
     BehindEnd {
-        /// Which, from 1.
+        /// Line number, from 1.
         line: u32,
     },
-    /// The last line has no end of line.
+    /// The last line has no newline.
     #[error("line {line} is cut short")]
     CutShort {
-        /// Which, from 1.
+        /// Line number, from 1.
         line: u32,
     },
-    /// The line that ends a list is missing.
-    #[error("it has no end")]
+    /// The end mark is missing.
+    #[error("its end mark is missing")]
     NoEnd,
 }
 
 impl OpenError {
-    /// What the system says about `path`.
+    /// Wraps a system error about `path`.
     pub(super) fn about(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
         let path = path.to_owned();
         move |error| OpenError::System { path, error }
     }
 
-    /// Of which kind it is as an error of input and output.
+    /// Returns the matching I/O error kind.
     pub(super) fn kind(&self) -> io::ErrorKind {
         match self {
             OpenError::InUse { .. } => io::ErrorKind::WouldBlock,
@@ -132,7 +133,7 @@ impl OpenError {
     }
 }
 
-/// For programs that tell errors of input and output apart by kind only.
+/// For programs that distinguish I/O errors by kind.
 impl From<OpenError> for io::Error {
     fn from(error: OpenError) -> io::Error {
         io::Error::new(error.kind(), error)

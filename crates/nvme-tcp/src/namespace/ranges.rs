@@ -1,68 +1,68 @@
-//! Ranges of bytes that are being read or written, so that nothing is read or written half.
+//! Blocking range locks, so that no read or write sees half of another write.
 //!
-//! Invariant: a range that is held for writing overlaps no other that is held. The first to come goes first, so nobody
-//! waits for ever; and nobody holds two, so nobody waits in a circle.
+//! Invariant: a range locked for writing overlaps no other locked range. Locks are granted in order of arrival, so
+//! every wait ends. A thread locks only one range at a time, so there are no deadlocks.
 
 use core::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What is held, and who waits. As many entries at most as there are threads.
+/// The locked ranges and the waiting ones. At most one entry per thread.
 #[derive(Debug, Default)]
-pub(super) struct Ranges {
-    queue: Mutex<Queue>,
+pub(super) struct BlockingRangeLocks {
+    queue: Mutex<LockQueue>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct LockQueue {
     next: u64,
-    /// In the order they came.
-    entries: Vec<Entry>,
+    /// Entries in order of arrival.
+    entries: Vec<LockEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LockEntry {
     number: u64,
     range: Range<u64>,
     writes: bool,
 }
 
-/// A range that is held, until this is dropped.
+/// A locked range; unlocked on drop.
 #[derive(Debug)]
-pub(super) struct Held<'a> {
-    ranges: &'a Ranges,
+pub(super) struct BlockingRangeLock<'a> {
+    ranges: &'a BlockingRangeLocks,
     number: u64,
 }
 
-impl Ranges {
-    /// Waits until nobody writes to `range`.
-    pub(super) fn read(&self, range: Range<u64>) -> Held<'_> {
+impl BlockingRangeLocks {
+    /// Locks `range` for reading. Waits for overlapping writers.
+    pub(super) fn read(&self, range: Range<u64>) -> BlockingRangeLock<'_> {
         self.hold(range, false)
     }
 
-    /// Waits until nobody reads or writes in `range`.
-    pub(super) fn write(&self, range: Range<u64>) -> Held<'_> {
+    /// Locks `range` for writing. Waits for all overlapping entries.
+    pub(super) fn write(&self, range: Range<u64>) -> BlockingRangeLock<'_> {
         self.hold(range, true)
     }
 
-    fn hold(&self, range: Range<u64>, writes: bool) -> Held<'_> {
+    fn hold(&self, range: Range<u64>, writes: bool) -> BlockingRangeLock<'_> {
         let mut queue = self.queue();
         let number = queue.next;
         queue.next += 1;
-        queue.entries.push(Entry { number, range, writes });
+        queue.entries.push(LockEntry { number, range, writes });
         while queue.has_to_wait(number) {
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
-        Held { ranges: self, number }
+        BlockingRangeLock { ranges: self, number }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, LockQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
-    /// Whether an entry that came before `number` is in its way.
+impl LockQueue {
+    /// Returns whether an earlier entry conflicts with `number`.
     fn has_to_wait(&self, number: u64) -> bool {
         let Some(place) = self.entries.iter().position(|entry| entry.number == number) else { return false };
         let (before, entry) = (&self.entries[..place], &self.entries[place]);
@@ -72,8 +72,9 @@ impl Queue {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for BlockingRangeLock<'_> {
     fn drop(&mut self) {
+        // One release may unblock several entries, so all waiting threads are woken.
         let others = {
             let mut queue = self.ranges.queue();
             queue.entries.retain(|entry| entry.number != self.number);
@@ -90,15 +91,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writers_wait_for_what_they_overlap_and_readers_for_writers() {
-        let ranges = Ranges::default();
+    fn writers_exclude_overlapping_entries() {
+        let ranges = BlockingRangeLocks::default();
         let (first, second) = (ranges.read(0..10), ranges.read(5..15));
         let beside = ranges.write(15..20);
         let waits = |range: Range<u64>, writes| {
             let mut queue = ranges.queue();
             let number = queue.next;
             queue.next += 1;
-            queue.entries.push(Entry { number, range, writes });
+            queue.entries.push(LockEntry { number, range, writes });
             let waits = queue.has_to_wait(number);
             queue.entries.pop();
             waits

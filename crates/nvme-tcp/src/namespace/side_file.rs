@@ -1,4 +1,4 @@
-//! What a file of blocks cannot hold, kept in a file beside it: which of them are to be unreadable.
+//! The side file of a file of blocks, with the list of unreadable bytes.
 //!
 //! ```text
 //!   nvme-tcp: bytes that are not to be read, version 1
@@ -6,12 +6,12 @@
 //!   end
 //! ```
 //!
-//! Invariant: the file holds one list whole, the old one or the new one, whenever the process or the machine ends: a new
-//! one is written beside it, made durable, and takes its place. If no block is marked, the file is absent, or after a failed sync it is
-//! empty.
+//! Invariant: the side file holds a complete list, the old one or the new one, even if the process or the machine
+//! fails: a new list is written beside it, synced, and renamed. If no block is marked, the side file is absent, or
+//! after a failed sync it is empty.
 
 use super::open_error::{MarksFault, OpenError};
-use super::system::{self, System};
+use super::system::{self, FileSystem};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::fmt::Write as _;
@@ -19,18 +19,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The list beside one file of blocks.
+/// The side file of one file of blocks.
 #[derive(Debug)]
 pub(super) struct SideFile {
-    system: Arc<dyn System>,
+    system: Arc<dyn FileSystem>,
     path: PathBuf,
     /// Whether the last [`sync`](Self::sync) failed.
     in_doubt: AtomicBool,
 }
 
 impl SideFile {
-    /// The one of the blocks at `path`, an absolute path without links.
-    pub(super) fn of(path: &Path, system: &Arc<dyn System>) -> SideFile {
+    /// Creates the side file of the blocks at `path`, which is absolute and without links.
+    pub(super) fn for_file(path: &Path, system: &Arc<dyn FileSystem>) -> SideFile {
         SideFile {
             system: system.clone(),
             path: system::with_suffix(path, ".uncorrectable"),
@@ -38,8 +38,8 @@ impl SideFile {
         }
     }
 
-    /// Reads the list about a file of `capacity` bytes, and makes it durable, because a sync may have failed in the process before. Content that no
-    /// [`replace`](Self::replace) wrote is an error.
+    /// Reads the list for a file of `capacity` bytes, and makes it durable, because a sync may have failed in the
+    /// process before. Fails if the content was not written by [`replace`](Self::replace).
     pub(super) fn read(&self, capacity: u64) -> Result<Vec<Range<u64>>, OpenError> {
         let about = OpenError::about(&self.path);
         let content = match self.system.read(&self.path, MAX_BYTES + 1) {
@@ -49,22 +49,23 @@ impl SideFile {
         };
         let read = |content: Vec<u8>| parse(str::from_utf8(&content).map_err(|_| MarksFault::NotText)?, capacity);
         let ranges = read(content).map_err(|fault| OpenError::Marks { path: self.path.clone(), fault })?;
-        // A sync of a folder in which nothing has changed since covers nothing.
+        // A sync of a folder without changes since a failed sync would have no effect.
         self.in_doubt.store(true, Ordering::Relaxed);
         self.replace(&ranges).and_then(|()| self.sync()).map_err(about)?;
         Ok(ranges)
     }
 
-    /// Holds `ranges` from now on; [`sync`](Self::sync) makes it last. After an error it holds what it held before.
+    /// Stores `ranges`; [`sync`](Self::sync) makes them durable. After an error, the old ranges are stored.
     pub(super) fn replace(&self, ranges: &[Range<u64>]) -> io::Result<()> {
         match ranges {
-            // After a failed sync, the removal may be lost. A second removal would change nothing on the medium, but an empty list does.
+            // After a failed sync, the removal may be lost. A second removal would change nothing on the medium, but an
+            // empty list does.
             [] if !self.in_doubt.load(Ordering::Relaxed) => self.system.remove(&self.path),
             _ => system::replace(&*self.system, &self.path, text(ranges).as_bytes()),
         }
     }
 
-    /// Makes durable what it holds.
+    /// Makes the stored list durable.
     pub(super) fn sync(&self) -> io::Result<()> {
         let synced = system::sync_name(&*self.system, &self.path);
         self.in_doubt.store(synced.is_err(), Ordering::Relaxed);
@@ -75,8 +76,8 @@ impl SideFile {
 fn text(ranges: &[Range<u64>]) -> String {
     let mut text = format!("{FIRST_LINE}\n");
     for range in ranges {
-        // Writing to a string does not fail.
-        let _written = writeln!(text, "{} {}", range.start, range.end);
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{} {}", range.start, range.end);
     }
     text.push_str(LAST_LINE);
     text.push('\n');
@@ -107,31 +108,32 @@ fn parse(text: &str, capacity: u64) -> Result<Vec<Range<u64>>, MarksFault> {
         if range.end > capacity {
             return Err(MarksFault::Beyond { line, capacity });
         }
+        // Adjacent ranges are an error, because the writer always joins them.
         from = range.end + 1;
         ranges.push(range);
     }
     Err(MarksFault::NoEnd)
 }
 
-/// Digits and nothing else.
+/// Parses digits. `str::parse` alone would accept a sign.
 fn number_in(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
 const FIRST_LINE: &str = "nvme-tcp: bytes that are not to be read, version 1";
 const LAST_LINE: &str = "end";
-/// Much more than the longest list takes.
+/// Maximum bytes of a list, much more than the longest list has.
 const MAX_BYTES: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
-    use super::super::system::{Real, with_suffix};
+    use super::super::system::{RealSystem, with_suffix};
     use super::*;
     use proptest::prelude::*;
     use std::fs;
 
     fn side_of(path: &Path) -> SideFile {
-        SideFile::of(path, &(Arc::new(Real) as Arc<dyn System>))
+        SideFile::for_file(path, &(Arc::new(RealSystem) as Arc<dyn FileSystem>))
     }
 
     fn blocks(name: &str) -> PathBuf {
@@ -141,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_the_old_one_or_the_new_one() {
+    fn list_is_replaced_atomically() {
         let path = blocks("list");
         let side = side_of(&path);
         assert_eq!(side.read(100).unwrap(), []);
         let (old, new) = (vec![3..7, 9..10], vec![3..5, 20..100]);
         side.replace(&old).unwrap();
         assert_eq!(side.read(100).unwrap(), old);
-        // Ended while the next was written: at any byte of it.
+        // The process may have ended at any byte of the next list.
         let next = text(&new);
         for cut in 0..next.len() {
             fs::write(with_suffix(&side.path, ".new"), &next[..cut]).unwrap();
@@ -163,11 +165,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused_by_name() {
+    fn damaged_list_is_refused_by_name() {
         let path = blocks("refused");
         let side = side_of(&path);
         let list = |lines: &str| format!("{FIRST_LINE}\n{lines}");
-        // What was kept fills a list of 1 MiB at most; one byte more is no list.
+        // The longest valid size is 1 MiB.
         let lines = list("1 2\nend\n");
         let long = |bytes: usize| [lines.as_str(), &" ".repeat(bytes - lines.len())].concat();
         let first_line = MarksFault::FirstLine { wanted: FIRST_LINE };
@@ -199,7 +201,7 @@ mod tests {
         }
         fs::write(&side.path, [0xff, 0xfe]).unwrap();
         assert!(matches!(side.read(100), Err(OpenError::Marks { fault: MarksFault::NotText, .. })));
-        // A folder is there, and cannot be read: that is no list of nothing.
+        // An unreadable directory must not count as an empty list.
         fs::remove_file(&side.path).unwrap();
         fs::create_dir(&side.path).unwrap();
         assert!(matches!(side.read(100), Err(OpenError::System { path, .. }) if path == side.path));
@@ -211,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(gaps in prop::collection::vec((0u64..1000, 1u64..1 << 40), 0..50)) {
+        fn list_round_trips(gaps in prop::collection::vec((0u64..1000, 1u64..1 << 40), 0..50)) {
             let (mut at, mut ranges) = (0, Vec::new());
             for (gap, length) in gaps {
                 ranges.push(at + gap..at + gap + length);
@@ -221,8 +223,8 @@ mod tests {
         }
 
         #[test]
-        fn anything_is_read_or_refused(lines in prop::collection::vec("[0-9 end]{0,6}", 0..6)) {
-            let _either = parse(&format!("{FIRST_LINE}\n{}", lines.join("\n")), 1000);
+        fn random_lists_do_not_panic(lines in prop::collection::vec("[0-9 end]{0,6}", 0..6)) {
+            let _ = parse(&format!("{FIRST_LINE}\n{}", lines.join("\n")), 1000);
         }
     }
 }

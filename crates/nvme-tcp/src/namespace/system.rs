@@ -1,5 +1,4 @@
-//! The calls of the system that the files of a namespace need. Tests put a system in its place that loses all that was not
-//! made durable.
+//! File system calls for the files of a namespace. Tests substitute a system that loses unsynced data.
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use std::ffi::OsString;
@@ -9,18 +8,18 @@ use std::io::{self, IoSlice, Read, Write as _};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Files by their names.
-pub(super) trait System: fmt::Debug + Send + Sync {
-    /// A new file that holds `content`, in place of one of that name. Neither content nor name is durable.
-    fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn Medium>>;
+/// A file system.
+pub(super) trait FileSystem: fmt::Debug + Send + Sync {
+    /// Creates a file with `content`, replacing an existing file. Neither content nor name is durable.
+    fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn StorageMedium>>;
 
-    /// What a file holds, `most` bytes at most; `None` if there is none.
+    /// Reads at most `most` bytes of a file; `None` if the file does not exist.
     fn read(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>>;
 
-    /// Gives a file another name, and takes that from the file that had it.
+    /// Renames a file, replacing the target.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Takes a file away, if there is one.
+    /// Removes a file, if it exists.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Makes the names in a folder durable.
@@ -28,45 +27,46 @@ pub(super) trait System: fmt::Debug + Send + Sync {
 }
 
 /// An open file.
-pub(super) trait Medium: fmt::Debug + Send + Sync {
-    /// Reads what there is, up to the end of `buffer`.
+pub(super) trait StorageMedium: fmt::Debug + Send + Sync {
+    /// Reads up to the end of `buffer` or of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes by one call, as much as that takes.
+    /// Writes with one system call, which may be short.
     fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
 
-    /// Makes bytes zeros and gives their room back; the file becomes no longer.
+    /// Sets bytes to zero and frees their space, without extending the file.
     fn punch_hole(&self, offset: u64, bytes: u64) -> io::Result<()>;
 
-    /// Where the file ends.
+    /// Returns the end of the file.
     fn end(&self) -> io::Result<u64>;
 
-    /// Makes all written bytes durable. A failed write is reported once, and the lost bytes count as synced from then on.
+    /// Makes all written bytes durable. A failed write is reported once, and the lost bytes count as synced from then
+    /// on.
     fn sync(&self) -> io::Result<()>;
 
     /// Drops the cache, so that the next read comes from the medium.
     fn drop_cache(&self);
 }
 
-/// The real one.
+/// The real file system.
 #[derive(Debug)]
-pub(super) struct Real;
+pub(super) struct RealSystem;
 
 /// A real file or block device.
 #[derive(Debug)]
-pub(super) struct RealFile {
+pub(super) struct MediumFile {
     pub(super) file: File,
-    /// A block device's length is no file's.
+    /// Size of a block device. `None` for a file, whose metadata have the size.
     pub(super) device_bytes: Option<u64>,
 }
 
-impl System for Real {
-    fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn Medium>> {
-        // An existing link at this name is not followed.
+impl FileSystem for RealSystem {
+    fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn StorageMedium>> {
+        // Removed first, because an existing link at this path must not be followed.
         self.remove(path)?;
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         file.write_all(content)?;
-        Ok(Box::new(RealFile { file, device_bytes: None }))
+        Ok(Box::new(MediumFile { file, device_bytes: None }))
     }
 
     fn read(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
@@ -95,7 +95,7 @@ impl System for Real {
     }
 }
 
-impl Medium for RealFile {
+impl StorageMedium for MediumFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.file.read_at(buffer, offset)
     }
@@ -117,24 +117,26 @@ impl Medium for RealFile {
     }
 
     fn drop_cache(&self) {
-        // Dirty pages stay in the cache without a sync. If they are lost now, an earlier process promised nothing about them.
+        // Dirty pages stay in the cache without a sync. If they are lost now, no earlier process had promised their
+        // durability.
         let _ = self.file.sync_data();
         // If the system ignores the advice, reads come from the cache.
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
     }
 }
 
-/// Has the file at `path` hold `content`: whenever the machine ends, it is the old file or the new one, whole. Which of
-/// them is certain after [`sync_name`].
-pub(super) fn replace(system: &dyn System, path: &Path, content: &[u8]) -> io::Result<()> {
+/// Replaces the content of the file at `path` atomically: after a crash, the old or the new file is there.
+/// [`sync_name`] makes the new one durable.
+pub(super) fn replace(system: &dyn FileSystem, path: &Path, content: &[u8]) -> io::Result<()> {
     let new = with_suffix(path, ".new");
+    // Synced before the rename, so that the name never refers to incomplete content.
     system.create(&new, content)?.sync()?;
     system.rename(&new, path)
 }
 
-/// Makes durable which file has the name `path`, if any.
-pub(super) fn sync_name(system: &dyn System, path: &Path) -> io::Result<()> {
-    // A name is durable when its folder is. An absolute path has one.
+/// Makes the name `path`, or its absence, durable.
+pub(super) fn sync_name(system: &dyn FileSystem, path: &Path) -> io::Result<()> {
+    // A name becomes durable with its folder. An absolute path has one.
     path.parent().map_or(Ok(()), |folder| system.sync_folder(folder))
 }
 
@@ -148,22 +150,22 @@ pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// Marks that cannot be read are not taken for none.
+    /// Unreadable marks must not count as absent.
     #[test]
-    fn only_what_is_not_there_is_nothing() {
+    fn missing_file_is_none() {
         let (absent, unseen) = (Path::new("/dev/absent"), Path::new("/dev/null/unseen"));
-        assert_eq!(Real.read(absent, 1).unwrap(), None);
-        assert!(Real.remove(absent).is_ok());
-        assert_eq!(Real.read(unseen, 1).unwrap_err().kind(), io::ErrorKind::NotADirectory);
-        assert_eq!(Real.remove(unseen).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+        assert_eq!(RealSystem.read(absent, 1).unwrap(), None);
+        assert!(RealSystem.remove(absent).is_ok());
+        assert_eq!(RealSystem.read(unseen, 1).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+        assert_eq!(RealSystem.remove(unseen).unwrap_err().kind(), io::ErrorKind::NotADirectory);
     }
 
-    /// What cannot be synchronised says so: then the system was asked to.
+    /// Syncing these files fails, which shows that the system was asked to sync.
     #[test]
-    fn files_are_synchronised() {
+    fn files_are_synced() {
         let nothing = Path::new("/dev/null");
-        let file = RealFile { file: File::open(nothing).unwrap(), device_bytes: None };
+        let file = MediumFile { file: File::open(nothing).unwrap(), device_bytes: None };
         assert_eq!(file.sync().unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        assert_eq!(Real.sync_folder(nothing).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(RealSystem.sync_folder(nothing).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

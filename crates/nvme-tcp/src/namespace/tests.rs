@@ -2,28 +2,28 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn what_cannot_be_a_namespace() {
+fn invalid_namespaces_are_refused() {
     let storage = || Arc::new(MemoryStorage::new(4096));
     assert_eq!(Namespace::new(0, 512, storage()).unwrap_err(), NamespaceError::Identifier(0));
     assert_eq!(Namespace::new(1, 1024, storage()).unwrap_err(), NamespaceError::BlockSize(1024));
     assert_eq!(Namespace::new(1, 4096, Arc::new(MemoryStorage::new(4095))).unwrap_err(), NamespaceError::TooSmall);
 }
 
-/// Storage that remembers what is not to be read, and the calls that make something durable.
-struct Remembering {
+/// Storage that stores unreadable ranges and records the calls that make data durable.
+struct LoggingStorage {
     bytes: MemoryStorage,
     unreadable: Mutex<Vec<Range<u64>>>,
     calls: Mutex<Vec<&'static str>>,
-    /// It cannot remember anything more.
+    /// Storing ranges fails.
     is_full: AtomicBool,
-    /// It does, but cannot promise it.
+    /// Storing ranges succeeds but reports an error.
     is_in_doubt: AtomicBool,
 }
 
-impl Remembering {
-    fn new(capacity: u64) -> Arc<Remembering> {
+impl LoggingStorage {
+    fn new(capacity: u64) -> Arc<LoggingStorage> {
         let (unreadable, calls, is_full, is_in_doubt) = Default::default();
-        Arc::new(Remembering { bytes: MemoryStorage::new(capacity), unreadable, calls, is_full, is_in_doubt })
+        Arc::new(LoggingStorage { bytes: MemoryStorage::new(capacity), unreadable, calls, is_full, is_in_doubt })
     }
 
     fn take_calls(&self) -> Vec<&'static str> {
@@ -31,12 +31,12 @@ impl Remembering {
     }
 }
 
-impl Storage for Remembering {
+impl Storage for LoggingStorage {
     fn capacity(&self) -> u64 {
         self.bytes.capacity()
     }
 
-    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<DataPieces> {
         self.bytes.read(offset, bytes)
     }
 
@@ -77,10 +77,10 @@ impl Storage for Remembering {
 }
 
 #[test]
-fn marks_are_durable_before_their_command_ends_and_until_data_are() {
-    let storage = Remembering::new(1 << 20);
+fn marks_are_durable_until_new_data_are() {
+    let storage = LoggingStorage::new(1 << 20);
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
-    let data = |blocks: usize| Pieces::from_iter([Bytes::from(vec![1; blocks * 512])]);
+    let data = |blocks: usize| DataPieces::from_iter([Bytes::from(vec![1; blocks * 512])]);
     let kept = || -> Vec<(u64, u64)> { storage.unreadable().iter().map(|range| (range.start, range.end)).collect() };
     let does = |operation: Operation, calls: &[&str]| {
         let status = namespace.execute(&operation).status;
@@ -90,7 +90,7 @@ fn marks_are_durable_before_their_command_ends_and_until_data_are() {
     let mark = |first, blocks| Operation::WriteUncorrectable { first, blocks };
     assert!(does(mark(8, 4), &["flush", "keep"]).is_success());
     assert_eq!(kept(), [(4096, 6144)]);
-    // Written, but a machine that ends now may have the old data: still marked.
+    // Written but not durable: after a crash, the old data may be back, so the mark must stay.
     assert!(does(Operation::Write { first: 9, data: data(1), durable: false }, &["write"]).is_success());
     assert!(namespace.execute(&Operation::Read { first: 9, blocks: 1 }).status.is_success());
     assert_eq!(kept(), [(4096, 6144)]);
@@ -101,15 +101,15 @@ fn marks_are_durable_before_their_command_ends_and_until_data_are() {
         does(Operation::Write { first: 8, data: data(1), durable: true }, &["write", "flush", "keep"]).is_success()
     );
     assert_eq!(kept(), [(5120, 6144)]);
-    // A mark that cannot be kept is no mark, and nobody else's loss.
+    // A mark that cannot be stored fails only its own command.
     storage.is_full.store(true, Ordering::Relaxed);
     assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::CAPACITY_EXCEEDED);
     assert!(namespace.execute(&Operation::Read { first: 20, blocks: 1 }).status.is_success());
     assert!(does(Operation::Flush, &["flush"]).is_success());
     let write = |first, blocks, durable| Operation::Write { first, data: data(blocks), durable };
     assert!(does(write(20, 1, true), &["write", "flush"]).is_success());
-    assert_eq!(does(mark(10, 2), &[]), Status::SUCCESS, "they are marked");
-    // Marks that are gone are no success before that is kept, and it is tried again.
+    assert_eq!(does(mark(10, 2), &[]), Status::SUCCESS, "marked already");
+    // A Flush fails until removed marks are stored, and the next one tries again.
     assert!(does(write(10, 1, false), &["write"]).is_success());
     assert_eq!(does(Operation::Flush, &["flush", "keep"]), Status::WRITE_FAULT);
     assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::CAPACITY_EXCEEDED);
@@ -117,7 +117,7 @@ fn marks_are_durable_before_their_command_ends_and_until_data_are() {
     storage.is_full.store(false, Ordering::Relaxed);
     assert!(does(Operation::Flush, &["flush", "keep"]).is_success());
     assert_eq!(kept(), [(5632, 6144)]);
-    // Kept or not: whether the machine finds it after its end nobody knows, so it is undone.
+    // A failed mark may or may not be on the medium, so it is undone by the next change.
     storage.is_in_doubt.store(true, Ordering::Relaxed);
     assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::WRITE_FAULT);
     assert_eq!(kept(), [(5632, 6144), (10240, 10752)]);
@@ -128,10 +128,10 @@ fn marks_are_durable_before_their_command_ends_and_until_data_are() {
     assert_eq!(kept(), [(0, 1 << 20)]);
 }
 
-/// Marks of small blocks in what is less than a large one, at the end of the storage.
+/// The marks of small blocks in a partial large block at the end of the storage.
 #[test]
-fn marks_behind_the_last_block_are_kept_as_they_were() {
-    let storage = Remembering::new(12_800);
+fn marks_behind_the_last_block_are_preserved() {
+    let storage = LoggingStorage::new(12_800);
     let mark = |first, blocks| Operation::WriteUncorrectable { first, blocks };
     let with_blocks = |size| Namespace::new(1, size, storage.clone()).unwrap();
     assert!(with_blocks(512).execute(&mark(23, 2)).status.is_success());
@@ -139,7 +139,7 @@ fn marks_behind_the_last_block_are_kept_as_they_were() {
     let large = with_blocks(4096);
     assert!(large.execute(&mark(0, 1)).status.is_success());
     assert_eq!(storage.unreadable(), [0..4096, 8192..12_800]);
-    let data = Pieces::from_iter([Bytes::from(vec![1; 4096])]);
+    let data = DataPieces::from_iter([Bytes::from(vec![1; 4096])]);
     assert!(large.execute(&Operation::Write { first: 2, data, durable: true }).status.is_success());
     assert_eq!(storage.unreadable(), [0..4096, 12_288..12_800]);
     let status = |first| with_blocks(512).execute(&Operation::Read { first, blocks: 1 }).status;
@@ -147,13 +147,13 @@ fn marks_behind_the_last_block_are_kept_as_they_were() {
     assert_eq!(status(24), Status::UNRECOVERED_READ_ERROR);
 }
 
-/// A list that was kept with a hole between each two: what makes another is refused, and changes nothing.
+/// With the maximum number of ranges, a write that splits one more range fails and changes nothing.
 #[test]
-fn a_write_may_not_make_the_list_of_marks_longer_than_it_may_be() {
-    let storage = Remembering::new(64 << 20);
+fn write_cannot_exceed_the_limit_of_marks() {
+    let storage = LoggingStorage::new(64 << 20);
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
     assert!(namespace.execute(&Operation::WriteUncorrectable { first: 0, blocks: 65536 }).status.is_success());
-    let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
+    let data = || DataPieces::from_iter([Bytes::from(vec![1; 512])]);
     let write = |first| namespace.execute(&Operation::Write { first, data: data(), durable: false }).status;
     let written = (0..8192).filter(|number| write(2 * number + 1).is_success()).count();
     assert!(namespace.execute(&Operation::Flush).status.is_success());
@@ -163,14 +163,14 @@ fn a_write_may_not_make_the_list_of_marks_longer_than_it_may_be() {
     assert_eq!(namespace.execute(&Operation::Read { first: 60_001, blocks: 1 }).status, Status::UNRECOVERED_READ_ERROR);
     let zero = Operation::WriteZeroes { first: 60_001, blocks: 1, durable: false };
     assert_eq!(namespace.execute(&zero).status, Status::CAPACITY_EXCEEDED);
-    // What makes none is not.
+    // A write that splits no range succeeds.
     assert!(write(65_535).is_success());
     assert!(namespace.execute(&Operation::Read { first: 65_535, blocks: 1 }).status.is_success());
 }
 
 #[test]
 fn marks_do_not_fill_memory() {
-    let namespace = Namespace::new(1, 512, Arc::new(Counting::default())).unwrap();
+    let namespace = Namespace::new(1, 512, Arc::new(FailingStorage::default())).unwrap();
     let mark = |number: u64| Operation::WriteUncorrectable { first: number * 65536, blocks: 65536 };
     assert!((0..16).all(|number| namespace.execute(&mark(number)).status.is_success()));
     assert_eq!(namespace.execute(&mark(16)).status, Status::CAPACITY_EXCEEDED);
@@ -178,8 +178,8 @@ fn marks_do_not_fill_memory() {
 }
 
 #[test]
-fn marks_of_blocks_of_another_size_cover_what_they_covered() {
-    let storage = Remembering::new(1 << 20);
+fn marks_cover_the_same_bytes_in_other_block_sizes() {
+    let storage = LoggingStorage::new(1 << 20);
     storage.keep_unreadable(&[512..1024, 8192..12288]).unwrap();
     let namespace = Namespace::new(1, 4096, storage).unwrap();
     let readable: Vec<u64> = (0..5)
@@ -189,7 +189,7 @@ fn marks_of_blocks_of_another_size_cover_what_they_covered() {
 }
 
 #[test]
-fn a_file_stays_unreadable_where_it_was_made_so() {
+fn marks_of_a_file_survive_reopening() {
     let path = std::env::temp_dir().join(format!("nvme-tcp-marks-{}", std::process::id()));
     let [side, identity] = ["uncorrectable", "identity"].map(|extension| path.with_extension(extension));
     std::fs::write(&path, vec![0; 64 << 10]).unwrap();
@@ -202,7 +202,7 @@ fn a_file_stays_unreadable_where_it_was_made_so() {
     let found: Vec<bool> = (2..6).map(|first| status(&namespace, first).is_success()).collect();
     assert_eq!(found, [true, false, false, true]);
     assert_eq!(status(&namespace, 3), Status::UNRECOVERED_READ_ERROR);
-    let data = Pieces::from_iter([Bytes::from(vec![7; 8192])]);
+    let data = DataPieces::from_iter([Bytes::from(vec![7; 8192])]);
     assert!(namespace.execute(&Operation::Write { first: 3, data, durable: true }).status.is_success());
     assert!(!side.exists(), "nothing is marked any more");
     drop(namespace);
@@ -215,28 +215,28 @@ fn a_file_stays_unreadable_where_it_was_made_so() {
     }
 }
 
-/// Storage that counts, and may fail.
+/// Storage that counts calls and can fail.
 #[derive(Default)]
-struct Counting {
+struct FailingStorage {
     flushes: AtomicU64,
-    /// How many of the next ones fail.
+    /// Number of next flushes that fail.
     failing: AtomicU64,
     largest_read: AtomicU64,
-    /// Holes made, and the largest.
+    /// Number of holes and size of the largest.
     holes: AtomicU64,
     largest_hole: AtomicU64,
-    /// Done during the next flush.
+    /// Called during the next flush.
     hook: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-impl Storage for Counting {
+impl Storage for FailingStorage {
     fn capacity(&self) -> u64 {
         1 << 40
     }
 
-    fn read(&self, _: u64, bytes: usize) -> io::Result<Pieces> {
+    fn read(&self, _: u64, bytes: usize) -> io::Result<DataPieces> {
         self.largest_read.fetch_max(bytes as u64, Ordering::Relaxed);
-        Ok(Pieces::new())
+        Ok(DataPieces::new())
     }
 
     fn write(&self, _: u64, _: &[Bytes]) -> io::Result<()> {
@@ -272,10 +272,10 @@ impl Storage for Counting {
 }
 
 #[test]
-fn what_is_to_be_durable_is_flushed_and_nothing_else() {
-    let storage = Arc::new(Counting::default());
+fn only_durable_operations_flush() {
+    let storage = Arc::new(FailingStorage::default());
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
-    let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
+    let data = || DataPieces::from_iter([Bytes::from(vec![1; 512])]);
     for (durable, flushes) in [(true, 1), (false, 0)] {
         for operation in [
             Operation::Write { first: 1, data: data(), durable },
@@ -291,15 +291,15 @@ fn what_is_to_be_durable_is_flushed_and_nothing_else() {
     assert_eq!(storage.flushes.load(Ordering::Relaxed), 4);
 }
 
-/// A full medium is no broken one.
+/// A full medium is not a broken one.
 #[test]
-fn what_there_is_no_room_for_is_no_media_error() {
-    struct Full(io::ErrorKind);
-    impl Storage for Full {
+fn full_storage_is_not_a_media_error() {
+    struct FullStorage(io::ErrorKind);
+    impl Storage for FullStorage {
         fn capacity(&self) -> u64 {
             1 << 20
         }
-        fn read(&self, _: u64, _: usize) -> io::Result<Pieces> {
+        fn read(&self, _: u64, _: usize) -> io::Result<DataPieces> {
             Err(self.0.into())
         }
         fn write(&self, _: u64, _: &[Bytes]) -> io::Result<()> {
@@ -318,14 +318,16 @@ fn what_there_is_no_room_for_is_no_media_error() {
             false
         }
     }
+    // Each of the three operations below counts one media error if the medium is broken.
     for (kind, expected, media_errors) in [
         (io::ErrorKind::StorageFull, Status::CAPACITY_EXCEEDED, 0),
         (io::ErrorKind::QuotaExceeded, Status::CAPACITY_EXCEEDED, 0),
         (io::ErrorKind::Other, Status::WRITE_FAULT, 3),
     ] {
-        let namespace = Namespace::new(1, 512, Arc::new(Full(kind))).unwrap();
+        // A new namespace for each kind, because each namespace counts its own media errors.
+        let namespace = Namespace::new(1, 512, Arc::new(FullStorage(kind))).unwrap();
         for operation in [
-            Operation::Write { first: 0, data: Pieces::from_iter([Bytes::from(vec![1; 512])]), durable: false },
+            Operation::Write { first: 0, data: DataPieces::from_iter([Bytes::from(vec![1; 512])]), durable: false },
             Operation::WriteZeroes { first: 0, blocks: 1, durable: false },
             Operation::Deallocate { ranges: vec![0..1], durable: false },
         ] {
@@ -336,10 +338,10 @@ fn what_there_is_no_room_for_is_no_media_error() {
 }
 
 #[test]
-fn a_flush_that_failed_is_not_made_good_by_the_next() {
-    let storage = Arc::new(Counting { failing: AtomicU64::new(1), ..Counting::default() });
+fn failed_flush_fails_later_writes() {
+    let storage = Arc::new(FailingStorage { failing: AtomicU64::new(1), ..FailingStorage::default() });
     let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
-    let data = Pieces::from_iter([Bytes::from(vec![1; 512])]);
+    let data = DataPieces::from_iter([Bytes::from(vec![1; 512])]);
     for operation in [
         Operation::Flush,
         Operation::Flush,
@@ -352,11 +354,11 @@ fn a_flush_that_failed_is_not_made_good_by_the_next() {
     assert!(namespace.execute(&Operation::Read { first: 0, blocks: 1 }).status.is_success());
 }
 
-/// How far an operation is after its next part; `None`: at its end.
+/// Returns the progress after the next part; `None` if the operation has ended.
 fn part(namespace: &Namespace, operation: &Operation, done: u64) -> Option<u64> {
     match namespace.step(operation, done) {
-        Step::More(done) => Some(done),
-        Step::Done(outcome) => {
+        IoStep::More(done) => Some(done),
+        IoStep::Done(outcome) => {
             assert!(outcome.status.is_success(), "{operation:?}");
             None
         }
@@ -364,13 +366,13 @@ fn part(namespace: &Namespace, operation: &Operation, done: u64) -> Option<u64> 
 }
 
 #[test]
-fn one_flush_is_enough_for_all_that_was_written_before_it_began() {
-    let storage = Arc::new(Counting::default());
+fn one_flush_covers_all_earlier_writes() {
+    let storage = Arc::new(FailingStorage::default());
     let namespace = Arc::new(Namespace::new(1, 512, storage.clone()).unwrap());
-    let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
+    let data = || DataPieces::from_iter([Bytes::from(vec![1; 512])]);
     let write = |first| Operation::Write { first, data: data(), durable: true };
     let zero = Operation::WriteZeroes { first: 9, blocks: 4000, durable: true };
-    assert!(!namespace.span(&write(1), 0).flushes, "others are written to at the same time");
+    assert!(!namespace.span(&write(1), 0).flushes, "other ranges may be written concurrently");
     let mut written: Vec<(Operation, u64)> =
         [write(1), write(2), Operation::Flush].map(|one| (one.clone(), part(&namespace, &one, 0).unwrap())).into();
     let mut done = 0;
@@ -378,7 +380,7 @@ fn one_flush_is_enough_for_all_that_was_written_before_it_began() {
         done = part(&namespace, &zero, done).unwrap();
     }
     written.push((zero, done));
-    // The last of them is written while the flush is under way.
+    // This write happens during the flush.
     let (late, during) = (Arc::new(Mutex::new(None)), (namespace.clone(), write(3)));
     let seen = late.clone();
     *storage.hook.lock().unwrap() = Some(Box::new(move || {
@@ -392,12 +394,12 @@ fn one_flush_is_enough_for_all_that_was_written_before_it_began() {
     }
     let late = late.lock().unwrap().take().unwrap();
     assert_eq!(part(&namespace, &write(3), late), None);
-    assert_eq!(storage.flushes.load(Ordering::Relaxed), 2, "it may have come too late for the first");
+    assert_eq!(storage.flushes.load(Ordering::Relaxed), 2, "the first flush may not cover it");
 }
 
 #[test]
-fn a_disk_is_deallocated_in_parts() {
-    let storage = Arc::new(Counting::default());
+fn disk_is_deallocated_in_parts() {
+    let storage = Arc::new(FailingStorage::default());
     let namespace = Namespace::new(1, 4096, storage.clone()).unwrap();
     let blocks = namespace.blocks();
     let (small, rest) = (3..5, 8..blocks);
@@ -415,20 +417,20 @@ fn a_disk_is_deallocated_in_parts() {
 }
 
 #[test]
-fn storage_that_cannot_deallocate_is_left_as_it_is() {
-    struct Plain(MemoryStorage);
-    impl Storage for Plain {
+fn storage_without_deallocation_is_unchanged() {
+    struct DefaultStorage(MemoryStorage);
+    impl Storage for DefaultStorage {
         fn capacity(&self) -> u64 {
             self.0.capacity()
         }
-        fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+        fn read(&self, offset: u64, bytes: usize) -> io::Result<DataPieces> {
             self.0.read(offset, bytes)
         }
         fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
             self.0.write(offset, data)
         }
         fn zero(&self, _: u64, _: u64) -> io::Result<()> {
-            panic!("nobody wants zeros")
+            panic!("zero must not be called")
         }
         fn flush(&self) -> io::Result<()> {
             Ok(())
@@ -437,8 +439,8 @@ fn storage_that_cannot_deallocate_is_left_as_it_is() {
             false
         }
     }
-    let namespace = Namespace::new(1, 512, Arc::new(Plain(MemoryStorage::new(1 << 20)))).unwrap();
-    let data = Pieces::from_iter([Bytes::from(vec![7; 512])]);
+    let namespace = Namespace::new(1, 512, Arc::new(DefaultStorage(MemoryStorage::new(1 << 20)))).unwrap();
+    let data = DataPieces::from_iter([Bytes::from(vec![7; 512])]);
     assert!(namespace.execute(&Operation::Write { first: 1, data, durable: false }).status.is_success());
     let deallocate = Operation::Deallocate { ranges: vec![0..namespace.blocks()], durable: false };
     assert!(namespace.execute(&deallocate).status.is_success());
@@ -446,8 +448,8 @@ fn storage_that_cannot_deallocate_is_left_as_it_is() {
 }
 
 #[test]
-fn verify_holds_little_at_a_time() {
-    let storage = Arc::new(Counting::default());
+fn verify_reads_in_small_parts() {
+    let storage = Arc::new(FailingStorage::default());
     let namespace = Namespace::new(1, 4096, storage.clone()).unwrap();
     assert!(namespace.execute(&Operation::Verify { first: 3, blocks: 65536 }).status.is_success());
     assert_eq!(storage.largest_read.load(Ordering::Relaxed), 1 << 20);
@@ -457,12 +459,13 @@ fn verify_holds_little_at_a_time() {
 }
 
 proptest! {
-    /// Against an array with one entry a block: its value, or unreadable. After a flush the process may end.
+    /// Compares with an array of blocks, each a value or unreadable. The process may end after a flush.
     #[test]
-    fn operations_do_what_an_array_does(
+    fn operations_match_an_array(
         operations in prop::collection::vec((0u8..8, 0u64..120, 1u32..40, any::<u8>()), 1..60)
     ) {
-        let storage = Remembering::new(160 * 512);
+        let storage = LoggingStorage::new(160 * 512);
+        // A new namespace on the same storage stands for a restart of the process.
         let mut namespace = Namespace::new(1, 512, storage.clone()).unwrap();
         let mut oracle = vec![Some(0u8); 160];
         for (kind, first, blocks, value) in operations {
@@ -471,9 +474,10 @@ proptest! {
                 namespace = Namespace::new(1, 512, storage.clone()).unwrap();
             }
             let range = first as usize..first as usize + blocks as usize;
+            // Reads, compares and verifies of a range with a marked block must all fail.
             let readable = oracle[range.clone()].iter().all(Option::is_some);
             let image: Vec<u8> = oracle[range.clone()].iter().flat_map(|block| [block.unwrap_or(0); 512]).collect();
-            let data = || Pieces::from_iter([Bytes::from(vec![value; blocks as usize * 512])]);
+            let data = || DataPieces::from_iter([Bytes::from(vec![value; blocks as usize * 512])]);
             let (operation, expected) = match kind {
                 0 => {
                     oracle[range].fill(Some(value));

@@ -1,83 +1,85 @@
-//! Whose turn it is: what is read or written in one place goes one after the other, and nobody waits for it on a thread.
+//! Asynchronous range locks: conflicting reads and writes run one after the other, and no thread blocks.
 //!
-//! Invariants: a turn that is held overlaps no other that is held, unless both only read. Who came first goes first, so
-//! nobody waits for ever; and who needs two things gets both at once, so nobody waits in a circle.
+//! Invariants: a granted turn overlaps no other granted turn unless both only read. Conflicting turns are granted in
+//! order of arrival, so every wait ends. A turn that needs a range and the flush gets both at once, so there are no
+//! deadlocks.
 //!
-//! The bytes that somebody holds or waits for are cut into segments, each with its last writer and the readers that came
-//! after it. Who comes has to wait for no others: those before them are gone when they are. So a turn looks at the
-//! segments it covers and at those it waits for, not at all there are.
+//! The bytes of all turns are divided into segments, each with its last writer and the readers after that writer. A new
+//! turn has to wait only for these, because earlier turns end before them. The cost of a turn is therefore proportional
+//! to its segments and to the turns it waits for, not to the number of all turns.
 
 use core::fmt;
 use core::ops::Range;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What is held, and what waits.
+/// The queue of granted and waiting turns.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
-    queue: Mutex<Queue>,
+pub(crate) struct RangeLocks {
+    queue: Mutex<RangeQueue>,
 }
 
-/// What something needs for itself.
+/// Resources that an operation locks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Span {
-    /// Bytes.
+pub(crate) struct LockSpan {
+    /// Range of bytes.
     pub(crate) bytes: Range<u64>,
-    /// They are written.
+    /// Whether the bytes are written.
     pub(crate) writes: bool,
-    /// Storage is made durable: one at a time does that.
+    /// Whether the storage is flushed. Only one turn at a time may do that.
     pub(crate) flushes: bool,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct RangeQueue {
     next: u64,
-    /// By the numbers in which they came.
-    entries: BTreeMap<u64, Entry>,
-    /// By where they begin; they do not overlap.
-    segments: BTreeMap<u64, Segment>,
-    /// Who came last to flush, if that is not over.
+    /// Entries by number, in order of arrival.
+    entries: BTreeMap<u64, RangeEntry>,
+    /// Segments by start; they do not overlap.
+    segments: BTreeMap<u64, RangeSegment>,
+    /// The last entry that flushes.
     last_flush: Option<u64>,
-    /// Segments and entries looked at so far.
+    /// Segments and entries visited so far.
     #[cfg(test)]
     steps: usize,
 }
 
 #[derive(Debug)]
-struct Entry {
-    span: Span,
-    /// How many it waits for.
+struct RangeEntry {
+    span: LockSpan,
+    /// Number of entries that this one waits for.
     blockers: usize,
-    /// Who waits for it, in the order they came.
+    /// Entries that wait for this one, in order of arrival.
     behind: Vec<u64>,
-    /// What is to be done when its turn comes; `None`: it has come.
-    then: Option<Then>,
+    /// Callback for a waiting entry. `None` once the turn is granted.
+    then: Option<LockCallback>,
 }
 
-/// Bytes that the same ones hold or wait for, never nobody.
+/// A range of bytes with the same writer and readers, at least one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Segment {
+struct RangeSegment {
     end: u64,
-    /// Who came last to write.
+    /// The last writer.
     writer: Option<u64>,
-    /// Who came after that to read, in order.
+    /// Readers after the last writer, in order of arrival.
     readers: Vec<u64>,
 }
 
-struct Then(Box<dyn FnOnce(Turn) + Send>);
+struct LockCallback(Box<dyn FnOnce(RangeLock) + Send>);
 
-/// A span that is held, until this is dropped.
+/// A granted span; released on drop.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    turns: Arc<Turns>,
+pub(crate) struct RangeLock {
+    turns: Arc<RangeLocks>,
     number: u64,
 }
 
-impl Turns {
-    /// A turn for `span`. `None`: something is in its way; what `then` gives is called when that is over.
-    pub(crate) fn take<F>(self: &Arc<Turns>, span: Span, then: impl FnOnce() -> F) -> Option<Turn>
+impl RangeLocks {
+    /// Requests a turn for `span`. Returns it if nothing conflicts. Otherwise returns `None`, and the callback made by
+    /// `then` is called with the turn later.
+    pub(crate) fn take<F>(self: &Arc<RangeLocks>, span: LockSpan, then: impl FnOnce() -> F) -> Option<RangeLock>
     where
-        F: FnOnce(Turn) + Send + 'static,
+        F: FnOnce(RangeLock) + Send + 'static,
     {
         let mut queue = self.queue();
         let number = queue.next;
@@ -89,19 +91,20 @@ impl Turns {
             }
         }
         let (blockers, waits) = (blockers.len(), !blockers.is_empty());
-        let then = waits.then(|| Then(Box::new(then())));
-        queue.entries.insert(number, Entry { span, blockers, behind: Vec::new(), then });
-        (!waits).then(|| Turn { turns: self.clone(), number })
+        // The callback is created only if the turn has to wait.
+        let then = waits.then(|| LockCallback(Box::new(then())));
+        queue.entries.insert(number, RangeEntry { span, blockers, behind: Vec::new(), then });
+        (!waits).then(|| RangeLock { turns: self.clone(), number })
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, RangeQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
-    /// Puts `number` where it reads or writes; whom it has to wait for.
-    fn enter(&mut self, number: u64, span: &Span) -> Vec<u64> {
+impl RangeQueue {
+    /// Enters `number` into its segments. Returns the entries it has to wait for.
+    fn enter(&mut self, number: u64, span: &LockSpan) -> Vec<u64> {
         let mut blockers = Vec::new();
         if span.flushes {
             blockers.extend(self.last_flush.replace(number));
@@ -121,13 +124,14 @@ impl Queue {
     }
 
     fn write(&mut self, number: u64, bytes: &Range<u64>, blockers: &mut Vec<u64>) {
+        // Readers of a segment came after its writer and wait for it, so waiting for the readers is enough.
         for (_, segment) in self.segments.extract_if(bytes.clone(), |_, _| true) {
             match segment.readers.is_empty() {
                 true => blockers.extend(segment.writer),
                 false => blockers.extend(segment.readers),
             }
         }
-        self.segments.insert(bytes.start, Segment { end: bytes.end, writer: Some(number), readers: Vec::new() });
+        self.segments.insert(bytes.start, RangeSegment { end: bytes.end, writer: Some(number), readers: Vec::new() });
     }
 
     fn read(&mut self, number: u64, bytes: &Range<u64>, blockers: &mut Vec<u64>) {
@@ -146,16 +150,17 @@ impl Queue {
         }
         self.count(seen + gaps.len());
         for gap in gaps {
-            self.segments.insert(gap.start, Segment { end: gap.end, writer: None, readers: vec![number] });
+            self.segments.insert(gap.start, RangeSegment { end: gap.end, writer: None, readers: vec![number] });
         }
     }
 
-    /// Takes `number` away; those that wait for nothing any more, in the order they came.
-    fn leave(&mut self, number: u64) -> Vec<(u64, Then)> {
-        let Some(Entry { span, behind, .. }) = self.entries.remove(&number) else { return Vec::new() };
+    /// Removes `number`. Returns the callbacks of entries that no longer wait, in order of arrival.
+    fn leave(&mut self, number: u64) -> Vec<(u64, LockCallback)> {
+        let Some(RangeEntry { span, behind, .. }) = self.entries.remove(&number) else { return Vec::new() };
         self.last_flush.take_if(|last| *last == number);
         let mut seen = behind.len();
         let bytes = if span.bytes.is_empty() { 0..0 } else { span.bytes.clone() };
+        // Segments without a writer and readers are removed, so the map never holds more than the current turns need.
         let left = self.segments.extract_if(bytes, |_, segment| {
             seen += 1;
             segment.writer.take_if(|writer| *writer == number);
@@ -179,7 +184,7 @@ impl Queue {
         due
     }
 
-    /// Has a segment begin at `at` if there is one around it.
+    /// Divides the segment around `at`, if there is one.
     fn cut(&mut self, at: u64) {
         let around = self.segments.range_mut(..at).next_back();
         let Some((_, segment)) = around.filter(|(_, segment)| segment.end > at) else { return };
@@ -189,7 +194,7 @@ impl Queue {
         self.segments.insert(at, second);
     }
 
-    /// Makes one segment of the two that touch at `at`, if nobody tells them apart any more.
+    /// Joins the two segments that touch at `at`, if they have the same writer and readers.
     fn join(&mut self, at: u64) {
         let Some(second) = self.segments.get(&at) else { return };
         let before = self.segments.range(..at).next_back();
@@ -209,18 +214,19 @@ impl Queue {
     }
 }
 
-impl Drop for Turn {
+impl Drop for RangeLock {
     fn drop(&mut self) {
+        // Callbacks run without the lock, because they may request further turns.
         let due = self.turns.queue().leave(self.number);
-        for (number, Then(then)) in due {
-            then(Turn { turns: self.turns.clone(), number });
+        for (number, LockCallback(then)) in due {
+            then(RangeLock { turns: self.turns.clone(), number });
         }
     }
 }
 
-impl fmt::Debug for Then {
+impl fmt::Debug for LockCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Then")
+        f.write_str("LockCallback")
     }
 }
 
@@ -229,22 +235,22 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    impl Span {
-        fn is_in_the_way_of(&self, other: &Span) -> bool {
+    impl LockSpan {
+        fn is_in_the_way_of(&self, other: &LockSpan) -> bool {
             let overlap = self.bytes.start.max(other.bytes.start) < self.bytes.end.min(other.bytes.end);
             (overlap && (self.writes || other.writes)) || (self.flushes && other.flushes)
         }
     }
 
-    /// The same by comparing each with all.
+    /// A reference model that compares each span with all others.
     #[derive(Default)]
-    struct Model {
-        /// In the order they came, and whether their turn has come.
-        entries: Vec<(u64, Span, bool)>,
+    struct LockModel {
+        /// Entries in order of arrival, and whether their turns were granted.
+        entries: Vec<(u64, LockSpan, bool)>,
     }
 
-    impl Model {
-        /// Those whose turn has come now.
+    impl LockModel {
+        /// Returns the entries granted now.
         fn due(&mut self) -> Vec<u64> {
             let mut due = Vec::new();
             for place in 0..self.entries.len() {
@@ -259,18 +265,18 @@ mod tests {
         }
     }
 
-    /// Turns that have come, in that order.
-    type Came = Arc<Mutex<Vec<(u64, Turn)>>>;
+    /// Granted turns, in order.
+    type GrantedLocks = Arc<Mutex<Vec<(u64, RangeLock)>>>;
 
-    fn take(turns: &Arc<Turns>, came: &Came, number: u64, span: Span) {
+    fn take(turns: &Arc<RangeLocks>, came: &GrantedLocks, number: u64, span: LockSpan) {
         let later = came.clone();
         let turn = turns.take(span, || move |turn| later.lock().unwrap().push((number, turn)));
         came.lock().unwrap().extend(turn.map(|turn| (number, turn)));
     }
 
-    fn spans() -> impl Strategy<Value = Span> {
+    fn spans() -> impl Strategy<Value = LockSpan> {
         let bytes = prop_oneof![(0u64..40, 0u64..6), (0u64..40, 0u64..40)];
-        (bytes, any::<bool>(), prop::bool::weighted(0.1)).prop_map(|((start, length), writes, flushes)| Span {
+        (bytes, any::<bool>(), prop::bool::weighted(0.1)).prop_map(|((start, length), writes, flushes)| LockSpan {
             bytes: start..start + length,
             writes,
             flushes,
@@ -279,18 +285,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn turns_come_as_if_each_were_compared_with_all(
+        fn turns_match_the_reference_model(
             steps in prop::collection::vec(prop_oneof![3 => spans().prop_map(Ok), 2 => any::<usize>().prop_map(Err)], 1..120)
         ) {
-            let (turns, came) = (Arc::<Turns>::default(), Came::default());
-            let (mut model, mut next) = (Model::default(), 0);
+            let (turns, came) = (Arc::<RangeLocks>::default(), GrantedLocks::default());
+            let (mut model, mut next) = (LockModel::default(), 0);
             let mut held = Vec::new();
-            let end = |held: &mut Vec<(u64, Turn)>, model: &mut Model, place: usize| {
+            let end = |held: &mut Vec<(u64, RangeLock)>, model: &mut LockModel, place: usize| {
                 let (number, turn) = held.remove(place);
                 model.entries.retain(|(other, ..)| *other != number);
                 drop(turn);
             };
-            let check = |held: &mut Vec<(u64, Turn)>, model: &mut Model| {
+            let check = |held: &mut Vec<(u64, RangeLock)>, model: &mut LockModel| {
                 let now = core::mem::take(&mut *came.lock().unwrap());
                 let numbers: Vec<u64> = now.iter().map(|(number, _)| *number).collect();
                 held.extend(now);
@@ -309,6 +315,7 @@ mod tests {
                         end(&mut held, &mut model, place);
                     }
                 }
+                // The locks and the model must grant the same turns after each step.
                 let (numbers, expected) = check(&mut held, &mut model);
                 prop_assert_eq!(numbers, expected);
             }
@@ -323,9 +330,9 @@ mod tests {
         }
     }
 
-    /// Steps of so many turns that are there at a time.
-    fn steps(count: u64, span: impl Fn(u64) -> Span) -> usize {
-        let (turns, came) = (Arc::<Turns>::default(), Came::default());
+    /// Returns the number of steps for `count` concurrent turns.
+    fn steps(count: u64, span: impl Fn(u64) -> LockSpan) -> usize {
+        let (turns, came) = (Arc::<RangeLocks>::default(), GrantedLocks::default());
         (0..count).for_each(|number| take(&turns, &came, number, span(number)));
         let mut ended = 0;
         while let Some((_, turn)) = { came.lock().unwrap().pop() } {
@@ -337,9 +344,9 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_costs_the_same_however_many_there_are() {
-        type Row = fn(u64) -> Span;
-        let rows: [(&str, Row); 5] = [
+    fn cost_of_a_turn_is_constant() {
+        type SpanRow = fn(u64) -> LockSpan;
+        let rows: [(&str, SpanRow); 5] = [
             ("apart", |number| span(number * 8..number * 8 + 8, true)),
             ("in one place", |_| span(0..8, true)),
             ("readers in one place", |_| span(0..8, false)),
@@ -355,8 +362,8 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_needs_any_more_is_joined() {
-        let (turns, came) = (Arc::<Turns>::default(), Came::default());
+    fn unneeded_segments_are_joined() {
+        let (turns, came) = (Arc::<RangeLocks>::default(), GrantedLocks::default());
         take(&turns, &came, 0, span(0..100, false));
         for number in 1..50 {
             take(&turns, &came, number, span(number * 2..number * 2 + 1, false));
@@ -365,15 +372,15 @@ mod tests {
         assert_eq!(turns.queue().segments.len(), 1);
     }
 
-    fn span(bytes: Range<u64>, writes: bool) -> Span {
-        Span { bytes, writes, flushes: false }
+    fn span(bytes: Range<u64>, writes: bool) -> LockSpan {
+        LockSpan { bytes, writes, flushes: false }
     }
 
     #[test]
-    fn writers_wait_for_what_they_overlap_and_readers_for_writers() {
-        let turns = Arc::<Turns>::default();
-        let came = Arc::<Mutex<Vec<(u8, Turn)>>>::default();
-        let take = |name: u8, span: Span| {
+    fn writers_exclude_overlapping_turns() {
+        let turns = Arc::<RangeLocks>::default();
+        let came = Arc::<Mutex<Vec<(u8, RangeLock)>>>::default();
+        let take = |name: u8, span: LockSpan| {
             let came = came.clone();
             turns.take(span, || move |turn| came.lock().unwrap().push((name, turn)))
         };
@@ -382,7 +389,7 @@ mod tests {
         let second = take(2, span(5..15, false)).expect("readers share");
         let beside = take(3, span(15..20, true)).unwrap();
         assert!(take(4, span(9..12, true)).is_none());
-        assert!(take(5, span(10..11, false)).is_none(), "behind the writer that waits");
+        assert!(take(5, span(10..11, false)).is_none(), "queued behind the waiting writer");
         assert!(take(6, span(19..30, false)).is_none());
         drop(first);
         assert_eq!(names(), []);
@@ -396,17 +403,17 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_flushes_whatever_it_writes() {
-        let turns = Arc::<Turns>::default();
-        let came = Arc::<Mutex<Vec<Turn>>>::default();
-        let take = |span: Span| {
+    fn only_one_turn_flushes_at_a_time() {
+        let turns = Arc::<RangeLocks>::default();
+        let came = Arc::<Mutex<Vec<RangeLock>>>::default();
+        let take = |span: LockSpan| {
             let came = came.clone();
             turns.take(span, || move |turn| came.lock().unwrap().push(turn))
         };
-        let flush = take(Span { flushes: true, ..Span::default() }).unwrap();
-        assert!(take(Span { bytes: 0..4, writes: true, flushes: true }).is_none());
-        let _beside = take(span(4..8, true)).expect("a flush is in no other's way");
-        assert!(take(span(0..4, false)).is_none(), "behind the write that waits");
+        let flush = take(LockSpan { flushes: true, ..LockSpan::default() }).unwrap();
+        assert!(take(LockSpan { bytes: 0..4, writes: true, flushes: true }).is_none());
+        let _second_lock = take(span(4..8, true)).expect("a flush blocks only other flushes");
+        assert!(take(span(0..4, false)).is_none(), "queued behind the waiting write");
         drop(flush);
         assert_eq!(came.lock().unwrap().len(), 1);
     }

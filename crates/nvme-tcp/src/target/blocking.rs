@@ -1,23 +1,23 @@
-//! Threads for work that may wait for a device.
+//! Threads for jobs that may block on a device.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 
-/// Runs work that may wait, where nothing else waits for it.
-pub trait Blocking: Send + Sync {
-    /// Runs `work` at some time, on some thread.
+/// An executor of jobs that may block.
+pub trait BlockingExecutor: Send + Sync {
+    /// Runs `work` later, on any thread.
     fn run(&self, work: Box<dyn FnOnce() + Send>);
 }
 
 /// A fixed number of threads, which end when the last handle is dropped.
 ///
-/// A device that hangs keeps each thread that waits for it, until none is left for others. A program that serves disks that may
-/// hang beside others serves them by a [`Server`](super::Server) with threads of its own.
+/// A device that hangs blocks each waiting thread, until no thread is left. A program should serve disks that may hang
+/// by a separate [`Server`](super::Server) with its own threads.
 ///
 /// ```
-/// use nvme_tcp::target::{Blocking, Threads};
+/// use nvme_tcp::target::{BlockingExecutor, Threads};
 /// use std::sync::mpsc;
 ///
 /// let threads = Threads::new(2)?;
@@ -28,40 +28,40 @@ pub trait Blocking: Send + Sync {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Threads {
-    work: mpsc::Sender<Work>,
+    work: mpsc::Sender<BlockingJob>,
 }
 
-struct Work(Box<dyn FnOnce() + Send>);
+struct BlockingJob(Box<dyn FnOnce() + Send>);
 
 impl Threads {
-    /// `count` threads, at least one.
+    /// Starts `count` threads, at least one.
     ///
     /// # Errors
-    /// If the system has no more threads.
+    /// If the system cannot start another thread.
     pub fn new(count: usize) -> io::Result<Threads> {
         let (work, waiting) = mpsc::channel();
         let waiting = Arc::new(Mutex::new(waiting));
         for number in 0..count.max(1) {
             let waiting = waiting.clone();
-            thread::Builder::new().name(format!("storage-{number}")).spawn(move || work_off(&waiting))?;
+            thread::Builder::new().name(format!("storage-{number}")).spawn(move || run_jobs(&waiting))?;
         }
         Ok(Threads { work })
     }
 }
 
-impl Blocking for Threads {
+impl BlockingExecutor for Threads {
     fn run(&self, work: Box<dyn FnOnce() + Send>) {
-        // The threads end only when all senders are gone, and here is one.
-        let _ = self.work.send(Work(work));
+        // Cannot fail: the threads end only when all senders are gone, and this is one.
+        let _ = self.work.send(BlockingJob(work));
     }
 }
 
-fn work_off(waiting: &Mutex<mpsc::Receiver<Work>>) {
+fn run_jobs(waiting: &Mutex<mpsc::Receiver<BlockingJob>>) {
     loop {
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Work(work)) = next else { return };
-        // Work that panics is its own loss; the thread has more to do.
-        let _panicked = catch_unwind(AssertUnwindSafe(work));
+        let Ok(BlockingJob(work)) = next else { return };
+        // A panicking job must not end the thread, because other jobs need it.
+        let _ = catch_unwind(AssertUnwindSafe(work));
     }
 }
 
@@ -70,9 +70,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_outlives_work_that_panics() {
+    fn thread_survives_a_panicking_job() {
         let threads = Threads::new(1).unwrap();
-        threads.run(Box::new(|| panic!("as it should")));
+        threads.run(Box::new(|| panic!("expected panic of the test")));
         let (sender, receiver) = mpsc::channel();
         threads.run(Box::new(move || sender.send(1).unwrap()));
         assert_eq!(receiver.recv(), Ok(1));

@@ -1,10 +1,10 @@
-//! Serves a target on streams.
+//! The server of a target's streams.
 
-use super::blocking::Blocking;
+use super::blocking::BlockingExecutor;
 use crate::asking::{OffloadCounters, SharedCounters};
-use crate::core::controller::{Connection, ConnectionId, Done, Job, Target};
+use crate::core::controller::{Connection, ConnectionId, Job, JobResult, Target};
 use crate::lock;
-use crate::sending::Sending;
+use crate::sending::PduSender;
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// A target, its connections and what drives them. Clones serve the same target.
+/// A target with its connections, timers and threads. Clones serve the same target.
 ///
 /// ```
 /// use nvme_tcp::target::{Server, Target, TargetConfig, Threads};
@@ -33,42 +33,42 @@ use std::sync::{Arc, Mutex};
 /// ```
 #[derive(Clone)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     digests_by_device: bool,
     offloads: SharedCounters,
 }
 
-struct Shared {
+struct ServerShared {
     target: Mutex<Target>,
-    /// Nothing more is received.
+    /// Set by [`Server::close`]: receive no more.
     closes: AtomicBool,
     mailboxes: Arc<Mailboxes>,
     timers: Arc<dyn Timers>,
-    blocking: Arc<dyn Blocking>,
+    blocking: Arc<dyn BlockingExecutor>,
 }
 
-/// Those of all connections.
+/// The mailboxes of all connections.
 #[derive(Default)]
 struct Mailboxes {
     inner: Mutex<BTreeMap<ConnectionId, Arc<Mailbox>>>,
-    /// Who waits until there are none.
+    /// Tasks that wait until no mailbox is left.
     closers: Mutex<Vec<Waker>>,
 }
 
-/// What comes to a connection from elsewhere.
+/// Messages for a connection from other tasks and threads.
 #[derive(Default)]
 struct Mailbox {
-    inner: Mutex<Mail>,
+    inner: Mutex<ConnectionMail>,
 }
 
 #[derive(Default)]
-struct Mail {
-    done: VecDeque<Done>,
+struct ConnectionMail {
+    done: VecDeque<JobResult>,
     wakeup: bool,
     waker: Option<Waker>,
 }
 
-/// A connection ended otherwise than by its host.
+/// Reason why a connection ended without being closed by its host.
 ///
 /// ```
 /// use nvme_tcp::target::ServeError;
@@ -86,29 +86,30 @@ pub enum ServeError {
 }
 
 impl Server {
-    /// Serves `target`; storage that may wait is waited for by `blocking`.
-    pub fn new(mut target: Target, timers: Arc<dyn Timers>, blocking: Arc<dyn Blocking>) -> Server {
+    /// Creates a server for `target`. `blocking` runs jobs on storage that may block.
+    pub fn new(mut target: Target, timers: Arc<dyn Timers>, blocking: Arc<dyn BlockingExecutor>) -> Server {
         let mailboxes = Arc::<Mailboxes>::default();
         let called = mailboxes.clone();
+        // Bells ring on other threads, perhaps while the target is locked. Mailboxes have a lock of their own.
         target.listen(move |connections| called.wake(connections));
         let target = Mutex::new(target);
         let closes = AtomicBool::new(false);
-        let shared = Arc::new(Shared { target, closes, mailboxes, timers, blocking });
+        let shared = Arc::new(ServerShared { target, closes, mailboxes, timers, blocking });
         Server { shared, digests_by_device: false, offloads: SharedCounters::default() }
     }
 
-    /// Has the devices below streams served from now on fill in data digests. What a device does not do, or there is
-    /// none to do, the CPU does. A device that refuses for the time being is asked again, with later PDUs.
+    /// Lets devices below later streams fill in data digests. Without a device, the CPU computes them. A device that
+    /// refuses temporarily is asked again with later PDUs.
     pub fn with_digests_by_device(self) -> Server {
         Server { digests_by_device: true, ..self }
     }
 
-    /// How often devices were asked to fill in digests, by all streams so far.
+    /// Returns the counters of device requests of all streams so far.
     pub fn offload_counters(&self) -> OffloadCounters {
         *lock(&self.offloads)
     }
 
-    /// Looks at the target, or changes it; connections that it concerns are told.
+    /// Calls `change` on the target, and wakes the affected connections.
     pub fn with_target<R>(&self, change: impl FnOnce(&mut Target) -> R) -> R {
         let mut target = lock(&self.shared.target);
         let result = change(&mut target);
@@ -116,9 +117,9 @@ impl Server {
         result
     }
 
-    /// Ends all connections: what they have received is carried out and answered, then their streams are finished. Ready when
-    /// their hosts have closed too, or had two seconds for it. A command whose data are still to come is not waited for; its
-    /// host sends it again, on another connection. A stream served later is finished at once.
+    /// Ends all connections: received commands are executed and answered, then the streams are finished. The future is
+    /// ready when the hosts have closed their ends, or after two seconds. Commands with missing data are dropped; their
+    /// hosts send them again on another connection. Streams served later are finished at once.
     ///
     /// ```
     /// use nvme_tcp::target::{Server, Target, TargetConfig, Threads};
@@ -140,13 +141,14 @@ impl Server {
         })
     }
 
-    /// Serves one stream, until its host closes it or misbehaves. A host that takes nothing of what is sent to it, or gives
-    /// nothing of what it was asked for, holds memory that others could use: its stream is reset after five minutes.
+    /// Serves one stream until its host closes it or violates the protocol. A host that takes no answers, or does not
+    /// send requested data, holds memory: its stream is reset after at most five minutes.
     pub fn serve<S: SegmentStream>(&self, stream: S) -> impl Future<Output = Result<(), ServeError>> + Send + use<S> {
         self.serve_with(stream, None)
     }
 
-    /// Serves one stream as [`serve`](Server::serve) does, as long as the stream has its slot. A stream without a Connect gives its slot up.
+    /// Serves one stream like [`serve`](Server::serve), while the stream owns `slot`. Until its Connect, another stream
+    /// may take the slot.
     pub fn serve_in<S: SegmentStream>(
         &self,
         slot: ConnectionSlot,
@@ -160,17 +162,19 @@ impl Server {
         stream: S,
         slot: Option<ConnectionSlot>,
     ) -> impl Future<Output = Result<(), ServeError>> + Send + use<S> {
+        // A stream with a slot may lose it until its Connect: see `is_revoked`.
         let is_stranger = slot.is_some();
         let now = self.shared.timers.now();
         let connection = lock(&self.shared.target).accept(now);
         let span = tracing::debug_span!("nvme_target", connection = ?connection.id());
         tracing::debug!(parent: &span, "stream accepted");
         let mailbox = Arc::<Mailbox>::default();
+        // Registered before the first poll, so that no wakeup is lost.
         lock(&self.shared.mailboxes.inner).insert(connection.id(), mailbox.clone());
         let alarm = self.shared.timers.alarm();
-        let mut sending = Sending::default();
+        let mut sending = PduSender::default();
         sending.want_device(self.digests_by_device, &self.offloads, &span);
-        Serve {
+        ServedConnection {
             shared: self.shared.clone(),
             connection,
             span,
@@ -182,7 +186,7 @@ impl Server {
             sent: 0,
             taken: 0,
             mark: None,
-            phase: Phase::Serving,
+            phase: ServePhase::Serving,
             closes_by: None,
             slot,
             is_stranger,
@@ -196,8 +200,8 @@ impl core::fmt::Debug for Server {
     }
 }
 
-impl Shared {
-    /// Passes on what the target has to tell connections.
+impl ServerShared {
+    /// Wakes connections on behalf of the target.
     fn wake(&self, target: &mut Target) {
         let wakeups = target.take_wakeups();
         if !wakeups.is_empty() {
@@ -208,6 +212,7 @@ impl Shared {
 
 impl Mailboxes {
     fn wake(&self, connections: &[ConnectionId]) {
+        // Collected first, because waking a task may run code that takes the same lock.
         let mailboxes: Vec<Arc<Mailbox>> = {
             let inner = lock(&self.inner);
             connections.iter().filter_map(|id| inner.get(id).cloned()).collect()
@@ -224,13 +229,13 @@ impl Mailboxes {
         self.wake(&all);
     }
 
-    /// Ready when there is none.
+    /// Waits until no mailbox is left.
     fn poll_empty(&self, cx: &mut Context<'_>) -> Poll<()> {
         let inner = lock(&self.inner);
         if inner.is_empty() {
             return Poll::Ready(());
         }
-        // The last one is removed under the lock that is held here: it finds this waker.
+        // The last mailbox is removed under the lock held here, so its removal finds this waker.
         lock(&self.closers).push(cx.waker().clone());
         Poll::Pending
     }
@@ -248,7 +253,7 @@ impl Mailboxes {
 }
 
 impl Mailbox {
-    fn put(&self, change: impl FnOnce(&mut Mail)) {
+    fn put(&self, change: impl FnOnce(&mut ConnectionMail)) {
         let waker = {
             let mut mail = lock(&self.inner);
             change(&mut mail);
@@ -260,49 +265,49 @@ impl Mailbox {
     }
 }
 
-struct Serve<S: SegmentStream> {
-    shared: Arc<Shared>,
+struct ServedConnection<S: SegmentStream> {
+    shared: Arc<ServerShared>,
     connection: Connection,
     span: tracing::Span,
     stream: S,
-    sending: Sending,
+    sending: PduSender,
     mailbox: Arc<Mailbox>,
     alarm: Box<dyn Alarm>,
     room: usize,
-    /// Bytes handed to the stream, and how many of them its host has taken as far as anybody has looked.
+    /// Bytes handed to the stream, and the part of them known to be acknowledged.
     sent: u64,
     taken: u64,
-    mark: Option<Mark>,
-    phase: Phase,
-    /// Set once the connection closes: when the host has to have taken what is left.
+    mark: Option<ProgressMark>,
+    phase: ServePhase,
+    /// Deadline for the host to take the remaining PDUs. `None` until the connection closes.
     closes_by: Option<Instant>,
     slot: Option<ConnectionSlot>,
-    /// Whether the slot may be revoked, because the host has sent no Connect.
+    /// Whether the slot may be revoked, because the host has not sent a Connect.
     is_stranger: bool,
 }
 
-/// What a host has to have done by some time.
+/// Progress that a host must make by a deadline.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
-    /// Taken so many bytes.
+struct ProgressMark {
+    /// Bytes that must be acknowledged.
     sent: u64,
-    /// Sent more data than these, if it was asked for some.
+    /// Number of data bytes that must be exceeded, if data were requested.
     received: Option<u64>,
     until: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ServePhase {
     Serving,
-    /// Everything is handed to the stream.
+    /// All PDUs are handed to the stream.
     Finishing,
-    /// Waits until the host has closed too, so that what it was told last is not lost with the connection.
+    /// Waiting until the host closes its end, so that a reset does not destroy the last PDUs.
     Lingering {
         until: Instant,
     },
 }
 
-impl<S: SegmentStream> Future for Serve<S> {
+impl<S: SegmentStream> Future for ServedConnection<S> {
     type Output = Result<(), ServeError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -322,26 +327,27 @@ impl<S: SegmentStream> Future for Serve<S> {
     }
 }
 
-impl<S: SegmentStream> Serve<S> {
+impl<S: SegmentStream> ServedConnection<S> {
     fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         for _ in 0..ROUNDS {
+            // A reset tells the host that its stream was not served. A normal end would look like success.
             if self.connection.is_refused() || self.is_revoked(cx) {
                 self.stream.abort();
                 return Poll::Ready(Ok(()));
             }
             let progress = match self.phase {
-                Phase::Serving => self.serve_once(cx)?,
-                Phase::Finishing => match self.stream.poll_committed(cx)? {
+                ServePhase::Serving => self.serve_once(cx)?,
+                ServePhase::Finishing => match self.stream.poll_committed(cx)? {
                     Poll::Ready(()) => {
-                        self.phase = Phase::Lingering { until: self.shared.timers.now() + LINGER };
+                        self.phase = ServePhase::Lingering { until: self.shared.timers.now() + LINGER };
                         true
                     }
                     Poll::Pending => self.gives_up(cx)?,
                 },
-                Phase::Lingering { until } if self.alarm.poll(cx, Some(until)).is_ready() => {
+                ServePhase::Lingering { until } if self.alarm.poll(cx, Some(until)).is_ready() => {
                     return Poll::Ready(Ok(()));
                 }
-                Phase::Lingering { .. } => match self.stream.poll_segment(cx) {
+                ServePhase::Lingering { .. } => match self.stream.poll_segment(cx) {
                     Poll::Ready(Ok(Some(segment))) => {
                         self.stream.consume(segment.data.len());
                         true
@@ -354,25 +360,26 @@ impl<S: SegmentStream> Serve<S> {
                 return Poll::Pending;
             }
         }
-        // Others want to run, too.
+        // Yields, so that other tasks can run.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Tests whether another stream has the slot now.
+    /// Returns whether another stream owns the slot now.
     fn is_revoked(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(slot) = self.slot.as_ref().filter(|_| self.is_stranger) else { return false };
         if self.connection.is_connected() {
-            // Before the last look: another thread may revoke the slot at any time until it is busy.
+            // Set before the check, because another thread may revoke the slot until it is busy.
             slot.set_busy();
             self.is_stranger = false;
         }
         slot.poll_revoked(cx).is_ready()
     }
 
-    /// Does what can be done; false if nothing could.
+    /// Performs one round of work. Returns false if there was nothing to do.
     fn serve_once(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let closes = self.shared.closes.load(Ordering::Acquire);
+        // The lock is taken for each step anew, so that connections on other threads take turns.
         {
             let mut target = lock(&self.shared.target);
             let now = self.shared.timers.now();
@@ -389,7 +396,7 @@ impl<S: SegmentStream> Serve<S> {
         }
         progress |= self.work();
         progress |= self.transmit(cx)?;
-        if closes && self.phase == Phase::Serving && self.connection.is_idle() {
+        if closes && self.phase == ServePhase::Serving && self.connection.is_idle() {
             self.finish();
             return Ok(true);
         }
@@ -397,9 +404,9 @@ impl<S: SegmentStream> Serve<S> {
             return Ok(progress | self.gives_up(cx)?);
         }
         if !self.connection.wants_input() {
-            // With nothing to receive and nothing to send nobody would see that the stream goes on, or is lost. A byte that
-            // is still to come has not been taken.
-            let _later = self.stream.poll_acked(cx, self.sent + 1)?;
+            // Without anything to receive or to send, nothing would poll the stream, and its loss would go unnoticed.
+            // The byte behind the last one is never acknowledged, so this only registers the waker.
+            let _ = self.stream.poll_acked(cx, self.sent + 1)?;
         }
         let due = self.connection.next_event(&lock(&self.shared.target));
         let looks = self.set_mark();
@@ -410,21 +417,22 @@ impl<S: SegmentStream> Serve<S> {
         Ok(true)
     }
 
-    /// When to look whether the host does something of what it has to, if it has to.
+    /// Sets a new progress deadline if the host owes something. Returns the current deadline.
     fn set_mark(&mut self) -> Option<Instant> {
         if self.mark.is_none() && (self.sent > self.taken || self.connection.expects_data()) {
             let received = self.connection.expects_data().then(|| self.connection.data_received());
-            self.mark = Some(Mark { sent: self.sent, received, until: self.shared.timers.now() + STALL_TIME });
+            self.mark = Some(ProgressMark { sent: self.sent, received, until: self.shared.timers.now() + STALL_TIME });
         }
         self.mark.map(|mark| mark.until)
     }
 
-    /// Ends the connection of a host that has done nothing for long.
+    /// Resets the stream of a host that has made no progress until its deadline.
     fn look_at_mark(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let Some(mark) = self.mark.take_if(|mark| mark.until <= self.shared.timers.now()) else { return Ok(()) };
         let has_given = mark
             .received
             .is_none_or(|received| received < self.connection.data_received() || !self.connection.expects_data());
+        // A host that owes data and acknowledgements must make progress with both.
         if has_given && self.stream.poll_acked(cx, mark.sent)?.is_ready() {
             self.taken = mark.sent;
             return Ok(());
@@ -434,7 +442,7 @@ impl<S: SegmentStream> Serve<S> {
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// A host that does not even take its last words is not waited for: an error once their time is over.
+    /// Fails once the time for the last PDUs of a closing connection is over.
     fn gives_up(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let until = *self.closes_by.get_or_insert_with(|| self.shared.timers.now() + CLOSE_TIME);
         match self.alarm.poll(cx, Some(until)) {
@@ -449,6 +457,7 @@ impl<S: SegmentStream> Serve<S> {
     fn take_mail(&mut self, cx: &mut Context<'_>) -> bool {
         let (done, wakeup) = {
             let mut mail = lock(&self.mailbox.inner);
+            // Registered under the lock, so that mail put afterwards wakes this task.
             mail.waker = Some(cx.waker().clone());
             (core::mem::take(&mut mail.done), core::mem::take(&mut mail.wakeup))
         };
@@ -528,6 +537,7 @@ impl<S: SegmentStream> Serve<S> {
             }
             let Some(pdu) = self.connection.poll_transmit() else { break };
             progress = true;
+            // A PDU may exceed the room. The stream buffers the excess.
             self.room = self.room.saturating_sub(pdu.len() as usize);
             self.sent += u64::from(pdu.len());
             self.sending.send(&mut self.stream, pdu);
@@ -542,15 +552,15 @@ impl<S: SegmentStream> Serve<S> {
         Ok(progress)
     }
 
-    /// Nothing more will be sent.
+    /// Finishes the stream.
     fn finish(&mut self) {
         self.stream.finish();
-        self.phase = Phase::Finishing;
+        self.phase = ServePhase::Finishing;
     }
 }
 
-/// Has `job` carried out part by part, so that many go on beside each other; its end is put into `mailbox`.
-fn advance(job: Job, blocking: Arc<dyn Blocking>, mailbox: Arc<Mailbox>) {
+/// Runs `job` in parts, so that many jobs share the threads. The result goes to `mailbox`.
+fn advance(job: Job, blocking: Arc<dyn BlockingExecutor>, mailbox: Arc<Mailbox>) {
     let others = blocking.clone();
     blocking.run(Box::new(move || {
         let later = mailbox.clone();
@@ -560,10 +570,10 @@ fn advance(job: Job, blocking: Arc<dyn Blocking>, mailbox: Arc<Mailbox>) {
     }));
 }
 
-impl<S: SegmentStream> Drop for Serve<S> {
+impl<S: SegmentStream> Drop for ServedConnection<S> {
     fn drop(&mut self) {
         self.sending.end(&mut self.stream);
-        // Its mail is dropped when the mailboxes are free again: dropping mail may wake others.
+        // Dropped after the mailboxes' lock is released, because dropping a result may wake other connections.
         let mailbox = self.shared.mailboxes.remove(self.connection.id());
         let mut target = lock(&self.shared.target);
         self.connection.handle_end(&mut target);
@@ -573,13 +583,14 @@ impl<S: SegmentStream> Drop for Serve<S> {
     }
 }
 
-/// Segments received before answers are sent.
+/// Maximum number of segments received before answers are sent.
 const SEGMENTS: usize = 32;
-/// Rounds before others get their turn.
+/// Maximum number of rounds before the task yields.
 const ROUNDS: usize = 16;
-/// How long a host may take to receive what is left for it.
+/// Time for a host to take the remaining PDUs of a closing connection.
 const CLOSE_TIME: Duration = Duration::from_secs(10);
-/// How long a host may do nothing of what it has to. Looked at as often, so that it is twice as long at most.
+/// Time without progress after which a host is stalled. Checked at the same interval, so a stall lasts at most twice as
+/// long.
 const STALL_TIME: Duration = Duration::from_secs(150);
-/// How long a host may take to close.
+/// Time for a host to close its end.
 const LINGER: Duration = Duration::from_secs(2);

@@ -5,16 +5,16 @@
 use super::{put, u16_at, u32_at, u64_at};
 use core::fmt;
 
-/// A command: 64 bytes, read and written in place.
+/// A submission queue entry: 64 bytes, read and written in place.
 ///
 /// ```
-/// use nvme_tcp::wire::{Command, IoOpcode, Sgl, Transfer};
+/// use nvme_tcp::wire::{Command, IoOpcode, Sgl, DataDirection};
 ///
 /// let read = Command::new(IoOpcode::Read as u8, 5).with_namespace(1).with_u64(10, 0x1000).with_u32(12, 7)
 ///     .with_sgl(Sgl::transport(4096));
 /// assert_eq!((read.opcode(), read.identifier(), read.namespace()), (2, 5, 1));
 /// assert_eq!((read.u64(10), read.sgl().length), (0x1000, 4096));
-/// assert_eq!(read.transfer(), Transfer::ToHost);
+/// assert_eq!(read.transfer(), DataDirection::ToHost);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Command([u8; Command::LEN]);
@@ -23,7 +23,7 @@ impl Command {
     /// Bytes of a command.
     pub const LEN: usize = 64;
 
-    /// A command with everything else zero, and SGLs for its data (PSDT 01b), as fabrics ask for.
+    /// Creates a command with an SGL (PSDT 01b), as NVMe over Fabrics requires. All other fields are zero.
     pub fn new(opcode: u8, identifier: u16) -> Command {
         let mut bytes = [0; Command::LEN];
         bytes[0] = opcode;
@@ -32,45 +32,45 @@ impl Command {
         Command(bytes)
     }
 
-    /// A Fabrics command of `kind`.
+    /// Creates a Fabrics command of type `kind`.
     pub fn fabrics(kind: FabricsType, identifier: u16) -> Command {
         let mut command = Command::new(AdminOpcode::Fabrics as u8, identifier);
         command.0[4] = kind as u8;
         command
     }
 
-    /// From the wire.
+    /// Wraps the bytes of a received entry.
     pub fn from_bytes(bytes: [u8; Command::LEN]) -> Command {
         Command(bytes)
     }
 
-    /// As on the wire.
+    /// Returns the bytes to send.
     pub fn as_bytes(&self) -> &[u8; Command::LEN] {
         &self.0
     }
 
-    /// With a namespace.
+    /// Sets the namespace.
     #[must_use]
     pub fn with_namespace(mut self, namespace: u32) -> Command {
         put(&mut self.0, 4, &namespace.to_le_bytes());
         self
     }
 
-    /// With double word `word` of 16.
+    /// Sets double word `word` (0 to 15).
     #[must_use]
     pub fn with_u32(mut self, word: usize, value: u32) -> Command {
         put(&mut self.0, word * 4, &value.to_le_bytes());
         self
     }
 
-    /// With double words `word` and `word + 1`.
+    /// Sets double words `word` and `word + 1`.
     #[must_use]
     pub fn with_u64(mut self, word: usize, value: u64) -> Command {
         put(&mut self.0, word * 4, &value.to_le_bytes());
         self
     }
 
-    /// With a description of where its data are.
+    /// Sets the SGL descriptor.
     #[must_use]
     pub fn with_sgl(mut self, sgl: Sgl) -> Command {
         put(&mut self.0, 24, &sgl.address.to_le_bytes());
@@ -79,75 +79,76 @@ impl Command {
         self
     }
 
-    /// Under another identifier.
+    /// Sets the command identifier.
     #[must_use]
     pub fn with_identifier(mut self, identifier: u16) -> Command {
         put(&mut self.0, 2, &identifier.to_le_bytes());
         self
     }
 
-    /// What is to be done; of which set, admin or I/O, the queue says.
+    /// Returns the opcode. The queue decides whether it is an [`AdminOpcode`] or an [`IoOpcode`].
     pub fn opcode(&self) -> u8 {
         self.0[0]
     }
 
-    /// Byte 1: fused operation and PSDT.
+    /// Returns byte 1: fused operation and PSDT.
     pub fn flags(&self) -> u8 {
         self.0[1]
     }
 
-    /// What its completion will carry.
+    /// Returns the command identifier, which the completion repeats.
     pub fn identifier(&self) -> u16 {
         u16_at(&self.0, 2)
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     pub fn namespace(&self) -> u32 {
         u32_at(&self.0, 4)
     }
 
-    /// Byte 4 of a Fabrics command.
+    /// Returns byte 4, the type of a Fabrics command.
     pub fn fabrics_type(&self) -> u8 {
         self.0[4]
     }
 
-    /// Byte `at`.
+    /// Returns byte `at`.
     pub fn u8(&self, at: usize) -> u8 {
         self.0[at]
     }
 
-    /// The 16 bits at byte `at`.
+    /// Returns the 16 bits at byte `at`.
     pub fn u16(&self, at: usize) -> u16 {
         u16_at(&self.0, at)
     }
 
-    /// Double word `word` of 16.
+    /// Returns double word `word` (0 to 15).
     pub fn u32(&self, word: usize) -> u32 {
         u32_at(&self.0, word * 4)
     }
 
-    /// Double words `word` and `word + 1`.
+    /// Returns double words `word` and `word + 1`.
     pub fn u64(&self, word: usize) -> u64 {
         u64_at(&self.0, word * 4)
     }
 
-    /// Of a command about logical blocks: the first of them (SLBA).
+    /// Returns the first logical block (SLBA) of a command on blocks.
     pub fn first_block(&self) -> u64 {
         self.u64(10)
     }
 
-    /// Where its data are.
+    /// Returns the SGL descriptor.
     pub fn sgl(&self) -> Sgl {
         Sgl { address: u64_at(&self.0, 24), length: u32_at(&self.0, 32), identifier: self.0[39] }
     }
 
-    /// Whether the command moves data, and which way: bits 1:0 of the opcode, or of a Fabrics command's type.
-    pub fn transfer(&self) -> Transfer {
+    /// Returns the direction of the data: bits 1:0 of the opcode, or of the type of a Fabrics command.
+    pub fn transfer(&self) -> DataDirection {
+        // All Fabrics commands share one opcode, so their type carries the direction.
         let code = if self.opcode() == AdminOpcode::Fabrics as u8 { self.fabrics_type() } else { self.opcode() };
         match code & 3 {
-            1 => Transfer::ToController,
-            2 => Transfer::ToHost,
-            _ => Transfer::None,
+            1 => DataDirection::ToController,
+            2 => DataDirection::ToHost,
+            _ => DataDirection::None,
         }
     }
 }
@@ -166,9 +167,9 @@ impl fmt::Debug for Command {
     }
 }
 
-/// Which way a command's data go.
+/// Direction of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transfer {
+pub enum DataDirection {
     /// No data.
     None,
     /// From the host to the controller.
@@ -177,7 +178,7 @@ pub enum Transfer {
     ToHost,
 }
 
-/// One SGL descriptor, the only one of a command.
+/// The SGL descriptor of a command. A command has exactly one.
 ///
 /// ```
 /// use nvme_tcp::wire::{Sgl, SglKind};
@@ -189,24 +190,24 @@ pub enum Transfer {
 pub struct Sgl {
     /// Address; over TCP an offset into the capsule's data.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
     /// Type (upper half) and subtype.
     pub identifier: u8,
 }
 
 impl Sgl {
-    /// Data that follow the command in its capsule.
+    /// Describes data that follow the command in its capsule.
     pub const fn in_capsule(length: u32) -> Sgl {
         Sgl { address: 0, length, identifier: 0x01 }
     }
 
-    /// Data that travel in PDUs of their own.
+    /// Describes data that travel in PDUs of their own.
     pub const fn transport(length: u32) -> Sgl {
         Sgl { address: 0, length, identifier: 0x5a }
     }
 
-    /// Where the data are; `None` for a descriptor that NVMe/TCP has no use for.
+    /// Returns the kind of descriptor; `None` for a kind that NVMe/TCP does not use.
     pub const fn kind(&self) -> Option<SglKind> {
         match self.identifier {
             0x01 => Some(SglKind::InCapsule),
@@ -216,7 +217,7 @@ impl Sgl {
     }
 }
 
-/// Where a command's data are.
+/// Kind of an SGL descriptor: the place of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SglKind {
     /// In the capsule: a data block descriptor with an offset.
@@ -235,10 +236,10 @@ macro_rules! opcodes {
         }
 
         impl $name {
-            /// All of them.
+            /// All opcodes.
             pub const ALL: &'static [$name] = &[$($name::$item,)*];
 
-            /// The one with this value.
+            /// Returns the opcode with this value.
             pub fn from_u8(value: u8) -> Option<$name> {
                 match value {
                     $($value => Some($name::$item),)*
@@ -254,19 +255,19 @@ opcodes! {
     AdminOpcode {
         /// Reads a log page.
         GetLogPage = 0x02,
-        /// Describes controller or namespace.
+        /// Reads the description of a controller or a namespace.
         Identify = 0x06,
-        /// Asks that a command be given up.
+        /// Asks the controller to abort a command.
         Abort = 0x08,
         /// Sets a feature.
         SetFeatures = 0x09,
         /// Reads a feature.
         GetFeatures = 0x0a,
-        /// Waits for an event.
+        /// Waits for an asynchronous event.
         AsyncEventRequest = 0x0c,
-        /// Says that the host is alive.
+        /// Shows that the host is alive.
         KeepAlive = 0x18,
-        /// A Fabrics command; its type says which.
+        /// A Fabrics command; see [`FabricsType`].
         Fabrics = 0x7f,
     }
 }
@@ -274,7 +275,7 @@ opcodes! {
 opcodes! {
     /// Commands of the NVM command set, on I/O queues.
     IoOpcode {
-        /// Makes what was written durable.
+        /// Makes written blocks durable.
         Flush = 0x00,
         /// Writes blocks.
         Write = 0x01,
@@ -286,9 +287,9 @@ opcodes! {
         Compare = 0x05,
         /// Sets blocks to zero.
         WriteZeroes = 0x08,
-        /// Tells what will be done with blocks; deallocates.
+        /// Gives hints about blocks, or deallocates blocks.
         DatasetManagement = 0x09,
-        /// Reads blocks, and keeps the data.
+        /// Reads blocks and discards the data.
         Verify = 0x0c,
     }
 }
@@ -298,7 +299,7 @@ opcodes! {
     FabricsType {
         /// Writes a controller property.
         PropertySet = 0x00,
-        /// Makes the connection a queue of a controller.
+        /// Makes the connection an admin or I/O queue of a controller.
         Connect = 0x01,
         /// Reads a controller property.
         PropertyGet = 0x04,

@@ -2,7 +2,7 @@
 
 use super::{Status, put, u16_at, u64_at};
 
-/// What answers a command: 16 bytes.
+/// A completion queue entry: 16 bytes.
 ///
 /// ```
 /// use nvme_tcp::wire::{Completion, Status};
@@ -12,15 +12,15 @@ use super::{Status, put, u16_at, u64_at};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Double words 0 and 1: what the command is defined to return.
+    /// Double words 0 and 1: the command's result.
     pub result: u64,
     /// Submission queue head, for flow control.
     pub queue_head: u16,
     /// Submission queue identifier; reserved over fabrics.
     pub queue: u16,
-    /// The command it answers.
+    /// Identifier of the completed command.
     pub command: u16,
-    /// How it ended.
+    /// Status of the command.
     pub status: Status,
 }
 
@@ -34,7 +34,7 @@ impl Completion {
     /// Bytes of an entry.
     pub const LEN: usize = 16;
 
-    /// Reads an entry.
+    /// Parses an entry.
     pub fn from_bytes(bytes: &[u8; Completion::LEN]) -> Completion {
         Completion {
             result: u64_at(bytes, 0),
@@ -45,7 +45,7 @@ impl Completion {
         }
     }
 
-    /// Writes the entry.
+    /// Encodes the entry.
     pub fn to_bytes(&self) -> [u8; Completion::LEN] {
         let mut bytes = [0; Completion::LEN];
         put(&mut bytes, 0, &self.result.to_le_bytes());

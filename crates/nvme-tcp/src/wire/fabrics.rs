@@ -1,4 +1,4 @@
-//! What NVMe over Fabrics adds: Connect, properties.
+//! Structures of NVMe over Fabrics: Connect data and properties.
 //!
 //! NVM Express Base Specification 2.0, 6 and 3.1.3.
 
@@ -22,7 +22,7 @@ use super::{put, u16_at};
 pub struct ConnectData {
     /// HOSTID.
     pub host_id: [u8; 16],
-    /// CNTLID: FFFFh for a new one.
+    /// CNTLID: FFFFh requests a new controller.
     pub controller: u16,
     /// SUBNQN.
     pub subsystem: String,
@@ -31,10 +31,10 @@ pub struct ConnectData {
 }
 
 impl ConnectData {
-    /// Bytes of it.
+    /// Bytes of Connect data.
     pub const LEN: usize = 1024;
 
-    /// As it is transferred.
+    /// Encodes the data.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; ConnectData::LEN];
         put(&mut bytes, 0, &self.host_id);
@@ -44,7 +44,7 @@ impl ConnectData {
         bytes
     }
 
-    /// Reads it; `None` if it is shorter.
+    /// Parses the data; `None` if `bytes` is too short.
     pub fn parse(bytes: &[u8]) -> Option<ConnectData> {
         let bytes = bytes.get(..ConnectData::LEN)?;
         Some(ConnectData {
@@ -72,11 +72,11 @@ pub mod property {
     pub const CRTO: u32 = 0x68;
 }
 
-/// The name every discovery subsystem answers to.
+/// The name of every discovery subsystem.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 /// CC.EN.
 pub(crate) const CC_ENABLE: u32 = 1;
-/// CC.SHN: what kind of shutdown is asked for.
+/// CC.SHN: kind of shutdown requested.
 pub(crate) const CC_SHUTDOWN: u32 = 0b11 << 14;
 /// CSTS.RDY.
 pub(crate) const CSTS_READY: u32 = 1;
@@ -84,7 +84,7 @@ pub(crate) const CSTS_READY: u32 = 1;
 pub(crate) const CSTS_SHUTTING_DOWN: u32 = 0b01 << 2;
 /// CSTS.SHST: shutdown complete.
 pub(crate) const CSTS_SHUT_DOWN: u32 = 0b10 << 2;
-/// The version everything here is made for.
+/// Version of the NVMe specification that this crate implements.
 pub(crate) const VERSION: u32 = 0x0002_0000;
 /// CATTR bit 2: no flow control of the submission queue.
 pub(crate) const NO_FLOW_CONTROL: u8 = 1 << 2;

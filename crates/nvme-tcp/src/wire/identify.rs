@@ -1,10 +1,11 @@
-//! Identify data structures, as far as hosts look at them.
+//! Identify data structures: the fields that hosts use.
 //!
-//! NVM Express Base Specification 2.0, 5.17, and NVM Command Set Specification 1.0, 4.1.5: each is 4096 bytes.
+//! NVM Express Base Specification 2.0, 5.17, and NVM Command Set Specification 1.0, 4.1.5: each structure has 4096
+//! bytes.
 
 use super::{put, u16_at, u32_at, u64_at};
 
-/// What a controller says of itself (CNS 01h).
+/// The Identify Controller structure (CNS 01h).
 ///
 /// ```
 /// use nvme_tcp::wire::{ControllerData, ControllerKind};
@@ -27,7 +28,7 @@ pub struct ControllerData {
     pub controller: u16,
     /// VER: the version of the specification, as the VS property has it.
     pub version: u32,
-    /// OAES: changes that it may tell of.
+    /// OAES: changes that the controller can report.
     pub notices: Notices,
     /// CNTRLTYPE.
     pub kind: ControllerKind,
@@ -45,7 +46,7 @@ pub struct ControllerData {
     pub namespaces: u32,
     /// ONCS: optional I/O commands.
     pub optional_commands: u16,
-    /// VWC bit 0: there is a volatile write cache.
+    /// VWC bit 0: the controller has a volatile write cache.
     pub volatile_cache: bool,
     /// SGLS.
     pub sgl_support: u32,
@@ -61,17 +62,17 @@ pub struct ControllerData {
     pub disconnect: bool,
 }
 
-/// CNTRLTYPE: what a controller is for.
+/// CNTRLTYPE: kind of controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ControllerKind {
-    /// It does not say, as controllers of versions before 1.4.
+    /// Not reported, as by controllers before version 1.4.
     #[default]
     Untold,
-    /// Commands on namespaces.
+    /// I/O controller: serves namespaces.
     Io,
-    /// The discovery log.
+    /// Discovery controller: serves the discovery log.
     Discovery,
-    /// Administration alone.
+    /// Administrative controller.
     Administrative,
     /// A reserved value.
     Other(u8),
@@ -99,7 +100,8 @@ impl ControllerKind {
     }
 }
 
-/// Changes that a controller tells of: bits of OAES, and of the feature Asynchronous Event Configuration that turns them on.
+/// Changes that a controller can report: bits of OAES, and of the feature Asynchronous Event Configuration, which
+/// enables the reports.
 ///
 /// ```
 /// use nvme_tcp::wire::Notices;
@@ -111,29 +113,29 @@ impl ControllerKind {
 pub struct Notices(pub u32);
 
 impl Notices {
-    /// The attributes of namespaces.
+    /// Attributes of a namespace changed.
     pub const NAMESPACES: Notices = Notices(1 << 8);
-    /// The discovery log.
+    /// The discovery log changed.
     pub const DISCOVERY: Notices = Notices(1 << 31);
 
-    /// Those that are in both.
+    /// Returns the notices in both sets.
     pub const fn and(self, other: Notices) -> Notices {
         Notices(self.0 & other.0)
     }
 
-    /// Whether all of `other` are among them.
+    /// Returns whether all notices of `other` are in the set.
     pub const fn has(self, other: Notices) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether there is none.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 }
 
 impl ControllerData {
-    /// As it is transferred.
+    /// Encodes the structure.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; LEN];
         put_text(&mut bytes[4..24], &self.serial, b' ');
@@ -156,7 +158,7 @@ impl ControllerData {
         put(&mut bytes, 268, &CRITICAL_TEMPERATURE.to_le_bytes());
         put(&mut bytes, 320, &self.keep_alive.to_le_bytes());
         if self.kind == ControllerKind::Io {
-            // Entries of 64 and 16 bytes, neither more nor less.
+            // SQES and CQES: entries have exactly 64 and 16 bytes.
             (bytes[512], bytes[513]) = (0x66, 0x44);
         }
         put(&mut bytes, 514, &self.max_commands.to_le_bytes());
@@ -165,6 +167,7 @@ impl ControllerData {
         // VWC bits 2:1, 11b: Flush with namespace FFFFFFFFh flushes all.
         bytes[525] = if self.volatile_cache { 0b111 } else { 0 };
         put(&mut bytes, 536, &self.sgl_support.to_le_bytes());
+        // MNAN: any identifier up to NN may be in use.
         put(&mut bytes, 540, &self.namespaces.to_le_bytes());
         put_text(&mut bytes[768..1024], &self.subsystem, 0);
         put(&mut bytes, 1792, &self.command_capsule.to_le_bytes());
@@ -175,7 +178,7 @@ impl ControllerData {
         bytes
     }
 
-    /// Reads it; `None` if there are less than 4096 bytes.
+    /// Parses the structure; `None` if there are fewer than 4096 bytes.
     pub fn parse(bytes: &[u8]) -> Option<ControllerData> {
         let bytes = bytes.get(..LEN)?;
         Some(ControllerData {
@@ -205,7 +208,7 @@ impl ControllerData {
     }
 }
 
-/// What is said of a namespace (CNS 00h).
+/// The Identify Namespace structure (CNS 00h).
 ///
 /// ```
 /// use nvme_tcp::wire::NamespaceData;
@@ -215,16 +218,16 @@ impl ControllerData {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceData {
-    /// NSZE: how many blocks.
+    /// NSZE: size in blocks.
     pub blocks: u64,
-    /// LBADS of the format in use: a block has `1 << block_shift` bytes.
+    /// LBADS of the current format: a block has `1 << block_shift` bytes.
     pub block_shift: u8,
     /// NGUID.
     pub nguid: [u8; 16],
 }
 
 impl NamespaceData {
-    /// As it is transferred.
+    /// Encodes the structure.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; LEN];
         for at in [0, 8, 16] {
@@ -237,14 +240,14 @@ impl NamespaceData {
         bytes
     }
 
-    /// Reads it; `None` if there are less than 4096 bytes, or the format in use makes no sense.
+    /// Parses the structure; `None` if there are fewer than 4096 bytes, or if the block size is outside the limits.
     pub fn parse(bytes: &[u8]) -> Option<NamespaceData> {
         let bytes = bytes.get(..LEN)?;
         // FLBAS: bits 3:0, and 6:5 above them.
         let format = usize::from(bytes[26] & 0xf) | usize::from(bytes[26] >> 5 & 3) << 4;
         let block_shift = bytes[128 + format * 4 + 2];
         let nguid = bytes[104..120].try_into().ok()?;
-        // A namespace that is not there is all zeros.
+        // The structure of an unallocated namespace is all zeros.
         (block_shift == 0 || (9..=16).contains(&block_shift)).then(|| NamespaceData {
             blocks: u64_at(bytes, 0),
             block_shift,
@@ -253,7 +256,7 @@ impl NamespaceData {
     }
 }
 
-/// By what a namespace is known wherever it is; all zeros: it has no identifier of that kind.
+/// Globally unique identifiers of a namespace. An identifier of zeros is absent.
 ///
 /// NVM Express Base Specification 2.0, 4.5.1.
 ///
@@ -277,8 +280,8 @@ pub struct NamespaceIds {
 }
 
 impl NamespaceIds {
-    /// From what is said of a namespace (CNS 00h) and its list of descriptors (CNS 03h), either of which may be empty. What
-    /// the descriptors say counts more.
+    /// Combines the Identify Namespace structure (CNS 00h) with the descriptor list (CNS 03h). Both may be empty.
+    /// Descriptors take precedence.
     pub fn parse(namespace: &[u8], descriptors: &[u8]) -> NamespaceIds {
         let mut ids = NamespaceIds::default();
         if let Some(fields) = namespace.get(104..128) {
@@ -287,6 +290,7 @@ impl NamespaceIds {
         }
         let mut rest = descriptors;
         while let Some(([kind, length, _, _], value)) = rest.split_first_chunk() {
+            // A length of zero ends the list (5.17.2.3). A descriptor with a wrong length is skipped.
             let Some((value, others)) = value.split_at_checked(usize::from(*length)).filter(|_| *length > 0) else {
                 break;
             };
@@ -301,13 +305,13 @@ impl NamespaceIds {
         ids
     }
 
-    /// Whether there is an identifier of any kind.
+    /// Returns whether at least one identifier is present.
     pub fn is_some(&self) -> bool {
         *self != NamespaceIds::default()
     }
 }
 
-/// CNS 02h, 10h: namespaces in ascending order, those above `after`.
+/// Builds CNS 02h or 10h: identifiers above `after`, in ascending order.
 pub(crate) fn namespace_list(namespaces: impl Iterator<Item = u32>, after: u32) -> Vec<u8> {
     let mut bytes = vec![0; LEN];
     for (entry, id) in bytes.chunks_exact_mut(4).zip(namespaces.filter(|id| *id > after)) {
@@ -316,12 +320,12 @@ pub(crate) fn namespace_list(namespaces: impl Iterator<Item = u32>, after: u32) 
     bytes
 }
 
-/// Reads a namespace list.
+/// Parses a namespace list.
 pub fn parse_namespace_list(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks_exact(4).take(LEN / 4).map(|entry| u32_at(entry, 0)).take_while(|id| *id != 0).collect()
 }
 
-/// CNS 12h, 13h: controllers in ascending order, from `from` on.
+/// Builds CNS 12h or 13h: controller identifiers from `from` on, in ascending order.
 pub(crate) fn controller_list(controllers: impl Iterator<Item = u16>, from: u16) -> Vec<u8> {
     let mut bytes = vec![0; LEN];
     let mut count = 0u16;
@@ -333,7 +337,7 @@ pub(crate) fn controller_list(controllers: impl Iterator<Item = u16>, from: u16)
     bytes
 }
 
-/// CNS 03h: NGUID, UUID and command set.
+/// Builds CNS 03h: NGUID, UUID and command set.
 pub(crate) fn namespace_descriptors(uuid: &[u8; 16]) -> Vec<u8> {
     let mut bytes = vec![0; LEN];
     let mut at = 0;
@@ -345,17 +349,17 @@ pub(crate) fn namespace_descriptors(uuid: &[u8; 16]) -> Vec<u8> {
     bytes
 }
 
-/// CNS 05h for the NVM command set: no protection information, so zeros.
+/// Builds CNS 05h for the NVM command set: zeros, because there is no protection information.
 pub(crate) fn nvm_namespace() -> Vec<u8> {
     vec![0; LEN]
 }
 
-/// CNS 06h for the NVM command set: limits of commands without data. DSM: 256 ranges (DMRL 0: no limit told).
+/// Builds CNS 06h for the NVM command set: zeros, because no limits are reported for commands without data.
 pub(crate) fn nvm_controller() -> Vec<u8> {
     vec![0; LEN]
 }
 
-/// CNS 08h: what does not depend on the command set.
+/// Builds CNS 08h: the properties that do not depend on the command set.
 pub(crate) fn independent_namespace() -> Vec<u8> {
     let mut bytes = vec![0; LEN];
     bytes[1] = 1; // NMIC, as in CNS 00h
@@ -363,14 +367,14 @@ pub(crate) fn independent_namespace() -> Vec<u8> {
     bytes
 }
 
-/// CNS 1Ch: one combination of command sets, NVM alone.
+/// Builds CNS 1Ch: one combination of command sets, which is NVM alone.
 pub(crate) fn command_sets() -> Vec<u8> {
     let mut bytes = vec![0; LEN];
     bytes[0] = 1;
     bytes
 }
 
-/// Puts ASCII text, what is left filled with `fill`.
+/// Writes ASCII text and fills the rest of the field with `fill`.
 pub(crate) fn put_text(field: &mut [u8], value: &str, fill: u8) {
     field.fill(fill);
     for (byte, character) in field.iter_mut().zip(value.bytes()) {
@@ -378,15 +382,17 @@ pub(crate) fn put_text(field: &mut [u8], value: &str, fill: u8) {
     }
 }
 
-/// Reads ASCII text up to its padding; what is no text becomes a replacement character.
+/// Reads ASCII text up to its padding. Invalid UTF-8 becomes a replacement character.
 pub(crate) fn text(field: &[u8]) -> String {
+    // Devices pad with blanks or with zeros. Both are removed.
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end]).trim_end().to_owned()
 }
 
-/// Bytes of every structure here.
+/// Bytes of every Identify structure.
 pub(crate) const LEN: usize = 4096;
-/// CMIC bit 1: the subsystem may have several controllers. Linux connects to a second only if all say so.
+/// CMIC bit 1: the subsystem may have several controllers. Linux refuses a second controller unless all report this
+/// bit.
 const SEVERAL_CONTROLLERS: u8 = 1 << 1;
 /// ACL: Abort commands at a time, less one.
 const ABORT_LIMIT: u8 = 3;
@@ -401,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_controllers_are_written_as_they_are_read() {
+    fn controller_kinds_round_trip() {
         assert!((0..=u8::MAX).all(|value| ControllerKind::from_u8(value).to_u8() == value));
         assert_eq!(
             (1..=3).map(ControllerKind::from_u8).collect::<Vec<_>>(),
@@ -410,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_of_a_namespace_are_read_as_far_as_they_make_sense() {
+    fn invalid_namespace_descriptors_are_skipped() {
         let mut namespace = vec![0; LEN];
         namespace[104..120].fill(1);
         namespace[120..128].fill(2);
@@ -422,7 +428,7 @@ mod tests {
         {
             assert_eq!(NamespaceIds::parse(&namespace, &[before, &uuid, after].concat()), with_uuid);
         }
-        // A length of zero, one that is wrong, and a descriptor that is cut short.
+        // A length of zero, a wrong length, and a truncated descriptor.
         assert_eq!(NamespaceIds::parse(&namespace, &[&[2, 0, 0, 0][..], &uuid].concat()), ids);
         assert_eq!(NamespaceIds::parse(&namespace, &[3, 4, 0, 0, 7, 7, 7, 7]), ids);
         assert_eq!(NamespaceIds::parse(&namespace, &uuid[..19]), ids);

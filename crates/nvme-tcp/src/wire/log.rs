@@ -7,26 +7,26 @@ use super::{AdminOpcode, IoOpcode, Status, put, u16_at, u64_at};
 
 /// Identifiers of log pages.
 pub mod page {
-    /// Which pages there are.
+    /// Supported log pages.
     pub const SUPPORTED: u8 = 0x00;
-    /// Commands that failed.
+    /// Errors of commands.
     pub const ERROR: u8 = 0x01;
     /// Health.
     pub const SMART: u8 = 0x02;
     /// Firmware slots.
     pub const FIRMWARE: u8 = 0x03;
-    /// Namespaces that changed.
+    /// Changed namespaces.
     pub const CHANGED_NAMESPACES: u8 = 0x04;
-    /// What commands do.
+    /// Commands supported and their effects.
     pub const EFFECTS: u8 = 0x05;
-    /// What there is to connect to.
+    /// Discovery log.
     pub const DISCOVERY: u8 = 0x70;
 }
 
 /// An entry of the error log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorEntry {
-    /// Errors up to this one.
+    /// Number of this error since the controller started.
     pub(crate) count: u64,
     pub(crate) queue: u16,
     pub(crate) command: u16,
@@ -44,14 +44,14 @@ impl ErrorEntry {
         put(&mut bytes, 8, &self.queue.to_le_bytes());
         put(&mut bytes, 10, &self.command.to_le_bytes());
         put(&mut bytes, 12, &(self.status.bits() << 1).to_le_bytes());
-        put(&mut bytes, 14, &[0xff, 0xff]); // no byte of the command in particular
+        put(&mut bytes, 14, &[0xff, 0xff]); // 0xffff: no particular byte of the command
         put(&mut bytes, 16, &self.block.to_le_bytes());
         put(&mut bytes, 24, &self.namespace.to_le_bytes());
         bytes
     }
 }
 
-/// The SMART log's counts.
+/// Counters of the SMART log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Smart {
     pub(crate) read_bytes: u64,
@@ -67,8 +67,8 @@ impl Smart {
     pub(crate) fn to_bytes(self) -> Vec<u8> {
         let mut bytes = vec![0; 512];
         put(&mut bytes, 1, &TEMPERATURE.to_le_bytes());
-        (bytes[3], bytes[4]) = (100, 10); // spare: all of it; threshold
-        // Data units: thousands of 512 bytes, rounded up.
+        (bytes[3], bytes[4]) = (100, 10); // available spare in percent, and its threshold
+        // Data units are thousands of 512 bytes, rounded up.
         put(&mut bytes, 32, &self.read_bytes.div_ceil(512_000).to_le_bytes());
         put(&mut bytes, 48, &self.written_bytes.div_ceil(512_000).to_le_bytes());
         put(&mut bytes, 64, &self.read_commands.to_le_bytes());
@@ -80,7 +80,7 @@ impl Smart {
     }
 }
 
-/// Slot 1 is active and holds `revision`.
+/// Builds the firmware log: slot 1 is active and holds `revision`.
 pub(crate) fn firmware_slots(revision: &str) -> Vec<u8> {
     let mut bytes = vec![0; 512];
     bytes[0] = 1;
@@ -88,10 +88,11 @@ pub(crate) fn firmware_slots(revision: &str) -> Vec<u8> {
     bytes
 }
 
-/// Changed namespaces; a list that overflows is one entry of ones.
+/// Builds the list of changed namespaces.
 pub(crate) fn changed_namespaces(changed: impl Iterator<Item = u32>) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     for (place, id) in changed.enumerate() {
+        // More than 1024 identifiers are reported as a single entry of all ones.
         if place == 1024 {
             bytes.fill(0);
             put(&mut bytes, 0, &u32::MAX.to_le_bytes());
@@ -102,13 +103,14 @@ pub(crate) fn changed_namespaces(changed: impl Iterator<Item = u32>) -> Vec<u8> 
     bytes
 }
 
-/// What each command does: CSUPP for all there are, LBCC for those that change blocks.
+/// Builds the effects log: CSUPP for every supported command, LBCC for commands that change blocks.
 pub(crate) fn effects() -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     for opcode in AdminOpcode::ALL {
         bytes[*opcode as usize * 4] = 1;
     }
     for opcode in IoOpcode::ALL {
+        // LBCC tells hosts that cached copies of the blocks become invalid.
         let changes = matches!(
             opcode,
             IoOpcode::Write | IoOpcode::WriteZeroes | IoOpcode::DatasetManagement | IoOpcode::WriteUncorrectable
@@ -118,7 +120,7 @@ pub(crate) fn effects() -> Vec<u8> {
     bytes
 }
 
-/// Which pages there are.
+/// Builds the list of supported log pages.
 pub(crate) fn supported(pages: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 1024];
     for page in pages {
@@ -127,7 +129,7 @@ pub(crate) fn supported(pages: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A subsystem that can be connected to, as a discovery controller tells.
+/// A subsystem in the discovery log.
 ///
 /// ```
 /// use nvme_tcp::wire::{DiscoveryEntry, DiscoveryLog};
@@ -148,9 +150,9 @@ pub struct DiscoveryEntry {
     pub family: u8,
     /// PORTID.
     pub port: u16,
-    /// CNTLID: FFFFh, a controller for each connection.
+    /// CNTLID: FFFFh for subsystems that create a controller for each connection.
     pub controller: u16,
-    /// ASQSZ: most entries of an admin queue.
+    /// ASQSZ: maximum number of entries of an admin queue.
     pub admin_queue: u16,
     /// SUBNQN.
     pub subsystem: String,
@@ -164,7 +166,7 @@ impl DiscoveryEntry {
     /// Bytes of an entry.
     pub const LEN: usize = 1024;
 
-    /// An NVM subsystem behind TCP at `address`, controllers made as hosts connect.
+    /// Describes an NVM subsystem at TCP `address` that creates controllers as hosts connect.
     pub fn new(subsystem: &str, address: core::net::SocketAddr) -> DiscoveryEntry {
         DiscoveryEntry {
             kind: 2,
@@ -179,7 +181,7 @@ impl DiscoveryEntry {
         }
     }
 
-    /// Where to connect to, if it is TCP at an IP address.
+    /// Returns the address to connect to; `None` unless the transport is TCP at an IP address.
     pub fn socket_address(&self) -> Option<core::net::SocketAddr> {
         if self.transport != 3 {
             return None;
@@ -218,9 +220,9 @@ impl DiscoveryEntry {
 /// See [`DiscoveryEntry`] for an example.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiscoveryLog {
-    /// GENCTR: moves when the log does.
+    /// GENCTR: changes whenever the log changes.
     pub generation: u64,
-    /// What there is.
+    /// Subsystems that can be connected to.
     pub entries: Vec<DiscoveryEntry>,
 }
 
@@ -228,7 +230,7 @@ impl DiscoveryLog {
     /// Bytes before the first entry.
     pub const HEADER: usize = 1024;
 
-    /// As it is transferred.
+    /// Encodes the page.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; DiscoveryLog::HEADER + self.entries.len() * DiscoveryEntry::LEN];
         put(&mut bytes, 0, &self.generation.to_le_bytes());
@@ -241,17 +243,18 @@ impl DiscoveryLog {
         bytes
     }
 
-    /// Generation and number of entries, from the first 16 bytes.
+    /// Parses generation and number of entries from the first 16 bytes.
     pub(crate) fn parse_header(bytes: &[u8]) -> Option<(u64, u64)> {
         let bytes = bytes.get(..16)?;
         Some((u64_at(bytes, 0), u64_at(bytes, 8)))
     }
 
-    /// Reads it; `None` if it is shorter than it says.
+    /// Parses the page; `None` if entries are missing.
     pub fn parse(bytes: &[u8]) -> Option<DiscoveryLog> {
         let (generation, count) = DiscoveryLog::parse_header(bytes)?;
         let count = usize::try_from(count).ok()?;
         let entries = bytes.get(DiscoveryLog::HEADER..)?.chunks_exact(DiscoveryEntry::LEN);
+        // NUMREC counts all entries of the log, although the host may have read fewer.
         if entries.len() < count {
             return None;
         }
@@ -259,5 +262,5 @@ impl DiscoveryLog {
     }
 }
 
-/// Kelvins: an emulated disk keeps a cool head.
+/// Reported temperature, in kelvins.
 const TEMPERATURE: u16 = 300;

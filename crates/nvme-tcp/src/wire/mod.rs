@@ -1,10 +1,10 @@
-//! What crosses the wire: the structures of NVMe, and the PDUs of NVMe/TCP that carry them.
+//! Wire formats: the structures of NVMe, and the PDUs of NVMe/TCP that carry these structures.
 //!
-//! - [`Command`], [`Completion`], [`Status`]: queue entries; [`commands`]: commands made from what they are to do;
-//! - [`ConnectData`], [`property`]: NVMe over Fabrics; [`ControllerData`], [`NamespaceData`], [`DiscoveryLog`], [`page`]:
-//!   what controllers say of themselves;
-//! - [`Pdu`]: a PDU's header, typed; [`Framing`]: PDUs made ready to be sent; [`Receiver`]: PDUs taken from a stream,
-//!   however it is cut; [`Digest`]: CRC32C, over headers and data.
+//! - [`Command`], [`Completion`], [`Status`]: queue entries; [`commands`]: builders of commands;
+//! - [`ConnectData`], [`property`]: NVMe over Fabrics;
+//! - [`ControllerData`], [`NamespaceData`], [`DiscoveryLog`], [`page`]: descriptions that controllers return;
+//! - [`Pdu`]: a typed PDU header; [`PduFraming`]: frames PDUs for sending; [`PduReceiver`]: parses PDUs from a stream
+//!   that is cut at arbitrary positions; [`Digest`]: CRC32C of headers and data.
 
 mod command;
 pub mod commands;
@@ -16,7 +16,7 @@ pub(crate) mod log;
 mod pdu;
 mod status;
 
-pub use command::{AdminOpcode, Command, FabricsType, IoOpcode, Sgl, SglKind, Transfer};
+pub use command::{AdminOpcode, Command, DataDirection, FabricsType, IoOpcode, Sgl, SglKind};
 pub use completion::Completion;
 pub(crate) use digest::DIGEST_LEN;
 pub use digest::Digest;
@@ -27,29 +27,29 @@ pub use fabrics::{ConnectData, DISCOVERY_NQN, property};
 pub use identify::{ControllerData, ControllerKind, NamespaceData, NamespaceIds, Notices, parse_namespace_list};
 pub use log::{DiscoveryEntry, DiscoveryLog, page};
 pub(crate) use log::{ErrorEntry, Smart};
-pub(crate) use pdu::{CIPHER_BLOCK, Sealing, slice};
+pub(crate) use pdu::{CIPHER_BLOCK, DataEncryption, slice};
 pub use pdu::{
-    DataHeader, FatalError, FatalStatus, Framing, InitializeRequest, InitializeResponse, Limits, Pdu, PduType,
-    ReadyToTransfer, Received, Receiver, Side, Termination, WirePdu,
+    ConnectionSide, DataHeader, FatalError, FatalStatus, InitializeRequest, InitializeResponse, Pdu, PduFraming,
+    PduItem, PduLimits, PduReceiver, PduType, ReadyToTransfer, Termination, WirePdu,
 };
 pub use status::Status;
 
-/// The little-endian number of 2 bytes at `at`.
+/// Reads a little-endian `u16` at `at`.
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The little-endian number of 4 bytes at `at`.
+/// Reads a little-endian `u32` at `at`.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The little-endian number of 8 bytes at `at`.
+/// Reads a little-endian `u64` at `at`.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// Puts `value` at `at`.
+/// Writes `value` at `at`.
 pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }

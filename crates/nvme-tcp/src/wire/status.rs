@@ -1,6 +1,6 @@
-//! How a command ended.
+//! Status of completed commands.
 //!
-//! NVM Express Base Specification 2.0, 3.3.3.2.1: a status is a code type and a code, and whether to try again.
+//! NVM Express Base Specification 2.0, 3.3.3.2.1: a status has a code type, a code and a do-not-retry bit.
 
 use core::fmt;
 
@@ -22,7 +22,7 @@ macro_rules! statuses {
         impl Status {
             $($(#[$meta])* pub const $name: Status = Status::new($code_type, $code, statuses!(@$retry));)*
 
-            /// In words; `None` for a status without a name here.
+            /// Returns the name; `None` for a status without a name here.
             pub fn name(self) -> Option<&'static str> {
                 match (self.code_type(), self.code()) {
                     $(($code_type, $code) => Some($text),)*
@@ -36,46 +36,46 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// It did what it was asked to.
+    /// The command succeeded.
     SUCCESS = 0, 0x00, retry, "success";
     /// The controller does not know the opcode.
     INVALID_OPCODE = 0, 0x01, final, "invalid opcode";
-    /// A field of the command has a value that cannot be.
+    /// A field of the command has an invalid value.
     INVALID_FIELD = 0, 0x02, final, "invalid field in command";
     /// The command identifier is in use.
     COMMAND_ID_CONFLICT = 0, 0x03, final, "command identifier in use";
     /// Data could not be transferred.
     DATA_TRANSFER_ERROR = 0, 0x04, retry, "data transfer error";
-    /// Something went wrong inside the controller.
+    /// The controller had an internal error.
     INTERNAL_ERROR = 0, 0x06, retry, "internal error";
-    /// An Abort command ended it.
+    /// An Abort command aborted the command.
     ABORTED_BY_REQUEST = 0, 0x07, retry, "aborted by request";
-    /// Its queue was deleted.
+    /// The command's queue was deleted.
     ABORTED_QUEUE_DELETED = 0, 0x08, retry, "aborted, its queue was deleted";
-    /// There is no such namespace, or it has no such format.
+    /// The namespace does not exist, or not in this format.
     INVALID_NAMESPACE = 0, 0x0b, final, "invalid namespace or format";
-    /// A command came before it may come.
+    /// The command is not allowed in this state.
     COMMAND_SEQUENCE_ERROR = 0, 0x0c, final, "command sequence error";
-    /// The SGL descriptor is of a type that cannot be used here.
+    /// The type of the SGL descriptor is not supported for this command.
     INVALID_SGL_TYPE = 0, 0x11, final, "SGL descriptor type invalid";
     /// The SGL's length does not fit the command.
     INVALID_SGL_LENGTH = 0, 0x0f, final, "data SGL length invalid";
     /// The offset of the SGL is wrong.
     INVALID_SGL_OFFSET = 0, 0x16, final, "SGL offset invalid";
-    /// Not enough resources at the moment.
+    /// The namespace is not ready.
     NOT_READY = 0, 0x82, retry, "namespace not ready";
-    /// It was interrupted before it changed anything: the controller had no room for it.
+    /// The controller had no room and interrupted the command before the command changed anything.
     COMMAND_INTERRUPTED = 0, 0x21, retry, "command interrupted";
     /// The transport damaged the command's data.
     TRANSIENT_TRANSPORT_ERROR = 0, 0x22, retry, "transient transport error";
-    /// Write-protected.
+    /// The namespace is write-protected.
     NAMESPACE_WRITE_PROTECTED = 0, 0x20, final, "namespace is write-protected";
-    /// Blocks beyond the end of the namespace.
+    /// Blocks lie beyond the end of the namespace.
     LBA_OUT_OF_RANGE = 0, 0x80, final, "LBA out of range";
     /// The namespace is full.
     CAPACITY_EXCEEDED = 0, 0x81, final, "capacity exceeded";
 
-    /// No such log page.
+    /// The log page does not exist.
     INVALID_LOG_PAGE = 1, 0x09, final, "invalid log page";
     /// Too many Asynchronous Event Requests are outstanding.
     ASYNC_LIMIT_EXCEEDED = 1, 0x05, final, "asynchronous event request limit exceeded";
@@ -88,88 +88,89 @@ statuses! {
     CONNECT_FORMAT = 1, 0x80, final, "incompatible connect format";
     /// Connect: the controller is in use already.
     CONNECT_BUSY = 1, 0x81, retry, "controller busy";
-    /// Connect: a parameter is wrong; the result says which.
+    /// Connect: a parameter is wrong; the result holds its offset.
     CONNECT_INVALID_PARAMETERS = 1, 0x82, final, "connect: invalid parameters";
-    /// Connect: discovery has to begin again.
+    /// Connect: the host must restart discovery.
     CONNECT_RESTART_DISCOVERY = 1, 0x83, final, "connect: restart discovery";
-    /// Connect: this host may not.
+    /// Connect: the host is not allowed to connect.
     CONNECT_INVALID_HOST = 1, 0x84, final, "connect: host not allowed";
     /// Disconnect: the queue is of the wrong type.
     INVALID_QUEUE_TYPE = 1, 0x85, final, "invalid queue type";
 
-    /// The medium failed while it was written.
+    /// The medium failed during a write.
     WRITE_FAULT = 2, 0x80, retry, "write fault";
     /// The medium could not be read.
     UNRECOVERED_READ_ERROR = 2, 0x81, final, "unrecovered read error";
     /// Compare found a difference.
     COMPARE_FAILURE = 2, 0x85, final, "compare failure";
 
-    /// Something is wrong between the controller and the namespace.
+    /// Internal error on the path to the namespace.
     INTERNAL_PATH_ERROR = 3, 0x00, retry, "internal path error";
-    /// Asymmetric namespace access (ANA): by this controller the namespace will not be accessible again.
+    /// Asymmetric namespace access (ANA): the namespace is permanently inaccessible through this controller.
     ANA_PERSISTENT_LOSS = 3, 0x01, retry, "asymmetric access persistent loss";
-    /// Asymmetric namespace access: by this controller the namespace is not accessible now.
+    /// Asymmetric namespace access: the namespace is inaccessible through this controller at the moment.
     ANA_INACCESSIBLE = 3, 0x02, retry, "asymmetric access inaccessible";
-    /// Asymmetric namespace access: how the namespace is accessible is changing.
+    /// Asymmetric namespace access: the access state is changing.
     ANA_TRANSITION = 3, 0x03, retry, "asymmetric access transition";
-    /// The controller found something wrong with the path to it.
+    /// The controller detected an error on the path to the namespace.
     CONTROLLER_PATHING_ERROR = 3, 0x60, retry, "controller pathing error";
-    /// The host found something wrong with the path to the controller.
+    /// The host detected an error on the path to the controller.
     HOST_PATHING_ERROR = 3, 0x70, retry, "host pathing error";
-    /// The host's own: the command was aborted before it came to an end.
+    /// Set by the host itself: the command was aborted before it completed.
     ABORTED_BY_HOST = 3, 0x71, retry, "aborted by host";
 }
 
 impl Status {
-    /// A status of `code_type` (SCT) and `code` (SC).
+    /// Creates a status of `code_type` (SCT) and `code` (SC).
     pub const fn new(code_type: u8, code: u8, do_not_retry: bool) -> Status {
         Status((code as u16) | ((code_type as u16 & 7) << 8) | ((do_not_retry as u16) << 14))
     }
 
-    /// From the upper 15 bits of a completion's last 16, the phase tag gone.
+    /// Creates a status from the upper 15 bits of the last 16-bit word of a completion, without the phase tag.
     pub const fn from_bits(bits: u16) -> Status {
         Status(bits & 0x7fff)
     }
 
-    /// 15 bits, as they stand above the phase tag.
+    /// Returns the 15 bits above the phase tag.
     pub const fn bits(self) -> u16 {
         self.0
     }
 
-    /// Generic 0, command specific 1, media and data integrity 2, path 3.
+    /// Returns the code type: 0 generic, 1 command specific, 2 media and data integrity, 3 path.
     pub const fn code_type(self) -> u8 {
         (self.0 >> 8) as u8 & 7
     }
 
-    /// The code within its type.
+    /// Returns the code within its type.
     pub const fn code(self) -> u8 {
         self.0 as u8
     }
 
-    /// The same command would fail again.
+    /// Returns whether the same command would fail again.
     pub const fn do_not_retry(self) -> bool {
         self.0 & 1 << 14 != 0
     }
 
-    /// The command was not carried out, and may be before long: the path to the namespace is changing, the namespace is not
-    /// ready, or the controller had no room for the command.
+    /// Returns whether the command was not executed and may soon succeed: the path to the namespace is changing, the
+    /// namespace is not ready, or the controller had no room for the command.
     pub(crate) const fn is_passing(self) -> bool {
+        // A persistent ANA loss has a path status but does not pass by itself.
         let of_path = self.code_type() == PATH && !self.is_same_as(Status::ANA_PERSISTENT_LOSS);
         let of_controller = self.is_same_as(Status::NOT_READY) || self.is_same_as(Status::COMMAND_INTERRUPTED);
         !self.do_not_retry() && (of_path || of_controller)
     }
 
-    /// Whether it says the same, whatever it says of another try.
+    /// Compares code type and code only.
     pub(crate) const fn is_same_as(self, other: Status) -> bool {
         self.0 & TYPE_AND_CODE == other.0 & TYPE_AND_CODE
     }
 
-    /// There is more about it in the error log.
+    /// Returns whether the error log has more information.
     pub const fn more(self) -> bool {
         self.0 & 1 << 13 != 0
     }
 
-    /// Whether the command did what it was asked to.
+    /// Returns whether the command succeeded.
     pub const fn is_success(self) -> bool {
         self.0 & TYPE_AND_CODE == 0
     }
@@ -194,5 +195,5 @@ impl std::error::Error for Status {}
 
 /// SCT and SC.
 const TYPE_AND_CODE: u16 = 0x7ff;
-/// SCT of what is wrong with the path.
+/// SCT of path errors.
 const PATH: u8 = 3;

@@ -1,22 +1,22 @@
-//! Namespaces that become others while a host is connected, or that a controller cannot tell of: nothing is sent to another
-//! in place of the one that was looked at, and what waits for one keeps no other waiting.
+//! Namespaces that are replaced while a host is connected, or that a controller cannot describe. No command may reach a
+//! replacement, and a namespace in doubt must not delay others.
 
 use crate::made_by_hand;
 
 use core::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use made_by_hand::{Act, Faulty, WAS, is_gone, is_identify, is_io, with};
+use made_by_hand::{Action, ScriptedController, WAS, is_gone, is_identify, is_io, with};
 use nvme_tcp::host::{Buffer, Host, HostEvent};
 use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, NamespaceData, Notices, Status, commands};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 const IS: NamespaceData = NamespaceData { nguid: [8; 16], ..WAS };
-/// A log page.
+/// Log page that triggers an event in these tests.
 const HEALTH: u8 = 2;
 
-/// With the answer to this the controller of a test answers a request for events.
+/// Sends the command whose answer makes the test's controller complete an event request.
 async fn have_events_told(host: &Host) {
     host.admin_read(commands::log_page(HEALTH, 0, 512), Buffer::zeroed(512)).await.unwrap();
 }
@@ -26,26 +26,26 @@ fn is_health(queue: u16, command: &Command) -> bool {
 }
 
 #[test]
-fn a_namespace_that_is_another_while_connected_gets_nothing_that_was_for_the_first() {
-    // What it is, what the log page names, how often it is looked at then; whether the disk goes on.
+fn replaced_namespace_gets_no_old_commands() {
+    // The namespace now, the log page's entries, the number of inspections, and whether the disk stays usable.
     let rows: [(NamespaceData, &[u32], u32, bool); 5] = [
         (IS, &[1], 1, false),
         (NamespaceData { blocks: 999, ..WAS }, &[3, 1], 1, false),
-        // More than the controller can list.
+        // More namespaces than the controller can list.
         (IS, &[u32::MAX], 1, false),
         (NamespaceData { blocks: 1001, ..WAS }, &[1], 1, true),
         (WAS, &[2, 3], 0, true),
     ];
     for (now, named, looks, goes_on) in rows {
-        // Requests for events, Identify commands, and writes.
+        // Numbers of event requests, Identify commands, and writes.
         let counts = Arc::new([const { AtomicU32::new(0) }; 3]);
         let seen = counts.clone();
-        let mut faulty = Faulty::new(move |_, queue, command| {
+        let mut faulty = ScriptedController::new(move |_, queue, command| {
             if queue == 0 && command.opcode() == AdminOpcode::AsyncEventRequest as u8 {
-                return if seen[0].fetch_add(1, Relaxed) == 0 { Act::Hold } else { Act::Never };
+                return if seen[0].fetch_add(1, Relaxed) == 0 { Action::Hold } else { Action::Never };
             }
             if is_health(queue, command) {
-                return Act::AnswerHeld;
+                return Action::AnswerHeld;
             }
             if is_identify(queue, command, 0, 1) {
                 seen[1].fetch_add(1, Relaxed);
@@ -53,8 +53,9 @@ fn a_namespace_that_is_another_while_connected_gets_nothing_that_was_for_the_fir
             if is_io(queue, command, IoOpcode::Write) {
                 seen[2].fetch_add(1, Relaxed);
             }
-            Act::Answer
+            Action::Answer
         });
+        // The host enables only notices that the controller supports.
         (faulty.data.notices, faulty.changed) = (Notices::NAMESPACES, named.to_vec());
         let looked = counts.clone();
         faulty.namespace = Box::new(move |_| (if looked[1].load(Relaxed) > 1 { now.clone() } else { WAS }, Vec::new()));
@@ -67,7 +68,7 @@ fn a_namespace_that_is_another_while_connected_gets_nothing_that_was_for_the_fir
                 let write = || disk.write(0, [vec![1; 4096].into()]);
                 write().await.unwrap();
                 have_events_told(&host).await;
-                // Held, for nobody knows yet which namespaces have changed.
+                // Held, because it is not known yet which namespaces have changed.
                 let ended = join_all([write(), write()]).await;
                 let [_, looked, written] = [0, 1, 2].map(|of| counts[of].load(Relaxed));
                 assert_eq!((looked, written), (1 + looks, if goes_on { 3 } else { 1 }), "{named:?}, {goes_on}");
@@ -77,6 +78,7 @@ fn a_namespace_that_is_another_while_connected_gets_nothing_that_was_for_the_fir
                     assert!(ended.iter().all(Result::is_ok), "{ended:?}");
                 } else {
                     assert!(ended.iter().all(is_gone), "{ended:?}");
+                    // The new namespace is usable by a new disk, and the old disk stays unusable.
                     let again = host.disk(1).await.unwrap();
                     again.write(0, [vec![1; 4096].into()]).await.unwrap();
                     assert!(is_gone(&write().await));
@@ -87,20 +89,20 @@ fn a_namespace_that_is_another_while_connected_gets_nothing_that_was_for_the_fir
     }
 }
 
-/// The second event comes with the answer that says what the namespace was when the first had come.
+/// The second event arrives with the answer that describes the namespace as of the first event.
 #[test]
-fn what_was_told_of_a_namespace_before_it_changed_again_does_not_count() {
+fn inspection_before_another_change_is_ignored() {
     let counts = Arc::new([const { AtomicU32::new(0) }; 2]);
     let seen = counts.clone();
-    let mut faulty = Faulty::new(move |_, queue, command| {
+    let mut faulty = ScriptedController::new(move |_, queue, command| {
         if queue == 0 && command.opcode() == AdminOpcode::AsyncEventRequest as u8 {
-            return if seen[0].fetch_add(1, Relaxed) < 2 { Act::Hold } else { Act::Never };
+            return if seen[0].fetch_add(1, Relaxed) < 2 { Action::Hold } else { Action::Never };
         }
         let looks = seen[1].fetch_add(u32::from(is_identify(queue, command, 0, 1)), Relaxed);
         if is_health(queue, command) || (is_identify(queue, command, 0, 1) && looks == 1) {
-            return Act::AnswerHeld;
+            return Action::AnswerHeld;
         }
-        Act::Answer
+        Action::Answer
     });
     (faulty.data.notices, faulty.changed) = (Notices::NAMESPACES, vec![1]);
     let looked = counts.clone();
@@ -118,11 +120,11 @@ fn what_was_told_of_a_namespace_before_it_changed_again_does_not_count() {
     );
 }
 
-/// Behind a new connection the controller cannot tell of one namespace, for a while or for good.
+/// After a reconnect, the controller cannot describe one namespace, temporarily or permanently.
 #[test]
-fn a_namespace_that_cannot_be_told_of_keeps_no_other_waiting() {
+fn unknown_namespace_does_not_delay_others() {
     let without_retry = |status: Status| Status::new(status.code_type(), status.code(), false);
-    // With what, how often; when a command for it ends, and whether it is carried out.
+    // Status, number of refusals, milliseconds until a command for it ends, and whether the command succeeds.
     let rows = [
         (Status::NOT_READY, 5, 300..1500, true),
         (Status::INTERNAL_ERROR, u32::MAX, 6000..8100, false),
@@ -131,10 +133,10 @@ fn a_namespace_that_cannot_be_told_of_keeps_no_other_waiting() {
     ];
     for (status, times, took, is_there) in rows {
         let refused = AtomicU32::new(0);
-        let mut faulty = Faulty::new(move |association, queue, command| match association {
-            1 if is_io(queue, command, IoOpcode::Flush) => Act::Close,
-            2.. if is_identify(queue, command, 0, 1) && refused.fetch_add(1, Relaxed) < times => Act::Refuse(status),
-            _ => Act::Answer,
+        let mut faulty = ScriptedController::new(move |association, queue, command| match association {
+            1 if is_io(queue, command, IoOpcode::Flush) => Action::Close,
+            2.. if is_identify(queue, command, 0, 1) && refused.fetch_add(1, Relaxed) < times => Action::Refuse(status),
+            _ => Action::Answer,
         });
         faulty.namespace = Box::new(|_| (WAS, Vec::new()));
         with(
@@ -148,6 +150,7 @@ fn a_namespace_that_cannot_be_told_of_keeps_no_other_waiting() {
                 let (waits, given_up) = (untold.verify(0, 1), untold.verify(1, 1));
                 flush.await.unwrap();
                 assert!(runtime.now() - start < Duration::from_millis(100), "{status}");
+                // A command that waits for an inspection was never sent, so cancelling it takes effect at once.
                 given_up.cancel();
                 let early = given_up.await;
                 assert!(runtime.now() - start < Duration::from_millis(100), "{status}: {early:?}");
@@ -167,16 +170,16 @@ fn a_namespace_that_cannot_be_told_of_keeps_no_other_waiting() {
     }
 }
 
-/// The application looks at a namespace before the host could: what waits for the one from before ends at once.
+/// The application inspects a namespace before the host can. Commands for the old namespace end at once.
 #[test]
-fn what_waits_for_a_namespace_ends_when_another_is_found_in_its_place() {
+fn waiting_commands_fail_when_namespace_is_replaced() {
     let counts = Arc::new(AtomicU32::new(0));
     let seen = counts.clone();
-    let mut faulty = Faulty::new(move |association, queue, command| match association {
-        1 if is_io(queue, command, IoOpcode::Flush) => Act::Close,
-        // One look when the disk is made, one of the host behind the new connection.
-        _ if is_identify(queue, command, 0, 1) && seen.fetch_add(1, Relaxed) == 1 => Act::Refuse(Status::NOT_READY),
-        _ => Act::Answer,
+    let mut faulty = ScriptedController::new(move |association, queue, command| match association {
+        1 if is_io(queue, command, IoOpcode::Flush) => Action::Close,
+        // First inspection for the disk, second by the host after the reconnect.
+        _ if is_identify(queue, command, 0, 1) && seen.fetch_add(1, Relaxed) == 1 => Action::Refuse(Status::NOT_READY),
+        _ => Action::Answer,
     });
     let looked = counts.clone();
     faulty.namespace = Box::new(move |_| (if looked.load(Relaxed) > 1 { IS } else { WAS }, Vec::new()));
@@ -191,9 +194,9 @@ fn what_waits_for_a_namespace_ends_when_another_is_found_in_its_place() {
                 runtime.sleep(Duration::from_millis(1)).await;
             }
             host.disk(1).await.unwrap();
-            // The host would look again in 20 ms.
+            // The host itself would inspect the namespace again after 20 ms.
             runtime.sleep(Duration::from_millis(5)).await;
-            let ended = waits.now_or_never().expect("its end");
+            let ended = waits.now_or_never().expect("the command has ended");
             assert!(is_gone(&ended), "{ended:?}");
         },
     );

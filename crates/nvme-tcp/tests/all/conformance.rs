@@ -1,5 +1,5 @@
-//! What a controller checks, and what it answers, one test for each row of the rules; the checks of headers alone are
-//! in `pdu.rs`.
+//! Checks and answers of a controller, one test for each rule of the specification. `pdu.rs` tests the checks of
+//! headers alone.
 
 use crate::rig;
 
@@ -11,10 +11,10 @@ use nvme_tcp::wire::{
     Termination, property,
 };
 use offload_base::Instant;
-use rig::{Came, DISK, Wire, connect_command, host_data, target, termination};
+use rig::{Client, DISK, ReceivedPdu, connect_command, host_data, target, termination};
 
-/// Sends `pdu`; expects the connection to end with this FES and FEI, and the header to come back.
-fn ends(wire: &mut Wire, target: &mut nvme_tcp::target::Target, pdu: &Pdu, data: &[u8], fes: FatalStatus, fei: u32) {
+/// Sends `pdu` and expects a C2HTermReq with this FES, this FEI and the faulty header.
+fn ends(wire: &mut Client, target: &mut nvme_tcp::target::Target, pdu: &Pdu, data: &[u8], fes: FatalStatus, fei: u32) {
     let came = wire.send(target, pdu, data);
     let (termination, header) = termination(&came);
     assert_eq!(termination.fatal_status(), Some(fes), "{pdu:?}");
@@ -24,11 +24,11 @@ fn ends(wire: &mut Wire, target: &mut nvme_tcp::target::Target, pdu: &Pdu, data:
 }
 
 #[test]
-fn a_format_version_that_is_not_zero() {
+fn icreq_with_nonzero_version_is_refused() {
     let mut target = target(TransportConfig::default());
     let request = InitializeRequest { version: 1, ..InitializeRequest::default() };
     ends(
-        &mut Wire::new(&mut target),
+        &mut Client::new(&mut target),
         &mut target,
         &Pdu::InitializeRequest(request),
         &[],
@@ -38,11 +38,11 @@ fn a_format_version_that_is_not_zero() {
 }
 
 #[test]
-fn an_alignment_beyond_31() {
+fn icreq_with_alignment_above_31_is_refused() {
     let mut target = target(TransportConfig::default());
     let request = InitializeRequest { alignment: 32, ..InitializeRequest::default() };
     ends(
-        &mut Wire::new(&mut target),
+        &mut Client::new(&mut target),
         &mut target,
         &Pdu::InitializeRequest(request),
         &[],
@@ -52,30 +52,30 @@ fn an_alignment_beyond_31() {
 }
 
 #[test]
-fn a_second_icreq_and_anything_before_the_first() {
+fn icreq_must_come_first_and_once() {
     let mut target = target(TransportConfig::default());
     let request = Pdu::InitializeRequest(InitializeRequest::default());
-    let mut wire = Wire::open(&mut target, false);
+    let mut wire = Client::open(&mut target, false);
     ends(&mut wire, &mut target, &request, &[], FatalStatus::SequenceError, 0);
     let keep_alive = Pdu::Command(Command::new(AdminOpcode::KeepAlive as u8, 0));
-    ends(&mut Wire::new(&mut target), &mut target, &keep_alive, &[], FatalStatus::SequenceError, 0);
+    ends(&mut Client::new(&mut target), &mut target, &keep_alive, &[], FatalStatus::SequenceError, 0);
 }
 
-/// A queue that has asked for the data of a write of 8 blocks.
-fn asked(target: &mut nvme_tcp::target::Target) -> (Wire, Wire, ReadyToTransfer) {
-    let (mut wire, admin) = Wire::io(target, false);
+/// Opens a queue with an outstanding R2T for a write of 8 blocks.
+fn asked(target: &mut nvme_tcp::target::Target) -> (Client, Client, ReadyToTransfer) {
+    let (mut wire, admin) = Client::io(target, false);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_u32(12, 7).with_sgl(Sgl::transport(4096));
     let came = wire.send(target, &Pdu::Command(write), &[]);
-    let [Came(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
+    let [ReceivedPdu(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
     assert_eq!((request.command, request.offset, request.length), (5, 0, 4096));
     (wire, admin, request)
 }
 
 #[test]
-fn data_that_were_not_asked_for() {
-    type Change = fn(&mut DataHeader);
-    let rows: [(Change, FatalStatus, u32, usize); 8] = [
-        // TTAG out of range; not outstanding; another command's; not the next byte; beyond the end; LAST.
+fn unrequested_data_are_fatal() {
+    type DataChange = fn(&mut DataHeader);
+    let rows: [(DataChange, FatalStatus, u32, usize); 8] = [
+        // TTAG out of range; TTAG not outstanding; wrong command; not the next byte; beyond the end; wrong LAST_PDU.
         (|data| data.tag = u16::MAX, FatalStatus::SequenceError, 10, 4096),
         (|data| data.tag ^= 1, FatalStatus::InvalidHeaderField, 10, 4096),
         (|data| data.command += 1, FatalStatus::SequenceError, 8, 4096),
@@ -95,20 +95,20 @@ fn data_that_were_not_asked_for() {
 }
 
 #[test]
-fn data_twice() {
+fn repeated_data_are_fatal() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _admin, request) = asked(&mut target);
     let data = Pdu::HostData(host_data(&request));
     let came = wire.send(&mut target, &data, &[1; 4096]);
-    assert!(matches!(came[..], [Came(Pdu::Response(completion), _)] if completion.status.is_success()));
+    assert!(matches!(came[..], [ReceivedPdu(Pdu::Response(completion), _)] if completion.status.is_success()));
     ends(&mut wire, &mut target, &data, &[1; 4096], FatalStatus::InvalidHeaderField, 10);
 }
 
 #[test]
-fn sgls_that_do_not_describe_the_capsule() {
+fn sgl_must_describe_the_capsule() {
     let write = || Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
     let rows = [
-        // Length; transport SGL with data in the capsule; no known type; too long; none in the capsule.
+        // Wrong length; transport SGL with in-capsule data; unknown type; too long; no data in the capsule.
         (write().with_sgl(Sgl::in_capsule(1024)), 512, FatalStatus::UnsupportedParameter, 40),
         (write().with_sgl(Sgl::transport(512)), 512, FatalStatus::UnsupportedParameter, 47),
         (write().with_sgl(Sgl { identifier: 0x22, ..Sgl::transport(512) }), 0, FatalStatus::UnsupportedParameter, 47),
@@ -117,69 +117,74 @@ fn sgls_that_do_not_describe_the_capsule() {
     ];
     for (command, length, fes, fei) in rows {
         let mut target = target(TransportConfig::default());
-        let (mut wire, _admin) = Wire::io(&mut target, false);
+        let (mut wire, _admin) = Client::io(&mut target, false);
         ends(&mut wire, &mut target, &Pdu::Command(command), &vec![1; length], fes, fei);
     }
 }
 
-/// Only the command ends: the PDU's header says where the next one begins.
+/// Fails the command only, because the PDU's header still gives the start of the next PDU.
 #[test]
 fn offset_into_a_capsule_ends_the_command_alone() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let (mut wire, _admin) = Client::io(&mut target, false);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
     let odd = write.with_sgl(Sgl { address: 64, ..Sgl::in_capsule(512) });
     for (command, status) in
         [(odd, Status::INVALID_SGL_OFFSET), (write.with_sgl(Sgl::in_capsule(512)), Status::SUCCESS)]
     {
         let came = wire.send(&mut target, &Pdu::Command(command), &[1; 512]);
-        assert!(matches!(came[..], [Came(Pdu::Response(completion), _)] if completion.status == status), "{came:?}");
+        assert!(
+            matches!(came[..], [ReceivedPdu(Pdu::Response(completion), _)] if completion.status == status),
+            "{came:?}"
+        );
     }
 }
 
 #[test]
-fn more_commands_than_the_queue_has_entries() {
+fn commands_beyond_the_queue_depth_are_fatal() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let (mut wire, _admin) = Client::io(&mut target, false);
     let write =
         |id| Pdu::Command(Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_sgl(Sgl::transport(512)));
+    // The last write exceeds the 32 entries of the queue.
     for id in 0..32 {
-        assert!(matches!(wire.send(&mut target, &write(id), &[])[..], [Came(Pdu::ReadyToTransfer(_), _)]));
+        assert!(matches!(wire.send(&mut target, &write(id), &[])[..], [ReceivedPdu(Pdu::ReadyToTransfer(_), _)]));
     }
     ends(&mut wire, &mut target, &write(32), &[], FatalStatus::SequenceError, 0);
 }
 
 #[test]
-fn an_identifier_in_use() {
+fn identifier_in_use_is_refused() {
     let mut target = target(TransportConfig::default());
     let (mut wire, _admin, request) = asked(&mut target);
     let again = Command::new(IoOpcode::Write as u8, request.command).with_namespace(1);
     assert_eq!(wire.command(&mut target, again, &[9; 512]).status, Status::COMMAND_ID_CONFLICT);
     let came = wire.send(&mut target, &Pdu::HostData(host_data(&request)), &[1; 4096]);
     assert!(
-        matches!(came[..], [Came(Pdu::Response(completion), _)] if completion.status.is_success()),
-        "the first goes on"
+        matches!(came[..], [ReceivedPdu(Pdu::Response(completion), _)] if completion.status.is_success()),
+        "the first command continues"
     );
 }
 
 #[test]
-fn a_wrong_data_digest_ends_the_command_only() {
+fn wrong_data_digest_fails_only_the_command() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _admin) = Wire::io(&mut target, true);
+    let (mut wire, _admin) = Client::io(&mut target, true);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
-    let bytes = |wire: &Wire, pdu: &Pdu, data: Vec<u8>| {
+    let bytes = |wire: &Client, pdu: &Pdu, data: Vec<u8>| {
         let mut bytes = wire.framing.frame(pdu, [data.into()]).into_pieces().collect::<Vec<_>>().concat();
         *bytes.last_mut().unwrap() ^= 1;
         bytes
     };
-    let failed = |came: Vec<Came>| {
-        let [Came(Pdu::Response(completion), _)] = came[..] else { panic!("{came:?}") };
+    let failed = |came: Vec<ReceivedPdu>| {
+        let [ReceivedPdu(Pdu::Response(completion), _)] = came[..] else { panic!("{came:?}") };
         assert_eq!(completion.status, Status::TRANSIENT_TRANSPORT_ERROR);
     };
+    // Both kinds of data are checked: in the capsule, and in H2CData PDUs.
     let wrong = bytes(&wire, &Pdu::Command(write.with_sgl(Sgl::in_capsule(512))), vec![9; 512]);
     failed(wire.send_bytes(&mut target, &wrong));
     let came = wire.send(&mut target, &Pdu::Command(write.with_sgl(Sgl::transport(512))), &[]);
-    let [Came(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
+    let [ReceivedPdu(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
     let wrong = bytes(&wire, &Pdu::HostData(host_data(&request)), vec![9; 512]);
     failed(wire.send_bytes(&mut target, &wrong));
     let read = Command::new(IoOpcode::Read as u8, 6).with_namespace(1).with_sgl(Sgl::transport(512));
@@ -188,9 +193,9 @@ fn a_wrong_data_digest_ends_the_command_only() {
 }
 
 #[test]
-fn too_much_for_one_command_is_no_fatal_error() {
+fn oversized_command_is_not_fatal() {
     let mut target = target(TransportConfig { max_transfer: 1, ..TransportConfig::default() });
-    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let (mut wire, _admin) = Client::io(&mut target, false);
     for opcode in [IoOpcode::Write, IoOpcode::Read, IoOpcode::Compare] {
         let command = Command::new(opcode as u8, 5).with_namespace(1).with_u32(12, 31).with_sgl(Sgl::transport(16384));
         assert_eq!(wire.command(&mut target, command, &[]).status, Status::INVALID_FIELD);
@@ -198,11 +203,12 @@ fn too_much_for_one_command_is_no_fatal_error() {
 }
 
 #[test]
-fn io_commands_that_cannot_be() {
+fn invalid_io_commands_are_refused() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let (mut wire, _admin) = Client::io(&mut target, false);
     let io = |opcode: IoOpcode| Command::new(opcode as u8, 5).with_namespace(1);
     let block = Sgl::transport(512);
+    // Each command is wrong in one respect only, so that the status shows which check refused it.
     let rows = [
         (Command::new(0x7e, 5).with_namespace(1), Status::INVALID_OPCODE),
         (io(IoOpcode::Read).with_namespace(2).with_sgl(block), Status::INVALID_NAMESPACE),
@@ -223,6 +229,7 @@ fn io_commands_that_cannot_be() {
     for (command, status) in rows {
         assert_eq!(wire.command(&mut target, command, &[]).status, status, "{command:?}");
     }
+    // The range is in the data, so this check runs after their arrival.
     let mut range = [0; 16];
     range[4] = 1;
     range[8..16].copy_from_slice(&2112u64.to_le_bytes());
@@ -231,14 +238,15 @@ fn io_commands_that_cannot_be() {
 }
 
 #[test]
-fn connects_that_cannot_be() {
+fn invalid_connects_are_refused() {
     let mut target = target(TransportConfig::default());
     target.add_subsystem("nqn.2026-01.test:private", Some(vec!["nqn.2026-01.test:friend".into()])).unwrap();
-    let (_admin, controller) = Wire::admin(&mut target);
+    let (_admin, controller) = Client::admin(&mut target);
     let (command, good) = connect_command(0, 0xffff);
     let (io_command, io_good) = connect_command(1, controller);
     let parameters = Status::CONNECT_INVALID_PARAMETERS;
     let in_data = |offset: u64| 1 << 16 | offset;
+    // The result holds the offset of the wrong field. Bit 16 says that the field is in the data.
     let rows = [
         (command.with_u32(10, 1), good.clone(), Status::CONNECT_FORMAT, 0),
         (command.with_u32(11, 0), good.clone(), parameters, 44),
@@ -253,27 +261,30 @@ fn connects_that_cannot_be() {
         (io_command, nvme_tcp::wire::ConnectData { host_id: [8; 16], ..io_good.clone() }, parameters, in_data(0)),
     ];
     for (command, data, status, result) in rows {
-        let completion = Wire::open(&mut target, false).command(&mut target, command, &data.to_bytes());
+        let completion = Client::open(&mut target, false).command(&mut target, command, &data.to_bytes());
         assert_eq!((completion.status, completion.result), (status, result), "{command:?} {data:?}");
     }
-    // Not before the controller is enabled, not the same queue twice, and no second Connect on one connection.
-    let mut unready = Wire::open(&mut target, false);
+    // Not before the controller is enabled, not twice for the same queue, and not twice on one connection.
+    let mut unready = Client::open(&mut target, false);
     let number = unready.connect(&mut target, 0, 0xffff).result as u16;
-    assert_eq!(Wire::open(&mut target, false).connect(&mut target, 1, number).status, Status::CONNECT_BUSY);
-    let mut queue = Wire::open(&mut target, false);
+    assert_eq!(Client::open(&mut target, false).connect(&mut target, 1, number).status, Status::CONNECT_BUSY);
+    let mut queue = Client::open(&mut target, false);
     assert!(queue.connect(&mut target, 1, controller).status.is_success());
-    assert_eq!(Wire::open(&mut target, false).connect(&mut target, 1, controller).status, parameters);
+    assert_eq!(Client::open(&mut target, false).connect(&mut target, 1, controller).status, parameters);
     assert_eq!(queue.connect(&mut target, 1, controller).status, Status::COMMAND_SEQUENCE_ERROR);
     let early = Command::new(AdminOpcode::Identify as u8, 1);
-    assert_eq!(Wire::open(&mut target, false).command(&mut target, early, &[]).status, Status::COMMAND_SEQUENCE_ERROR);
+    assert_eq!(
+        Client::open(&mut target, false).command(&mut target, early, &[]).status,
+        Status::COMMAND_SEQUENCE_ERROR
+    );
 }
 
 fn nvme(good: &nvme_tcp::wire::ConnectData, host: &str, subsystem: &str) -> nvme_tcp::wire::ConnectData {
     nvme_tcp::wire::ConnectData { host: host.into(), subsystem: subsystem.into(), ..good.clone() }
 }
 
-/// Reads by an admin command.
-fn read(wire: &mut Wire, target: &mut nvme_tcp::target::Target, command: Command, length: u32) -> Vec<u8> {
+/// Reads data by an admin command.
+fn read(wire: &mut Client, target: &mut nvme_tcp::target::Target, command: Command, length: u32) -> Vec<u8> {
     let command = command.with_sgl(Sgl::transport(length));
     let mut came = wire.send(target, &Pdu::Command(command), &[]);
     let last = came.pop().unwrap();
@@ -287,12 +298,13 @@ fn log(page: u8, length: u32) -> Command {
 }
 
 #[test]
-fn what_identify_tells_is_what_linux_insists_on() {
+fn identify_data_satisfy_linux() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, controller) = Wire::admin(&mut target);
+    let (mut wire, controller) = Client::admin(&mut target);
     let identify = |cns: u32| Command::new(AdminOpcode::Identify as u8, 2).with_u32(10, cns);
     let data = ControllerData::parse(&read(&mut wire, &mut target, identify(1), 4096)).unwrap();
     assert_eq!(data.controller, controller);
+    // Linux refuses a controller if one of these fields is too small.
     assert!(data.keep_alive != 0 && data.command_capsule >= 4 && data.response_capsule >= 1);
     assert!(data.sgl_support & 3 != 0);
     assert_eq!((data.kind, data.version, data.subsystem.as_str()), (ControllerKind::Io, 0x20000, DISK));
@@ -304,7 +316,7 @@ fn what_identify_tells_is_what_linux_insists_on() {
         assert_eq!(read(&mut wire, &mut target, identify(cns).with_namespace(1), 4096).len(), 4096, "CNS {cns:#x}");
     }
     assert_eq!(wire.command(&mut target, identify(0xff), &[]).status, Status::INVALID_FIELD);
-    // What all namespaces have in common only those tell that know Namespace Management.
+    // Only controllers with Namespace Management report the common capabilities of all namespaces.
     for cns in [0x00, 0x11] {
         let all = identify(cns).with_namespace(u32::MAX).with_sgl(Sgl::transport(4096));
         assert_eq!(wire.command(&mut target, all, &[]).status, Status::INVALID_NAMESPACE);
@@ -313,9 +325,9 @@ fn what_identify_tells_is_what_linux_insists_on() {
 }
 
 #[test]
-fn an_event_is_told_once_until_its_log_is_read() {
+fn event_is_reported_once_until_its_log_is_read() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _) = Wire::admin(&mut target);
+    let (mut wire, _) = Client::admin(&mut target);
     let enable = Command::new(AdminOpcode::SetFeatures as u8, 1).with_u32(10, 0x0b).with_u32(11, 1 << 8);
     assert!(wire.command(&mut target, enable, &[]).status.is_success());
     let wait = |id| Pdu::Command(Command::new(AdminOpcode::AsyncEventRequest as u8, id));
@@ -327,9 +339,10 @@ fn an_event_is_told_once_until_its_log_is_read() {
     assert!(target.take_wakeups().contains(&wire.connection.id()));
     wire.connection.handle_wakeup(&mut target);
     let came = wire.collect();
-    let [Came(Pdu::Response(completion), _)] = came[..] else { panic!("{came:?}") };
+    let [ReceivedPdu(Pdu::Response(completion), _)] = came[..] else { panic!("{came:?}") };
     assert_eq!((completion.command, completion.result), (10, 0x04_0002));
-    assert!(wire.send(&mut target, &wait(11), &[]).is_empty(), "not again before the log was read");
+    assert!(wire.send(&mut target, &wait(11), &[]).is_empty(), "not reported again before the log was read");
+    // Reading the log page clears the event and enables the next one.
     let changed = read(&mut wire, &mut target, log(0x04, 4096), 4096);
     assert_eq!(nvme_tcp::wire::parse_namespace_list(&changed), [2, 3]);
     assert_eq!(read(&mut wire, &mut target, log(0x04, 4096), 4096), [0; 4096], "reading clears it");
@@ -339,24 +352,27 @@ fn an_event_is_told_once_until_its_log_is_read() {
 }
 
 #[test]
-fn abort_gives_up_what_waits_for_events() {
+fn abort_cancels_event_requests() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _) = Wire::admin(&mut target);
+    let (mut wire, _) = Client::admin(&mut target);
     let wait = Pdu::Command(Command::new(AdminOpcode::AsyncEventRequest as u8, 10));
     assert!(wire.send(&mut target, &wait, &[]).is_empty());
     let abort = |id: u32| Pdu::Command(Command::new(AdminOpcode::Abort as u8, 11).with_u32(10, id << 16));
+    // Result 0 means aborted, result 1 not aborted.
     let came = wire.send(&mut target, &abort(10), &[]);
-    let [Came(Pdu::Response(first), _), Came(Pdu::Response(second), _)] = came[..] else { panic!("{came:?}") };
+    let [ReceivedPdu(Pdu::Response(first), _), ReceivedPdu(Pdu::Response(second), _)] = came[..] else {
+        panic!("{came:?}")
+    };
     assert_eq!((first.command, first.status), (10, Status::ABORTED_BY_REQUEST));
     assert_eq!((second.command, second.result), (11, 0));
     let came = wire.send(&mut target, &abort(10), &[]);
-    assert!(matches!(came[..], [Came(Pdu::Response(completion), _)] if completion.result == 1), "{came:?}");
+    assert!(matches!(came[..], [ReceivedPdu(Pdu::Response(completion), _)] if completion.result == 1), "{came:?}");
 }
 
 #[test]
-fn logs_tell_what_happened() {
+fn logs_report_errors_and_usage() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, mut admin) = Wire::io(&mut target, false);
+    let (mut wire, mut admin) = Client::io(&mut target, false);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
     assert!(wire.command(&mut target, write, &[3; 512]).status.is_success());
     let beyond = write.with_u64(10, 4242);
@@ -378,20 +394,21 @@ fn logs_tell_what_happened() {
 }
 
 #[test]
-fn discovery_tells_what_a_host_may_connect_to() {
+fn discovery_lists_accessible_subsystems() {
     let mut target = target(TransportConfig::default());
     target.add_subsystem("nqn.2026-01.test:private", Some(vec!["nqn.2026-01.test:friend".into()])).unwrap();
     target.advertise("192.0.2.7:4420".parse().unwrap());
-    let mut wire = Wire::open(&mut target, false);
+    let mut wire = Client::open(&mut target, false);
     let (command, data) = connect_command(0, 0xffff);
     let data = nvme(&data, &data.host, DISCOVERY_NQN);
     assert!(wire.command(&mut target, command, &data.to_bytes()).status.is_success());
     let enable = Command::fabrics(FabricsType::PropertySet, 1).with_u32(11, property::CC).with_u32(12, 0x0046_0001);
     assert!(wire.command(&mut target, enable, &[]).status.is_success());
+    // The private subsystem admits another host only, so this host must not see it.
     let found = DiscoveryLog::parse(&read(&mut wire, &mut target, log(0x70, 4096), 4096)).unwrap();
     assert_eq!(found.entries, [DiscoveryEntry::new(DISK, "192.0.2.7:4420".parse().unwrap())]);
-    assert_eq!(found.generation, 0, "as it was at the beginning");
-    // The second kilobyte by itself, as hosts with many entries read it.
+    assert_eq!(found.generation, 0, "unchanged since the start");
+    // The second kilobyte alone, because hosts read long logs in parts.
     let part = read(&mut wire, &mut target, log(0x70, 1024).with_u64(12, 1024), 1024);
     assert_eq!(part, found.to_bytes()[1024..]);
     target.advertise("192.0.2.8:4420".parse().unwrap());
@@ -400,17 +417,18 @@ fn discovery_tells_what_a_host_may_connect_to() {
 }
 
 #[test]
-fn a_host_that_is_silent_is_lost_with_its_queues() {
+fn silent_host_loses_its_queues() {
     let mut target = target(TransportConfig::default());
-    let mut admin = Wire::open(&mut target, false);
+    let mut admin = Client::open(&mut target, false);
     let (command, data) = connect_command(0, 0xffff);
     let controller = admin.command(&mut target, command.with_u32(12, 3500), &data.to_bytes()).result as u16;
     let enable = Command::fabrics(FabricsType::PropertySet, 1).with_u32(11, property::CC).with_u32(12, 0x0046_0001);
     assert!(admin.command(&mut target, enable, &[]).status.is_success());
-    let mut queue = Wire::open(&mut target, false);
+    let mut queue = Client::open(&mut target, false);
     assert!(queue.connect(&mut target, 1, controller).status.is_success());
     admin.now = Instant::ZERO + Duration::from_secs(3);
     assert!(admin.command(&mut target, Command::new(AdminOpcode::KeepAlive as u8, 2), &[]).status.is_success());
+    // KATO of 3.5 seconds is rounded up to the granularity of one second.
     let due = admin.connection.next_event(&target).unwrap();
     assert_eq!(due, Instant::ZERO + Duration::from_secs(7), "whole seconds after the last keep alive");
     admin.connection.handle_timeout(Instant::ZERO + Duration::from_millis(6900), &mut target);
@@ -423,16 +441,16 @@ fn a_host_that_is_silent_is_lost_with_its_queues() {
 }
 
 #[test]
-fn who_does_not_connect_in_time_is_dropped() {
+fn stream_without_connect_times_out() {
     let mut target = target(TransportConfig::default());
-    let mut wire = Wire::open(&mut target, false);
+    let mut wire = Client::open(&mut target, false);
     let due = wire.connection.next_event(&target).unwrap();
     wire.connection.handle_timeout(due, &mut target);
     assert!(wire.connection.is_closing());
 }
 
 #[test]
-fn disconnect_ends_the_queue_and_what_it_has_under_way() {
+fn disconnect_aborts_the_queues_commands() {
     let mut target = target(TransportConfig::default());
     let (mut wire, mut admin, _request) = asked(&mut target);
     let disconnect = Command::fabrics(FabricsType::Disconnect, 9);
@@ -446,15 +464,16 @@ fn disconnect_ends_the_queue_and_what_it_has_under_way() {
         .collect();
     assert_eq!(statuses, [(5, Status::ABORTED_QUEUE_DELETED), (9, Status::SUCCESS)]);
     assert!(wire.connection.is_closing());
+    // An admin queue cannot be disconnected: ending it ends the controller.
     assert_eq!(admin.command(&mut target, disconnect, &[]).status, Status::INVALID_QUEUE_TYPE);
 }
 
 #[test]
-fn a_reset_ends_the_io_queues() {
+fn reset_ends_the_io_queues() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, mut admin) = Wire::io(&mut target, false);
+    let (mut wire, mut admin) = Client::io(&mut target, false);
     let configuration = Command::fabrics(FabricsType::PropertyGet, 2).with_u32(11, property::CC);
-    assert_eq!(admin.command(&mut target, configuration, &[]).result, 0x0046_0001, "as it was written");
+    assert_eq!(admin.command(&mut target, configuration, &[]).result, 0x0046_0001, "the value written");
     let disable = Command::fabrics(FabricsType::PropertySet, 1).with_u32(11, property::CC);
     assert!(admin.command(&mut target, disable, &[]).status.is_success());
     assert_eq!(admin.command(&mut target, configuration, &[]).result, 0);
@@ -466,18 +485,18 @@ fn a_reset_ends_the_io_queues() {
 }
 
 #[test]
-fn a_host_that_terminates_is_not_answered() {
+fn termreq_is_not_answered() {
     let mut target = target(TransportConfig::default());
-    let (_wire, mut admin) = Wire::io(&mut target, false);
+    let (_wire, mut admin) = Client::io(&mut target, false);
     let ending = Pdu::HostTermination(Termination { status: 1, information: [0; 4] });
     assert!(admin.send(&mut target, &ending, b"whatever").is_empty());
     assert!(admin.connection.is_closing() && target.controllers() == 0);
 }
 
 #[test]
-fn features_are_kept_until_a_reset() {
+fn features_keep_their_values() {
     let mut target = target(TransportConfig::default());
-    let (mut wire, _) = Wire::admin(&mut target);
+    let (mut wire, _) = Client::admin(&mut target);
     let set =
         |id: u32, value: u32| Command::new(AdminOpcode::SetFeatures as u8, 1).with_u32(10, id).with_u32(11, value);
     let get = |id: u32| Command::new(AdminOpcode::GetFeatures as u8, 1).with_u32(10, id);
@@ -490,11 +509,12 @@ fn features_are_kept_until_a_reset() {
     assert_eq!(
         wire.command(&mut target, set(0x07, 0x0001_0003), &[]).result,
         0x0001_0001,
-        "queues: the lesser number of both"
+        "queues: the smaller number of both"
     );
     assert_eq!(wire.command(&mut target, set(0x06 | 1 << 31, 1), &[]).status, Status::FEATURE_NOT_SAVEABLE);
     assert_eq!(wire.command(&mut target, set(0x81, 1), &[]).status, Status::FEATURE_NOT_CHANGEABLE);
     assert_eq!(wire.command(&mut target, get(0x7f), &[]).status, Status::INVALID_FIELD);
+    // The timestamp counts on from the value set, in milliseconds.
     assert!(wire.command(&mut target, set(0x0e, 0), &[1, 2, 0, 0, 0, 0, 0, 0]).status.is_success());
     wire.now = Instant::ZERO + Duration::from_millis(5);
     assert_eq!(read(&mut wire, &mut target, get(0x0e), 8), [6, 2, 0, 0, 0, 0, 2, 0]);

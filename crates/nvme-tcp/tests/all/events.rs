@@ -1,15 +1,15 @@
-//! Events of a host and a target tell of connections and offloads, and contain no data.
+//! Log events of a host and a target report connections and offloads, and contain no data.
 
-use crate::bed::{Bed, Layers, blocks};
+use crate::bed::{Layers, NvmeNetwork, blocks};
 use core::time::Duration;
 use nvme_tcp::host::Offload;
 use nvme_tcp::target::TransportConfig;
 use offload_api::EventLog;
 
 #[test]
-fn events_tell_of_connections_and_offloads() {
+fn log_events_report_connections_and_offloads() {
     let ((), lines) = EventLog::collect(|| {
-        let mut bed = Bed::new(7, TransportConfig::default(), Layers::TlsNic, 0.0);
+        let mut bed = NvmeNetwork::new(7, TransportConfig::default(), Layers::TlsNic, 0.0);
         let mut config = bed.host_config();
         (config.data_digest, config.offload) = (true, Offload::PlaceAndCheck);
         let host = bed.connect(config);
@@ -19,6 +19,7 @@ fn events_tell_of_connections_and_offloads() {
             let disk = host.disk(1).await.unwrap();
             disk.write(0, [blocks(1)]).await.unwrap();
             cutter.await;
+            // The host needs time to notice the cut and to connect again.
             runtime.sleep(Duration::from_millis(10)).await;
             assert_eq!(disk.read(0, disk.buffer(1)).await.unwrap().to_vec(), blocks(1));
             assert_eq!(host.stats().connects, 2);

@@ -1,25 +1,25 @@
-//! Controllers that misbehave, fall silent or go away, and what becomes of a host and its commands: every one ends.
+//! Hosts with controllers that misbehave, fall silent or disappear. Every command must end.
 
 use crate::made_by_hand;
 
 use core::time::Duration;
 use futures_util::future::{join, join_all};
-use made_by_hand::{Act, Faulty, WAS, is_gone, is_io, with};
-use nvme_tcp::host::{Buffer, CommandError, Failed, HostError, HostEvent, Unsuitable};
+use made_by_hand::{Action, ScriptedController, WAS, is_gone, is_io, with};
+use nvme_tcp::host::{Buffer, CommandError, HostError, HostEvent, ReadError, Unsuitable};
 use nvme_tcp::wire::{AdminOpcode, FabricsType, IoOpcode, NamespaceData, Status, commands};
 use std::sync::{Arc, Mutex};
 
 #[test]
-fn what_cannot_be_used_is_refused() {
-    type Change = fn(&mut Faulty);
-    let rows: [(Change, Unsuitable); 4] = [
+fn unsuitable_controllers_are_refused() {
+    type ControllerChange = fn(&mut ScriptedController);
+    let rows: [(ControllerChange, Unsuitable); 4] = [
         (|faulty| faulty.entries = 0, Unsuitable::NoRoom),
         (|faulty| faulty.data.in_capsule_offset = 1, Unsuitable::DataOffset),
         (|faulty| faulty.data.command_capsule = 3, Unsuitable::SmallCapsules),
         (|faulty| faulty.data.sgl_support = 0, Unsuitable::NoSgls),
     ];
     for (change, reason) in rows {
-        let mut faulty = Faulty::new(|_, _, _| Act::Answer);
+        let mut faulty = ScriptedController::new(|_, _, _| Action::Answer);
         change(&mut faulty);
         let refused = with(faulty, |_| (), |host, _| async move { host.ready().await });
         let Err(HostError::Unsuitable(why)) = refused else { panic!("{reason}: {refused:?}") };
@@ -28,15 +28,16 @@ fn what_cannot_be_used_is_refused() {
 }
 
 #[test]
-fn a_queue_is_no_deeper_than_the_controller_takes() {
+fn queue_depth_obeys_the_controller() {
+    // SQSIZE is a 0's based number, and a queue has one entry more than commands.
     for (entries, max_commands, sent) in [(7, 0, 7), (127, 9, 8), (127, 1, 1), (500, 0, 200)] {
         let size = Arc::new(Mutex::new(0));
         let seen = size.clone();
-        let mut faulty = Faulty::new(move |_, queue, command| {
+        let mut faulty = ScriptedController::new(move |_, queue, command| {
             if queue == 1 && command.opcode() == AdminOpcode::Fabrics as u8 {
                 *seen.lock().unwrap() = command.u16(44);
             }
-            Act::Answer
+            Action::Answer
         });
         (faulty.entries, faulty.data.max_commands) = (entries, max_commands);
         with(faulty, |config| config.depth = 200, |host, _| async move { host.ready().await.unwrap() });
@@ -45,10 +46,10 @@ fn a_queue_is_no_deeper_than_the_controller_takes() {
 }
 
 #[test]
-fn a_command_that_no_connection_survives_fails_in_the_end() {
-    let faulty = Faulty::new(|_, queue, command| match is_io(queue, command, IoOpcode::Read) {
-        true if command.u64(10) == 13 => Act::Close,
-        _ => Act::Answer,
+fn command_that_kills_connections_fails() {
+    let faulty = ScriptedController::new(|_, queue, command| match is_io(queue, command, IoOpcode::Read) {
+        true if command.u64(10) == 13 => Action::Close,
+        _ => Action::Answer,
     });
     let (stats, took) = with(
         faulty,
@@ -58,25 +59,26 @@ fn a_command_that_no_connection_survives_fails_in_the_end() {
             let disk = host.disk(1).await.unwrap();
             let start = runtime.now();
             let failed = disk.read(13, disk.buffer(1)).await;
-            let Err(Failed { error: CommandError::Lost(_), buffer }) = failed else { panic!("{failed:?}") };
+            let Err(ReadError { error: CommandError::Lost(_), buffer }) = failed else { panic!("{failed:?}") };
             assert_eq!(buffer.len(), 4096);
             let took = runtime.now() - start;
+            // Other commands still succeed afterwards.
             disk.read(12, disk.buffer(1)).await.unwrap();
             (host.stats(), took)
         },
     );
     assert_eq!((stats.replays, stats.connects), (8, 10));
-    // 20, 40, 80, .. ms: connections that do not last are no reason to begin anew.
+    // 20, 40, 80, .. ms: connections that do not last do not reset the delay.
     assert!(took > Duration::from_secs(5), "{took:?}");
 }
 
 #[test]
-fn a_controller_that_is_gone_again_is_no_reason_to_give_up() {
-    let faulty = Faulty::new(|association, queue, command| match (association, queue, command.opcode()) {
-        (1, 1, opcode) if opcode == IoOpcode::Flush as u8 => Act::Close,
-        // Gone between the admin queue's Connect and this one.
-        (2, 1, opcode) if opcode == AdminOpcode::Fabrics as u8 => Act::Refuse(Status::CONNECT_INVALID_PARAMETERS),
-        _ => Act::Answer,
+fn host_retries_when_the_controller_disappears() {
+    let faulty = ScriptedController::new(|association, queue, command| match (association, queue, command.opcode()) {
+        (1, 1, opcode) if opcode == IoOpcode::Flush as u8 => Action::Close,
+        // The controller disappears between the admin queue's Connect and this one.
+        (2, 1, opcode) if opcode == AdminOpcode::Fabrics as u8 => Action::Refuse(Status::CONNECT_INVALID_PARAMETERS),
+        _ => Action::Answer,
     });
     let stats = with(
         faulty,
@@ -91,13 +93,14 @@ fn a_controller_that_is_gone_again_is_no_reason_to_give_up() {
 }
 
 #[test]
-fn with_fewer_queues_than_before_nothing_is_left_behind() {
-    let mut faulty = Faulty::new(|association, queue, command| match is_io(queue, command, IoOpcode::Read) {
-        // Reads of block 1 are never answered.
-        true if command.u64(10) == 1 || association == 1 => Act::Never,
-        _ if is_io(queue, command, IoOpcode::Flush) && association == 1 => Act::Close,
-        _ => Act::Answer,
-    });
+fn fewer_queues_after_a_loss_keep_all_commands() {
+    let mut faulty =
+        ScriptedController::new(|association, queue, command| match is_io(queue, command, IoOpcode::Read) {
+            // Reads of block 1 are never answered.
+            true if command.u64(10) == 1 || association == 1 => Action::Never,
+            _ if is_io(queue, command, IoOpcode::Flush) && association == 1 => Action::Close,
+            _ => Action::Answer,
+        });
     faulty.queues = |association| if association == 1 { 4 } else { 1 };
     with(
         faulty,
@@ -108,34 +111,35 @@ fn with_fewer_queues_than_before_nothing_is_left_behind() {
             let disk = host.disk(1).await.unwrap();
             let reads: Vec<_> = (0..8).map(|_| disk.read(0, disk.buffer(1))).collect();
             let stuck: Vec<_> = (0..8).map(|_| disk.read(1, disk.buffer(1))).collect();
+            // The flush closes the first association, so all commands move to the single remaining queue.
             disk.flush().await.unwrap();
             assert!(join_all(reads).await.iter().all(Result::is_ok));
             runtime.sleep(Duration::from_secs(1)).await;
             assert_eq!(host.queues(), 1);
             stuck.iter().for_each(|read| read.cancel());
             for read in join_all(stuck).await {
-                assert!(matches!(read, Err(Failed { error: CommandError::Cancelled, .. })), "{read:?}");
+                assert!(matches!(read, Err(ReadError { error: CommandError::Cancelled, .. })), "{read:?}");
             }
         },
     );
 }
 
 #[test]
-fn a_command_that_ends_during_the_goodbye_ends() {
+fn command_finishes_during_the_shutdown() {
     for (of_read, of_shutdown) in [
-        (Act::AnswerLate, Act::Answer),
-        (Act::AnswerAfterNext, Act::Answer),
-        (Act::AnswerLate, Act::AnswerLateAndClose),
+        (Action::AnswerLate, Action::Answer),
+        (Action::AnswerAfterNext, Action::Answer),
+        (Action::AnswerLate, Action::AnswerLateAndClose),
     ] {
-        let faulty = Faulty::new(move |_, queue, command| match AdminOpcode::from_u8(command.opcode()) {
+        let faulty = ScriptedController::new(move |_, queue, command| match AdminOpcode::from_u8(command.opcode()) {
             Some(AdminOpcode::GetLogPage) if queue == 0 => of_read,
-            // CC.SHN
+            // CC.SHN requests a shutdown.
             Some(AdminOpcode::Fabrics)
                 if command.fabrics_type() == FabricsType::PropertySet as u8 && command.u32(12) & 0b11 << 14 != 0 =>
             {
                 of_shutdown
             }
-            _ => Act::Answer,
+            _ => Action::Answer,
         });
         with(
             faulty,
@@ -152,13 +156,13 @@ fn a_command_that_ends_during_the_goodbye_ends() {
 }
 
 #[test]
-fn a_host_can_be_closed_while_it_connects() {
+fn host_can_be_closed_while_it_connects() {
     for connects in [0, 1] {
-        // At first, or again after a loss.
-        let faulty = Faulty::new(move |association, queue, command| match association {
-            _ if is_io(queue, command, IoOpcode::Flush) => Act::Close,
-            _ if association > connects => Act::Never,
-            _ => Act::Answer,
+        // During the first connect, or during a reconnect.
+        let faulty = ScriptedController::new(move |association, queue, command| match association {
+            _ if is_io(queue, command, IoOpcode::Flush) => Action::Close,
+            _ if association > connects => Action::Never,
+            _ => Action::Answer,
         });
         with(
             faulty,
@@ -183,16 +187,17 @@ fn a_host_can_be_closed_while_it_connects() {
 }
 
 #[test]
-fn a_controller_that_falls_silent_is_noticed() {
-    let faulty = Faulty::new(|association, queue, command| match AdminOpcode::from_u8(command.opcode()) {
-        Some(AdminOpcode::KeepAlive) if queue == 0 && association == 1 => Act::Never,
-        _ => Act::Answer,
+fn silent_controller_is_noticed() {
+    let faulty = ScriptedController::new(|association, queue, command| match AdminOpcode::from_u8(command.opcode()) {
+        Some(AdminOpcode::KeepAlive) if queue == 0 && association == 1 => Action::Never,
+        _ => Action::Answer,
     });
     let connects = with(
         faulty,
         |config| config.keep_alive = Duration::from_secs(2),
         |host, runtime| async move {
             host.ready().await.unwrap();
+            // A Keep Alive is sent each second and missed after the second interval.
             runtime.sleep(Duration::from_millis(1900)).await;
             assert_eq!(host.stats().connects, 1);
             runtime.sleep(Duration::from_secs(8)).await;
@@ -202,21 +207,24 @@ fn a_controller_that_falls_silent_is_noticed() {
     assert_eq!(connects, 2);
 }
 
-/// A controller that was not heard of for a time may carry out what it was sent until it has given the host up.
+/// A silent controller may execute old commands until it has given the host up.
 #[test]
-fn what_was_lost_in_silence_is_sent_again_when_the_controller_must_have_given_up() {
-    for (act, queues, least) in [(Act::Never, 1, 5000), (Act::Never, 2, 5000), (Act::Close, 1, 20), (Act::Close, 2, 20)]
+fn silent_loss_delays_resubmission() {
+    for (act, queues, least) in
+        [(Action::Never, 1, 5000), (Action::Never, 2, 5000), (Action::Close, 1, 20), (Action::Close, 2, 20)]
     {
-        let mut faulty = Faulty::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
-            true if association == 1 => act,
-            _ => Act::Answer,
-        });
+        let mut faulty =
+            ScriptedController::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
+                true if association == 1 => act,
+                _ => Action::Answer,
+            });
         faulty.queues = |_| 2;
         let (took, stats) = with(
             faulty,
             |config| {
                 config.queues = queues;
                 config.command_timeout = Duration::from_secs(1);
+                // The controller may execute the write until its keep-alive timer ends the association.
                 config.keep_alive = Duration::from_millis(4300);
             },
             move |host, runtime| async move {
@@ -227,7 +235,8 @@ fn what_was_lost_in_silence_is_sent_again_when_the_controller_must_have_given_up
                 (runtime.now() - start, host.stats())
             },
         );
-        let timeout = if matches!(act, Act::Never) { 1000 } else { 0 };
+        // A silent loss is noticed by the command's timeout. A closed connection is noticed at once.
+        let timeout = if matches!(act, Action::Never) { 1000 } else { 0 };
         let waited = took.as_millis().checked_sub(timeout).unwrap();
         assert!((least..least + 10).contains(&waited), "{took:?}");
         assert_eq!((stats.connects, stats.replays), (2, 1));
@@ -235,7 +244,7 @@ fn what_was_lost_in_silence_is_sent_again_when_the_controller_must_have_given_up
 }
 
 #[test]
-fn a_path_that_is_changing_is_waited_for() {
+fn temporary_path_errors_are_retried() {
     let passing = [
         (Status::INTERNAL_PATH_ERROR, "internal path error"),
         (Status::ANA_INACCESSIBLE, "asymmetric access inaccessible"),
@@ -245,24 +254,25 @@ fn a_path_that_is_changing_is_waited_for() {
         (Status::COMMAND_INTERRUPTED, "command interrupted"),
     ];
     for (status, name) in passing {
-        // For good, for a while, and with Do Not Retry.
+        // Permanently, temporarily, and with Do Not Retry.
         for (refusals, least, most, retries) in
             [(u64::MAX, 6000, 8000, 10..20), (8, 2000, 5000, 8..9), (0, 0, 10, 0..1)]
         {
             let final_status = Status::new(status.code_type(), status.code(), true);
             let refused = Arc::new(Mutex::new(0));
-            let faulty = Faulty::new(move |_, queue, command| {
+            let faulty = ScriptedController::new(move |_, queue, command| {
                 if !is_io(queue, command, IoOpcode::Write) {
-                    return Act::Answer;
+                    return Action::Answer;
                 }
                 let mut refused = refused.lock().unwrap();
                 *refused += 1;
                 match refusals {
-                    0 => Act::Refuse(final_status),
-                    _ if *refused > refusals => Act::Answer,
-                    _ => Act::Refuse(status),
+                    0 => Action::Refuse(final_status),
+                    _ if *refused > refusals => Action::Answer,
+                    _ => Action::Refuse(status),
                 }
             });
+            // Retries of this command must not delay other commands, so a flush runs beside it.
             let (written, took, stats) = with(
                 faulty,
                 |config| config.path_wait = Duration::from_secs(8),
@@ -274,7 +284,7 @@ fn a_path_that_is_changing_is_waited_for() {
                     let flush = async {
                         runtime.sleep(Duration::from_millis(5)).await;
                         disk.flush().await.unwrap();
-                        assert!(runtime.now() - start < Duration::from_millis(10), "others go on");
+                        assert!(runtime.now() - start < Duration::from_millis(10), "other commands continue");
                     };
                     let (written, ()) = join(write, flush).await;
                     (written, runtime.now() - start, host.stats())
@@ -295,10 +305,10 @@ fn a_path_that_is_changing_is_waited_for() {
 }
 
 #[test]
-fn a_namespace_that_a_controller_has_lost_for_good_is_not_waited_for() {
-    let faulty = Faulty::new(|_, queue, command| match is_io(queue, command, IoOpcode::Write) {
-        true => Act::Refuse(Status::ANA_PERSISTENT_LOSS),
-        false => Act::Answer,
+fn persistent_path_loss_is_not_retried() {
+    let faulty = ScriptedController::new(|_, queue, command| match is_io(queue, command, IoOpcode::Write) {
+        true => Action::Refuse(Status::ANA_PERSISTENT_LOSS),
+        false => Action::Answer,
     });
     let (written, stats) = with(
         faulty,
@@ -313,12 +323,12 @@ fn a_namespace_that_a_controller_has_lost_for_good_is_not_waited_for() {
 }
 
 #[test]
-fn behind_another_connection_a_path_has_its_whole_time_again() {
-    let faulty = Faulty::new(|association, queue, command| match command.opcode() {
-        opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => Act::Answer,
-        opcode if opcode == IoOpcode::Flush as u8 && association == 1 => Act::Close,
-        opcode if opcode == IoOpcode::Write as u8 => Act::Refuse(Status::ANA_TRANSITION),
-        _ => Act::Answer,
+fn reconnect_restarts_the_path_wait() {
+    let faulty = ScriptedController::new(|association, queue, command| match command.opcode() {
+        opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => Action::Answer,
+        opcode if opcode == IoOpcode::Flush as u8 && association == 1 => Action::Close,
+        opcode if opcode == IoOpcode::Write as u8 => Action::Refuse(Status::ANA_TRANSITION),
+        _ => Action::Answer,
     });
     with(
         faulty,
@@ -338,14 +348,14 @@ fn behind_another_connection_a_path_has_its_whole_time_again() {
 }
 
 #[test]
-fn what_rests_before_it_is_tried_again_can_be_given_up_and_outlives_its_connection() {
-    let faulty = Faulty::new(|association, queue, command| match command.opcode() {
-        opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => Act::Answer,
-        opcode if opcode == IoOpcode::Flush as u8 && association == 1 => Act::Close,
+fn waiting_retry_can_be_cancelled_and_survives_a_loss() {
+    let faulty = ScriptedController::new(|association, queue, command| match command.opcode() {
+        opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => Action::Answer,
+        opcode if opcode == IoOpcode::Flush as u8 && association == 1 => Action::Close,
         opcode if opcode == IoOpcode::Write as u8 && (association == 1 || command.u64(10) == 9) => {
-            Act::Refuse(Status::ANA_TRANSITION)
+            Action::Refuse(Status::ANA_TRANSITION)
         }
-        _ => Act::Answer,
+        _ => Action::Answer,
     });
     with(
         faulty,
@@ -356,12 +366,14 @@ fn what_rests_before_it_is_tried_again_can_be_given_up_and_outlives_its_connecti
             let writes: Vec<_> = (0..3).map(|number| disk.write(number, [vec![1; 4096].into()])).collect();
             runtime.sleep(Duration::from_millis(10)).await;
             let start = runtime.now();
+            // All three writes wait for a retry. The flush ends the connection.
             writes[1].cancel();
             disk.flush().await.unwrap();
             let ended = join_all(writes).await;
             assert!(matches!(ended[..], [Ok(_), Err(CommandError::Cancelled), Ok(_)]), "{ended:?}");
             assert!(runtime.now() - start < Duration::from_millis(100));
-            assert_eq!(host.stats().replays, 1, "the flush alone");
+            assert_eq!(host.stats().replays, 1, "only the flush was sent again");
+            // A write that waits for its retry must also end when the host is closed.
             let resting = disk.write(9, [vec![1; 4096].into()]);
             runtime.sleep(Duration::from_millis(10)).await;
             host.close().await;
@@ -370,16 +382,16 @@ fn what_rests_before_it_is_tried_again_can_be_given_up_and_outlives_its_connecti
     );
 }
 
-/// What a controller says of its namespaces, before and after a loss.
-type Said = fn(u32) -> (NamespaceData, Vec<u8>);
+/// The namespace's data and descriptors, given the number of the association.
+type NamespaceVersions = fn(u32) -> (NamespaceData, Vec<u8>);
 
 fn uuid(byte: u8) -> Vec<u8> {
     [&[3, 16, 0, 0][..], &[byte; 16]].concat()
 }
 
 #[test]
-fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first() {
-    let rows: [(&str, Said, bool); 7] = [
+fn namespace_replaced_after_a_loss_gets_no_old_commands() {
+    let rows: [(&str, NamespaceVersions, bool); 7] = [
         ("the same", |_| (WAS, uuid(1)), true),
         ("grown", |number| (NamespaceData { blocks: 999 + u64::from(number), ..WAS }, uuid(1)), true),
         ("another NGUID", |number| (NamespaceData { nguid: [number as u8; 16], ..WAS }, Vec::new()), false),
@@ -391,15 +403,17 @@ fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first(
     for (name, said, is_same) in rows {
         let written = Arc::new(Mutex::new(0));
         let count = written.clone();
-        let mut faulty = Faulty::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
-            true if association == 1 => Act::Never,
-            true => {
-                *count.lock().unwrap() += 1;
-                Act::Answer
-            }
-            false if association == 1 && is_io(queue, command, IoOpcode::Flush) => Act::Close,
-            false => Act::Answer,
-        });
+        let mut faulty =
+            ScriptedController::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
+                true if association == 1 => Action::Never,
+                true => {
+                    *count.lock().unwrap() += 1;
+                    Action::Answer
+                }
+                false if association == 1 && is_io(queue, command, IoOpcode::Flush) => Action::Close,
+                false => Action::Answer,
+            });
+        // Version 1.4 supports descriptors, so the host compares UUIDs.
         (faulty.namespace, faulty.data.version) = (Box::new(said), 0x0001_0400);
         with(
             faulty,
@@ -409,7 +423,7 @@ fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first(
                 let disk = host.disk(1).await.unwrap();
                 let block = || [vec![1; disk.block_size() as usize].into()];
                 let under_way = [disk.write(0, block()), host.io(commands::range(IoOpcode::Write, 1, 3, 1), block())];
-                // Sent while there is no connection.
+                // Submitted while there is no connection.
                 let flush = disk.flush();
                 runtime.sleep(Duration::from_millis(5)).await;
                 let later = [disk.write(1, block()), disk.write(2, block())];
@@ -427,14 +441,14 @@ fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first(
                 assert!(is_gone(&flush.await));
                 assert!(is_gone(&disk.write(0, block()).await));
                 assert!(is_gone(&host.io(commands::range(IoOpcode::Write, 1, 0, 1), block()).await));
-                let Err(Failed { error: CommandError::NamespaceChanged { .. }, .. }) =
+                let Err(ReadError { error: CommandError::NamespaceChanged { .. }, .. }) =
                     disk.read(0, disk.buffer(1)).await
                 else {
                     panic!("{name}")
                 };
                 assert_eq!(*written.lock().unwrap(), 0, "{name}");
                 assert_eq!(host.next_event().await.unwrap(), HostEvent::NamespacesChanged(vec![1]));
-                // Looked at anew, it can be used. The disk from before stays gone.
+                // The namespace can be used after a new inspection. The old disk stays gone.
                 let again = host.disk(1).await.unwrap();
                 again.flush().await.unwrap();
                 assert!(is_gone(&disk.flush().await));
@@ -444,11 +458,11 @@ fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first(
 }
 
 #[test]
-fn a_disk_that_was_looked_at_before_it_grew_goes_with_it() {
-    let mut faulty = Faulty::new(|association, queue, command| match association {
-        1 if is_io(queue, command, IoOpcode::Flush) => Act::Close,
-        2 if is_io(queue, command, IoOpcode::Verify) => Act::Close,
-        _ => Act::Answer,
+fn disk_of_a_grown_namespace_shares_its_fate() {
+    let mut faulty = ScriptedController::new(|association, queue, command| match association {
+        1 if is_io(queue, command, IoOpcode::Flush) => Action::Close,
+        2 if is_io(queue, command, IoOpcode::Verify) => Action::Close,
+        _ => Action::Answer,
     });
     faulty.namespace = Box::new(|number| match number {
         1 => (WAS, Vec::new()),
@@ -463,6 +477,7 @@ fn a_disk_that_was_looked_at_before_it_grew_goes_with_it() {
             let small = host.disk(1).await.unwrap();
             small.flush().await.unwrap();
             let large = host.disk(1).await.unwrap();
+            // Both disks are the same namespace. If it is replaced, both must fail.
             assert_eq!((small.blocks(), large.blocks(), host.stats().connects), (1000, 2000, 2));
             let lost = large.verify(0, 1).await;
             assert!(matches!(lost, Err(CommandError::NamespaceChanged { .. })), "{lost:?}");

@@ -1,5 +1,4 @@
-//! Commands that nobody waits for any more: they end when they cannot be carried out any more, and what comes later and is
-//! about the same waits for that.
+//! Abandoned commands: their futures end when no execution is possible any more, and overlapping later commands wait.
 
 use crate::made_by_hand;
 
@@ -8,22 +7,22 @@ use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use futures_util::future::{join3, select};
-use made_by_hand::{Act, Faulty, with};
-use nvme_tcp::host::{CommandError, Disk, Done, Failed, Host, HostError};
+use made_by_hand::{Action, ScriptedController, with};
+use nvme_tcp::host::{CommandError, CommandFuture, Disk, Host, HostError, ReadError};
 use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, Status, commands};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What a controller was sent on its I/O queues, in order: association, opcode and first block.
-type Seen = Arc<Mutex<Vec<(u32, u8, u64)>>>;
+/// Commands received on I/O queues, in order: association, opcode and first block.
+type CommandLog = Arc<Mutex<Vec<(u32, u8, u64)>>>;
 
-/// A controller with two I/O queues, that does this about I/O commands, and remembers them.
-fn remembering(act: impl Fn(u32, &Command) -> Act + Send + Sync + 'static) -> (Faulty, Seen) {
-    let seen = Seen::default();
+/// Creates a controller with two I/O queues that acts on I/O commands as given, and records them.
+fn remembering(act: impl Fn(u32, &Command) -> Action + Send + Sync + 'static) -> (ScriptedController, CommandLog) {
+    let seen = CommandLog::default();
     let remembers = seen.clone();
-    let mut faulty = Faulty::new(move |association, queue, command| {
+    let mut faulty = ScriptedController::new(move |association, queue, command| {
         if queue == 0 || command.opcode() == AdminOpcode::Fabrics as u8 {
-            return Act::Answer;
+            return Action::Answer;
         }
         remembers.lock().unwrap().push((association, command.opcode(), command.u64(10)));
         act(association, command)
@@ -42,8 +41,8 @@ fn is_over<T>(future: &mut (impl Future<Output = T> + Unpin)) -> bool {
 
 const COPY: u8 = 0x19;
 
-/// Commands that change block 3, and maybe others near it.
-const CHANGES: [fn(&Host, &Disk) -> Done; 5] = [
+/// Commands that change block 3, and possibly blocks near it.
+const CHANGES: [fn(&Host, &Disk) -> CommandFuture; 5] = [
     |_, disk| disk.write(3, block(1)),
     |_, disk| disk.write_zeroes(3, 1),
     |_, disk| disk.write_uncorrectable(3, 1),
@@ -51,23 +50,23 @@ const CHANGES: [fn(&Host, &Disk) -> Done; 5] = [
     |host, _| host.io(Command::new(COPY, 0).with_namespace(1).with_u64(10, 3), []),
 ];
 
-/// How somebody stops waiting for it.
+/// Ways to abandon a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
+enum AbandonMethod {
     Cancel,
     Drop,
     Timeout,
 }
 
 #[test]
-fn what_was_given_up_does_not_come_after_what_is_submitted_later() {
+fn abandoned_command_is_not_overtaken() {
     for (number, change) in CHANGES.into_iter().enumerate() {
-        for door in [Door::Cancel, Door::Drop, Door::Timeout] {
+        for door in [AbandonMethod::Cancel, AbandonMethod::Drop, AbandonMethod::Timeout] {
             let is_first = AtomicBool::new(true);
             let (faulty, seen) = remembering(move |_, command| {
                 let is_change = !matches!(IoOpcode::from_u8(command.opcode()), Some(IoOpcode::Flush | IoOpcode::Read));
-                // Answered with the next command on its queue.
-                if is_change && is_first.swap(false, Ordering::Relaxed) { Act::AnswerLate } else { Act::Answer }
+                // Answered together with the next command on its queue.
+                if is_change && is_first.swap(false, Ordering::Relaxed) { Action::AnswerLate } else { Action::Answer }
             });
             with(
                 faulty,
@@ -75,23 +74,24 @@ fn what_was_given_up_does_not_come_after_what_is_submitted_later() {
                 move |host, runtime| async move {
                     host.ready().await.unwrap();
                     let disk = host.disk(1).await.unwrap();
-                    // Queues take turns: this is on the first.
+                    // Queues take turns, so this command goes to the first one.
                     let mut given_up = Some(change(&host, &disk));
                     match door {
-                        Door::Cancel => {
+                        AbandonMethod::Cancel => {
                             runtime.sleep(Duration::from_millis(1)).await;
                             given_up.as_ref().unwrap().cancel();
                         }
-                        Door::Drop => {
+                        AbandonMethod::Drop => {
                             runtime.sleep(Duration::from_millis(1)).await;
                             given_up = None;
                         }
-                        Door::Timeout => {
+                        AbandonMethod::Timeout => {
                             let sleep = runtime.sleep(Duration::from_millis(1));
                             drop(select(given_up.take().unwrap(), Box::pin(sleep)).await);
                         }
                     }
-                    // On the second queue elsewhere, where nothing has to wait; Copy may be about anything.
+                    // Commands on the second queue that need not wait. Copy may concern any block, so a flush is used
+                    // beside it.
                     let elsewhere = |read: bool| match (number, read) {
                         (4, _) => disk.flush(),
                         (_, false) => disk.write(400, block(3)),
@@ -104,8 +104,13 @@ fn what_was_given_up_does_not_come_after_what_is_submitted_later() {
                     let mut zeroes = disk.write_zeroes(0, 5);
                     runtime.sleep(Duration::from_millis(50)).await;
                     assert!(!is_over(&mut write) && !is_over(&mut read) && !is_over(&mut zeroes));
-                    assert!(given_up.as_mut().is_none_or(|given_up| !is_over(given_up)), "it may be carried out yet");
+                    assert!(
+                        given_up.as_mut().is_none_or(|given_up| !is_over(given_up)),
+                        "the command may still be executed"
+                    );
+                    // The three overlapping commands have not been sent, although the second queue is idle.
                     assert_eq!(seen.lock().unwrap().len(), 3, "{number}, {door:?}");
+                    // The flush makes the controller answer the abandoned command.
                     disk.flush().await.unwrap();
                     if let Some(given_up) = given_up {
                         assert!(matches!(given_up.await, Err(CommandError::Cancelled)));
@@ -121,8 +126,8 @@ fn what_was_given_up_does_not_come_after_what_is_submitted_later() {
 }
 
 #[test]
-fn what_changes_nothing_ends_when_it_is_given_up() {
-    let (faulty, _) = remembering(|_, _| Act::Never);
+fn abandoned_read_only_command_ends_at_once() {
+    let (faulty, _) = remembering(|_, _| Action::Never);
     with(
         faulty,
         |config| config.queues = 2,
@@ -133,12 +138,13 @@ fn what_changes_nothing_ends_when_it_is_given_up() {
             let read = disk.read(3, disk.buffer(1));
             let start = runtime.now();
             runtime.sleep(Duration::from_millis(1)).await;
-            others.iter().for_each(Done::cancel);
+            others.iter().for_each(CommandFuture::cancel);
             read.cancel();
+            // The controller never answers, so only the cancellation can end the commands.
             for other in others {
                 assert!(matches!(other.await, Err(CommandError::Cancelled)));
             }
-            let Err(Failed { error: CommandError::Cancelled, buffer }) = read.await else { panic!() };
+            let Err(ReadError { error: CommandError::Cancelled, buffer }) = read.await else { panic!() };
             assert_eq!(buffer.len(), 4096);
             assert!(runtime.now() - start < Duration::from_millis(2));
         },
@@ -146,22 +152,22 @@ fn what_changes_nothing_ends_when_it_is_given_up() {
 }
 
 #[test]
-fn a_write_given_up_under_a_lost_connection_ends_with_the_next_one() {
-    // In silence the next one comes when the controller has given the host up.
-    for (act, least, most) in [(Act::Never, 6000, 6100), (Act::Close, 20, 100)] {
+fn abandoned_write_ends_with_the_next_connection() {
+    // After a silent loss, the next connection is made when the controller has given the host up.
+    for (act, least, most) in [(Action::Never, 6000, 6100), (Action::Close, 20, 100)] {
         for when in [0, 500] {
             let (faulty, seen) = remembering(move |association, command| match command.opcode() {
-                opcode if opcode == IoOpcode::Write as u8 && association == 1 => Act::Never,
-                // The connection of the queue with the write.
+                opcode if opcode == IoOpcode::Write as u8 && association == 1 => Action::Never,
+                // Ends the connection of the queue with the write.
                 opcode if opcode == IoOpcode::Flush as u8 && association == 1 => act,
-                _ => Act::Answer,
+                _ => Action::Answer,
             });
             with(
                 faulty,
                 move |config| {
                     config.command_timeout = Duration::from_secs(1);
                     config.keep_alive = Duration::from_secs(5);
-                    // So that it can be given up before there is another connection.
+                    // Long enough that the command can be abandoned before the reconnect.
                     config.reconnect_delay = Duration::from_millis(20 + when);
                 },
                 move |host, runtime| async move {
@@ -170,7 +176,7 @@ fn a_write_given_up_under_a_lost_connection_ends_with_the_next_one() {
                     let start = runtime.now();
                     let write = disk.write(3, block(1));
                     let flush = disk.flush();
-                    let give_up_after = if matches!(act, Act::Never) { 2 * when } else { when };
+                    let give_up_after = if matches!(act, Action::Never) { 2 * when } else { when };
                     runtime.sleep(Duration::from_millis(1 + give_up_after)).await;
                     write.cancel();
                     let overlapping = disk.write(3, block(2));
@@ -189,10 +195,10 @@ fn a_write_given_up_under_a_lost_connection_ends_with_the_next_one() {
 }
 
 #[test]
-fn what_waits_for_a_command_that_was_given_up_can_be_given_up_too() {
+fn held_command_can_be_abandoned() {
     let (faulty, seen) = remembering(|_, command| match command.opcode() {
-        opcode if opcode == IoOpcode::Write as u8 => Act::Never,
-        _ => Act::Answer,
+        opcode if opcode == IoOpcode::Write as u8 => Action::Never,
+        _ => Action::Answer,
     });
     with(
         faulty,
@@ -203,17 +209,18 @@ fn what_waits_for_a_command_that_was_given_up_can_be_given_up_too() {
             let write = disk.write(3, block(1));
             runtime.sleep(Duration::from_millis(1)).await;
             drop(write);
+            // All of these overlap the abandoned write, which is never answered, so they must not be sent.
             let (held, read) = (disk.write(3, block(2)), disk.read(2, disk.buffer(2)));
             drop(disk.write(3, block(3)));
             held.cancel();
             read.cancel();
             assert!(matches!(held.await, Err(CommandError::Cancelled)));
-            let Err(Failed { error: CommandError::Cancelled, buffer }) = read.await else { panic!() };
+            let Err(ReadError { error: CommandError::Cancelled, buffer }) = read.await else { panic!() };
             assert_eq!(buffer.len(), 2 * 4096);
             let last = disk.read(3, disk.buffer(1));
             runtime.sleep(Duration::from_millis(1)).await;
             host.close().await;
-            let Err(Failed { error: CommandError::Lost(HostError::Closed), buffer }) = last.await else { panic!() };
+            let Err(ReadError { error: CommandError::Lost(HostError::Closed), buffer }) = last.await else { panic!() };
             assert_eq!(buffer.len(), 4096);
             assert!(matches!(disk.write(3, block(4)).await, Err(CommandError::Lost(HostError::Closed))));
             assert_eq!(seen.lock().unwrap().len(), 1, "nothing but the first write was sent");
@@ -222,17 +229,17 @@ fn what_waits_for_a_command_that_was_given_up_can_be_given_up_too() {
 }
 
 #[test]
-fn admin_commands_wait_for_changes_that_were_given_up() {
+fn admin_commands_wait_for_abandoned_changes() {
     const NAMESPACE_MANAGEMENT: u8 = 0x0d;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let remembers = seen.clone();
-    let faulty = Faulty::new(move |_, queue, command| {
+    let faulty = ScriptedController::new(move |_, queue, command| {
         if command.opcode() != AdminOpcode::Fabrics as u8 {
             remembers.lock().unwrap().push((queue, command.opcode()));
         }
         match command.opcode() {
-            NAMESPACE_MANAGEMENT => Act::AnswerLate,
-            _ => Act::Answer,
+            NAMESPACE_MANAGEMENT => Action::AnswerLate,
+            _ => Action::Answer,
         }
     });
     with(
@@ -245,7 +252,7 @@ fn admin_commands_wait_for_changes_that_were_given_up() {
             let creates = host.admin(Command::new(NAMESPACE_MANAGEMENT, 0), []);
             runtime.sleep(Duration::from_millis(1)).await;
             drop(creates);
-            // They may see what it does. An Abort may be about it.
+            // These commands may see its effect. An Abort may concern the command itself.
             let (list, read) = (host.namespaces(), disk.read(0, disk.buffer(1)));
             let aborts = async {
                 runtime.sleep(Duration::from_millis(1)).await;
@@ -256,6 +263,7 @@ fn admin_commands_wait_for_changes_that_were_given_up() {
             list.unwrap();
             read.unwrap();
             let mut seen = seen.lock().unwrap().clone();
+            // Identify and the read use different queues, so their order is open.
             seen[2..].sort_unstable();
             let (abort, identify) = (AdminOpcode::Abort as u8, AdminOpcode::Identify as u8);
             assert_eq!(seen, [(0, NAMESPACE_MANAGEMENT), (0, abort), (0, identify), (1, IoOpcode::Read as u8)]);
@@ -263,11 +271,12 @@ fn admin_commands_wait_for_changes_that_were_given_up() {
     );
 }
 
-/// Without a keep-alive a controller may carry a command out at any later time.
+/// Without a keep-alive, a controller may execute a command at any later time.
 #[test]
-fn without_a_keep_alive_nothing_that_changes_something_is_sent_again() {
+fn changes_are_not_resent_without_a_keep_alive() {
     for cancelled in [false, true] {
-        let (faulty, seen) = remembering(|association, _| if association == 1 { Act::Never } else { Act::Answer });
+        let (faulty, seen) =
+            remembering(|association, _| if association == 1 { Action::Never } else { Action::Answer });
         let stats = with(
             faulty,
             |config| {
@@ -278,12 +287,13 @@ fn without_a_keep_alive_nothing_that_changes_something_is_sent_again() {
             move |host, runtime| async move {
                 host.ready().await.unwrap();
                 let disk = host.disk(1).await.unwrap();
-                let changes: Vec<Done> = CHANGES.iter().map(|change| change(&host, &disk)).collect();
+                let changes: Vec<CommandFuture> = CHANGES.iter().map(|change| change(&host, &disk)).collect();
                 let read = disk.read(0, disk.buffer(1));
                 runtime.sleep(Duration::from_millis(1)).await;
                 if cancelled {
-                    changes.iter().for_each(Done::cancel);
+                    changes.iter().for_each(CommandFuture::cancel);
                 }
+                // Cancelled or not, the result is unknown.
                 for change in changes {
                     let ended = change.await;
                     assert!(matches!(ended, Err(CommandError::Uncertain(_))), "{ended:?}");
@@ -296,8 +306,8 @@ fn without_a_keep_alive_nothing_that_changes_something_is_sent_again() {
         let again: Vec<u8> = seen.lock().unwrap().iter().filter(|seen| seen.0 == 2).map(|seen| seen.1).collect();
         assert_eq!(again, [IoOpcode::Read as u8]);
     }
-    // Lost with both sides knowing of it, it is sent again.
-    let (faulty, _) = remembering(|association, _| if association == 1 { Act::Close } else { Act::Answer });
+    // If both sides notice the loss, the command is sent again.
+    let (faulty, _) = remembering(|association, _| if association == 1 { Action::Close } else { Action::Answer });
     let stats = with(
         faulty,
         |config| config.keep_alive = Duration::ZERO,
@@ -311,15 +321,15 @@ fn without_a_keep_alive_nothing_that_changes_something_is_sent_again() {
 }
 
 #[test]
-fn what_must_not_be_carried_out_twice_is_sent_once() {
-    type Submit = fn(&Host) -> Done;
+fn unrepeatable_command_is_sent_once() {
+    type Submit = fn(&Host) -> CommandFuture;
     let rows: [(Submit, bool); 8] = [
         // Namespace Management, Format NVM, Security Send, Property Set.
         (|host| host.admin(Command::new(0x0d, 0), []), false),
         (|host| host.admin(Command::new(0x80, 0), []), false),
         (|host| host.admin(Command::new(0x81, 0), block(1)), false),
         (|host| host.admin(commands::property_set(0x20, 0x4e56_4d65), []), false),
-        // Reservation Acquire, Copy; a write to a namespace that nobody has looked at.
+        // Reservation Acquire, Copy; a write to a namespace that was not inspected.
         (|host| host.io(Command::new(0x11, 0).with_namespace(1), []), false),
         (|host| host.io(Command::new(COPY, 0).with_namespace(1), []), false),
         (|host| host.io(commands::range(IoOpcode::Write, 2, 0, 1), block(1)), false),
@@ -328,7 +338,7 @@ fn what_must_not_be_carried_out_twice_is_sent_once() {
     for (number, (submit, again)) in rows.into_iter().enumerate() {
         let sent = Arc::new(Mutex::new(0));
         let count = sent.clone();
-        let faulty = Faulty::new(move |association, queue, command| {
+        let faulty = ScriptedController::new(move |association, queue, command| {
             let closes = match (queue, command.opcode()) {
                 (0, 0x0d | 0x80 | 0x81) => true,
                 (0, 0x7f) => command.u32(11) == 0x20,
@@ -338,7 +348,7 @@ fn what_must_not_be_carried_out_twice_is_sent_once() {
             if closes {
                 *count.lock().unwrap() += 1;
             }
-            if closes && association == 1 { Act::Close } else { Act::Answer }
+            if closes && association == 1 { Action::Close } else { Action::Answer }
         });
         with(
             faulty,
@@ -352,7 +362,7 @@ fn what_must_not_be_carried_out_twice_is_sent_once() {
                 } else {
                     assert!(matches!(ended, Err(CommandError::Uncertain(_))), "row {number}: {ended:?}");
                 }
-                // The host goes on.
+                // The host itself continues.
                 host.disk(1).await.unwrap().flush().await.unwrap();
             },
         );
@@ -361,10 +371,10 @@ fn what_must_not_be_carried_out_twice_is_sent_once() {
 }
 
 #[test]
-fn what_must_not_be_carried_out_twice_is_not_tried_again() {
+fn unrepeatable_command_is_not_retried() {
     let (faulty, seen) = remembering(|_, command| match command.opcode() {
-        COPY | 0x01 => Act::Refuse(Status::INTERNAL_ERROR),
-        _ => Act::Answer,
+        COPY | 0x01 => Action::Refuse(Status::INTERNAL_ERROR),
+        _ => Action::Answer,
     });
     with(
         faulty,
@@ -372,6 +382,7 @@ fn what_must_not_be_carried_out_twice_is_not_tried_again() {
         move |host, _| async move {
             host.ready().await.unwrap();
             host.disk(1).await.unwrap();
+            // One attempt for Copy, and one plus five retries for a write.
             for (command, times) in
                 [(Command::new(COPY, 0).with_namespace(1), 1), (commands::range(IoOpcode::Write, 1, 0, 1), 6)]
             {

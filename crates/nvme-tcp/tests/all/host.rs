@@ -1,22 +1,23 @@
-//! The host against the controller, over emulated hosts in virtual time: data equal, whatever happens to the stream.
+//! The host with the real controller, over emulated hosts in virtual time. Data must be correct after any fault of the
+//! stream.
 
 use crate::bed;
 
-use bed::{Bed, Layers, blocks};
+use bed::{Layers, NvmeNetwork, blocks};
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use nvme_tcp::exercise::Exercise;
-use nvme_tcp::host::{Buffer, CommandError, Connector, Failed, HostError, HostEvent, discover};
+use nvme_tcp::host::{Buffer, CommandError, Connector, HostError, HostEvent, ReadError, discover};
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
 use nvme_tcp::target::TransportConfig;
-use nvme_tcp::wire::{ConnectData, Framing, InitializeRequest, IoOpcode, Pdu, Sgl, Status, commands, property};
+use nvme_tcp::wire::{ConnectData, InitializeRequest, IoOpcode, Pdu, PduFraming, Sgl, Status, commands, property};
 use offload_api::TxTag;
 use offload_base::Seed;
 use std::sync::Arc;
 
 #[test]
-fn discovery_tells_what_can_be_connected_to() {
-    let mut bed = Bed::new(1, TransportConfig::default(), Layers::Tcp, 0.0);
+fn discovery_lists_the_subsystem() {
+    let mut bed = NvmeNetwork::new(1, TransportConfig::default(), Layers::Tcp, 0.0);
     let (connector, timers, config) = (bed.connector(), bed.timers(), bed.host_config());
     let log = bed.run(async move { discover(&connector, &timers, &config).await });
     let log = log.unwrap();
@@ -26,8 +27,8 @@ fn discovery_tells_what_can_be_connected_to() {
 }
 
 #[test]
-fn every_command_does_what_it_says() {
-    let mut bed = Bed::new(2, TransportConfig::default(), Layers::Tcp, 0.0);
+fn every_command_has_its_effect() {
+    let mut bed = NvmeNetwork::new(2, TransportConfig::default(), Layers::Tcp, 0.0);
     let config = bed.host_config();
     let host = bed.connect(config);
     bed.run(async move {
@@ -44,6 +45,7 @@ fn every_command_does_what_it_says() {
         disk.flush().await.unwrap();
         disk.verify(100, 16).await.unwrap();
         disk.write_zeroes(100, 1).await.unwrap();
+        // Memory storage returns zeros for deallocated blocks.
         disk.deallocate(&[(101, 1), (103, 2)]).await.unwrap();
         let buffer = Buffer::from_parts([BytesMut::zeroed(1000), BytesMut::zeroed(16 * 512 - 1000)]);
         let read = disk.read(100, buffer).await.unwrap().to_vec();
@@ -54,11 +56,12 @@ fn every_command_does_what_it_says() {
             assert_eq!(found, if zero { &[0; 512] } else { wrote }, "block {number}");
         }
         disk.write_uncorrectable(110, 1).await.unwrap();
-        let Err(Failed { error: CommandError::Status(status), buffer }) = disk.read(108, disk.buffer(8)).await else {
+        let Err(ReadError { error: CommandError::Status(status), buffer }) = disk.read(108, disk.buffer(8)).await
+        else {
             panic!("unreadable blocks were read")
         };
         assert_eq!((status, buffer.len()), (Status::UNRECOVERED_READ_ERROR, 8 * 512));
-        // The caller's fault is told before anything is sent.
+        // Invalid commands are refused before anything is sent.
         assert!(matches!(disk.write(0, [Bytes::from_static(b"short")]).await, Err(CommandError::Invalid(_))));
         assert!(matches!(disk.write_zeroes(0, 0).await, Err(CommandError::Invalid(_))));
         let Err(CommandError::Status(status)) = disk.write_zeroes(8190, 3).await else { panic!() };
@@ -69,8 +72,8 @@ fn every_command_does_what_it_says() {
 }
 
 #[test]
-fn a_cancelled_command_gives_its_buffer_back() {
-    let mut bed = Bed::new(3, TransportConfig::default(), Layers::Tcp, 0.0);
+fn cancelled_read_returns_its_buffer() {
+    let mut bed = NvmeNetwork::new(3, TransportConfig::default(), Layers::Tcp, 0.0);
     let config = bed.host_config();
     let host = bed.connect(config);
     bed.run(async move {
@@ -81,13 +84,16 @@ fn a_cancelled_command_gives_its_buffer_back() {
             let read = disk.read(0, disk.buffer(64));
             read.cancel();
             reads.push(read);
+            // Dropped reads mix with cancelled ones, so late data of both kinds arrive.
             drop(disk.read(64, disk.buffer(64)));
         }
         for read in reads {
-            let Err(Failed { error: CommandError::Cancelled, buffer }) = read.await else { panic!("it was cancelled") };
+            let Err(ReadError { error: CommandError::Cancelled, buffer }) = read.await else {
+                panic!("the read was cancelled")
+            };
             assert_eq!(buffer.len(), 64 * 512);
         }
-        // What comes late for them is nobody's.
+        // Late data of the cancelled reads must not reach other buffers.
         let data = blocks(64);
         disk.write(0, [data.clone()]).await.unwrap();
         assert_eq!(disk.read(0, disk.buffer(64)).await.unwrap().to_vec(), data);
@@ -95,10 +101,10 @@ fn a_cancelled_command_gives_its_buffer_back() {
 }
 
 #[test]
-fn what_changes_is_told() {
-    let mut bed = Bed::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
+fn namespace_changes_are_reported() {
+    let mut bed = NvmeNetwork::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
-    // Longer than this nothing but a request for events may wait.
+    // Only a request for events may wait longer than this.
     config.command_timeout = Duration::from_millis(50);
     let host = bed.connect(config);
     let (server, runtime) = (bed.server().clone(), bed.runtime());
@@ -113,7 +119,7 @@ fn what_changes_is_told() {
         add(7);
         assert_eq!(host.next_event().await.unwrap(), HostEvent::NamespacesChanged(vec![7]));
         assert_eq!(host.namespaces().await.unwrap(), [1, 7]);
-        // Two at once are one event, and none is lost that comes while the last is looked into.
+        // Two changes at once are one event. A change during the inspection must not be lost.
         add(8);
         add(9);
         let mut told = Vec::new();
@@ -129,8 +135,8 @@ fn what_changes_is_told() {
 }
 
 #[test]
-fn a_namespace_that_was_replaced_gets_nothing_that_was_for_the_first() {
-    let mut bed = Bed::new(10, TransportConfig::default(), Layers::Tcp, 0.0);
+fn commands_do_not_reach_a_replaced_namespace() {
+    let mut bed = NvmeNetwork::new(10, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     config.queues = 2;
     let host = bed.connect(config);
@@ -145,6 +151,7 @@ fn a_namespace_that_was_replaced_gets_nothing_that_was_for_the_first() {
             let storage = Arc::new(MemoryStorage::new(8192 * 512));
             target.add_namespace(bed::DISK, Namespace::new(1, 512, storage).unwrap().with_uuid([9; 16])).unwrap();
         });
+        // Time for the event to reach the host.
         runtime.sleep(Duration::from_millis(10)).await;
         for _ in 0..2 {
             let written = disk.write(0, [data.clone()]).await;
@@ -158,8 +165,8 @@ fn a_namespace_that_was_replaced_gets_nothing_that_was_for_the_first() {
 }
 
 #[test]
-fn an_unknown_subsystem_is_refused_at_once() {
-    let mut bed = Bed::new(4, TransportConfig::default(), Layers::Tcp, 0.0);
+fn unknown_subsystem_is_refused_at_once() {
+    let mut bed = NvmeNetwork::new(4, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     config.subsystem = "nqn.2026-01.test:none".into();
     let host = bed.connect(config);
@@ -169,9 +176,9 @@ fn an_unknown_subsystem_is_refused_at_once() {
 }
 
 #[test]
-fn connections_that_are_lost_are_made_again_and_commands_replayed() {
+fn lost_connections_are_reopened_and_commands_resent() {
     for layers in [Layers::Tcp, Layers::Tls] {
-        let mut bed = Bed::new(5, TransportConfig::default(), layers, 0.0);
+        let mut bed = NvmeNetwork::new(5, TransportConfig::default(), layers, 0.0);
         let mut config = bed.host_config();
         (config.queues, config.data_digest) = (2, true);
         config.reconnect_delay = Duration::from_millis(20);
@@ -180,6 +187,7 @@ fn connections_that_are_lost_are_made_again_and_commands_replayed() {
         let stats = bed.run(async move {
             host.ready().await.unwrap();
             let disk = host.disk(1).await.unwrap();
+            // The exercise fails if a resubmitted command was executed out of order.
             let exercise = Exercise { bytes: 24 << 20, blocks: 8192, ..Exercise::new(Seed(5)) };
             exercise.run(&disk, |_| ()).await.unwrap();
             cutter.await;
@@ -191,8 +199,8 @@ fn connections_that_are_lost_are_made_again_and_commands_replayed() {
 }
 
 #[test]
-fn a_target_that_stays_away_fails_commands_in_the_end() {
-    let mut bed = Bed::new(6, TransportConfig::default(), Layers::Tcp, 0.0);
+fn commands_fail_when_the_target_stays_away() {
+    let mut bed = NvmeNetwork::new(6, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     config.give_up_after = Duration::from_secs(20);
     let host = bed.connect(config);
@@ -203,14 +211,14 @@ fn a_target_that_stays_away_fails_commands_in_the_end() {
         away.await;
         disk.read(0, disk.buffer(4)).await
     });
-    let Err(Failed { error: CommandError::Lost(_), buffer }) = failed else { panic!("{failed:?}") };
+    let Err(ReadError { error: CommandError::Lost(_), buffer }) = failed else { panic!("{failed:?}") };
     assert_eq!(buffer.len(), 4 * 512);
 }
 
-/// Reads of a host that takes none of the answers, and says nothing more.
+/// A host that requests reads, takes no answers, and sends nothing more.
 #[test]
-fn a_host_that_takes_nothing_is_not_waited_for() {
-    let mut bed = Bed::new(8, TransportConfig::default(), Layers::Tcp, 0.0);
+fn host_that_takes_no_answers_is_reset() {
+    let mut bed = NvmeNetwork::new(8, TransportConfig::default(), Layers::Tcp, 0.0);
     let (connector, server, runtime) = (bed.connector(), bed.server().clone(), bed.runtime());
     let lost = bed.run(async move {
         let mut stream = connector.connect().await.unwrap();
@@ -223,9 +231,10 @@ fn a_host_that_takes_nothing_is_not_waited_for() {
             (Pdu::Command(connect), data.to_bytes().into()),
             (Pdu::Command(enable), Bytes::new()),
         ];
+        // 40 MiB of answers exceed all buffers on the way, so the controller cannot send everything.
         pdus.extend((0..40).map(|_| (Pdu::Command(log), Bytes::new())));
         for (pdu, data) in pdus {
-            for piece in Framing::default().frame(&pdu, [data]).into_pieces() {
+            for piece in PduFraming::default().frame(&pdu, [data]).into_pieces() {
                 stream.send(piece, TxTag::PLAIN);
             }
         }
@@ -234,7 +243,7 @@ fn a_host_that_takes_nothing_is_not_waited_for() {
         assert_eq!(server.with_target(|target| target.controllers()), 1);
         runtime.sleep(Duration::from_secs(20)).await;
         assert_eq!(server.with_target(|target| target.controllers()), 0);
-        // Not the rest of what was asked for, but a reset.
+        // The stream ends with a reset, not with the remaining answers.
         loop {
             match core::future::poll_fn(|cx| stream.poll_segment(cx)).await {
                 Ok(Some(segment)) => stream.consume(segment.data.len()),
@@ -246,10 +255,14 @@ fn a_host_that_takes_nothing_is_not_waited_for() {
 }
 
 #[test]
-fn a_host_knows_which_digests_there_are() {
+fn host_reports_the_agreed_digests() {
     for (agrees, asks) in [(true, true), (false, true), (true, false)] {
-        let mut bed =
-            Bed::new(9, TransportConfig { data_digest: agrees, ..TransportConfig::default() }, Layers::Tcp, 0.0);
+        let mut bed = NvmeNetwork::new(
+            9,
+            TransportConfig { data_digest: agrees, ..TransportConfig::default() },
+            Layers::Tcp,
+            0.0,
+        );
         let mut config = bed.host_config();
         (config.header_digest, config.data_digest) = (true, asks);
         let host = bed.connect(config);
@@ -262,14 +275,15 @@ fn a_host_knows_which_digests_there_are() {
 }
 
 #[test]
-fn an_idle_host_is_kept_alive() {
-    let mut bed = Bed::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
+fn idle_host_is_kept_alive() {
+    let mut bed = NvmeNetwork::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     config.keep_alive = Duration::from_secs(2);
     let host = bed.connect(config);
     let runtime = bed.runtime();
     let stats = bed.run(async move {
         host.ready().await.unwrap();
+        // Much longer than the keep-alive time.
         runtime.sleep(Duration::from_secs(60)).await;
         host.disk(1).await.unwrap();
         host.stats()

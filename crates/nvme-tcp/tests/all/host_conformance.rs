@@ -1,14 +1,14 @@
-//! What a host checks of its controller, and what it answers: one test for each row of the rules; the checks of headers
-//! alone are in `pdu.rs`.
+//! Checks and answers of a host, one test for each rule of the specification. `pdu.rs` tests the checks of headers
+//! alone.
 
 use bytes::{Bytes, BytesMut};
 use core::task::Waker;
 use core::time::Duration;
-use nvme_tcp::core::queue::{Abandoned, Payload, Queue, QueueConfig, QueueError, Submission};
+use nvme_tcp::core::queue::{AbandonResult, CommandData, Queue, QueueConfig, QueueError, Submission};
 use nvme_tcp::host::Buffer;
 use nvme_tcp::wire::{
-    Command, Completion, DataHeader, FatalStatus, Framing, InitializeResponse, IoOpcode, Limits, Pdu, ReadyToTransfer,
-    Received, Receiver, SglKind, Side, Status, Termination, commands,
+    Command, Completion, ConnectionSide, DataHeader, FatalStatus, InitializeResponse, IoOpcode, Pdu, PduFraming,
+    PduItem, PduLimits, PduReceiver, ReadyToTransfer, SglKind, Status, Termination, commands,
 };
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{Instant, Seq};
@@ -34,21 +34,21 @@ fn new_queue(digests: bool) -> Queue {
 fn open_queue(digests: bool) -> Queue {
     let mut queue = new_queue(digests);
     let response = InitializeResponse { header_digest: digests, data_digest: digests, ..AGREED };
-    send(&mut queue, Framing::default(), &Pdu::InitializeResponse(response), &[]);
+    send(&mut queue, PduFraming::default(), &Pdu::InitializeResponse(response), &[]);
     assert!(queue.is_open());
     queue
 }
 
-fn send(queue: &mut Queue, framing: Framing, pdu: &Pdu, data: &[u8]) {
+fn send(queue: &mut Queue, framing: PduFraming, pdu: &Pdu, data: &[u8]) {
     let bytes = framing.frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat();
     let data = BytesMut::from(&bytes[..]).into();
     queue.handle_segment(RxSegment { seq: Seq(0), data, meta: RxMeta::default() });
 }
 
-/// The controller sends `pdu`: the host ends the connection with this FES and FEI, and the header goes back.
+/// Lets the controller send `pdu`, and expects an H2CTermReq with this FES, this FEI and the faulty header.
 fn ends(queue: &mut Queue, pdu: &Pdu, data: &[u8], fes: FatalStatus, fei: u32) {
     while queue.poll_transmit().is_some() {}
-    send(queue, Framing::default(), pdu, data);
+    send(queue, PduFraming::default(), pdu, data);
     let answer = queue.poll_transmit().unwrap_or_else(|| panic!("no answer to {pdu:?}"));
     let bytes: Vec<u8> = answer.into_pieces().collect::<Vec<_>>().concat();
     let Some(Pdu::HostTermination(termination)) = Pdu::parse(&bytes) else { panic!("{pdu:?}: {bytes:x?}") };
@@ -56,18 +56,18 @@ fn ends(queue: &mut Queue, pdu: &Pdu, data: &[u8], fes: FatalStatus, fei: u32) {
     assert_eq!(termination.information, fei.to_le_bytes(), "{pdu:?}");
     assert_eq!(bytes[24 + 8..], pdu.header()[8..bytes.len() - 24], "the header in question");
     assert!(matches!(queue.error(), Some(QueueError::Misbehaved(_))) && queue.room() == 0);
-    assert!(queue.poll_transmit().is_none(), "that was the last word");
+    assert!(queue.poll_transmit().is_none(), "nothing may follow the TermReq");
 }
 
 fn read(queue: &mut Queue, bytes: usize) -> u16 {
     let command = commands::range(IoOpcode::Read, 1, 0, 8);
-    let payload = Payload::Read(Buffer::zeroed(bytes));
+    let payload = CommandData::Read(Buffer::zeroed(bytes));
     queue.submit(Instant::ZERO, Submission { command, payload }).expect("there is room")
 }
 
 fn write(queue: &mut Queue, bytes: usize) -> u16 {
     let command = commands::range(IoOpcode::Write, 1, 0, 8);
-    let payload = Payload::Write([Bytes::from(vec![7; bytes])].into_iter().collect());
+    let payload = CommandData::Write([Bytes::from(vec![7; bytes])].into_iter().collect());
     queue.submit(Instant::ZERO, Submission { command, payload }).expect("there is room")
 }
 
@@ -76,7 +76,7 @@ fn data(command: u16, length: u32) -> DataHeader {
 }
 
 #[test]
-fn an_answer_to_icreq_that_cannot_be() {
+fn invalid_icresp_is_refused() {
     let rows = [
         (InitializeResponse { version: 1, ..AGREED }, 8),
         (InitializeResponse { alignment: 32, ..AGREED }, 10),
@@ -92,20 +92,20 @@ fn an_answer_to_icreq_that_cannot_be() {
 }
 
 #[test]
-fn a_controller_may_do_without_the_digests_it_was_asked_for() {
+fn controller_may_decline_digests() {
     let mut queue = new_queue(true);
-    send(&mut queue, Framing::default(), &Pdu::InitializeResponse(AGREED), &[]);
+    send(&mut queue, PduFraming::default(), &Pdu::InitializeResponse(AGREED), &[]);
     let id = read(&mut queue, 512);
     let capsule = queue.poll_transmit().unwrap();
     assert_eq!(capsule.len(), 72, "no header digest");
-    send(&mut queue, Framing::default(), &Pdu::ControllerData(data(id, 512)), &[1; 512]);
+    send(&mut queue, PduFraming::default(), &Pdu::ControllerData(data(id, 512)), &[1; 512]);
     let response = Completion { command: id, ..Completion::default() };
-    send(&mut queue, Framing::default(), &Pdu::Response(response), &[]);
+    send(&mut queue, PduFraming::default(), &Pdu::Response(response), &[]);
     assert!(queue.poll_finished().unwrap().completion.status.is_success());
 }
 
 #[test]
-fn a_second_icresp_and_anything_before_the_first() {
+fn icresp_must_come_first_and_once() {
     let again = Pdu::InitializeResponse(AGREED);
     ends(&mut open_queue(false), &again, &[], FatalStatus::SequenceError, 0);
     let response = Pdu::Response(Completion::default());
@@ -113,25 +113,25 @@ fn a_second_icresp_and_anything_before_the_first() {
 }
 
 #[test]
-fn a_completion_of_no_command() {
+fn completion_of_an_unknown_command_is_fatal() {
     let mut queue = open_queue(false);
     let id = read(&mut queue, 512);
     let stranger = Completion { command: id ^ 1, ..Completion::default() };
     ends(&mut queue, &Pdu::Response(stranger), &[], FatalStatus::InvalidHeaderField, 20);
-    // One of an earlier command in the same place is one of no command.
+    // A completion of an earlier command in the same slot does not match a current one either.
     let mut queue = open_queue(false);
     let id = read(&mut queue, 512);
-    send(&mut queue, Framing::default(), &Pdu::Response(Completion { command: id, ..Completion::default() }), &[]);
+    send(&mut queue, PduFraming::default(), &Pdu::Response(Completion { command: id, ..Completion::default() }), &[]);
     assert_ne!(read(&mut queue, 512), id);
     let late = Completion { command: id, ..Completion::default() };
     ends(&mut queue, &Pdu::Response(late), &[], FatalStatus::InvalidHeaderField, 20);
 }
 
 #[test]
-fn data_that_were_not_asked_for() {
-    type Change = fn(&mut DataHeader);
-    let rows: [(Change, FatalStatus, u32, usize); 4] = [
-        // No such command; not the next byte; beyond the end; SUCCESS before the last.
+fn unrequested_data_are_fatal() {
+    type HeaderEdit = fn(&mut DataHeader);
+    let rows: [(HeaderEdit, FatalStatus, u32, usize); 4] = [
+        // Unknown command; not the next byte; beyond the end; SUCCESS before the last PDU.
         (|data| data.command ^= 1, FatalStatus::InvalidHeaderField, 8, 512),
         (|data| data.offset = 4, FatalStatus::DataOutOfRange, 12, 512),
         (|data| data.length = 516, FatalStatus::DataOutOfRange, 16, 516),
@@ -149,7 +149,7 @@ fn data_that_were_not_asked_for() {
 }
 
 #[test]
-fn requests_for_data_that_cannot_be() {
+fn invalid_requests_for_data_are_fatal() {
     let ask = |command, offset, length| ReadyToTransfer { command, tag: 9, offset, length };
     let mut queue = open_queue(false);
     let id = write(&mut queue, 8192);
@@ -164,47 +164,47 @@ fn requests_for_data_that_cannot_be() {
         let id = write(&mut queue, 8192);
         ends(&mut queue, &Pdu::ReadyToTransfer(ask(id, offset, length)), &[], fes, fei);
     }
-    // Of a command that has none, or whose data were in its capsule.
+    // The command has no data, or had all data in its capsule.
     let mut queue = open_queue(false);
     let id = read(&mut queue, 512);
     ends(&mut queue, &Pdu::ReadyToTransfer(ask(id, 0, 512)), &[], FatalStatus::DataOutOfRange, 12);
     let mut queue = open_queue(false);
     let id = write(&mut queue, 512);
     ends(&mut queue, &Pdu::ReadyToTransfer(ask(id, 0, 512)), &[], FatalStatus::DataOutOfRange, 12);
-    // The same bytes again.
+    // Bytes that were requested before.
     let mut queue = open_queue(false);
     let id = write(&mut queue, 8192);
-    send(&mut queue, Framing::default(), &Pdu::ReadyToTransfer(ask(id, 0, 4096)), &[]);
+    send(&mut queue, PduFraming::default(), &Pdu::ReadyToTransfer(ask(id, 0, 4096)), &[]);
     ends(&mut queue, &Pdu::ReadyToTransfer(ask(id, 0, 4096)), &[], FatalStatus::DataOutOfRange, 12);
 }
 
 #[test]
-fn more_requests_than_a_command_may_have() {
+fn excess_requests_for_data_are_fatal() {
     let mut queue = open_queue(false);
     let id = write(&mut queue, 8192);
     let ask =
         |number: u32| Pdu::ReadyToTransfer(ReadyToTransfer { command: id, tag: 1, offset: number * 512, length: 512 });
-    // Two are allowed until their data have left.
-    send(&mut queue, Framing::default(), &ask(0), &[]);
-    send(&mut queue, Framing::default(), &ask(1), &[]);
+    // Two requests are allowed until their data are sent.
+    send(&mut queue, PduFraming::default(), &ask(0), &[]);
+    send(&mut queue, PduFraming::default(), &ask(1), &[]);
     while queue.poll_transmit().is_some() {}
-    send(&mut queue, Framing::default(), &ask(2), &[]);
-    send(&mut queue, Framing::default(), &ask(3), &[]);
+    send(&mut queue, PduFraming::default(), &ask(2), &[]);
+    send(&mut queue, PduFraming::default(), &ask(3), &[]);
     assert!(queue.error().is_none());
-    send(&mut queue, Framing::default(), &ask(4), &[]);
+    send(&mut queue, PduFraming::default(), &ask(4), &[]);
     let Some(QueueError::Misbehaved(error)) = queue.error() else { panic!("{:?}", queue.error()) };
     assert_eq!((error.status, error.information), (FatalStatus::LimitExceeded, [0; 4]));
 }
 
 #[test]
-fn data_leave_as_they_were_asked_for_in_pieces_the_controller_takes() {
+fn data_are_sent_as_requested_within_maxh2cdata() {
     let mut queue = open_queue(false);
     let id = write(&mut queue, 12_000);
     let capsule = queue.poll_transmit().unwrap();
     let Some(Pdu::Command(command)) = Pdu::parse(&capsule.head) else { panic!() };
     assert_eq!((command.sgl().kind(), command.sgl().length), (Some(SglKind::Transport), 12_000));
     let ask = ReadyToTransfer { command: id, tag: 3, offset: 1000, length: 10_000 };
-    send(&mut queue, Framing::default(), &Pdu::ReadyToTransfer(ask), &[]);
+    send(&mut queue, PduFraming::default(), &Pdu::ReadyToTransfer(ask), &[]);
     let sent: Vec<(u16, u32, u32, bool)> = core::iter::from_fn(|| queue.poll_transmit())
         .map(|pdu| match Pdu::parse(&pdu.head) {
             Some(Pdu::HostData(data)) => (data.tag, data.offset, data.length, data.last),
@@ -212,20 +212,21 @@ fn data_leave_as_they_were_asked_for_in_pieces_the_controller_takes() {
         })
         .collect();
     assert_eq!(sent, [(3, 1000, 4096, false), (3, 5096, 4096, false), (3, 9192, 1808, true)]);
-    // Small data go along.
+    // Small data travel in the capsule.
     write(&mut queue, 512);
     let Some(Pdu::Command(command)) = Pdu::parse(&queue.poll_transmit().unwrap().head) else { panic!() };
     assert_eq!((command.sgl().kind(), command.sgl().length), (Some(SglKind::InCapsule), 512));
 }
 
 #[test]
-fn an_answer_before_the_data_have_left_waits_for_them() {
+fn early_response_waits_for_the_data() {
     let mut queue = open_queue(false);
     let id = write(&mut queue, 8192);
     let ask = ReadyToTransfer { command: id, tag: 1, offset: 0, length: 8192 };
-    send(&mut queue, Framing::default(), &Pdu::ReadyToTransfer(ask), &[]);
+    send(&mut queue, PduFraming::default(), &Pdu::ReadyToTransfer(ask), &[]);
     let response = Completion { command: id, status: Status::WRITE_FAULT, ..Completion::default() };
-    send(&mut queue, Framing::default(), &Pdu::Response(response), &[]);
+    send(&mut queue, PduFraming::default(), &Pdu::Response(response), &[]);
+    // The identifier stays in use until the data have left, because the data PDUs carry it.
     assert!(queue.poll_finished().is_none() && queue.room() == 3);
     while queue.poll_transmit().is_some() {}
     assert_eq!(queue.poll_finished().unwrap().completion.status, Status::WRITE_FAULT);
@@ -233,13 +234,14 @@ fn an_answer_before_the_data_have_left_waits_for_them() {
 }
 
 #[test]
-fn data_with_a_wrong_digest_fail_their_command_alone() {
-    let framing = Framing { header_digest: true, data_digest: true, alignment: 0 };
+fn wrong_data_digest_fails_only_its_command() {
+    let framing = PduFraming { header_digest: true, data_digest: true, alignment: 0 };
     let mut queue = open_queue(true);
     let (spoilt, good) = (read(&mut queue, 512), read(&mut queue, 512));
     for (id, flip) in [(spoilt, 1), (good, 0)] {
         let pdu = framing.frame(&Pdu::ControllerData(data(id, 512)), [Bytes::from(vec![3; 512])]);
         let mut bytes = pdu.into_pieces().collect::<Vec<_>>().concat();
+        // Position 200 is in the data, so the header digest stays correct.
         bytes[200] ^= flip;
         let data = BytesMut::from(&bytes[..]).into();
         queue.handle_segment(RxSegment { seq: Seq(0), data, meta: RxMeta::default() });
@@ -254,12 +256,12 @@ fn data_with_a_wrong_digest_fail_their_command_alone() {
 }
 
 #[test]
-fn success_without_all_data_is_none() {
+fn success_without_all_data_is_an_error() {
     let mut queue = open_queue(false);
     let id = read(&mut queue, 1024);
     send(
         &mut queue,
-        Framing::default(),
+        PduFraming::default(),
         &Pdu::ControllerData(DataHeader { success: true, ..data(id, 512) }),
         &[1; 512],
     );
@@ -267,24 +269,25 @@ fn success_without_all_data_is_none() {
 }
 
 #[test]
-fn what_is_abandoned_comes_to_an_end_that_nobody_hears_of() {
+fn abandoned_read_finishes_silently() {
     let mut queue = open_queue(false);
     let id = read(&mut queue, 1024);
-    let Abandoned::Now(Payload::Read(buffer)) = queue.abandon(id) else { panic!("it was under way") };
+    let AbandonResult::Now(CommandData::Read(buffer)) = queue.abandon(id) else { panic!("the read was active") };
     assert_eq!(buffer.len(), 1024);
-    assert!(matches!(queue.abandon(id), Abandoned::Finished));
+    assert!(matches!(queue.abandon(id), AbandonResult::Complete));
     send(
         &mut queue,
-        Framing::default(),
+        PduFraming::default(),
         &Pdu::ControllerData(DataHeader { success: true, ..data(id, 1024) }),
         &[1; 1024],
     );
+    // The slot is free again, and nothing is reported, because the buffer was returned before.
     assert!(queue.poll_finished().is_none() && queue.room() == 4 && queue.error().is_none());
 }
 
-/// The data would be sent as zeros, with a digest that is right.
+/// The data would be sent as zeros with a correct digest.
 #[test]
-fn what_are_no_blocks_of_a_volume_is_not_sent_to_be_encrypted() {
+fn partial_blocks_of_a_volume_are_refused() {
     let volume = Volume::new(
         XtsKey::new(&core::array::from_fn::<u8, 64, _>(|at| at as u8)).unwrap(),
         DataUnits::new(512).unwrap(),
@@ -295,7 +298,7 @@ fn what_are_no_blocks_of_a_volume_is_not_sent_to_be_encrypted() {
         let mut queue = open_queue(true);
         while queue.poll_transmit().is_some() {}
         let pieces = [Bytes::from(vec![7; 100]), Bytes::from(vec![7; bytes - 100])].into_iter().collect();
-        let payload = Payload::Encrypt(pieces, volume.clone().into());
+        let payload = CommandData::Encrypt(pieces, volume.clone().into());
         let submission = Submission { command: commands::range(IoOpcode::Write, 1, first, 1), payload };
         match queue.submit(Instant::ZERO, submission) {
             Ok(_) => assert!(taken, "{bytes} bytes from block {first} on"),
@@ -305,8 +308,10 @@ fn what_are_no_blocks_of_a_volume_is_not_sent_to_be_encrypted() {
                     "{bytes} bytes from block {first} on cannot be encrypted: give whole blocks that the volume has"
                 );
                 assert_eq!(refused.to_string(), said);
-                let Payload::Encrypt(pieces, _) = refused.into_submission().payload else { panic!("what it was") };
-                assert_eq!(pieces.concat().len(), bytes, "all of it comes back");
+                let CommandData::Encrypt(pieces, _) = refused.into_submission().payload else {
+                    panic!("the payload must be unchanged")
+                };
+                assert_eq!(pieces.concat().len(), bytes, "all data come back");
                 assert!(queue.poll_transmit().is_none() && queue.room() == 4);
             }
         }
@@ -314,36 +319,42 @@ fn what_are_no_blocks_of_a_volume_is_not_sent_to_be_encrypted() {
 }
 
 #[test]
-fn what_may_be_carried_out_yet_finishes_when_it_is_answered_abandoned_or_not() {
+fn abandoned_write_finishes_when_answered() {
     let mut queue = open_queue(false);
-    let submission = Submission { command: commands::range(IoOpcode::WriteZeroes, 1, 0, 8), payload: Payload::None };
+    let submission =
+        Submission { command: commands::range(IoOpcode::WriteZeroes, 1, 0, 8), payload: CommandData::None };
     let zeroes = queue.submit(Instant::ZERO, submission).unwrap();
     let write = write(&mut queue, 8192);
-    assert!(matches!(queue.abandon(write), Abandoned::Unanswered));
-    assert!(matches!(queue.abandon(zeroes), Abandoned::Unanswered));
+    assert!(matches!(queue.abandon(write), AbandonResult::Unanswered));
+    assert!(matches!(queue.abandon(zeroes), AbandonResult::Unanswered));
     let ask = ReadyToTransfer { command: write, tag: 1, offset: 0, length: 8192 };
-    send(&mut queue, Framing::default(), &Pdu::ReadyToTransfer(ask), &[]);
+    send(&mut queue, PduFraming::default(), &Pdu::ReadyToTransfer(ask), &[]);
     while queue.poll_transmit().is_some() {}
     assert!(queue.poll_finished().is_none());
     for id in [zeroes, write] {
-        send(&mut queue, Framing::default(), &Pdu::Response(Completion { command: id, ..Completion::default() }), &[]);
-        let finished = queue.poll_finished().expect("its end");
+        send(
+            &mut queue,
+            PduFraming::default(),
+            &Pdu::Response(Completion { command: id, ..Completion::default() }),
+            &[],
+        );
+        let finished = queue.poll_finished().expect("the command has finished");
         assert_eq!((finished.id, finished.completion.status), (id, Status::SUCCESS));
     }
-    // Or it is left over with its connection.
+    // The command is returned as unfinished if its connection ends.
     let left = self::write(&mut queue, 8192);
-    assert!(matches!(queue.abandon(left), Abandoned::Unanswered));
+    assert!(matches!(queue.abandon(left), AbandonResult::Unanswered));
     let unfinished = queue.poll_unfinished(Waker::noop()).unwrap();
     assert!(matches!(&unfinished[..], [(id, _)] if *id == left));
 }
 
 #[test]
-fn a_controller_that_gives_up_is_told_nothing() {
+fn termreq_of_the_controller_is_not_answered() {
     let mut queue = open_queue(false);
     let id = read(&mut queue, 512);
     while queue.poll_transmit().is_some() {}
     let termination = Termination { status: 2, information: [0; 4] };
-    send(&mut queue, Framing::default(), &Pdu::ControllerTermination(termination), &[0; 24]);
+    send(&mut queue, PduFraming::default(), &Pdu::ControllerTermination(termination), &[0; 24]);
     assert_eq!(queue.error(), Some(&QueueError::Terminated(termination)));
     assert!(queue.poll_transmit().is_none());
     let unfinished = queue.poll_unfinished(Waker::noop()).unwrap();
@@ -351,18 +362,24 @@ fn a_controller_that_gives_up_is_told_nothing() {
 }
 
 #[test]
-fn no_answer_in_time() {
+fn missing_answers_time_out() {
     let mut queue = new_queue(false);
     let due = queue.next_event().unwrap();
     queue.handle_timeout(due);
     assert_eq!(queue.error(), Some(&QueueError::TimedOut), "ICResp");
     let mut queue = open_queue(false);
     assert_eq!(queue.next_event(), None);
+    // The deadline of a finished command must not count.
     let first = read(&mut queue, 512);
     let later = Instant::ZERO + Duration::from_secs(1);
-    let submission = Submission { command: commands::flush(1), payload: Payload::None };
+    let submission = Submission { command: commands::flush(1), payload: CommandData::None };
     queue.submit(later, submission).unwrap();
-    send(&mut queue, Framing::default(), &Pdu::Response(Completion { command: first, ..Completion::default() }), &[]);
+    send(
+        &mut queue,
+        PduFraming::default(),
+        &Pdu::Response(Completion { command: first, ..Completion::default() }),
+        &[],
+    );
     let due = later + Duration::from_secs(30);
     assert_eq!(queue.next_event(), Some(due));
     queue.handle_timeout(due);
@@ -371,8 +388,8 @@ fn no_answer_in_time() {
 }
 
 #[test]
-fn a_header_digest_that_is_wrong() {
-    let framing = Framing { header_digest: true, data_digest: true, alignment: 0 };
+fn wrong_header_digest_is_fatal() {
+    let framing = PduFraming { header_digest: true, data_digest: true, alignment: 0 };
     let mut queue = open_queue(true);
     let id = read(&mut queue, 512);
     while queue.poll_transmit().is_some() {}
@@ -385,20 +402,20 @@ fn a_header_digest_that_is_wrong() {
     assert_eq!((error.status, error.information), (FatalStatus::HeaderDigest, wrong));
 }
 
-/// What a host sends, a controller's receiver takes: capsules with every digest setting.
+/// A controller's receiver accepts the capsules of a host, with every digest setting.
 #[test]
-fn capsules_are_framed_as_agreed() {
+fn capsules_are_framed_as_negotiated() {
     for digests in [false, true] {
         let mut queue = open_queue(digests);
         write(&mut queue, 300);
-        let limits = Limits { header_digest: digests, data_digest: digests, ..Limits::default() };
-        let mut receiver = Receiver::new(Side::Controller, limits);
+        let limits = PduLimits { header_digest: digests, data_digest: digests, ..PduLimits::default() };
+        let mut receiver = PduReceiver::new(ConnectionSide::Controller, limits);
         let bytes = queue.poll_transmit().unwrap().into_pieces().collect::<Vec<_>>().concat();
         assert_eq!(bytes.len(), 72 + 300 + if digests { 8 } else { 0 });
         receiver.push(RxSegment { seq: Seq(0), data: BytesMut::from(&bytes[..]).into(), meta: RxMeta::default() });
-        let Ok(Some(Received::Header { pdu: Pdu::Command(command), data: 300 })) = receiver.poll() else { panic!() };
+        let Ok(Some(PduItem::Header { pdu: Pdu::Command(command), data: 300 })) = receiver.poll() else { panic!() };
         assert_eq!(Command::from_bytes(*command.as_bytes()).opcode(), IoOpcode::Write as u8);
-        let Ok(Some(Received::Data(_))) = receiver.poll() else { panic!() };
-        assert!(matches!(receiver.poll(), Ok(Some(Received::DataEnd { intact: true }))));
+        let Ok(Some(PduItem::Data(_))) = receiver.poll() else { panic!() };
+        assert!(matches!(receiver.poll(), Ok(Some(PduItem::DataEnd { intact: true }))));
     }
 }

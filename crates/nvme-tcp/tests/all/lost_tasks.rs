@@ -1,13 +1,15 @@
-//! A host loses one of its tasks: everybody who waits for it hears of that, and nobody waits for ever.
+//! Loss of a task of a host: every waiting caller gets an error.
 
 use crate::bed;
 
-use bed::{Bed, Layers, blocks};
+use bed::{Layers, NvmeNetwork, blocks};
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use nvme_tcp::host::{Buffer, CommandError, Connecting, Connector, Failed, Host, HostConfig, HostError, Offload, Task};
+use nvme_tcp::host::{
+    Buffer, CommandError, ConnectFuture, Connector, Host, HostConfig, HostError, HostTask, Offload, ReadError,
+};
 use nvme_tcp::target::TransportConfig;
 use nvme_tcp::wire::commands;
 use offload_base::{Alarm, Clock, Instant, Timers};
@@ -16,21 +18,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum TaskFate {
     Dropped,
     Panics,
 }
 
-/// What decides over a task.
+/// Control of a doomed task.
 #[derive(Default)]
-struct Doom {
+struct TaskControl {
     come: AtomicBool,
-    /// The task runs, and is to panic.
+    /// The task is being polled and must panic.
     burning: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
-impl Doom {
+impl TaskControl {
     fn come(&self) {
         self.come.store(true, Ordering::Relaxed);
         if let Some(waker) = self.waker.lock().unwrap().take() {
@@ -39,20 +41,20 @@ impl Doom {
     }
 }
 
-/// A task until its doom has come.
-struct Doomed {
-    task: Option<Task>,
-    fate: Fate,
-    doom: Arc<Doom>,
+/// A task that runs until its doom.
+struct ControlledTask {
+    task: Option<HostTask>,
+    fate: TaskFate,
+    doom: Arc<TaskControl>,
 }
 
-impl Future for Doomed {
+impl Future for ControlledTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         *self.doom.waker.lock().unwrap() = Some(cx.waker().clone());
         let come = self.doom.come.load(Ordering::Relaxed);
-        if come && self.fate == Fate::Dropped {
+        if come && self.fate == TaskFate::Dropped {
             self.task = None;
         }
         let doom = self.doom.clone();
@@ -62,7 +64,7 @@ impl Future for Doomed {
         doom.burning.store(false, Ordering::Relaxed);
         match polled {
             Ok(polled) => polled,
-            // As a runtime does.
+            // Drops the task, as a runtime does.
             Err(_) => {
                 self.task = None;
                 Poll::Ready(())
@@ -71,27 +73,27 @@ impl Future for Doomed {
     }
 }
 
-/// A clock whose readers panic.
-struct Burning(Arc<dyn Timers>, Arc<Doom>);
+/// A clock that panics while a doomed task runs.
+struct PanickingTimers(Arc<dyn Timers>, Arc<TaskControl>);
 
-impl Clock for Burning {
+impl Clock for PanickingTimers {
     fn now(&self) -> Instant {
-        assert!(!self.1.burning.load(Ordering::Relaxed), "as it should");
+        assert!(!self.1.burning.load(Ordering::Relaxed), "expected panic of the test");
         self.0.now()
     }
 }
 
-impl Timers for Burning {
+impl Timers for PanickingTimers {
     fn alarm(&self) -> Box<dyn Alarm> {
         self.0.alarm()
     }
 }
 
-struct Panicking;
+struct PanickingConnector;
 
-impl Connector for Panicking {
-    fn connect(&self) -> Connecting {
-        panic!("as it should")
+impl Connector for PanickingConnector {
+    fn connect(&self) -> ConnectFuture {
+        panic!("expected panic of the test")
     }
 }
 
@@ -99,20 +101,20 @@ fn is_lost(error: &CommandError) -> bool {
     matches!(error, CommandError::Lost(HostError::TaskLost))
 }
 
-/// A host whose task `number` has that fate.
-fn doomed(bed: &Bed, number: usize, fate: Fate) -> (Host, Arc<Doom>) {
+/// Creates a host with task `number` doomed.
+fn doomed(bed: &NvmeNetwork, number: usize, fate: TaskFate) -> (Host, Arc<TaskControl>) {
     let mut config = bed.host_config();
     config.queues = 2;
     doomed_with(bed, config, number, fate)
 }
 
-fn doomed_with(bed: &Bed, config: HostConfig, number: usize, fate: Fate) -> (Host, Arc<Doom>) {
-    let doom = Arc::<Doom>::default();
-    let timers = Arc::new(Burning(bed.timers(), doom.clone()));
+fn doomed_with(bed: &NvmeNetwork, config: HostConfig, number: usize, fate: TaskFate) -> (Host, Arc<TaskControl>) {
+    let doom = Arc::<TaskControl>::default();
+    let timers = Arc::new(PanickingTimers(bed.timers(), doom.clone()));
     let (host, tasks) = Host::new(bed.connector(), timers, config);
     for (place, task) in tasks.into_iter().enumerate() {
         if place == number {
-            bed.spawn(Doomed { task: Some(task), fate, doom: doom.clone() });
+            bed.spawn(ControlledTask { task: Some(task), fate, doom: doom.clone() });
         } else {
             bed.spawn(task);
         }
@@ -121,17 +123,17 @@ fn doomed_with(bed: &Bed, config: HostConfig, number: usize, fate: Fate) -> (Hos
 }
 
 #[test]
-fn whoever_waits_for_a_host_without_a_task_hears_of_it() {
-    for fate in [Fate::Dropped, Fate::Panics] {
+fn lost_task_fails_all_waiting_calls() {
+    for fate in [TaskFate::Dropped, TaskFate::Panics] {
         for number in 0..3 {
-            let mut bed = Bed::new(60 + number as u64, TransportConfig::default(), Layers::Tcp, 0.0);
+            let mut bed = NvmeNetwork::new(60 + number as u64, TransportConfig::default(), Layers::Tcp, 0.0);
             let (host, doom) = doomed(&bed, number, fate);
             let runtime = bed.runtime();
             bed.run(async move {
                 host.ready().await.unwrap();
                 let disk = host.disk(1).await.unwrap();
                 disk.write(0, [blocks(8)]).await.unwrap();
-                // Two rounds of the queues' turns: each has something under way, and more than it has room for.
+                // Enough commands that each queue has running and waiting ones.
                 let reads: Vec<_> = (0..600).map(|_| disk.read(0, disk.buffer(8))).collect();
                 let writes: Vec<_> = (0..600).map(|_| disk.write(8, [blocks(64)])).collect();
                 let log = host.admin_read(commands::log_page(2, 0, 512), Buffer::zeroed(512));
@@ -141,7 +143,8 @@ fn whoever_waits_for_a_host_without_a_task_hears_of_it() {
                 for read in reads {
                     match read.await {
                         Ok(buffer) => assert_eq!(buffer.to_vec(), blocks(8)),
-                        Err(Failed { error, buffer }) => {
+                        // The buffer is empty if the lost task had it.
+                        Err(ReadError { error, buffer }) => {
                             lost += 1;
                             assert!(is_lost(&error), "{fate:?} {number}: {error}");
                             assert!(matches!(buffer.len(), 0 | 4096));
@@ -154,11 +157,11 @@ fn whoever_waits_for_a_host_without_a_task_hears_of_it() {
                     assert!(written.as_ref().is_err_and(is_lost), "{fate:?} {number}: {written:?}");
                 }
                 match log.await {
-                    // Answered as the admin queue's task said goodbye.
+                    // Answered during the admin task's shutdown.
                     Ok(buffer) => assert!(number > 0 && buffer.len() == 512),
                     Err(failed) => assert!(is_lost(&failed.error)),
                 }
-                // And so does whoever comes later.
+                // Later calls fail, too.
                 assert!(disk.flush().await.is_err_and(|error| is_lost(&error)));
                 assert!(matches!(host.ready().await, Err(HostError::TaskLost)));
                 assert!(matches!(host.next_event().await, Err(HostError::TaskLost)));
@@ -168,11 +171,11 @@ fn whoever_waits_for_a_host_without_a_task_hears_of_it() {
     }
 }
 
-/// A device keeps nothing for a queue whose task is gone.
+/// The device must not keep contexts of a queue whose task is lost.
 #[test]
-fn a_lost_task_gives_its_contexts_back() {
-    for fate in [Fate::Dropped, Fate::Panics] {
-        let mut bed = Bed::new(66, TransportConfig::default(), Layers::Tcp, 0.0);
+fn lost_task_releases_its_contexts() {
+    for fate in [TaskFate::Dropped, TaskFate::Panics] {
+        let mut bed = NvmeNetwork::new(66, TransportConfig::default(), Layers::Tcp, 0.0);
         let (offload, data_digest) = (Offload::PlaceAndCheck, true);
         let mut config = bed.host_config();
         config.queues = 1;
@@ -183,6 +186,7 @@ fn a_lost_task_gives_its_contexts_back() {
         bed.run(async move {
             host.ready().await.unwrap();
             let disk = host.disk(1).await.unwrap();
+            // Several commands, because a context is installed only with traffic.
             for _ in 0..4 {
                 disk.write(0, [blocks(64)]).await.unwrap();
                 disk.read(0, disk.buffer(64)).await.unwrap();
@@ -201,38 +205,38 @@ fn a_lost_task_gives_its_contexts_back() {
 }
 
 #[test]
-fn a_host_whose_tasks_never_ran_is_no_host() {
-    let mut bed = Bed::new(70, TransportConfig::default(), Layers::Tcp, 0.0);
+fn dropped_tasks_end_the_host() {
+    let mut bed = NvmeNetwork::new(70, TransportConfig::default(), Layers::Tcp, 0.0);
     let (host, tasks) = Host::new(bed.connector(), bed.timers(), bed.host_config());
     let waits = host.clone();
     bed.run(async move {
         let log = host.admin_read(commands::log_page(2, 0, 512), Buffer::zeroed(512));
         drop(tasks);
-        let Err(Failed { error, buffer }) = log.await else { panic!("nobody sent it") };
+        let Err(ReadError { error, buffer }) = log.await else { panic!("the command was never sent") };
         assert!(is_lost(&error));
-        assert_eq!(buffer.len(), 512, "it was never out of reach");
+        assert_eq!(buffer.len(), 512, "the buffer never left the lane");
         assert!(matches!(waits.ready().await, Err(HostError::TaskLost)));
     });
 }
 
 #[test]
-fn a_host_that_is_closed_says_so_whatever_becomes_of_its_tasks() {
-    let mut bed = Bed::new(71, TransportConfig::default(), Layers::Tcp, 0.0);
+fn closed_host_reports_closed_not_lost() {
+    let mut bed = NvmeNetwork::new(71, TransportConfig::default(), Layers::Tcp, 0.0);
     let host = bed.connect(bed.host_config());
     bed.run(async move {
         host.ready().await.unwrap();
         host.close().await;
         let late = host.admin_read(commands::log_page(2, 0, 512), Buffer::zeroed(512)).await;
-        assert!(matches!(late, Err(Failed { error: CommandError::Lost(HostError::Closed), .. })));
+        assert!(matches!(late, Err(ReadError { error: CommandError::Lost(HostError::Closed), .. })));
     });
 }
 
 #[test]
-fn a_stream_that_cannot_be_opened_for_a_panic_is_no_reason_to_wait() {
-    let mut bed = Bed::new(72, TransportConfig::default(), Layers::Tcp, 0.0);
-    let (host, tasks) = Host::new(Panicking, bed.timers(), bed.host_config());
+fn panicking_connector_ends_the_host() {
+    let mut bed = NvmeNetwork::new(72, TransportConfig::default(), Layers::Tcp, 0.0);
+    let (host, tasks) = Host::new(PanickingConnector, bed.timers(), bed.host_config());
     for task in tasks {
-        bed.spawn(Doomed { task: Some(task), fate: Fate::Panics, doom: Arc::default() });
+        bed.spawn(ControlledTask { task: Some(task), fate: TaskFate::Panics, doom: Arc::default() });
     }
     let ready = bed.run(async move { host.ready().await });
     assert!(matches!(ready, Err(HostError::TaskLost)), "{ready:?}");

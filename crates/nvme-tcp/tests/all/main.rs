@@ -1,4 +1,5 @@
-//! NVMe/TCP hosts and targets over emulated NICs, over made-up streams and by hand: one program, for one is built and linked sooner than many.
+//! NVMe/TCP hosts and targets over emulated NICs, in-memory streams and scripted peers. A single test program, because
+//! it builds and links faster than many.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 

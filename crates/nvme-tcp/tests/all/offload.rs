@@ -1,20 +1,20 @@
-//! Placement and digests by the NIC of an emulated host: the same data as by the CPU, whatever happens to packets,
-//! commands, connections and the device; and every buffer comes back.
+//! Placement and digests by the NIC of an emulated host: the same data as by the CPU, despite faults of packets,
+//! commands, connections and the device. Every buffer comes back.
 
 use crate::bed;
 
-use bed::{Bed, Layers, blocks};
+use bed::{Layers, NvmeNetwork, blocks};
 use bytes::BytesMut;
 use core::time::Duration;
 use nvme_tcp::OffloadCounters;
 use nvme_tcp::exercise::Exercise;
-use nvme_tcp::host::{Buffer, CommandError, Failed, Host, Offload};
+use nvme_tcp::host::{Buffer, CommandError, Host, Offload, ReadError};
 use nvme_tcp::target::TransportConfig;
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
 use proptest::prelude::*;
 
-fn connect(bed: &Bed, offload: Offload, queues: u16) -> Host {
+fn connect(bed: &NvmeNetwork, offload: Offload, queues: u16) -> Host {
     let mut config = bed.host_config();
     (config.offload, config.queues, config.data_digest) = (offload, queues, true);
     config.reconnect_delay = Duration::from_millis(20);
@@ -26,7 +26,7 @@ fn exercise(seed: u64) -> Exercise {
 }
 
 #[test]
-fn what_the_device_places_is_what_the_cpu_would_copy() {
+fn placed_data_match_copied_data() {
     for (seed, loss) in [(21, 0.0), (22, 0.01), (23, 0.05)] {
         for transport in [
             TransportConfig::default(),
@@ -34,7 +34,7 @@ fn what_the_device_places_is_what_the_cpu_would_copy() {
             TransportConfig { data_bytes: 6_000, ..TransportConfig::default() },
         ] {
             for offload in [Offload::Place, Offload::PlaceAndCheck] {
-                let mut bed = Bed::new(seed, transport, Layers::Tcp, loss);
+                let mut bed = NvmeNetwork::new(seed, transport, Layers::Tcp, loss);
                 let host = connect(&bed, offload, 2);
                 let stats = bed.run(async move {
                     host.ready().await.unwrap();
@@ -47,6 +47,7 @@ fn what_the_device_places_is_what_the_cpu_would_copy() {
                 let count = |name| counters.value(name);
                 assert!(count("rx_nvmeotcp_bytes") > 4 << 20, "seed {seed}: {}", count("rx_nvmeotcp_bytes"));
                 assert_eq!(count("rx_nvmeotcp_checked") > 0, offload == Offload::PlaceAndCheck);
+                // Loss makes the device lose its place and resynchronise.
                 if loss > 0.0 {
                     assert!(count("rx_nvmeotcp_drop") > 0 && count("rx_nvmeotcp_resync") > 0, "seed {seed}");
                 }
@@ -56,11 +57,11 @@ fn what_the_device_places_is_what_the_cpu_would_copy() {
     }
 }
 
-/// Parts that are neighbours in memory come back as they were, filled.
+/// Parts that are neighbours in memory come back unchanged and filled.
 #[test]
-fn a_buffer_cut_from_one_slab_is_read_part_by_part() {
+fn buffer_from_one_slab_keeps_its_parts() {
     for offload in [Offload::None, Offload::Place] {
-        let mut bed = Bed::new(3, TransportConfig::default(), Layers::Tcp, 0.0);
+        let mut bed = NvmeNetwork::new(3, TransportConfig::default(), Layers::Tcp, 0.0);
         let host = connect(&bed, offload, 1);
         let data = blocks(256);
         let expected = data.clone();
@@ -68,6 +69,7 @@ fn a_buffer_cut_from_one_slab_is_read_part_by_part() {
             host.ready().await.unwrap();
             let disk = host.disk(1).await.unwrap();
             disk.write(0, [data]).await.unwrap();
+            // Several rounds, because placement begins only once the context is installed.
             for _ in 0..4 {
                 let mut slab = BytesMut::zeroed(128 << 10);
                 let parts = [1 << 10, 63 << 10, 32 << 10, 32 << 10].map(|bytes| slab.split_to(bytes));
@@ -82,12 +84,13 @@ fn a_buffer_cut_from_one_slab_is_read_part_by_part() {
     }
 }
 
-/// Packets longer than their headers tell, both ways, are placed, checked, given digests and encrypted like others.
+/// Packets longer than the headers can express are placed, checked, given digests and encrypted like others, in both
+/// directions.
 #[test]
-fn packets_of_any_length_are_worked_on() {
+fn packets_beyond_64_kib_are_offloaded() {
     for layers in [Layers::Tcp, Layers::TlsNic] {
         for (seed, loss) in [(81, 0.0), (82, 0.01)] {
-            let mut bed = Bed::with_large_nics(seed, layers, loss);
+            let mut bed = NvmeNetwork::with_large_nics(seed, layers, loss);
             let host = connect(&bed, Offload::PlaceAndCheck, 2);
             exercised_through_resets(&mut bed, host, exercise(seed), loss);
             let counters = bed.counters();
@@ -103,9 +106,9 @@ fn packets_of_any_length_are_worked_on() {
     }
 }
 
-/// Both NICs fill in digests; a wrong one would have a command tried again.
+/// Both NICs fill in digests. A wrong digest would cause a retry.
 #[test]
-fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
+fn device_digests_match_the_cpu() {
     for (seed, loss) in [(41, 0.0), (42, 0.01), (43, 0.05)] {
         let (mut bypass, mut needs_software) = (0, 0);
         for transport in [
@@ -113,9 +116,9 @@ fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
             TransportConfig { data_bytes: 20_000, max_data: 20_000, ..TransportConfig::default() },
             TransportConfig { data_bytes: 3_000, max_data: 4_096, ..TransportConfig::default() },
         ] {
-            // What comes from the target the host's CPU checks, or its NIC; the other way it is the target's CPU.
+            // Digests from the target are checked by the host's CPU or NIC; in the other direction by the target's CPU.
             for offload in [Offload::None, Offload::PlaceAndCheck] {
-                let mut bed = Bed::new(seed, transport, Layers::Tcp, loss);
+                let mut bed = NvmeNetwork::new(seed, transport, Layers::Tcp, loss);
                 let host = connect(&bed, offload, 2);
                 exercised_through_resets(&mut bed, host, exercise(seed), loss);
                 let counters = bed.counters();
@@ -123,7 +126,7 @@ fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
                 assert!(count("tx_nvmeotcp_digests") > 20, "seed {seed}: {}", count("tx_nvmeotcp_digests"));
                 assert_eq!(count("tx_drop_out_of_sync"), 0, "seed {seed}");
                 if loss > 0.0 {
-                    // Which of them a loss, or a reset, comes to is a matter of luck.
+                    // Chance decides which of these paths a loss or a reset takes, so the counts are summed.
                     bypass += count("tx_nvmeotcp_bypass");
                     needs_software += count("tx_nvmeotcp_needs_software");
                     let dumped = count("tx_nvmeotcp_dump_bytes");
@@ -143,9 +146,8 @@ fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
     }
 }
 
-/// The disk is written and read, over one association and without a command tried again; where the wire loses, both NICs are
-/// reset meanwhile.
-fn exercised_through_resets(bed: &mut Bed, host: Host, exercise: Exercise, loss: f64) {
+/// Writes and reads the disk over one association without a retry. With loss, both NICs are reset meanwhile.
+fn exercised_through_resets(bed: &mut NvmeNetwork, host: Host, exercise: Exercise, loss: f64) {
     let seed = exercise.seed;
     let times: &[u64] = if loss > 0.0 { &[45, 80, 130] } else { &[] };
     let resets = [bed.reset_target_at(times.to_vec()), bed.reset_host_at(times.to_vec())];
@@ -163,11 +165,11 @@ fn exercised_through_resets(bed: &mut Bed, host: Host, exercise: Exercise, loss:
 }
 
 #[test]
-fn over_tls_the_device_opens_places_and_checks_in_one_pass() {
+fn tls_records_are_opened_placed_and_checked_at_once() {
     for (seed, loss) in [(51, 0.0), (52, 0.005), (53, 0.03)] {
         for data_bytes in [1 << 20, 6_000] {
             let transport = TransportConfig { data_bytes, ..TransportConfig::default() };
-            let mut bed = Bed::new(seed, transport, Layers::TlsNic, loss);
+            let mut bed = NvmeNetwork::new(seed, transport, Layers::TlsNic, loss);
             let host = connect(&bed, Offload::PlaceAndCheck, 2);
             let stats = bed.run(async move {
                 host.ready().await.unwrap();
@@ -188,11 +190,11 @@ fn over_tls_the_device_opens_places_and_checks_in_one_pass() {
     }
 }
 
-/// Both NICs fill in digests and encrypt in one pass; a wrong digest would have a command tried again, a wrong tag would end
-/// the connection. Contexts are lost on both sides, and keys change in the middle of PDUs.
+/// Both NICs fill in digests and encrypt in one pass. A wrong digest would cause a retry, a wrong tag would end the
+/// connection. Contexts are lost on both sides, and keys change within PDUs.
 #[test]
-fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
-    // What loss and resets meet is chance: it is counted over several runs.
+fn device_digests_over_tls_match_the_cpu() {
+    // Chance decides where loss and resets strike, so several runs are summed.
     let rows: [(&[u64], f64, Layers); 4] = [
         (&[61], 0.0, Layers::TlsNic),
         (&[62], 0.0, Layers::TlsNicKeys(7)),
@@ -209,7 +211,7 @@ fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
             let runs: Vec<CounterSet> = seeds
                 .iter()
                 .map(|seed| {
-                    let mut bed = Bed::new(*seed, transport, layers, loss);
+                    let mut bed = NvmeNetwork::new(*seed, transport, layers, loss);
                     let host = connect(&bed, Offload::PlaceAndCheck, 2);
                     let bytes = (6 << 20) / seeds.len() as u64;
                     exercised_through_resets(&mut bed, host, Exercise { bytes, ..exercise(*seed) }, loss);
@@ -217,7 +219,7 @@ fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
                 })
                 .collect();
             let count = |name| runs.iter().map(|counters| counters.value(name)).sum::<u64>();
-            // While a key is on its way to the NIC, digests and records are software's.
+            // Until a new key is on the NIC, software makes digests and records.
             let least = if layers == Layers::TlsNic { 20 } else { 1 };
             assert!(count("tx_nvmeotcp_digests") >= least, "seeds {seeds:?}: {}", count("tx_nvmeotcp_digests"));
             assert_eq!(count("tx_drop_out_of_sync"), 0, "seeds {seeds:?}");
@@ -236,14 +238,14 @@ fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
     }
 }
 
-/// The NIC loses its contexts, the connections are cut: software goes on, and every buffer comes back.
+/// The NIC loses its contexts and connections are cut. Software continues, and every buffer comes back.
 #[test]
-fn over_tls_nothing_is_lost_with_the_device_or_the_connection() {
+fn tls_survives_device_resets_and_lost_connections() {
     let mut after_resets = 0;
     for seed in [50, 55, 57] {
-        let mut bed = Bed::new(seed, TransportConfig::default(), Layers::TlsNic, 0.005);
+        let mut bed = NvmeNetwork::new(seed, TransportConfig::default(), Layers::TlsNic, 0.005);
         let host = connect(&bed, Offload::PlaceAndCheck, 2);
-        // A first connection that is cut is the end, and a wire that loses may take longer to it than all that follows.
+        // The host ends if its first connection is cut, and on a lossy wire connecting may take longer than the rest.
         let host = bed.run(async move {
             host.ready().await.unwrap();
             host
@@ -265,25 +267,25 @@ fn over_tls_nothing_is_lost_with_the_device_or_the_connection() {
         after_resets += added - 6;
         assert!(counters.value("rx_nvmeotcp_bytes") > 2 << 20, "seed {seed}: {}", counters.value("rx_nvmeotcp_bytes"));
     }
-    // Not after each: a cut may come before the end of the record under way.
-    assert!(after_resets > 0, "after resets too");
+    // Not after each reset, because a cut may come before the end of the current record.
+    assert!(after_resets > 0, "contexts are added after resets");
 }
 
-/// What becomes of a read.
+/// Treatment of a read.
 #[derive(Clone, Copy, Debug)]
-enum Fate {
+enum ReadFate {
     Awaited,
     Cancelled,
-    /// Nobody waits for it any more.
+    /// The future is dropped.
     Dropped,
 }
 
-/// One read of the property below: where from, into parts of how many blocks, how long after the one before, in
-/// microseconds, and what becomes of it so long after that.
-type Reading = (u64, Vec<u32>, u64, Fate, u64);
+/// A read of the property test: first block, sizes of the parts in blocks, pause before it in microseconds, treatment,
+/// and time until the treatment in microseconds.
+type ReadPlan = (u64, Vec<u32>, u64, ReadFate, u64);
 
-fn readings() -> impl Strategy<Value = Vec<Reading>> {
-    let fate = prop_oneof![2 => Just(Fate::Awaited), 2 => Just(Fate::Cancelled), 1 => Just(Fate::Dropped)];
+fn readings() -> impl Strategy<Value = Vec<ReadPlan>> {
+    let fate = prop_oneof![2 => Just(ReadFate::Awaited), 2 => Just(ReadFate::Cancelled), 1 => Just(ReadFate::Dropped)];
     let parts = prop::collection::vec(1u32..100, 1..5);
     prop::collection::vec((0u64..7_000, parts, 0u64..3_000, fate, 0u64..4_000), 1..40)
 }
@@ -291,10 +293,10 @@ fn readings() -> impl Strategy<Value = Vec<Reading>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Commands are cancelled and forgotten, packets lost, connections cut, devices reset: each piece of a buffer comes
-    /// home once. (One that did not would leave its command waiting for ever, one that came twice would too.)
+    /// Commands are cancelled and dropped, packets lost, connections cut, devices reset. Each piece of a buffer returns
+    /// exactly once. A missing or a duplicate piece would make its command wait forever.
     #[test]
-    fn every_piece_comes_home_once(
+    fn every_piece_returns_once(
         seed in 1_000u64..2_000,
         over_tls: bool,
         loss in prop_oneof![Just(0.0), Just(0.01), Just(0.05)],
@@ -305,7 +307,7 @@ proptest! {
     ) {
         let transport = TransportConfig { data_bytes, ..TransportConfig::default() };
         let layers = if over_tls { Layers::TlsNic } else { Layers::Tcp };
-        let mut bed = Bed::new(seed, transport, layers, loss);
+        let mut bed = NvmeNetwork::new(seed, transport, layers, loss);
         let host = connect(&bed, Offload::PlaceAndCheck, 2);
         let (host, disk, data) = bed.run(async move {
             host.ready().await.unwrap();
@@ -316,6 +318,7 @@ proptest! {
             }
             (host, disk, data)
         });
+        // The cutter and the resets sleep from one time to the next, so the times must be in order.
         let mut ordered = [cuts, resets];
         ordered.iter_mut().for_each(|times| times.sort_unstable());
         let [cuts, resets] = ordered;
@@ -332,22 +335,23 @@ proptest! {
                 let data = data.clone();
                 under_way.push(async move {
                     match fate {
-                        Fate::Awaited => {}
-                        Fate::Cancelled | Fate::Dropped => runtime.sleep(Duration::from_micros(later)).await,
+                        ReadFate::Awaited => {}
+                        ReadFate::Cancelled | ReadFate::Dropped => runtime.sleep(Duration::from_micros(later)).await,
                     }
                     match fate {
-                        Fate::Awaited => {}
-                        Fate::Cancelled => read.cancel(),
-                        Fate::Dropped => return,
+                        ReadFate::Awaited => {}
+                        ReadFate::Cancelled => read.cancel(),
+                        ReadFate::Dropped => return,
                     }
                     match read.await {
                         Ok(buffer) => {
+                            // The caller must get its own memory back, whether the device or the CPU filled it.
                             assert_eq!(memory_of(&buffer), memory);
                             let from = first as usize * 512;
-                            assert!(buffer.to_vec() == data[from..from + buffer.len()], "what was read is wrong");
+                            assert!(buffer.to_vec() == data[from..from + buffer.len()], "wrong data");
                         }
-                        Err(Failed { error: CommandError::Cancelled, buffer }) => {
-                            assert_eq!(memory_of(&buffer), memory, "the memory is what it was");
+                        Err(ReadError { error: CommandError::Cancelled, buffer }) => {
+                            assert_eq!(memory_of(&buffer), memory, "the memory must be the same");
                         }
                         Err(failed) => panic!("{failed}"),
                     }
@@ -357,20 +361,21 @@ proptest! {
             for disturbance in disturbances {
                 disturbance.await;
             }
+            // The host still works after all disturbances.
             assert!(disk.read(0, disk.buffer(512)).await.unwrap().to_vec() == data[..512 * 512]);
             host.close().await;
         });
     }
 }
 
-/// Where a buffer's parts are, and how long.
+/// Returns address and length of each part.
 fn memory_of(buffer: &Buffer) -> Vec<(usize, usize)> {
     buffer.parts().iter().map(|part| (part.as_ptr() as usize, part.len())).collect()
 }
 
 #[test]
-fn buffers_come_back_from_cancelled_commands() {
-    let mut bed = Bed::new(24, TransportConfig::default(), Layers::Tcp, 0.01);
+fn cancelled_reads_return_lent_buffers() {
+    let mut bed = NvmeNetwork::new(24, TransportConfig::default(), Layers::Tcp, 0.01);
     let host = connect(&bed, Offload::PlaceAndCheck, 1);
     let runtime = bed.runtime();
     bed.run(async move {
@@ -385,7 +390,7 @@ fn buffers_come_back_from_cancelled_commands() {
             for read in reads {
                 match read.await {
                     Ok(buffer) => assert!(buffer.to_vec() == data),
-                    Err(Failed { error: CommandError::Cancelled, buffer }) => assert_eq!(buffer.len(), 256 * 512),
+                    Err(ReadError { error: CommandError::Cancelled, buffer }) => assert_eq!(buffer.len(), 256 * 512),
                     Err(failed) => panic!("{failed}"),
                 }
             }
@@ -397,9 +402,9 @@ fn buffers_come_back_from_cancelled_commands() {
 }
 
 #[test]
-fn buffers_come_back_from_lost_connections_and_resets() {
+fn lost_connections_and_resets_return_lent_buffers() {
     for seed in [25, 27] {
-        let mut bed = Bed::new(seed, TransportConfig::default(), Layers::Tcp, 0.005);
+        let mut bed = NvmeNetwork::new(seed, TransportConfig::default(), Layers::Tcp, 0.005);
         let host = connect(&bed, Offload::PlaceAndCheck, 2);
         let cutter = bed.cutter([40, 90, 150]);
         let resets = bed.reset_host_at([12, 25, 60, 61, 110, 140]);
@@ -411,6 +416,7 @@ fn buffers_come_back_from_lost_connections_and_resets() {
             resets.await;
             host.stats()
         });
+        // A lost buffer would make the exercise hang.
         assert!(stats.connects >= 3 && stats.replays > 0, "seed {seed}: {stats:?}");
         let counters = bed.counters();
         assert!(counters.value("resets") >= 6 && counters.value("rx_nvmeotcp_sk_add") > 6);
@@ -418,8 +424,8 @@ fn buffers_come_back_from_lost_connections_and_resets() {
 }
 
 #[test]
-fn a_nic_without_room_leaves_it_to_the_cpu() {
-    let mut bed = Bed::with_contexts(27, 1);
+fn nic_without_room_leaves_queues_to_the_cpu() {
+    let mut bed = NvmeNetwork::with_contexts(27, 1);
     let host = connect(&bed, Offload::PlaceAndCheck, 3);
     let asked = bed.run(async move {
         host.ready().await.unwrap();
@@ -430,14 +436,14 @@ fn a_nic_without_room_leaves_it_to_the_cpu() {
     let counters = bed.counters();
     let failed = counters.value("rx_nvmeotcp_sk_add_fail") + counters.value("tx_nvmeotcp_sk_add_fail");
     assert_eq!(counters.value("rx_nvmeotcp_sk_add"), 1);
-    // Two queues to receive, three to send.
+    // Two queues for receiving, three for sending.
     assert_eq!((asked.offload_refused, asked.offload_later), (5, 0));
     assert_eq!(asked.offload_refused + asked.offload_retried, failed);
 }
 
 #[test]
-fn a_queue_that_found_no_room_gets_it_when_there_is_some() {
-    let mut bed = Bed::with_contexts(27, 1);
+fn refused_queue_is_offloaded_when_there_is_room() {
+    let mut bed = NvmeNetwork::with_contexts(27, 1);
     let (first, second) = (connect(&bed, Offload::Place, 1), connect(&bed, Offload::Place, 1));
     let (before, after) = bed.run(async move {
         let (mut disks, data) = (Vec::new(), blocks(64));
@@ -450,7 +456,7 @@ fn a_queue_that_found_no_room_gets_it_when_there_is_some() {
         disks[1].read(0, disks[1].buffer(64)).await.unwrap();
         let before = second.offload_counters();
         first.close().await;
-        // Up to every 32nd PDU.
+        // A refused context is requested again at the latest with every 32nd PDU.
         for _ in 0..33 {
             let buffer = disks[1].read(0, disks[1].buffer(64)).await.unwrap();
             assert_eq!(buffer.to_vec(), data);
@@ -463,11 +469,11 @@ fn a_queue_that_found_no_room_gets_it_when_there_is_some() {
     assert_eq!(bed.counters().value("rx_nvmeotcp_sk_add"), 2);
 }
 
-/// The thresholds of blktests nvme/056: shares of all bytes and packets that the host's interface received.
+/// Thresholds of blktests nvme/056: shares of all bytes and packets received by the host's interface.
 #[test]
-fn enough_is_offloaded_of_large_commands_and_nothing_of_small_ones() {
+fn only_large_commands_are_offloaded() {
     for kib in [4u32, 8, 16, 32, 64, 128, 256, 512, 1024] {
-        let mut bed = Bed::new(28, TransportConfig::default(), Layers::Tcp, 0.0);
+        let mut bed = NvmeNetwork::new(28, TransportConfig::default(), Layers::Tcp, 0.0);
         let host = connect(&bed, Offload::PlaceAndCheck, 1);
         let before = bed.run(async move {
             host.ready().await.unwrap();
@@ -488,6 +494,7 @@ fn enough_is_offloaded_of_large_commands_and_nothing_of_small_ones() {
         let share = |name, of| counters.value(name) as f64 / counters.value(of) as f64;
         let (bytes, packets) = (share("rx_nvmeotcp_bytes", "rx_bytes"), share("rx_nvmeotcp_packets", "rx_packets"));
         let lost = counters.value("rx_nvmeotcp_drop") + counters.value("rx_nvmeotcp_resync");
+        // Small commands are copied, because lending their buffers would cost more.
         if kib < 32 {
             assert_eq!((bytes, packets), (0.0, 0.0), "{kib} KiB");
         } else {

@@ -1,43 +1,43 @@
-//! A host with several queues put to the test by an adversary, against an oracle that knows what each block may hold:
-//! writes, cancelled, dropped and timed out at any time, connections that are lost, buffers whose parts are neighbours.
+//! A host with several queues against an adversary and an oracle. Writes are cancelled, dropped and timed out at random
+//! times, connections are lost, and buffers have parts that are neighbours in memory.
 //!
-//! The oracle: a command that has ended well is what its blocks hold. One that was given up was carried out or not, block
-//! by block; which of the two the next read tells, and nothing changes that afterwards.
+//! The oracle tracks the values that each block may hold. A command that succeeded determines its blocks. An abandoned
+//! command was executed or not, block by block. The next read decides, and the value must not change afterwards.
 
 use crate::bed;
 
-use bed::{Bed, Layers};
+use bed::{Layers, NvmeNetwork};
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use futures_util::future::{Either, join_all, select};
-use nvme_tcp::host::{Buffer, CommandError, Disk, Done, Host, Offload};
+use nvme_tcp::host::{Buffer, CommandError, CommandFuture, Disk, Host, Offload};
 use nvme_tcp::target::TransportConfig;
 use offload_base::{Rng, Seed};
 use offload_testbed::Runtime;
 use std::sync::Arc;
 
-/// What a block may hold: the number of a write, 0 for zeros.
-struct Oracle {
+/// Possible values of each block: the number of a write, or 0 for zeros.
+struct BlockModel {
     blocks: Vec<Vec<u32>>,
-    /// Writes so far.
+    /// Number of writes so far.
     writes: u32,
 }
 
-/// What becomes of a command.
+/// Treatment of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum CommandFate {
     Awaited,
     Cancelled,
     Dropped,
     TimedOut,
 }
 
-impl Oracle {
-    fn new() -> Oracle {
-        Oracle { blocks: vec![vec![0]; BLOCKS as usize], writes: 0 }
+impl BlockModel {
+    fn new() -> BlockModel {
+        BlockModel { blocks: vec![vec![0]; BLOCKS as usize], writes: 0 }
     }
 
-    /// A command puts `value` into some blocks, if it is carried out.
+    /// Notes that a command puts `value` into some blocks, certainly or possibly.
     fn change(&mut self, first: u64, count: u64, value: u32, is_certain: bool) {
         for held in &mut self.blocks[first as usize..][..count as usize] {
             if is_certain {
@@ -49,33 +49,34 @@ impl Oracle {
         }
     }
 
-    /// A read found this.
+    /// Checks the blocks that a read returned.
     fn check(&mut self, first: u64, found: &[u8], note: &str) {
         for (block, bytes) in (first..).zip(found.chunks_exact(BLOCK)) {
             let held = &mut self.blocks[block as usize];
             let value = u32::from_le_bytes(bytes[..4].try_into().unwrap());
             assert!(held.contains(&value), "block {block} holds {value}, not one of {held:?}: {note}");
             assert!(bytes == content(value), "block {block} holds parts of several writes: {note}");
+            // The read has decided: the block must keep this value.
             *held = vec![value];
         }
     }
 }
 
-/// What write `value` puts into a block.
+/// Returns the content that write `value` puts into a block.
 fn content(value: u32) -> Vec<u8> {
     value.to_le_bytes().repeat(BLOCK / 4)
 }
 
-struct Adversary {
+struct RandomUser {
     rng: Rng,
-    oracle: Oracle,
+    oracle: BlockModel,
     host: Host,
     disk: Disk,
     runtime: Arc<dyn Runtime>,
 }
 
-impl Adversary {
-    /// Something about blocks that nothing is under way for, but what was given up.
+impl RandomUser {
+    /// Performs a random operation. Abandoned operations on the same blocks may still be running.
     async fn step(&mut self) {
         let count = 1 + self.rng.below(u64::from(self.disk.max_transfer().min(128 << 10)) / BLOCK as u64);
         let count = if self.rng.chance(0.5) { count.min(8) } else { count };
@@ -97,29 +98,31 @@ impl Adversary {
                 (self.oracle.writes, self.disk.write(first, pieces))
             }
         };
-        let fate = [Fate::Awaited, Fate::Cancelled, Fate::Dropped, Fate::TimedOut][self.rng.below(4) as usize];
+        let fate = [CommandFate::Awaited, CommandFate::Cancelled, CommandFate::Dropped, CommandFate::TimedOut]
+            [self.rng.below(4) as usize];
         let pause = self.pause();
+        // An abandoned command without a result may or may not have been executed.
         let ended = match fate {
-            Fate::Awaited => Some(done.await),
-            Fate::Cancelled => {
+            CommandFate::Awaited => Some(done.await),
+            CommandFate::Cancelled => {
                 pause.await;
                 done.cancel();
-                // Who does not wait for it has given it up as well.
+                // A caller that drops the future has abandoned the command as well.
                 if self.rng.chance(0.5) { Some(done.await) } else { None }
             }
-            Fate::Dropped => {
+            CommandFate::Dropped => {
                 pause.await;
                 drop(done);
                 None
             }
-            Fate::TimedOut => match select(done, Box::pin(pause)).await {
+            CommandFate::TimedOut => match select(done, Box::pin(pause)).await {
                 Either::Left((ended, _)) => Some(ended),
                 Either::Right(_) => None,
             },
         };
         match ended {
             Some(Ok(_)) => self.oracle.change(first, count, value, true),
-            None | Some(Err(CommandError::Cancelled)) if fate != Fate::Awaited => {
+            None | Some(Err(CommandError::Cancelled)) if fate != CommandFate::Awaited => {
                 self.oracle.change(first, count, value, false);
             }
             other => panic!("{fate:?}: {other:?}"),
@@ -132,17 +135,17 @@ impl Adversary {
         vec![data, rest]
     }
 
-    /// Commands on blocks of their own, so that what comes next takes its turn at once, or has to wait.
+    /// Occupies queues with commands on separate blocks, so that the next command may have to wait.
     fn keep_queues_busy(&mut self) {
-        let commands: Vec<Done> = (0..self.rng.below(8))
+        let commands: Vec<CommandFuture> = (0..self.rng.below(8))
             .map(|number| match number % 2 {
                 0 => self.disk.write(BLOCKS, [Bytes::from(vec![1; 64 << 10])]),
                 _ => self.disk.flush(),
             })
             .collect();
         if self.rng.chance(0.5) {
-            // They go on by themselves; dropped instead, they are given up.
-            let _runs_on = self.runtime.spawn("busy", async move { drop(join_all(commands).await) });
+            // The commands continue in a task; without the task, they are abandoned.
+            let _task = self.runtime.spawn("busy", async move { drop(join_all(commands).await) });
         }
     }
 
@@ -185,14 +188,14 @@ impl Adversary {
 }
 
 fn run(seed: u64, layers: Layers, loss: f64, offload: Offload, queues: u16) {
-    let mut bed = Bed::new(seed, TransportConfig::default(), layers, loss);
+    let mut bed = NvmeNetwork::new(seed, TransportConfig::default(), layers, loss);
     let mut config = bed.host_config();
     (config.queues, config.offload, config.replays) = (queues, offload, u32::MAX);
     config.reconnect_delay = Duration::from_millis(5);
-    // Some are lost in silence.
+    // The short timeouts make some losses silent.
     (config.command_timeout, config.keep_alive) = (Duration::from_millis(400), Duration::from_secs(1));
     let host = bed.connect(config);
-    // A first connection that is cut is the end.
+    // The host ends if its first connection is cut.
     let host = bed.run(async move {
         host.ready().await.unwrap();
         host
@@ -208,11 +211,11 @@ fn run(seed: u64, layers: Layers, loss: f64, offload: Offload, queues: u16) {
     bed.run(async move {
         let disk = host.disk(1).await.unwrap();
         let rng = Seed(seed).stream("adversary");
-        let mut adversary = Adversary { rng, oracle: Oracle::new(), host, disk, runtime };
+        let mut adversary = RandomUser { rng, oracle: BlockModel::new(), host, disk, runtime };
         for _ in 0..STEPS {
             adversary.step().await;
         }
-        // All is as it will stay.
+        // No abandoned command may change a block any more.
         for _ in 0..2 {
             for first in (0..BLOCKS).step_by(64) {
                 adversary.read_all(first).await;
@@ -224,7 +227,7 @@ fn run(seed: u64, layers: Layers, loss: f64, offload: Offload, queues: u16) {
     });
 }
 
-impl Adversary {
+impl RandomUser {
     async fn read_all(&mut self, first: u64) {
         let buffer = self.disk.read(first, self.disk.buffer(64)).await.unwrap();
         self.oracle.check(first, &buffer.to_vec(), "in the end");
@@ -232,7 +235,7 @@ impl Adversary {
 }
 
 #[test]
-fn whatever_is_given_up_or_lost_blocks_hold_what_they_may() {
+fn blocks_hold_possible_values_after_faults() {
     for seed in 0..6 {
         for (layers, loss, offload) in [
             (Layers::Tcp, 0.0, Offload::None),
@@ -245,7 +248,7 @@ fn whatever_is_given_up_or_lost_blocks_hold_what_they_may() {
     }
 }
 
-/// Blocks that are watched, and bytes of each.
+/// Number of tested blocks, and bytes of each.
 const BLOCKS: u64 = 512;
 const BLOCK: usize = 512;
 const STEPS: usize = 150;

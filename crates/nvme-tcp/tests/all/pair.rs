@@ -1,12 +1,12 @@
-//! A host's queue and a controller's connection, joined by streams that are cut anywhere and delivered in any order of
-//! turns; and over emulated hosts that lose packets. Data equal, digests right.
+//! A host's queue and a controller's connection, joined by in-memory streams that are cut and interleaved at random,
+//! and by emulated hosts that lose packets. Data and digests must be correct.
 
 use crate::bed;
 
-use bed::{Bed, Layers};
+use bed::{Layers, NvmeNetwork};
 use bytes::{Bytes, BytesMut};
 use nvme_tcp::core::controller::{Connection, Job};
-use nvme_tcp::core::queue::{Payload, Queue, QueueConfig, Submission};
+use nvme_tcp::core::queue::{CommandData, Queue, QueueConfig, Submission};
 use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::Buffer;
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
@@ -23,8 +23,8 @@ const DISK: &str = "nqn.2026-01.test:disk";
 const BLOCK: usize = 512;
 const BLOCKS: usize = 256;
 
-/// One queue of each side, and the bytes between them.
-struct Pair {
+/// One queue of each side, and the bytes in flight.
+struct QueueAndConnection {
     queue: Queue,
     connection: Connection,
     there: VecDeque<u8>,
@@ -32,15 +32,16 @@ struct Pair {
     jobs: Vec<Job>,
 }
 
-impl Pair {
-    fn new(target: &mut Target, config: QueueConfig) -> Pair {
+impl QueueAndConnection {
+    fn new(target: &mut Target, config: QueueConfig) -> QueueAndConnection {
         let (queue, connection) = (Queue::new(Instant::ZERO, config), target.accept(Instant::ZERO));
-        Pair { queue, connection, there: VecDeque::new(), back: VecDeque::new(), jobs: Vec::new() }
+        QueueAndConnection { queue, connection, there: VecDeque::new(), back: VecDeque::new(), jobs: Vec::new() }
     }
 
-    /// One thing that may happen next, by chance.
+    /// Performs one random step.
     fn step(&mut self, target: &mut Target, rng: &mut Rng, most: u64) {
         match rng.below(6) {
+            // PDUs move in small numbers, so that both directions interleave in many ways.
             0 => {
                 for _ in 0..=rng.below(3) {
                     let Some(pdu) = self.queue.poll_transmit() else { break };
@@ -63,6 +64,7 @@ impl Pair {
                     self.queue.handle_segment(segment);
                 }
             }
+            // Jobs complete in random order, as on several threads.
             4 => self.jobs.extend(self.connection.poll_job()),
             _ => {
                 if !self.jobs.is_empty() {
@@ -74,7 +76,7 @@ impl Pair {
         assert!(self.queue.error().is_none(), "{:?}", self.queue.error());
     }
 
-    fn execute(&mut self, target: &mut Target, rng: &mut Rng, command: Command, payload: Payload) -> u64 {
+    fn execute(&mut self, target: &mut Target, rng: &mut Rng, command: Command, payload: CommandData) -> u64 {
         while !self.queue.is_open() {
             self.step(target, rng, 1 << 16);
         }
@@ -90,30 +92,30 @@ impl Pair {
 
     fn connect(&mut self, target: &mut Target, rng: &mut Rng, id: u16, controller: u16) -> u16 {
         let data = ConnectData { host_id: [1; 16], controller, subsystem: DISK.into(), host: "nqn.test".into() };
-        let payload = Payload::Write(SmallVec::from_iter([data.to_bytes().into()]));
+        let payload = CommandData::Write(SmallVec::from_iter([data.to_bytes().into()]));
         self.execute(target, rng, commands::connect(id, 31, core::time::Duration::ZERO), payload) as u16
     }
 }
 
-/// Up to `most` bytes of what is on the way.
+/// Takes up to `most` of the bytes in flight.
 fn cut(stream: &mut VecDeque<u8>, rng: &mut Rng, most: u64) -> Option<RxSegment> {
     let bytes = (1 + rng.below(most) as usize).min(stream.len());
     let data: Vec<u8> = stream.drain(..bytes).collect();
     (bytes > 0).then(|| RxSegment { seq: Seq(0), data: BytesMut::from(&data[..]).into(), meta: RxMeta::default() })
 }
 
-/// What the disk holds after commands that do not overlap while they are under way.
+/// Compares the disk with an oracle. Concurrent commands do not overlap.
 fn commands_against_an_oracle(seed: u64, transport: TransportConfig, config: QueueConfig, most: u64) {
     let mut rng = Seed(seed).stream("pair");
     let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() }).unwrap();
     target.add_subsystem(DISK, None).unwrap();
     let storage = Arc::new(MemoryStorage::new((BLOCKS * BLOCK) as u64));
     target.add_namespace(DISK, Namespace::new(1, BLOCK as u32, storage).unwrap()).unwrap();
-    let mut admin = Pair::new(&mut target, QueueConfig::default());
+    let mut admin = QueueAndConnection::new(&mut target, QueueConfig::default());
     let controller = admin.connect(&mut target, &mut rng, 0, 0xffff);
     let enable = commands::property_set(property::CC, 0x0046_0001);
-    admin.execute(&mut target, &mut rng, enable, Payload::None);
-    let mut pair = Pair::new(&mut target, config);
+    admin.execute(&mut target, &mut rng, enable, CommandData::None);
+    let mut pair = QueueAndConnection::new(&mut target, config);
     pair.connect(&mut target, &mut rng, 1, controller);
     pair.queue.set_in_capsule(config.in_capsule);
 
@@ -124,6 +126,7 @@ fn commands_against_an_oracle(seed: u64, transport: TransportConfig, config: Que
         if left > 0 && pair.queue.room() > 0 && rng.chance(0.3) {
             let count = 1 + rng.below(48) as usize;
             let first = rng.below((BLOCKS - count) as u64) as usize;
+            // Overlapping concurrent commands have no defined result, so they are not submitted.
             let free = under_way.values().all(|(at, blocks, _)| first + count <= *at || at + blocks <= first);
             if free {
                 left -= 1;
@@ -137,26 +140,27 @@ fn commands_against_an_oracle(seed: u64, transport: TransportConfig, config: Que
                     let whole = Bytes::from(data.clone());
                     let at = rng.below(bytes as u64) as usize;
                     let parts = [whole.slice(..at), whole.slice(at..)];
-                    (Payload::Write(parts.into_iter().filter(|part| !part.is_empty()).collect()), Some(data))
+                    (CommandData::Write(parts.into_iter().filter(|part| !part.is_empty()).collect()), Some(data))
                 } else {
                     let at = rng.below(bytes as u64) as usize;
-                    (Payload::Read(Buffer::from_parts([BytesMut::zeroed(at), BytesMut::zeroed(bytes - at)])), None)
+                    (CommandData::Read(Buffer::from_parts([BytesMut::zeroed(at), BytesMut::zeroed(bytes - at)])), None)
                 };
                 let id = pair.queue.submit(Instant::ZERO, Submission { command, payload }).unwrap();
                 under_way.insert(id, (first, count, data));
             }
         }
         pair.step(&mut target, &mut rng, most);
+        // Detects a deadlock between the two sides.
         idle += 1;
-        assert!(idle < 3_000_000, "nothing goes on (seed {seed})");
+        assert!(idle < 3_000_000, "no progress (seed {seed})");
         while let Some(finished) = pair.queue.poll_finished() {
             idle = 0;
-            let (first, count, data) = under_way.remove(&finished.id).expect("it was under way");
+            let (first, count, data) = under_way.remove(&finished.id).expect("the command was active");
             assert_eq!(finished.completion.status, Status::SUCCESS, "seed {seed}");
             let place = &mut oracle[first * BLOCK..(first + count) * BLOCK];
             match (data, finished.submission.payload) {
                 (Some(data), _) => place.copy_from_slice(&data),
-                (None, Payload::Read(buffer)) => {
+                (None, CommandData::Read(buffer)) => {
                     assert!(buffer.to_vec() == place, "seed {seed}: blocks from {first} on")
                 }
                 (None, payload) => panic!("{payload:?}"),
@@ -172,7 +176,7 @@ fn transports() -> impl Strategy<Value = TransportConfig> {
             max_data: max_data * 4096,
             in_capsule: in_capsule * 4096,
             requests,
-            // PDUs of any length in between.
+            // Allows PDUs with lengths that are not multiples of four.
             request_bytes,
             data_bytes,
             ..TransportConfig::default()
@@ -184,7 +188,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_cut_and_any_interleaving(
+    fn random_cuts_and_interleavings_keep_the_data(
         seed: u64,
         transport in transports(),
         (header_digest, data_digest, alignment, requests) in any::<(bool, bool, bool, bool)>(),
@@ -204,7 +208,7 @@ proptest! {
 }
 
 #[test]
-fn over_hosts_that_lose_and_reorder_packets() {
+fn lost_and_reordered_packets_keep_the_data() {
     let small =
         TransportConfig { request_bytes: 10_000, data_bytes: 6_000, max_data: 4096, ..TransportConfig::default() };
     for (seed, loss, layers, transport) in [
@@ -215,7 +219,7 @@ fn over_hosts_that_lose_and_reorder_packets() {
         (15, 0.02, Layers::Tls, small),
     ] {
         for digests in [false, true] {
-            let mut bed = Bed::new(seed, transport, layers, loss);
+            let mut bed = NvmeNetwork::new(seed, transport, layers, loss);
             let mut config = bed.host_config();
             (config.queues, config.header_digest, config.data_digest) = (2, digests, digests);
             let host = bed.connect(config);
@@ -226,7 +230,7 @@ fn over_hosts_that_lose_and_reorder_packets() {
                 exercise.run(&disk, |_| ()).await.unwrap();
                 host.stats()
             });
-            assert_eq!((stats.connects, stats.retries), (1, 0), "seed {seed}: TCP hides all of it");
+            assert_eq!((stats.connects, stats.retries), (1, 0), "seed {seed}: TCP hides losses");
         }
     }
 }

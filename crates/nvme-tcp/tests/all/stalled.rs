@@ -1,5 +1,5 @@
-//! Connections that wait: for memory that others have, for a disk, for their hosts. They go on as far as they can, and the
-//! end of their hosts is noticed.
+//! Connections that wait for memory, for a disk, or for their hosts. They continue as far as possible, and the end of
+//! their hosts is noticed.
 
 use crate::rig;
 
@@ -10,111 +10,113 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use nvme_tcp::core::controller::Job;
 use nvme_tcp::namespace::Namespace;
-use nvme_tcp::target::{Blocking, ServeError, Server, Target, TargetConfig, TargetError, TransportConfig};
-use nvme_tcp::wire::{Command, FabricsType, Framing, InitializeRequest, IoOpcode, Pdu, Sgl};
+use nvme_tcp::target::{BlockingExecutor, ServeError, Server, Target, TargetConfig, TargetError, TransportConfig};
+use nvme_tcp::wire::{Command, FabricsType, InitializeRequest, IoOpcode, Pdu, PduFraming, Sgl};
 use offload_api::TokioSegments;
 use offload_base::slots::ConnectionSlots;
 use offload_base::{Alarm, Clock, Instant, Timers};
-use rig::storage::File;
-use rig::{DISK, Wire, connect_command, segment};
+use rig::storage::BlockingStorage;
+use rig::{Client, DISK, connect_command, segment};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
 const MIB: usize = 1 << 20;
-/// What a PDU has beside 64 KiB of data.
+/// Bytes of a PDU besides its data.
 const HEADER: usize = 24;
 const PIECE: usize = (64 << 10) + HEADER;
 
-/// Time that the test moves on.
+/// A clock that the test advances.
 #[derive(Default)]
-struct Time(Mutex<Duration>);
+struct ManualClock(Mutex<Duration>);
 
-impl Clock for Time {
+impl Clock for ManualClock {
     fn now(&self) -> Instant {
         Instant::ZERO + *self.0.lock().unwrap()
     }
 }
 
-/// Time, and alarms that are looked at when their task is polled.
-struct Alarms(Arc<Time>);
+/// Timers that expire when their task is polled.
+struct ManualTimers(Arc<ManualClock>);
 
-impl Clock for Alarms {
+impl Clock for ManualTimers {
     fn now(&self) -> Instant {
         self.0.now()
     }
 }
 
-impl Timers for Alarms {
+impl Timers for ManualTimers {
     fn alarm(&self) -> Box<dyn Alarm> {
-        Box::new(Looked(self.0.clone()))
+        Box::new(ManualAlarm(self.0.clone()))
     }
 }
 
-struct Looked(Arc<Time>);
+struct ManualAlarm(Arc<ManualClock>);
 
-impl Alarm for Looked {
+impl Alarm for ManualAlarm {
     fn poll(&mut self, _: &mut Context<'_>, until: Option<Instant>) -> Poll<()> {
         if until.is_some_and(|until| until <= self.0.now()) { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
-/// Work that is done at once, or never.
+/// An executor that runs jobs at once, or keeps them.
 #[derive(Default)]
-struct Disk {
+struct HangingExecutor {
     hangs: AtomicBool,
     stuck: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
 }
 
-impl Blocking for Disk {
+impl BlockingExecutor for HangingExecutor {
     fn run(&self, work: Box<dyn FnOnce() + Send>) {
         if self.hangs.load(Ordering::SeqCst) { self.stuck.lock().unwrap().push(work) } else { work() }
     }
 }
 
-struct Woken(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl std::task::Wake for Woken {
+impl std::task::Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
 
-type Serving = Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send>>;
+type ServeFuture = Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send>>;
 
-/// A connection that a server serves, and its host's end of it.
-struct Served {
+/// A served connection and its host's end.
+struct ServedHost {
     server: Server,
-    serve: Option<Serving>,
-    woken: Arc<Woken>,
+    serve: Option<ServeFuture>,
+    woken: Arc<WakeFlag>,
     far: Option<DuplexStream>,
-    disk: Arc<Disk>,
-    time: Arc<Time>,
-    /// The admin queue.
-    _admin: Wire,
+    disk: Arc<HangingExecutor>,
+    time: Arc<ManualClock>,
+    /// The admin queue, kept alive for its controller.
+    _admin: Client,
     controller: u16,
     limit: usize,
 }
 
-impl Served {
-    /// I/O queue 1 of a controller of `target`.
-    fn new(mut target: Target) -> Served {
+impl ServedHost {
+    /// Opens I/O queue 1 of a controller of `target`.
+    fn new(mut target: Target) -> ServedHost {
         let limit = target.config().memory;
-        let (admin, controller) = Wire::admin(&mut target);
-        let (disk, time) = (Arc::<Disk>::default(), Arc::<Time>::default());
-        let server = Server::new(target, Arc::new(Alarms(time.clone())), disk.clone());
+        let (admin, controller) = Client::admin(&mut target);
+        let (disk, time) = (Arc::<HangingExecutor>::default(), Arc::<ManualClock>::default());
+        let server = Server::new(target, Arc::new(ManualTimers(time.clone())), disk.clone());
         let (near, far) = tokio::io::duplex(64 << 10);
         let serve = Some(Box::pin(server.serve(TokioSegments::new(near))) as _);
-        let woken = Arc::new(Woken(AtomicBool::new(true)));
-        let mut served = Served { server, serve, woken, far: Some(far), disk, time, _admin: admin, controller, limit };
+        let woken = Arc::new(WakeFlag(AtomicBool::new(true)));
+        let mut served =
+            ServedHost { server, serve, woken, far: Some(far), disk, time, _admin: admin, controller, limit };
         served.send(&Pdu::InitializeRequest(InitializeRequest::default()), &[]);
         let (command, data) = connect_command(1, controller);
         served.send(&Pdu::Command(command), &data.to_bytes());
+        // ICResp and the answer to the Connect.
         assert_eq!(served.take(), 128 + HEADER);
         served
     }
 
-    /// Polls the server's task as long as it is woken; whether it has ended.
+    /// Polls the server's task while the task is woken. Returns whether the task has ended.
     fn go(&mut self) -> bool {
         while let Some(serve) = self.serve.as_mut()
             && self.woken.0.swap(false, Ordering::SeqCst)
@@ -127,7 +129,7 @@ impl Served {
         self.serve.is_none()
     }
 
-    /// Lets time pass; whether the server's task has ended.
+    /// Advances the time. Returns whether the server's task has ended.
     fn pass(&mut self, seconds: u64) -> bool {
         *self.time.0.lock().unwrap() += Duration::from_secs(seconds);
         self.woken.0.store(true, Ordering::SeqCst);
@@ -146,7 +148,7 @@ impl Served {
         self.send(&read(id, blocks), &[]);
     }
 
-    /// Bytes that have come, as many as fit between the two.
+    /// Takes the bytes in the stream.
     fn take(&mut self) -> usize {
         let mut buffer = vec![0; MIB];
         let mut buffer = ReadBuf::new(&mut buffer);
@@ -157,8 +159,8 @@ impl Served {
         }
     }
 
-    /// Bytes that come until no more do; `between` is done after each piece.
-    fn take_all(&mut self, mut between: impl FnMut(&mut Served)) -> usize {
+    /// Takes bytes until no more arrive. Calls `between` after each piece.
+    fn take_all(&mut self, mut between: impl FnMut(&mut ServedHost)) -> usize {
         let mut all = 0;
         loop {
             self.go();
@@ -172,7 +174,7 @@ impl Served {
 }
 
 fn framed(pdu: &Pdu, data: &[u8]) -> Vec<u8> {
-    Framing::default().frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat()
+    PduFraming::default().frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat()
 }
 
 fn read(id: u16, blocks: u32) -> Pdu {
@@ -180,48 +182,49 @@ fn read(id: u16, blocks: u32) -> Pdu {
     Pdu::Command(read.with_sgl(Sgl::transport(blocks * 4096)))
 }
 
-/// Data leave in PDUs of 64 KiB. `None`: as much memory as there is by default.
+/// Creates a target that sends PDUs of 64 KiB. `None` keeps the default memory.
 fn target(memory: Option<usize>) -> Result<Target, TargetError> {
     let transport = TransportConfig { data_bytes: 64 << 10, ..TransportConfig::default() };
     let config = TargetConfig { transport, ..TargetConfig::default() };
     let mut target = Target::new(TargetConfig { memory: memory.unwrap_or(config.memory), ..config })?;
     target.add_subsystem(DISK, None).unwrap();
-    target.add_namespace(DISK, Namespace::new(1, 4096, Arc::new(File)).unwrap()).unwrap();
+    target.add_namespace(DISK, Namespace::new(1, 4096, Arc::new(BlockingStorage)).unwrap()).unwrap();
     Ok(target)
 }
 
-/// A target with memory for two hosts and a little more, of which another queue takes all that is left.
-struct Starved {
-    served: Served,
-    other: Wire,
+/// A target with memory for little more than two hosts, all of it held by another queue.
+struct StarvedTarget {
+    served: ServedHost,
+    other: Client,
     next: u16,
     held: Vec<nvme_tcp::wire::WirePdu>,
 }
 
-impl Starved {
-    fn new() -> Starved {
+impl StarvedTarget {
+    fn new() -> StarvedTarget {
         let Err(TargetError::Memory { needed, .. }) = target(Some(0)) else { panic!("no memory is enough") };
-        let mut served = Served::new(target(Some(2 * needed + MIB)).unwrap());
+        let mut served = ServedHost::new(target(Some(2 * needed + MIB)).unwrap());
         let controller = served.controller;
         let other = served.server.with_target(|target| {
-            let mut other = Wire::open(target, false);
+            let mut other = Client::open(target, false);
             assert!(other.connect(target, 2, controller).status.is_success());
             other
         });
-        // More than is promised, of which only the first fits between the two.
+        // Exceeds the promise. Only the first answer fits into the stream.
         served.read(1, 16);
         served.read(2, 256);
         served.read(3, 16);
-        let mut starved = Starved { served, other, next: 1, held: Vec::new() };
+        let mut starved = StarvedTarget { served, other, next: 1, held: Vec::new() };
         starved.take_what_is_left();
         starved
     }
 
-    /// Reads, and lets the data lie.
+    /// Reads all memory that is left, and keeps the data.
     fn take_what_is_left(&mut self) {
-        let Starved { served, other, next, held } = self;
+        let StarvedTarget { served, other, next, held } = self;
         served.server.with_target(|target| {
             for _ in 0..30 {
+                // Each read takes what is free now. The loop ends when not even one block fits.
                 let free = served.limit - target.stats().memory;
                 if *next > 1 && free < 4096 {
                     break;
@@ -239,8 +242,8 @@ impl Starved {
 }
 
 #[test]
-fn what_was_read_goes_out_though_others_have_all_memory() {
-    let mut starved = Starved::new();
+fn read_data_are_sent_while_others_hold_all_memory() {
+    let mut starved = StarvedTarget::new();
     let mut got = 0;
     while {
         starved.served.go();
@@ -249,12 +252,12 @@ fn what_was_read_goes_out_though_others_have_all_memory() {
         got += more;
         more > 0
     } {}
-    assert!(got >= 18 * PIECE, "{got} of {}: nothing moves any more", 18 * PIECE);
+    assert!(got >= 18 * PIECE, "{got} of {}: no progress", 18 * PIECE);
 }
 
 #[test]
-fn a_host_that_has_gone_is_noticed_though_others_have_all_memory() {
-    let mut starved = Starved::new();
+fn lost_host_is_noticed_while_others_hold_all_memory() {
+    let mut starved = StarvedTarget::new();
     let mut got = 0;
     while got < 16 * PIECE {
         starved.served.go();
@@ -265,14 +268,15 @@ fn a_host_that_has_gone_is_noticed_though_others_have_all_memory() {
     }
     starved.served.go();
     starved.served.far = None;
-    assert!(starved.served.go(), "nobody has noticed");
+    assert!(starved.served.go(), "the server has not noticed the loss");
 }
 
-/// A queue with a flush that its disk never ends, and a Disconnect behind it; most of what was read is still to be sent.
-/// The last three PDUs are no reason for the stream to say that it is full.
-fn disconnecting() -> Served {
-    let mut served = Served::new(target(None).unwrap());
+/// Opens a queue with a flush that its disk never ends, followed by a Disconnect. Most read data are still unsent; the
+/// last three PDUs alone do not fill the stream.
+fn disconnecting() -> ServedHost {
+    let mut served = ServedHost::new(target(None).unwrap());
     served.read(1, 15 * 16);
+    // Only the flush hangs. The read data are in the queue already.
     served.disk.hangs.store(true, Ordering::SeqCst);
     served.send(&Pdu::Command(Command::new(IoOpcode::Flush as u8, 2).with_namespace(1)), &[]);
     served.send(&Pdu::Command(Command::fabrics(FabricsType::Disconnect, 3)), &[]);
@@ -280,7 +284,7 @@ fn disconnecting() -> Served {
 }
 
 #[test]
-fn what_was_read_goes_out_while_a_disconnect_waits_for_the_disk() {
+fn read_data_are_sent_while_a_disconnect_waits() {
     let mut served = disconnecting();
     assert_eq!(served.take_all(|_| ()), 15 * PIECE + HEADER);
     served.disk.hangs.store(false, Ordering::SeqCst);
@@ -290,7 +294,7 @@ fn what_was_read_goes_out_while_a_disconnect_waits_for_the_disk() {
 }
 
 #[test]
-fn a_host_that_has_gone_is_noticed_while_a_disconnect_waits_for_the_disk() {
+fn lost_host_is_noticed_while_a_disconnect_waits() {
     let mut served = disconnecting();
     let mut got = 0;
     while got < 12 * PIECE {
@@ -298,50 +302,51 @@ fn a_host_that_has_gone_is_noticed_while_a_disconnect_waits_for_the_disk() {
         assert!(!served.go());
     }
     served.far = None;
-    assert!(served.go(), "nobody has noticed");
+    assert!(served.go(), "the server has not noticed the loss");
 }
 
 #[test]
-fn a_host_that_takes_nothing_loses_its_connection() {
-    let mut served = Served::new(target(None).unwrap());
+fn host_that_takes_no_answers_loses_its_connection() {
+    let mut served = ServedHost::new(target(None).unwrap());
     served.read(1, 256);
-    // It is slow at first, but takes something.
+    // A slow host that takes something.
     assert!(!served.pass(149) && served.take() > 0);
     assert!(!served.go());
     assert_eq!(served.take_all(|_| ()), 16 * PIECE + HEADER - (64 << 10));
-    assert!(!served.pass(149) && !served.pass(149) && !served.pass(1000), "there is nothing to take");
+    assert!(!served.pass(149) && !served.pass(149) && !served.pass(1000), "no answer is pending");
+    // A new answer starts the clock again.
     served.read(2, 256);
-    assert!(!served.pass(149), "in 150 seconds it is looked at again");
+    assert!(!served.pass(149), "progress is checked every 150 seconds");
     assert!(served.pass(151));
     let stats = served.server.with_target(|target| target.stats());
     assert_eq!(stats.stalled_connections, 1);
 }
 
 #[test]
-fn a_host_that_does_not_send_what_it_was_asked_for_loses_its_connection() {
-    let mut served = Served::new(target(None).unwrap());
+fn host_that_sends_no_requested_data_is_reset() {
+    let mut served = ServedHost::new(target(None).unwrap());
     let write = |id| Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_sgl(Sgl::transport(4096));
     served.send(&Pdu::Command(write(1)), &[]);
     assert_eq!(served.take(), HEADER, "a request for data");
     assert!(!served.pass(149));
     served.read(2, 1);
-    assert_eq!(served.take_all(|_| ()), 4096 + 2 * HEADER, "it does other things");
+    assert_eq!(served.take_all(|_| ()), 4096 + 2 * HEADER, "other commands continue");
     assert!(served.pass(151) || served.pass(151));
     assert_eq!(served.server.with_target(|target| target.stats().stalled_connections), 1);
 }
 
-/// A server that closes, and whether the task that waits for that was woken since it looked last.
-struct Closing {
+/// A closing server, and the waker of the task that waits for it.
+struct ServerClosing {
     close: Pin<Box<dyn Future<Output = ()> + Send>>,
-    woken: Arc<Woken>,
+    woken: Arc<WakeFlag>,
 }
 
-impl Closing {
-    fn new(server: &Server) -> Closing {
-        Closing { close: Box::pin(server.close()), woken: Arc::new(Woken(AtomicBool::new(true))) }
+impl ServerClosing {
+    fn new(server: &Server) -> ServerClosing {
+        ServerClosing { close: Box::pin(server.close()), woken: Arc::new(WakeFlag(AtomicBool::new(true))) }
     }
 
-    /// Whether it is closed, as far as its task was told to look.
+    /// Returns whether the close has finished, polling only if woken.
     fn is_over(&mut self) -> bool {
         let waker: Waker = self.woken.clone().into();
         let is_due = self.woken.0.swap(false, Ordering::SeqCst);
@@ -350,14 +355,14 @@ impl Closing {
 }
 
 #[test]
-fn a_server_that_closes_answers_what_it_has_received_and_takes_no_more() {
-    let mut served = Served::new(target(None).unwrap());
+fn closing_server_answers_received_commands() {
+    let mut served = ServedHost::new(target(None).unwrap());
     served.disk.hangs.store(true, Ordering::SeqCst);
     served.read(1, 16);
-    let mut closing = Closing::new(&served.server);
+    let mut closing = ServerClosing::new(&served.server);
     assert!(!closing.is_over() && !served.go());
     served.read(2, 16);
-    assert_eq!(served.take(), 0, "the disk has said nothing");
+    assert_eq!(served.take(), 0, "the disk has not finished");
     served.disk.hangs.store(false, Ordering::SeqCst);
     let stuck = core::mem::take(&mut *served.disk.stuck.lock().unwrap());
     assert_eq!(stuck.len(), 1);
@@ -370,16 +375,16 @@ fn a_server_that_closes_answers_what_it_has_received_and_takes_no_more() {
 }
 
 #[test]
-fn a_server_that_closes_waits_two_seconds_for_hosts_and_not_for_data_that_were_asked_for() {
-    let mut served = Served::new(target(None).unwrap());
+fn closing_server_waits_two_seconds_for_hosts() {
+    let mut served = ServedHost::new(target(None).unwrap());
     let write = Command::new(IoOpcode::Write as u8, 1).with_namespace(1).with_u32(12, 15);
     served.send(&Pdu::Command(write.with_sgl(Sgl::transport(16 * 4096))), &[]);
-    assert_eq!(served.take(), HEADER, "it asks for the data");
-    let mut closing = Closing::new(&served.server);
+    assert_eq!(served.take(), HEADER, "a request for data");
+    let mut closing = ServerClosing::new(&served.server);
     assert!(!closing.is_over() && !served.go());
     assert!(!served.pass(1) && !closing.is_over());
     assert!(served.pass(1) && closing.is_over());
-    // Who comes later finds it closed.
+    // Streams served later are finished at once.
     let (near, mut far) = tokio::io::duplex(1 << 10);
     served.far = None;
     served.serve = Some(Box::pin(served.server.serve(TokioSegments::new(near))));
@@ -395,7 +400,7 @@ fn a_server_that_closes_waits_two_seconds_for_hosts_and_not_for_data_that_were_a
 fn stream_without_a_connect_gives_its_slot_to_another() {
     let slots = ConnectionSlots::new(1);
     let address = [192, 0, 2, 1].into();
-    let mut served = Served::new(target(None).unwrap());
+    let mut served = ServedHost::new(target(None).unwrap());
     let mut slot = slots.acquire(address).unwrap();
     let used = served.server.with_target(|target| target.stats().memory);
     for connects in [false, true] {
@@ -412,7 +417,7 @@ fn stream_without_a_connect_gives_its_slot_to_another() {
         }
         slot = slots.acquire(address).unwrap();
         assert!(served.go());
-        // The memory of the first stream is free again.
+        // The memory of the first stream was released.
         assert!(served.server.with_target(|target| target.stats().memory) < used);
     }
 }

@@ -1,9 +1,10 @@
-//! What tshark says of connections between our host and our controller: several requests to transfer at a time and data
-//! in many PDUs, for which there is no other peer. Every PDU is whole and every digest right, made by host, controller or NIC.
+//! Connections between our host and our controller, checked by tshark: several requests to transfer at a time and data
+//! in many PDUs, for which there is no other peer. Every PDU must be valid and every digest correct, made by host,
+//! controller or NIC.
 
 use crate::bed;
 
-use bed::Bed;
+use bed::NvmeNetwork;
 use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::Offload;
 use nvme_tcp::target::TransportConfig;
@@ -14,14 +15,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 #[test]
-fn tshark_finds_every_pdu_whole_and_every_digest_right() {
+fn tshark_accepts_every_pdu_and_digest() {
     if !have_tshark() {
         return;
     }
     for (seed, offload) in [(81, Offload::None), (82, Offload::PlaceAndCheck)] {
         let file = TemporaryFile::new(&format!("nvme-{seed}"));
         let resends = exercise(seed, offload, &file);
-        assert_eq!(resends, 0, "tshark puts streams together as they come");
+        assert_eq!(resends, 0, "tshark cannot reorder retransmitted segments");
         let pdus = read(&file);
         let of = |kind: &str| pdus.iter().filter(|pdu| pdu.kind == kind).count();
         assert!(of("6") > 50 && of("7") > 200 && of("9") > 50, "H2CData, C2HData, R2T: {}", pdus.len());
@@ -37,24 +38,24 @@ fn tshark_finds_every_pdu_whole_and_every_digest_right() {
     }
 }
 
-/// The test above can fail.
+/// Shows that the test above can fail.
 #[test]
-fn tshark_sees_a_digest_that_is_wrong() {
+fn tshark_detects_a_wrong_digest() {
     if !have_tshark() {
         return;
     }
     let file = TemporaryFile::new("nvme-spoilt");
     exercise(83, Offload::None, &file);
     let mut bytes = std::fs::read(&file.0).unwrap();
-    // Most of a capture is data.
+    // The middle of the capture is data.
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
     std::fs::write(&file.0, bytes).unwrap();
-    let wrong = |pdu: &Pdu| [&pdu.header_digest, &pdu.data_digest].iter().any(|status| **status == "0");
+    let wrong = |pdu: &DissectedPdu| [&pdu.header_digest, &pdu.data_digest].iter().any(|status| **status == "0");
     assert!(read(&file).iter().any(wrong));
 }
 
-/// Writes and reads with everything in small pieces, captured; tells how many segments were sent again.
+/// Writes and reads in small PDUs with a capture. Returns the number of retransmitted segments.
 fn exercise(seed: u64, offload: Offload, file: &TemporaryFile) -> u64 {
     let transport = TransportConfig {
         in_capsule: 512,
@@ -66,7 +67,7 @@ fn exercise(seed: u64, offload: Offload, file: &TemporaryFile) -> u64 {
     };
     let output = BufWriter::new(std::fs::File::create(&file.0).unwrap());
     let capture = Capture::new(output).unwrap();
-    let mut bed = Bed::captured(seed, transport, &capture);
+    let mut bed = NvmeNetwork::captured(seed, transport, &capture);
     let mut config = bed.host_config();
     (config.header_digest, config.data_digest, config.requests, config.offload) = (true, true, 4, offload);
     let host = bed.connect(config);
@@ -81,9 +82,9 @@ fn exercise(seed: u64, offload: Offload, file: &TemporaryFile) -> u64 {
     bed.counters().value("RetransSegs")
 }
 
-/// What tshark says of a PDU.
+/// A PDU as decoded by tshark.
 #[derive(Debug)]
-struct Pdu {
+struct DissectedPdu {
     kind: String,
     header_digest: String,
     data_digest: String,
@@ -92,16 +93,17 @@ struct Pdu {
     malformed: bool,
 }
 
-fn read(file: &TemporaryFile) -> Vec<Pdu> {
+fn read(file: &TemporaryFile) -> Vec<DissectedPdu> {
     let output = Command::new("tshark")
         .args(["-r", file.0.to_str().unwrap(), "-d", "tcp.port==4420,nvme-tcp", "-T", "pdml"])
         .args(["-o", "nvme-tcp.check_hdgst:TRUE", "-o", "nvme-tcp.check_ddgst:TRUE", "-Y", "nvme-tcp"])
         .output()
         .expect("tshark starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // PDML, because the field output of tshark mixes the PDUs of a packet.
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(!text.contains("_ws.malformed"), "tshark finds a PDU malformed");
-    // A protocol element for each PDU of a packet, fields in their order.
+    // A `proto` element for each PDU of a packet, with fields in order.
     text.split("<proto name=\"nvme-tcp\"")
         .skip(1)
         .map(|part| {
@@ -110,7 +112,7 @@ fn read(file: &TemporaryFile) -> Vec<Pdu> {
                 let from = part.split(&format!("<field name=\"{name}\"")).nth(1)?;
                 Some(from.split("show=\"").nth(1)?.split('"').next()?.to_owned())
             };
-            Pdu {
+            DissectedPdu {
                 kind: shown("nvme-tcp.type").unwrap_or_default(),
                 header_digest: shown("nvme-tcp.hdgst.status").unwrap_or_default(),
                 data_digest: shown("nvme-tcp.ddgst.status").unwrap_or_default(),
@@ -122,8 +124,8 @@ fn read(file: &TemporaryFile) -> Vec<Pdu> {
         .collect()
 }
 
-/// How many requests of one command were outstanding at most.
-fn max_requests_at_a_time(pdus: &[Pdu]) -> i32 {
+/// Returns the maximum number of outstanding requests of a command.
+fn max_requests_at_a_time(pdus: &[DissectedPdu]) -> i32 {
     let mut outstanding = std::collections::BTreeMap::<&str, i32>::new();
     let mut most = 0;
     for pdu in pdus {
@@ -141,14 +143,15 @@ fn max_requests_at_a_time(pdus: &[Pdu]) -> i32 {
 fn have_tshark() -> bool {
     match Command::new("tshark").arg("--version").output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let _told = writeln!(std::io::stderr(), "skipped: tshark is not installed, so nobody else read the PDUs");
+            let _ =
+                writeln!(std::io::stderr(), "skipped: tshark is not installed, so no other program checked the PDUs");
             false
         }
         output => output.expect("tshark starts").status.success(),
     }
 }
 
-/// A file that goes when this does.
+/// A file that is removed on drop.
 struct TemporaryFile(PathBuf);
 
 impl TemporaryFile {
@@ -159,6 +162,6 @@ impl TemporaryFile {
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        let _gone = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -1,9 +1,9 @@
-//! Disks that hold ciphertext only: the same data and the same medium whether the CPU decrypts or the NIC, whatever happens to
-//! packets and the device.
+//! Disks that hold only ciphertext: the same data and the same medium whether the CPU or the NIC encrypts, despite
+//! faults of packets and the device.
 
 use crate::bed;
 
-use bed::{Bed, Layers, Volume};
+use bed::{Layers, NvmeNetwork, TestVolume};
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use nvme_tcp::exercise::Exercise;
@@ -13,24 +13,25 @@ use offload_api::XtsStage;
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
 
-fn volume(block: usize) -> Volume {
-    Volume::new(1, block)
+fn volume(block: usize) -> TestVolume {
+    TestVolume::new(1, block)
 }
 
-fn connect(bed: &Bed, offload: Offload, data_digest: bool) -> Host {
+fn connect(bed: &NvmeNetwork, offload: Offload, data_digest: bool) -> Host {
     let mut config = bed.host_config();
     (config.offload, config.queues, config.data_digest) = (offload, 2, data_digest);
     bed.connect(config)
 }
 
-/// Writes and reads a volume at random, then compares the medium with what the cipher makes of what was read last.
-fn exercised(mut bed: Bed, block: usize, offload: Offload, data_digest: bool, resets: &[u64]) -> CounterSet {
+/// Writes and reads a volume at random, then compares the medium with the encryption of the data read last.
+fn exercised(mut bed: NvmeNetwork, block: usize, offload: Offload, data_digest: bool, resets: &[u64]) -> CounterSet {
     let host = connect(&bed, offload, data_digest);
     let case = format!("{offload:?}, digests {data_digest}, blocks of {block}");
     let volume = volume(block);
     bed.import(&volume);
     let resets = bed.reset_host_with(volume.clone(), resets.to_vec());
     let keyed = volume.keyed.clone();
+    // The raw disk shows the medium, the disk with the volume its plaintext.
     let (stats, plain, medium) = bed.run(async move {
         host.ready().await.unwrap();
         let raw = host.disk(1).await.unwrap();
@@ -50,6 +51,7 @@ fn exercised(mut bed: Bed, block: usize, offload: Offload, data_digest: bool, re
     });
     assert_eq!((stats.connects, stats.retries), (1, 0), "{offload:?}");
     assert_ne!(plain, medium);
+    // The encryption by device or CPU must be the one that the volume's own cipher computes.
     let mut made = plain;
     volume.encrypt(0, &mut made);
     assert!(made == medium, "the medium holds what the cipher makes, and nothing else: {offload:?}, blocks of {block}");
@@ -57,18 +59,18 @@ fn exercised(mut bed: Bed, block: usize, offload: Offload, data_digest: bool, re
 }
 
 #[test]
-fn what_the_device_decrypts_is_what_the_cpu_would() {
+fn device_encryption_matches_the_cpu() {
     for layers in [Layers::Tcp, Layers::TlsNic] {
         for (block, seed, loss) in [(512, 91, 0.0), (4096, 92, 0.0), (512, 93, 0.01), (4096, 94, 0.03)] {
             for (offload, data_digest) in [
                 (Offload::None, true),
-                // Software makes the digests: it has to have what was on the wire.
+                // Software computes the digests, so it needs the encrypted data.
                 (Offload::Place, true),
                 (Offload::Place, false),
                 (Offload::PlaceAndCheck, true),
             ] {
                 let transport = TransportConfig { data_bytes: 50_000, ..TransportConfig::default() };
-                let bed = Bed::of_blocks(seed, block, transport, layers, loss);
+                let bed = NvmeNetwork::of_blocks(seed, block, transport, layers, loss);
                 let resets: &[u64] = if loss > 0.0 { &[15, 30] } else { &[] };
                 println!("{layers:?} {loss}");
                 let counters = exercised(bed, block as usize, offload, data_digest, resets);
@@ -83,7 +85,7 @@ fn what_the_device_decrypts_is_what_the_cpu_would() {
                     assert_eq!(opened, 0, "{case}");
                 } else {
                     assert!(opened > 200_000 && opened < placed, "{opened} of {placed} bytes: {case}");
-                    // One MiB was read as it is on the medium.
+                    // One MiB was read without decryption.
                     let left = (placed - opened).saturating_sub(1 << 20);
                     assert!(
                         loss > 0.0 || left < opened / 1000,
@@ -96,9 +98,9 @@ fn what_the_device_decrypts_is_what_the_cpu_would() {
 }
 
 #[test]
-fn a_buffer_in_parts_of_any_length_is_decrypted() {
+fn buffer_parts_of_any_length_are_decrypted() {
     for offload in [Offload::None, Offload::PlaceAndCheck] {
-        let mut bed = Bed::new(95, TransportConfig::default(), Layers::Tcp, 0.0);
+        let mut bed = NvmeNetwork::new(95, TransportConfig::default(), Layers::Tcp, 0.0);
         let host = connect(&bed, offload, true);
         let volume = volume(512);
         bed.import(&volume);
@@ -113,7 +115,7 @@ fn a_buffer_in_parts_of_any_length_is_decrypted() {
                 let parts = [slab.split_to(cut), slab.split_to(7), slab];
                 let buffer = disk.read(9, Buffer::from_parts(parts)).await.unwrap();
                 assert!(buffer.to_vec() == data, "{offload:?}, {cut}");
-                // The same buffer holds what the medium does when it is read into without the volume.
+                // The buffer holds ciphertext if it is read without the volume.
                 let raw = host.disk(1).await.unwrap().read(9, buffer).await.unwrap().to_vec();
                 let mut made = data.to_vec();
                 volume.encrypt(9, &mut made);
@@ -123,11 +125,11 @@ fn a_buffer_in_parts_of_any_length_is_decrypted() {
     }
 }
 
-/// The device decrypts by none of them; the CPU does.
+/// The device must not use these keys; the CPU decrypts.
 #[test]
-fn keys_of_others_and_keys_that_are_gone_are_not_used() {
+fn foreign_and_missing_keys_are_not_used() {
     for wrong in ["tenant", "volume", "gone", "none"] {
-        let mut bed = Bed::new(97, TransportConfig::default(), Layers::Tcp, 0.0);
+        let mut bed = NvmeNetwork::new(97, TransportConfig::default(), Layers::Tcp, 0.0);
         let host = connect(&bed, Offload::PlaceAndCheck, true);
         let volume = volume(512);
         bed.import(&volume);
@@ -148,20 +150,20 @@ fn keys_of_others_and_keys_that_are_gone_are_not_used() {
         });
         let count = |name| bed.host_counters().value(name);
         assert_eq!((count("rx_nvmeotcp_opened_bytes"), count("tx_nvmeotcp_sealed_bytes")), (0, 64 << 10), "{wrong}");
-        assert!(count("rx_nvmeotcp_bytes") >= 64 << 10, "though they were placed: {wrong}");
+        assert!(count("rx_nvmeotcp_bytes") >= 64 << 10, "the data were placed all the same: {wrong}");
     }
 }
 
-/// Nor does what is written wait for a timeout: the device says at once that it lacks the key, and the CPU encrypts what is queued.
+/// Writes do not wait for a timeout: the device reports the missing key at once, and the CPU encrypts the queued data.
 #[test]
-fn what_is_written_under_a_key_that_is_gone_is_encrypted_by_the_cpu() {
+fn cpu_encrypts_when_the_device_lost_the_key() {
     for (layers, wrong) in
         [Layers::Tcp, Layers::TlsNic].into_iter().flat_map(|layers| ["gone", "tenant"].map(|wrong| (layers, wrong)))
     {
         let case = format!("{layers:?}, {wrong}");
-        let mut bed = Bed::new(101, TransportConfig::default(), layers, 0.0);
+        let mut bed = NvmeNetwork::new(101, TransportConfig::default(), layers, 0.0);
         let host = connect(&bed, Offload::PlaceAndCheck, true);
-        let (volume, other) = (Volume::new(1, 512), Volume::new(2, 512));
+        let (volume, other) = (TestVolume::new(1, 512), TestVolume::new(2, 512));
         [&volume, &other].into_iter().for_each(|volume| bed.import(volume));
         let (forget, timers, told) = (bed.forgetter(), bed.runtime(), case.clone());
         let stats = bed.run(async move {
@@ -172,6 +174,7 @@ fn what_is_written_under_a_key_that_is_gone_is_encrypted_by_the_cpu() {
             let data = bed::blocks(128);
             disk.write(0, [data.clone()]).await.unwrap();
             let key = volume.keyed.device_key().unwrap();
+            // In either case, the device cannot use the key that the stream names.
             match wrong {
                 "gone" => forget(key),
                 _ => volume.keyed.set_device_key(Some(XtsStage { tenant: bed::TENANT + 1, ..key })),
@@ -183,6 +186,7 @@ fn what_is_written_under_a_key_that_is_gone_is_encrypted_by_the_cpu() {
                 end.unwrap();
             }
             let took = timers.now() - began;
+            // Each connection loses one packet to the missing key. The retransmission must not take several timeouts.
             assert!(took < Duration::from_secs(2), "{took:?}: {told}");
             assert_eq!((volume.keyed.device_key(), other.keyed.device_key().is_some()), (None, true), "{told}");
             for (at, of) in (1..10).map(|at| (128 * at, if at < 9 { &volume } else { &other })) {
@@ -190,7 +194,7 @@ fn what_is_written_under_a_key_that_is_gone_is_encrypted_by_the_cpu() {
                 of.encrypt(at, &mut made);
                 assert!(raw.read(at, raw.buffer(128)).await.unwrap().to_vec() == made, "{told}, {at}");
             }
-            // The device goes on with the other volume.
+            // The device continues with the other volume.
             for _ in 0..40 {
                 beside.write(128 * 9, [data.clone()]).await.unwrap();
             }
@@ -203,27 +207,28 @@ fn what_is_written_under_a_key_that_is_gone_is_encrypted_by_the_cpu() {
     }
 }
 
-/// With more volumes than keys fit on the NIC, a packet has those brought that its commands need.
+/// With more volumes than the NIC has room for keys, a packet fetches only the keys that its commands need.
 #[test]
-fn packets_bring_the_keys_of_their_commands_only() {
+fn packets_fetch_only_the_keys_they_need() {
     const VOLUMES: u64 = 30;
     for layers in [Layers::Tcp, Layers::TlsNic] {
-        let mut bed = Bed::with_cache(102, layers, 8);
+        let mut bed = NvmeNetwork::with_cache(102, layers, 8);
         let mut config = bed.host_config();
         (config.offload, config.data_digest) = (Offload::PlaceAndCheck, true);
         let host = bed.connect(config);
-        let volumes: Vec<Volume> = (0..VOLUMES).map(|number| Volume::new(number, 512)).collect();
+        let volumes: Vec<TestVolume> = (0..VOLUMES).map(|number| TestVolume::new(number, 512)).collect();
         volumes.iter().for_each(|volume| bed.import(volume));
         let disks = bed.run(async move {
             host.ready().await.unwrap();
             let raw = host.disk(1).await.unwrap();
-            let disk = |volume: &Volume| raw.clone().with_volume(volume.keyed.clone()).unwrap();
+            let disk = |volume: &TestVolume| raw.clone().with_volume(volume.keyed.clone()).unwrap();
             let disks: Vec<nvme_tcp::Disk> = volumes.iter().map(disk).collect();
             for (disk, at) in disks.iter().zip(0..) {
                 disk.write(128 * at, [bed::blocks(128)]).await.unwrap();
             }
             (host, disks)
         });
+        // All contexts have been used once, so later fetches are caused by the commands alone.
         let fetched = bed.host_counters().value("ctx_fetched");
         let disks = bed.run(async move {
             let (_, all) = &disks;
@@ -242,10 +247,10 @@ fn packets_bring_the_keys_of_their_commands_only() {
     }
 }
 
-/// The program that looks after the device is to see that its key is gone, whatever was done with the volume.
+/// The program that manages the device must see that its key is gone, whatever the volume was used for.
 #[test]
-fn a_reset_takes_the_key_of_a_volume_that_was_only_read() {
-    let mut bed = Bed::new(98, TransportConfig::default(), Layers::Tcp, 0.0);
+fn reset_removes_the_key_of_a_read_only_volume() {
+    let mut bed = NvmeNetwork::new(98, TransportConfig::default(), Layers::Tcp, 0.0);
     let host = connect(&bed, Offload::PlaceAndCheck, true);
     let volume = volume(512);
     bed.import(&volume);
@@ -264,11 +269,11 @@ fn a_reset_takes_the_key_of_a_volume_that_was_only_read() {
     assert!(bed.host_counters().value("rx_nvmeotcp_opened_bytes") > 60_000, "the device decrypted what was read first");
 }
 
-/// Queued data name a volume by a number, of which there are 255.
+/// Queued data name a volume by a number, and there are 255 numbers.
 #[test]
-fn volumes_that_were_erased_make_room_for_others() {
+fn erased_volumes_free_their_numbers() {
     for layers in [Layers::Tcp, Layers::TlsNic] {
-        let mut bed = Bed::new(99, TransportConfig::default(), layers, 0.0);
+        let mut bed = NvmeNetwork::new(99, TransportConfig::default(), layers, 0.0);
         let host = connect(&bed, Offload::PlaceAndCheck, true);
         let (import, forget) = (bed.importer(), bed.forgetter());
         bed.run(async move {
@@ -276,13 +281,14 @@ fn volumes_that_were_erased_make_room_for_others() {
             let raw = host.disk(1).await.unwrap();
             let data = bed::blocks(32);
             for number in 0..300 {
-                let volume = Volume::new(number, 512);
+                let volume = TestVolume::new(number, 512);
                 import(&volume);
                 let disk = raw.clone().with_volume(volume.keyed.clone()).unwrap();
                 disk.write(number, [data.clone()]).await.unwrap();
                 let mut made = data.to_vec();
                 volume.encrypt(number, &mut made);
                 assert!(raw.read(number, raw.buffer(32)).await.unwrap().to_vec() == made, "{number}");
+                // The erasure frees the number, so the 256th volume can be encrypted by the device, too.
                 volume.keyed.erase().into_iter().for_each(&forget);
             }
         });
@@ -292,8 +298,8 @@ fn volumes_that_were_erased_make_room_for_others() {
 }
 
 #[test]
-fn what_would_not_be_of_the_volume_is_refused() {
-    let mut bed = Bed::new(96, TransportConfig::default(), Layers::Tcp, 0.0);
+fn partial_blocks_and_zeros_are_refused() {
+    let mut bed = NvmeNetwork::new(96, TransportConfig::default(), Layers::Tcp, 0.0);
     let host = connect(&bed, Offload::None, false);
     bed.run(async move {
         host.ready().await.unwrap();

@@ -4,7 +4,7 @@ use super::features;
 use super::job::Reply;
 use super::session::{ERROR_ENTRIES, EVENT_REQUESTS, Session};
 use super::{Subsystem, Target, derived_serial};
-use crate::namespace::{MAX_IDENTIFIER, Namespace, Pieces};
+use crate::namespace::{DataPieces, MAX_IDENTIFIER, Namespace};
 use crate::wire::{
     AdminOpcode, Command, ControllerData, ControllerKind, NamespaceData, Notices, Smart, Status, VERSION, identify,
     log, page,
@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use offload_base::Instant;
 use std::sync::Arc;
 
-/// Bytes of data that `command` expects of its host.
+/// Returns the number of data bytes that the host must send with `command`.
 pub(super) fn data_len(command: &Command) -> Result<u32, Status> {
     match AdminOpcode::from_u8(command.opcode()) {
         Some(AdminOpcode::SetFeatures) => Ok(features::data_len(command)),
@@ -23,7 +23,7 @@ pub(super) fn data_len(command: &Command) -> Result<u32, Status> {
     }
 }
 
-/// Carries out `command` of the controller `id`, which is ready.
+/// Executes `command` on the controller `id`, which is ready.
 pub(super) fn execute(
     target: &mut Target,
     id: u16,
@@ -33,6 +33,8 @@ pub(super) fn execute(
 ) -> Result<Reply, Status> {
     let queues = target.config.max_queues;
     let opcode = AdminOpcode::from_u8(command.opcode()).ok_or(Status::INVALID_OPCODE)?;
+    // Identify and Get Log Page read the subsystems and other sessions, too, so they run before one session is
+    // borrowed.
     if opcode == AdminOpcode::Identify {
         return identify(target, id, command).map(Reply::data);
     }
@@ -54,7 +56,8 @@ pub(super) fn execute(
             }
         }
         AdminOpcode::KeepAlive => {
-            session.heard(now);
+            // Only this command and Set Features with a new timeout restart the timer of a ready controller.
+            session.note_contact(now);
             Ok(Reply::Result(0))
         }
         AdminOpcode::Abort => {
@@ -62,7 +65,7 @@ pub(super) fn execute(
             if queue == 0 && session.abort_wait(aborted) {
                 return Ok(Reply::Aborted(aborted));
             }
-            // Not at once: its queue is another connection, which hears of it.
+            // An I/O command belongs to another connection, which aborts it later. The result says: not aborted yet.
             let called = if queue > 0 { session.abort_io(queue, aborted) } else { None };
             target.wakeups.extend(called);
             Ok(Reply::Result(1))
@@ -77,7 +80,7 @@ fn identify(target: &Target, id: u16, command: &Command) -> Result<Vec<u8>, Stat
     if structure == cns::CONTROLLER {
         return Ok(controller_data(target, id, session).to_bytes());
     }
-    // A discovery controller has no namespaces.
+    // A discovery controller has no subsystem here, and thus no namespaces.
     let subsystem = target.subsystems.get(session.subsystem()).ok_or(Status::INVALID_FIELD)?;
     let number = command.namespace();
     let command_set = (command.u32(11) >> 24) as u8;
@@ -89,8 +92,8 @@ fn identify(target: &Target, id: u16, command: &Command) -> Result<Vec<u8>, Stat
     };
     let active = || namespace()?.ok_or(Status::INVALID_FIELD);
     match structure {
-        // A namespace that is not there is all zeros. FFFFFFFFh asks for the properties that all namespaces share; only
-        // controllers with Namespace Management know it: 5.17.2.1.
+        // The structure of an unallocated namespace is all zeros. FFFFFFFFh requests the common capabilities of all
+        // namespaces, which only controllers with Namespace Management support: 5.17.2.1.
         cns::NAMESPACE | cns::ALLOCATED_NAMESPACE => {
             Ok(namespace()?.map_or_else(empty, |namespace| namespace_data(namespace).to_bytes()))
         }
@@ -128,11 +131,12 @@ fn controller_data(target: &Target, id: u16, session: &Session) -> ControllerDat
         controller: id,
         version: VERSION,
         event_requests: EVENT_REQUESTS,
+
         // Extended data: offsets and lengths of 32 bits.
         log_attributes: 1 << 2,
-        keep_alive: 10, // a second
+        keep_alive: 10, // in units of 100 ms
         max_commands: config.max_queue_entries,
-        // Data blocks without alignment; offsets in SGLs.
+        // SGLS: data blocks without alignment; offsets in SGLs.
         sgl_support: 1 | 1 << 20,
         subsystem: session.subsystem().to_owned(),
         response_capsule: 1,
@@ -150,11 +154,11 @@ fn controller_data(target: &Target, id: u16, session: &Session) -> ControllerDat
         kind: ControllerKind::Io,
         max_transfer: config.transport.max_transfer,
         notices: Notices::NAMESPACES,
-        // Also the effects log (bit 1).
+        // LPA bit 1: the effects log is supported.
         log_attributes: common.log_attributes | 1 << 1,
         error_entries: (ERROR_ENTRIES - 1) as u8,
         namespaces: MAX_IDENTIFIER,
-        // Compare, Write Uncorrectable, Dataset Management, Write Zeroes, Timestamp, Verify.
+        // ONCS: Compare, Write Uncorrectable, Dataset Management, Write Zeroes, Timestamp, Verify.
         optional_commands: 0b1100_1111 & !(1 << 4),
         volatile_cache: true,
         command_capsule: (64 + config.transport.in_capsule) / 16,
@@ -171,14 +175,15 @@ fn namespace_data(namespace: &Namespace) -> NamespaceData {
     }
 }
 
-fn log_page(target: &mut Target, id: u16, command: &Command, now: Instant) -> Result<Pieces, Status> {
-    // NUMD: double words less one, in two halves; LPO: a byte offset.
+fn log_page(target: &mut Target, id: u16, command: &Command, now: Instant) -> Result<DataPieces, Status> {
+    // NUMD is a 0's based number of double words in two halves; LPO is a byte offset.
     let words = u64::from(command.u32(10) >> 16 | (command.u32(11) & 0xffff) << 16) + 1;
     let length = words * 4;
     let offset = command.u64(12);
     if !offset.is_multiple_of(4) {
         return Err(Status::INVALID_FIELD);
     }
+    // The SGL must have the length of the command: otherwise the host would wait for data that never come.
     if length != u64::from(command.sgl().length) {
         return Err(Status::INVALID_SGL_LENGTH);
     }
@@ -189,9 +194,10 @@ fn log_page(target: &mut Target, id: u16, command: &Command, now: Instant) -> Re
     let offset = usize::try_from(offset).ok().filter(|offset| *offset <= whole.len()).ok_or(Status::INVALID_FIELD)?;
     let mut part = whole.split_off(offset);
     part.truncate(length as usize);
-    // What a host asks for beyond a page takes no memory.
+    // Bytes beyond the end of the page are zeros. A static array holds them, so that a host cannot make the target
+    // allocate.
     let mut left = length as usize - part.len();
-    let mut pieces = Pieces::from_iter([Bytes::from(part)]);
+    let mut pieces = DataPieces::from_iter([Bytes::from(part)]);
     while left > 0 {
         let zeros = Bytes::from_static(&ZEROS[..left.min(ZEROS.len())]);
         left -= zeros.len();
@@ -204,6 +210,7 @@ fn whole_log_page(target: &mut Target, id: u16, command: &Command, now: Instant)
     let page = command.u32(10) as u8;
     let retain = command.u32(10) & RETAIN_EVENT != 0;
     let host = target.sessions.get(&id).map(|session| session.host.clone()).unwrap_or_default();
+    // Built before the session is borrowed mutably, because the log depends on the subsystems.
     let discovery_log = (page == page::DISCOVERY).then(|| target.discovery_log(&host));
     let session = target.sessions.get_mut(&id).ok_or(Status::INTERNAL_ERROR)?;
     if session.is_discovery() {
@@ -220,6 +227,7 @@ fn whole_log_page(target: &mut Target, id: u16, command: &Command, now: Instant)
     }
     Ok(match page {
         page::SUPPORTED => log::supported(&IO_PAGES),
+        // Zeros follow the entries, so that the page always has its full length.
         page::ERROR => session.errors().flat_map(|entry| entry.to_bytes()).chain([0; ERROR_ENTRIES * 64]).collect(),
         page::SMART => {
             let subsystem = target.subsystems.get(session.subsystem()).ok_or(Status::INTERNAL_ERROR)?;
@@ -233,7 +241,7 @@ fn whole_log_page(target: &mut Target, id: u16, command: &Command, now: Instant)
 }
 
 fn smart(subsystem: &Subsystem, session: &Session, number: u32, now: Instant) -> Result<Vec<u8>, Status> {
-    // Per controller only: namespace 0 or FFFFFFFFh (LPA bit 0 is clear).
+    // LPA bit 0 is clear: the log exists per controller only, for namespace 0 or FFFFFFFFh.
     if !matches!(number, 0 | u32::MAX) {
         return Err(Status::INVALID_FIELD);
     }
@@ -256,7 +264,7 @@ fn empty() -> Vec<u8> {
     vec![0; identify::LEN]
 }
 
-/// Identify structures: CNS.
+/// Identify structures (CNS).
 mod cns {
     pub(super) const NAMESPACE: u8 = 0x00;
     pub(super) const CONTROLLER: u8 = 0x01;
@@ -276,6 +284,6 @@ mod cns {
 const IO_PAGES: [u8; 6] =
     [page::SUPPORTED, page::ERROR, page::SMART, page::FIRMWARE, page::CHANGED_NAMESPACES, page::EFFECTS];
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// RAE, bit 15 of double word 10: the event stays.
+/// RAE, bit 15 of double word 10: retain the event.
 const RETAIN_EVENT: u32 = 1 << 15;
 const FIRMWARE: &str = env!("CARGO_PKG_VERSION");

@@ -1,28 +1,28 @@
-//! Connections that something happened to while somebody else had the turn: on a thread of the storage, or where the last
-//! bytes of an answer were let go.
+//! Wakeups of connections by other threads: a storage thread, or the thread that drops the last bytes of an answer.
 //!
-//! Invariant: a connection that was rung for is passed on once, to the listener, or by
-//! [`Target::take_wakeups`](super::Target::take_wakeups). Ringing takes no lock that a listener's caller may hold.
+//! Invariant: each ring is delivered once, to the listener or by [`Target::take_wakeups`](super::Target::take_wakeups).
+//! Ringing takes no lock that the caller of a listener may hold.
 
 use super::connection::ConnectionId;
 use core::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Calls connections to look again.
+/// A list of connections to wake.
 #[derive(Default)]
-pub(super) struct Bell {
+pub(super) struct ConnectionBell {
     rung: Mutex<Vec<ConnectionId>>,
-    listener: OnceLock<Listener>,
+    listener: OnceLock<WakeupListener>,
 }
 
-pub(super) type Listener = Box<dyn Fn(&[ConnectionId]) + Send + Sync>;
+pub(super) type WakeupListener = Box<dyn Fn(&[ConnectionId]) + Send + Sync>;
 
-impl Bell {
-    /// Has `listener` hear of all that are rung for from now on; the first one given stays.
-    pub(super) fn set_listener(&self, listener: Listener) {
+impl ConnectionBell {
+    /// Delivers all rings from now on to `listener`. Only the first listener is kept.
+    pub(super) fn set_listener(&self, listener: WakeupListener) {
         if self.listener.set(listener).is_ok()
             && let Some(listener) = self.listener.get()
         {
+            // Rings from before have to be delivered, too.
             listener(&self.take());
         }
     }
@@ -37,14 +37,14 @@ impl Bell {
         }
     }
 
-    /// Those that nobody heard of.
+    /// Takes the undelivered rings.
     pub(super) fn take(&self) -> Vec<ConnectionId> {
         core::mem::take(&mut *self.rung.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl fmt::Debug for Bell {
+impl fmt::Debug for ConnectionBell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bell").finish_non_exhaustive()
+        f.debug_struct("ConnectionBell").finish_non_exhaustive()
     }
 }

@@ -4,8 +4,8 @@
 
 use super::connection::{ConnectionId, queue_bytes};
 use super::job::Reply;
-use super::memory::Account;
-use super::work::{AllUnderWay, Work};
+use super::memory::MemoryAccount;
+use super::work::{Backlog, QueueWork};
 use super::{Target, is_qualified_name};
 use crate::namespace::Namespace;
 use crate::wire::{
@@ -16,38 +16,38 @@ use offload_base::Instant;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// A connection that has become a queue.
+/// The queue properties of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Queue {
-    /// 0: the admin queue.
+pub(super) struct QueueProperties {
+    /// The queue identifier; 0 is the admin queue.
     pub(super) id: u16,
-    /// Entries.
+    /// Number of entries.
     pub(super) entries: u16,
     pub(super) controller: u16,
-    /// The host heeds the queue head it is told.
+    /// Whether the host uses the reported queue head.
     pub(super) flow_control: bool,
     pub(super) head: u16,
 }
 
-/// A connection that was made a queue.
-pub(super) struct Connected {
-    pub(super) queue: Queue,
-    /// An I/O queue's.
-    pub(super) work: Option<Arc<Work>>,
-    /// Commands that have to be over before anything is done for the queue.
-    pub(super) waits_for: AllUnderWay,
+/// Result of a successful Connect.
+pub(super) struct ConnectResult {
+    pub(super) queue: QueueProperties,
+    /// Tracker of running commands; `None` for an admin queue.
+    pub(super) work: Option<Arc<QueueWork>>,
+    /// Earlier commands of the queue that must end before the Connect is answered.
+    pub(super) waits_for: Backlog,
 }
 
-/// Makes `connection` a queue, and its controller if it is the first. Refused: with a status, and what its completion
-/// says beside it.
+/// Makes `connection` a queue. For queue 0, also creates the controller. Errors carry a status and the completion's
+/// result.
 pub(super) fn connect(
     target: &mut Target,
     connection: ConnectionId,
-    account: &Account,
+    account: &MemoryAccount,
     command: &Command,
     data: &[u8],
     now: Instant,
-) -> Result<Connected, (Status, u64)> {
+) -> Result<ConnectResult, (Status, u64)> {
     let data = ConnectData::parse(data).ok_or((Status::INVALID_SGL_LENGTH, 0))?;
     let (format, id, size) = (command.u16(40), command.u16(42), command.u16(44));
     let flow_control = command.u8(46) & NO_FLOW_CONTROL == 0;
@@ -55,6 +55,7 @@ pub(super) fn connect(
         return Err((Status::CONNECT_FORMAT, 0));
     }
     let most = target.config.max_queue_entries;
+    // SQSIZE is a 0's based number, and one entry of a queue stays empty: 0 is not allowed.
     if size == 0 || size >= most {
         return Err(in_command(44));
     }
@@ -67,9 +68,9 @@ pub(super) fn connect(
             return Err((Status::CONNECT_INVALID_HOST, 0));
         }
     }
-    let (mut work, mut waits_for) = (None, AllUnderWay::default());
+    let (mut work, mut waits_for) = (None, Backlog::default());
     let controller = if id == 0 {
-        // FFFFh: a controller for this host; FFFEh: any. Controllers are made as hosts come.
+        // FFFFh requests a new controller, FFFEh any controller. This target creates controllers only on demand.
         if data.controller < 0xfffe {
             return Err(in_data(16));
         }
@@ -83,6 +84,7 @@ pub(super) fn connect(
         if session.subsystem() != data.subsystem || session.is_discovery() {
             return Err(in_data(256));
         }
+        // A queue must come from the controller's own host. Another host must not be able to join.
         if session.host != data.host || session.host_id != data.host_id {
             return Err(in_data(if session.host == data.host { 0 } else { 512 }));
         }
@@ -93,6 +95,7 @@ pub(super) fn connect(
             return Err(in_command(42));
         }
         let transport = &target.config.transport;
+        // The queue's memory is reserved before the queue exists, so that an accepted queue always makes progress.
         let own = queue_bytes(size + 1, transport.in_capsule);
         if !account.promise(own, transport.max_transfer_bytes() as usize) {
             target.refused_connections += 1;
@@ -102,10 +105,14 @@ pub(super) fn connect(
         (work, waits_for) = (Some(own), left_behind);
         data.controller
     };
-    Ok(Connected { queue: Queue { id, entries: size + 1, controller, flow_control, head: 0 }, work, waits_for })
+    Ok(ConnectResult {
+        queue: QueueProperties { id, entries: size + 1, controller, flow_control, head: 0 },
+        work,
+        waits_for,
+    })
 }
 
-/// Reads a property of the controller `id`.
+/// Reads a property of controller `id`.
 pub(super) fn property_get(target: &mut Target, id: u16, command: &Command, now: Instant) -> Result<Reply, Status> {
     let session = target.sessions.get_mut(&id).ok_or(Status::INTERNAL_ERROR)?;
     session.hear_property(now);
@@ -115,22 +122,22 @@ pub(super) fn property_get(target: &mut Target, id: u16, command: &Command, now:
         (property::VS, false) => u64::from(VERSION),
         (property::CC, false) => u64::from(session.configuration()),
         (property::CSTS, false) => u64::from(session.status()),
-        // The same times as CAP.TO has: Linux takes less for a mistake.
+        // Same times as in CAP.TO: Linux treats smaller values as an error.
         (property::CRTO, false) => READY_TIME | READY_TIME << 16,
         _ => return Err(Status::INVALID_FIELD),
     };
     Ok(Reply::Result(value))
 }
 
-/// The work that a written property makes.
+/// Follow-up of a property write.
 pub(super) struct PropertySet {
-    /// Commands of the admin queue that are not answered any more.
+    /// Commands of the admin queue that will not be answered.
     pub(super) given_up: Vec<u16>,
-    /// Namespaces to be flushed before the host is told that it was done.
+    /// Namespaces to flush before the write is answered.
     pub(super) flush: SmallVec<[Arc<Namespace>; 1]>,
 }
 
-/// Writes a property of the controller `id`.
+/// Writes a property of controller `id`.
 pub(super) fn property_set(
     target: &mut Target,
     id: u16,
@@ -143,13 +150,15 @@ pub(super) fn property_set(
     if (offset, wide) != (property::CC, false) {
         return Err(Status::INVALID_FIELD);
     }
-    // IOSQES and IOCQES: I/O queue entries have 64 and 16 bytes; the NVM command set, or all there are.
+    // CC.IOSQES and CC.IOCQES: I/O queue entries of 64 and 16 bytes. CC.CSS: the NVM command set, or all supported
+    // ones.
     let sizes = value >> 16 & 0xff;
     let set = value >> 4 & 7;
     if value & CC_ENABLE != 0 && ((sizes != 0x46 && !session.is_discovery()) || !matches!(set, 0 | 6)) {
         return Err(Status::INVALID_FIELD);
     }
     let reset = session.configure(value);
+    // A shutdown request flushes all namespaces of the subsystem. The controller reports completion after the flush.
     let subsystem = target.subsystems.get(session.subsystem()).filter(|_| value & CC_SHUTDOWN != 0);
     let flush: SmallVec<_> =
         subsystem.into_iter().flat_map(|subsystem| subsystem.namespaces.values().cloned()).collect();
@@ -157,24 +166,25 @@ pub(super) fn property_set(
         session.shut_down();
     }
     session.watch(now);
+    // The connections of removed queues are woken, find the queues gone, and close.
     target.wakeups.extend(reset.queues);
     Ok(PropertySet { given_up: reset.waiting, flush })
 }
 
-/// CAP: queue entries, contiguous queues, time to get ready, the NVM command set, ready with media.
+/// Returns CAP: queue entries, contiguous queues, time to get ready, the NVM command set, ready with media.
 fn capabilities(max_queue_entries: u16) -> u64 {
     u64::from(max_queue_entries - 1) | 1 << 16 | READY_TIME << 24 | 1 << 37 | 1 << 59
 }
 
-/// A wrong field at `offset` of the command.
+/// Returns the error for a wrong field at `offset` of the command.
 fn in_command(offset: u64) -> (Status, u64) {
     (Status::CONNECT_INVALID_PARAMETERS, offset)
 }
 
-/// A wrong field at `offset` of the data.
+/// Returns the error for a wrong field at `offset` of the data.
 fn in_data(offset: u64) -> (Status, u64) {
     (Status::CONNECT_INVALID_PARAMETERS, 1 << 16 | offset)
 }
 
-/// How long a controller may take to get ready, in units of 500 ms. It takes none of it.
+/// Maximum time to get ready, in units of 500 ms. The controller is ready at once.
 const READY_TIME: u64 = 20;

@@ -1,13 +1,13 @@
-//! Features: what a host sets and asks.
+//! Set Features and Get Features.
 //!
-//! NVM Express Base Specification 2.0, 5.27. Nothing can be saved; a controller reset brings the defaults back.
+//! NVM Express Base Specification 2.0, 5.27. No feature can be saved; a controller reset restores the defaults.
 
 use super::session::Session;
 use crate::wire::{Command, Notices, Status, put};
 use core::time::Duration;
 use offload_base::Instant;
 
-/// The values that Set Features changes.
+/// Values of the features.
 #[derive(Debug)]
 pub(super) struct Features {
     arbitration: u32,
@@ -16,13 +16,13 @@ pub(super) struct Features {
     write_cache: bool,
     atomicity: u32,
     notices: Notices,
-    /// Milliseconds, and when they were set.
+    /// Milliseconds, and the time when the host set them. `None` until then.
     timestamp: Option<(u64, Instant)>,
     behaviour: Vec<u8>,
 }
 
-/// The answer to a feature command: double word 0 of the completion, and data.
-pub(super) type Answer = (u32, Vec<u8>);
+/// The answer to Get Features: double word 0 of the completion, and data.
+pub(super) type FeatureValue = (u32, Vec<u8>);
 
 impl Default for Features {
     fn default() -> Features {
@@ -40,18 +40,18 @@ impl Default for Features {
 }
 
 impl Features {
-    /// The changes that the host wants to be told of.
+    /// Returns the notices that the host enabled.
     pub(super) fn notices(&self) -> Notices {
         self.notices
     }
 
-    /// Writes may stay in a volatile cache.
+    /// Returns whether writes may stay in a volatile cache.
     pub(super) fn write_cache(&self) -> bool {
         self.write_cache
     }
 }
 
-/// Bytes of data that Set Features of `command` comes with.
+/// Returns the number of data bytes that come with the Set Features `command`.
 pub(super) fn data_len(command: &Command) -> u32 {
     match command.u32(10) as u8 {
         id::TIMESTAMP => TIMESTAMP_LEN as u32,
@@ -60,21 +60,28 @@ pub(super) fn data_len(command: &Command) -> u32 {
     }
 }
 
-pub(super) fn get(session: &Session, command: &Command, now: Instant, queues: u16) -> Result<Answer, Status> {
+pub(super) fn get(session: &Session, command: &Command, now: Instant, queues: u16) -> Result<FeatureValue, Status> {
     let feature = command.u32(10) as u8;
     let defaults = Features::default();
     let features = match command.u32(10) >> 8 & 7 {
         0 => &session.features,
         1 | 2 => &defaults,
-        // Capabilities: changeable, neither saveable nor per namespace.
+        // SEL 011b asks for capabilities: changeable, neither saveable nor per namespace.
         3 => return current(session, &defaults, feature, now, queues).map(|_| (1 << 2, Vec::new())),
         _ => return Err(Status::INVALID_FIELD),
     };
     current(session, features, feature, now, queues)
 }
 
-fn current(session: &Session, features: &Features, feature: u8, now: Instant, queues: u16) -> Result<Answer, Status> {
+fn current(
+    session: &Session,
+    features: &Features,
+    feature: u8,
+    now: Instant,
+    queues: u16,
+) -> Result<FeatureValue, Status> {
     let value = match feature {
+        // These two features exist on discovery controllers as well; the others do not.
         id::EVENTS => features.notices.0,
         id::KEEP_ALIVE => u32::try_from(session.keep_alive().as_millis()).unwrap_or(u32::MAX),
         _ if session.is_discovery() => return Err(Status::INVALID_FIELD),
@@ -90,7 +97,7 @@ fn current(session: &Session, features: &Features, feature: u8, now: Instant, qu
             let mut data = vec![0; TIMESTAMP_LEN];
             let millis = set.wrapping_add((now - at).as_millis() as u64);
             put(&mut data, 0, &millis.to_le_bytes()[..6]);
-            // Origin: 1 if the host set it.
+            // Timestamp Origin: 1 if the host set the timestamp.
             data[6] = u8::from(features.timestamp.is_some()) << 1;
             return Ok((0, data));
         }
@@ -118,15 +125,18 @@ pub(super) fn set(
         id::KEEP_ALIVE => session.set_keep_alive(now, Duration::from_millis(u64::from(value))),
         _ if discovery => return Err(Status::INVALID_FIELD),
         id::ARBITRATION => session.features.arbitration = value,
+        // The controller has only power state 0.
         id::POWER if value & 0x1f == 0 => {}
         id::TEMPERATURE => session.features.temperature = value,
         id::ERROR_RECOVERY => session.features.error_recovery = value,
         id::WRITE_CACHE => session.features.write_cache = value & 1 != 0,
         id::QUEUES => {
+            // NSQR and NCQR are 0's based numbers; FFFFh is reserved.
             let (submission, completion) = (value as u16, (value >> 16) as u16);
             if submission == u16::MAX || completion == u16::MAX {
                 return Err(Status::INVALID_FIELD);
             }
+            // The smaller number is granted, because each I/O queue has one submission and one completion queue.
             let granted = u32::from(submission.min(completion).min(queues - 1));
             return Ok(granted | granted << 16);
         }
@@ -161,9 +171,9 @@ mod id {
     pub(super) const HOST_IDENTIFIER: u8 = 0x81;
 }
 
-/// SV, bit 31 of double word 10: keep the value over a reset.
+/// SV, bit 31 of double word 10: save the value across resets.
 const SAVE: u32 = 1 << 31;
-/// 343 K, the warning temperature.
+/// Default temperature threshold: 343 K, the warning temperature.
 const DEFAULT_TEMPERATURE: u32 = 343;
 const TIMESTAMP_LEN: usize = 8;
 const BEHAVIOUR_LEN: usize = 512;

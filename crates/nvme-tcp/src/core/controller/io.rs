@@ -1,19 +1,19 @@
 //! Commands of I/O queues.
 //!
-//! NVM Command Set Specification 1.0, 3: what each is to do, checked against the namespace before data are asked for.
+//! NVM Command Set Specification 1.0, 3. Commands are checked against the namespace before their data are requested.
 
-use crate::namespace::{Namespace, Operation, Pieces};
+use crate::namespace::{DataPieces, Namespace, Operation};
 use crate::wire::{Command, IoOpcode, Status, u32_at, u64_at};
 use core::ops::Range;
 
-/// Bytes of data that `command` expects of its host.
+/// Checks `command` and returns the number of data bytes that the host must send.
 pub(super) fn check(command: &Command, namespace: &Namespace, max_transfer: u32) -> Result<u32, Status> {
     let opcode = IoOpcode::from_u8(command.opcode()).ok_or(Status::INVALID_OPCODE)?;
     match opcode {
         IoOpcode::Flush => Ok(0),
         IoOpcode::DatasetManagement => {
             let ranges = (command.u32(10) & 0xff) + 1;
-            // Linux always sends room for all 256 ranges there may be.
+            // Linux always sends room for the maximum of 256 ranges.
             let length = command.sgl().length;
             let whole = length.is_multiple_of(RANGE_LEN as u32);
             if !whole || length < ranges * RANGE_LEN as u32 || length > 256 * RANGE_LEN as u32 {
@@ -29,6 +29,7 @@ pub(super) fn check(command: &Command, namespace: &Namespace, max_transfer: u32)
             if !matches!(opcode, IoOpcode::Read | IoOpcode::Write | IoOpcode::Compare) {
                 return Ok(0);
             }
+            // The transfer limit applies to commands with data only. The others may cover up to 65536 blocks.
             let bytes = u64::from(blocks) * u64::from(namespace.block_size());
             if bytes > u64::from(max_transfer) {
                 return Err(Status::INVALID_FIELD);
@@ -41,14 +42,15 @@ pub(super) fn check(command: &Command, namespace: &Namespace, max_transfer: u32)
     }
 }
 
-/// The operation of a command that passed [`check`], given its data.
+/// Returns the operation of a command that passed [`check`].
 pub(super) fn operation(
     command: &Command,
     namespace: &Namespace,
-    data: Pieces,
+    data: DataPieces,
     write_cache: bool,
 ) -> Result<Operation, Status> {
     let (first, blocks) = range(command);
+    // Without the volatile write cache, every write has to be durable when it completes.
     let durable = command.u32(12) & FORCE_UNIT_ACCESS != 0 || !write_cache;
     Ok(match IoOpcode::from_u8(command.opcode()).ok_or(Status::INVALID_OPCODE)? {
         IoOpcode::Flush => Operation::Flush,
@@ -59,7 +61,7 @@ pub(super) fn operation(
         IoOpcode::WriteZeroes => Operation::WriteZeroes { first, blocks, durable },
         IoOpcode::Verify => Operation::Verify { first, blocks },
         IoOpcode::DatasetManagement => {
-            // Only deallocation changes anything; the other attributes are advice.
+            // Only deallocation changes data; the other attributes are hints.
             let deallocate = command.u32(11) & DEALLOCATE != 0;
             let count = if deallocate { (command.u32(10) & 0xff) as usize + 1 } else { 0 };
             let ranges = data
@@ -76,7 +78,7 @@ pub(super) fn operation(
     })
 }
 
-/// The same blocks, each once, in as few ranges as there are.
+/// Merges overlapping and adjacent ranges.
 fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_by_key(|range| range.start);
@@ -90,7 +92,7 @@ fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// First block and number of blocks.
+/// Returns first block and number of blocks.
 pub(super) fn range(command: &Command) -> (u64, u32) {
     (command.u64(10), (command.u32(12) & 0xffff) + 1)
 }
@@ -109,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merged_ranges_are_the_same_blocks_once(ranges in prop::collection::vec((0u64..50, 0u64..10), 0..20)) {
+        fn merged_ranges_cover_the_same_blocks_once(ranges in prop::collection::vec((0u64..50, 0u64..10), 0..20)) {
             let ranges: Vec<Range<u64>> = ranges.into_iter().map(|(first, blocks)| first..first + blocks).collect();
             let covered = |ranges: &[Range<u64>]| (0..60).map(|block| ranges.iter().any(|range| range.contains(&block)))
                 .collect::<Vec<_>>();

@@ -1,34 +1,34 @@
-//! Work on namespaces, and what commands come to.
+//! Jobs on namespaces, and immediate replies to commands.
 
-use super::memory::Charge;
-use super::work::Running;
-use crate::namespace::{Namespace, Operation, Outcome, Pieces, Step, Turn};
+use super::memory::MemoryCharge;
+use super::work::CommandGuard;
+use crate::namespace::{DataPieces, IoOutcome, IoStep, Namespace, Operation, RangeLock};
 use crate::wire::Status;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Work on namespaces.
+/// A job on namespaces.
 #[derive(Debug)]
 pub struct Job {
     pub(super) command: u16,
     pub(super) namespaces: SmallVec<[Arc<Namespace>; 1]>,
     pub(super) operation: Operation,
     pub(super) reads: usize,
-    /// The memory that its data take.
-    pub(super) charge: Option<Charge>,
-    pub(super) running: Option<Running>,
-    /// Namespaces that it is done with, and how far it is with the next.
+    /// Memory charged for the data.
+    pub(super) charge: Option<MemoryCharge>,
+    pub(super) running: Option<CommandGuard>,
+    /// Number of completed namespaces, and progress within the next.
     pub(super) progress: (usize, u64),
-    pub(super) turn: Option<Turn>,
+    pub(super) turn: Option<RangeLock>,
 }
 
-/// A [`Job`] that was carried out.
+/// The result of a [`Job`].
 #[derive(Debug)]
-pub struct Done {
+pub struct JobResult {
     pub(super) command: u16,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: IoOutcome,
     pub(super) reads: usize,
 }
 
@@ -37,7 +37,7 @@ impl Job {
         command: u16,
         namespaces: SmallVec<[Arc<Namespace>; 1]>,
         operation: Operation,
-        charge: Option<Charge>,
+        charge: Option<MemoryCharge>,
     ) -> Job {
         let block = namespaces.first().map_or(0, |namespace| namespace.block_size() as usize);
         let reads = match &operation {
@@ -47,14 +47,14 @@ impl Job {
         Job { command, namespaces, operation, reads, charge, running: None, progress: (0, 0), turn: None }
     }
 
-    /// Whether [`run`](Self::run) may wait for a device, and [`advance`](Self::advance) is better called, where nobody
-    /// waits for it.
+    /// Returns whether [`run`](Self::run) may block on a device. If so, call [`advance`](Self::advance) on a thread
+    /// that may block.
     pub fn may_block(&self) -> bool {
         self.namespaces.iter().any(|namespace| namespace.may_block())
     }
 
-    /// Carries it out. Storage that panics fails the command.
-    pub fn run(mut self) -> Done {
+    /// Runs the job to its end. If the storage panics, the command fails.
+    pub fn run(mut self) -> JobResult {
         loop {
             if let Some(outcome) = self.step() {
                 return self.done(outcome);
@@ -62,13 +62,16 @@ impl Job {
         }
     }
 
-    /// Carries out a part of it that is not long. `None`: `later` is called with it when it is to be advanced again, at
-    /// once if there is more to do, else when the work is over that is in its way. No thread waits for that.
-    pub fn advance(self, later: impl FnOnce(Job) + Send + 'static) -> Option<Done> {
+    /// Runs a short part of the job. Returns its result if the job has ended. Otherwise `later` is called with the job
+    /// when it can be advanced again: at once if there is more to do, or when the conflicting operation ends. No thread
+    /// blocks on a conflict.
+    pub fn advance(self, later: impl FnOnce(Job) + Send + 'static) -> Option<JobResult> {
         if self.turn.is_none()
             && let (at, done) = self.progress
             && let Some(namespace) = self.namespaces.get(at).cloned()
         {
+            // Waiting for a range must not block the thread: the job itself moves into the waiter and comes back with
+            // its turn.
             let span = namespace.span(&self.operation, done);
             let mut waiting = Some((self, later));
             let turn = namespace.turns().take(span, || {
@@ -85,12 +88,12 @@ impl Job {
         self.advance_in_turn(later)
     }
 
-    fn advance_in_turn(mut self, later: impl FnOnce(Job)) -> Option<Done> {
-        let outcome = match self.running.as_ref().is_some_and(Running::is_aborted) {
-            true => Some(Outcome { status: Status::ABORTED_BY_REQUEST, data: Pieces::new() }),
+    fn advance_in_turn(mut self, later: impl FnOnce(Job)) -> Option<JobResult> {
+        let outcome = match self.running.as_ref().is_some_and(CommandGuard::is_aborted) {
+            true => Some(IoOutcome { status: Status::ABORTED_BY_REQUEST, data: DataPieces::new() }),
             false => self.step(),
         };
-        // Jobs that wait for this one go on before it does.
+        // Released first, so that jobs waiting for these blocks come before the rest of this one.
         self.turn = None;
         match outcome {
             Some(outcome) => Some(self.done(outcome)),
@@ -101,56 +104,56 @@ impl Job {
         }
     }
 
-    /// The next part of it; how it ended, if that was the last.
-    fn step(&mut self) -> Option<Outcome> {
+    /// Runs the next part of the job. Returns the outcome if that was the last part.
+    fn step(&mut self) -> Option<IoOutcome> {
         let (at, done) = self.progress;
-        let success = || Outcome { status: Status::SUCCESS, data: Pieces::new() };
+        let success = || IoOutcome { status: Status::SUCCESS, data: DataPieces::new() };
         let Some(namespace) = self.namespaces.get(at) else { return Some(success()) };
-        // A namespace recovers from a panic: its locks are taken poisoned or not, and guard no half-made change.
+        // A namespace survives a panic: its locks ignore poisoning, and no lock guards a half-made change.
         let step = catch_unwind(AssertUnwindSafe(|| namespace.step(&self.operation, done)))
-            .unwrap_or_else(|_| Step::Done(Outcome { status: Status::INTERNAL_ERROR, data: Pieces::new() }));
+            .unwrap_or_else(|_| IoStep::Done(IoOutcome { status: Status::INTERNAL_ERROR, data: DataPieces::new() }));
         match step {
-            Step::More(done) => self.progress = (at, done),
-            Step::Done(outcome) if outcome.status.is_success() && at + 1 < self.namespaces.len() => {
+            IoStep::More(done) => self.progress = (at, done),
+            IoStep::Done(outcome) if outcome.status.is_success() && at + 1 < self.namespaces.len() => {
                 self.progress = (at + 1, 0);
             }
-            Step::Done(outcome) => return Some(outcome),
+            IoStep::Done(outcome) => return Some(outcome),
         }
         None
     }
 
-    fn done(self, mut outcome: Outcome) -> Done {
+    fn done(self, mut outcome: IoOutcome) -> JobResult {
         if self.reads > 0
             && let Some(charge) = self.charge
             && let Some(last) = outcome.data.last_mut()
         {
-            // They are sent, and let go, in order.
+            // The data are sent and released in order, so the charge is attached to the last piece.
             *last = charge.attach(core::mem::take(last));
         }
         drop(self.running);
-        Done { command: self.command, outcome, reads: self.reads }
+        JobResult { command: self.command, outcome, reads: self.reads }
     }
 }
 
-/// What a command comes to at once.
+/// Immediate result of a command.
 #[derive(Debug)]
 pub(super) enum Reply {
-    /// Success, with this in the completion.
+    /// Success; the value is the completion's result.
     Result(u64),
-    /// Success, with data.
-    Data(Pieces),
-    /// Success, and the command named, which waited, is aborted.
+    /// Success with data.
+    Data(DataPieces),
+    /// Success; the named command, which was waiting, is aborted.
     Aborted(u16),
-    /// Failure, with this in the completion.
+    /// Failure; the value is the completion's result.
     Failed(Status, u64),
-    /// Nothing yet.
+    /// No answer yet.
     Waits,
-    /// Work on namespaces.
+    /// A job on namespaces.
     Job(SmallVec<[Arc<Namespace>; 1]>, Operation),
 }
 
 impl Reply {
     pub(super) fn data(data: Vec<u8>) -> Reply {
-        Reply::Data(Pieces::from_iter([Bytes::from(data)]))
+        Reply::Data(DataPieces::from_iter([Bytes::from(data)]))
     }
 }

@@ -1,100 +1,101 @@
-//! The memory that a target's hosts may make it hold: data of writes that are not carried out, data of reads that their
-//! hosts have not taken, and what each connection costs by itself.
+//! The memory budget of a target: data of pending writes, data of reads that hosts have not taken, and the fixed cost
+//! of each connection.
 //!
-//! Each queue is promised room for one of the largest commands when it is connected, so that it goes on whatever others
-//! hold; a connection for which there is no room is refused. What a queue holds beyond that comes from what is left. Who
-//! finds too little left waits in a line: the first in it is called when there is enough for it, and nobody who comes later
-//! gets anything before it was. So a wait ends however many small pieces others ask for, and each piece of memory that
-//! comes back calls only those that it is enough for.
+//! Each queue is promised memory for one of the largest commands at its Connect, so that the queue makes progress
+//! regardless of others. A connection without enough memory is refused. Beyond the promise, memory comes from the free
+//! rest. An account that finds too little free memory waits in line. The first account in line is called when enough
+//! memory is free, and no later account gets memory before. Every wait therefore ends, however many small pieces others
+//! request, and each released piece of memory calls only accounts whose requests it satisfies.
 //!
-//! Invariants: what was promised and what was taken beyond it is never more than the limit. There is never enough for the
-//! first that waits and is not called.
+//! Invariants: promises plus memory taken beyond promises never exceed the limit. If there is enough memory for the
+//! first waiting account, that account has been called.
 
-use super::bell::Bell;
+use super::bell::ConnectionBell;
 use super::connection::ConnectionId;
 use bytes::Bytes;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The memory that all connections of a target share.
+/// The memory shared by all connections of a target.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct TargetMemory {
     limit: usize,
-    pool: Mutex<Pool>,
-    bell: Arc<Bell>,
+    pool: Mutex<MemoryPool>,
+    bell: Arc<ConnectionBell>,
 }
 
 #[derive(Debug)]
-struct Pool {
+struct MemoryPool {
     free: usize,
-    /// The line, by places.
-    waiting: BTreeMap<usize, Waits>,
-    /// Bytes kept for connections that were called and have not come yet, by the places they had.
+    /// The line, by place.
+    waiting: BTreeMap<usize, MemoryRequest>,
+    /// Bytes reserved for connections that were called and have not come back, by their former places.
     called: BTreeMap<usize, usize>,
-    /// All of it.
+    /// Sum of `called`.
     called_bytes: usize,
-    /// The place at the end of the line.
+    /// Next place at the end of the line.
     next: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waits {
+struct MemoryRequest {
     connection: ConnectionId,
-    /// Beyond what it was promised.
+    /// Bytes needed beyond the promise.
     bytes: usize,
 }
 
-/// One connection's share.
+/// The account of one connection.
 #[derive(Debug)]
-pub(super) struct Account {
-    memory: Arc<Memory>,
+pub(super) struct MemoryAccount {
+    memory: Arc<TargetMemory>,
     connection: ConnectionId,
-    // Changed under the pool's lock only.
+    // Changed only under the pool's lock.
     /// Bytes that the connection itself costs.
     fixed: AtomicUsize,
-    /// Bytes that it may hold whatever others do.
+    /// Bytes that the connection may hold regardless of others.
     promised: AtomicUsize,
     used: AtomicUsize,
-    /// Its place in the line, which it keeps until it has what it waits for; 0: it has none.
+    /// Place in the line, kept until the request succeeds; 0 if not waiting.
     place: AtomicUsize,
-    /// Bytes that it waits for.
+    /// Bytes of the waiting request.
     wanted: AtomicUsize,
 }
 
-/// Memory that is held until this is dropped.
+/// A charge: memory held until the charge is dropped.
 #[derive(Debug)]
-pub(super) struct Charge {
-    account: Arc<Account>,
+pub(super) struct MemoryCharge {
+    account: Arc<MemoryAccount>,
     bytes: usize,
 }
 
-impl Memory {
-    pub(super) fn new(limit: usize, bell: &Arc<Bell>) -> Arc<Memory> {
-        let pool = Mutex::new(Pool {
+impl TargetMemory {
+    pub(super) fn new(limit: usize, bell: &Arc<ConnectionBell>) -> Arc<TargetMemory> {
+        let pool = Mutex::new(MemoryPool {
             free: limit,
             waiting: BTreeMap::new(),
             called: BTreeMap::new(),
             called_bytes: 0,
             next: 1,
         });
-        Arc::new(Memory { limit, pool, bell: bell.clone() })
+        Arc::new(TargetMemory { limit, pool, bell: bell.clone() })
     }
 
-    /// The account of a connection, with nothing promised yet.
-    pub(super) fn open(self: &Arc<Memory>, connection: ConnectionId) -> Arc<Account> {
+    /// Opens an account with no promise.
+    pub(super) fn open(self: &Arc<TargetMemory>, connection: ConnectionId) -> Arc<MemoryAccount> {
         let (fixed, promised, used, place, wanted) = Default::default();
-        Arc::new(Account { memory: self.clone(), connection, fixed, promised, used, place, wanted })
+        Arc::new(MemoryAccount { memory: self.clone(), connection, fixed, promised, used, place, wanted })
     }
 
-    /// Bytes that are promised, and bytes held beyond that.
+    /// Returns the sum of promised bytes and of bytes held beyond promises.
     pub(super) fn used(&self) -> usize {
         self.limit - self.pool().free
     }
 
-    /// Changes the pool, and calls those that there is enough for then.
-    fn change<R>(&self, change: impl FnOnce(&mut Pool) -> R) -> R {
+    /// Changes the pool and calls the waiting connections that now have enough memory.
+    fn change<R>(&self, change: impl FnOnce(&mut MemoryPool) -> R) -> R {
         let (result, called) = {
+            // Rung without the pool's lock, because a listener may take other locks.
             let mut pool = self.pool();
             let result = change(&mut pool);
             (result, pool.call())
@@ -103,27 +104,29 @@ impl Memory {
         result
     }
 
-    fn pool(&self) -> MutexGuard<'_, Pool> {
+    fn pool(&self) -> MutexGuard<'_, MemoryPool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pool {
+impl MemoryPool {
     fn take(&mut self, bytes: usize) -> bool {
         let left = self.free.checked_sub(bytes);
         self.free = left.unwrap_or(self.free);
         left.is_some()
     }
 
-    /// Free bytes that are kept for no connection.
+    /// Returns the free bytes that are not reserved for a called connection.
     fn left(&self) -> usize {
         self.free.saturating_sub(self.called_bytes)
     }
 
-    /// Takes those out of the line that there is enough for.
+    /// Removes and returns the waiting connections that have enough memory.
     fn call(&mut self) -> Vec<ConnectionId> {
         let mut connections = Vec::new();
-        while let Some((place, Waits { connection, bytes })) = self.waiting.first_key_value().map(|(k, v)| (*k, *v))
+        // Strictly in order: a small request behind a large one must not overtake it.
+        while let Some((place, MemoryRequest { connection, bytes })) =
+            self.waiting.first_key_value().map(|(k, v)| (*k, *v))
             && bytes <= self.left()
         {
             self.mark_called(place, bytes);
@@ -138,20 +141,21 @@ impl Pool {
         self.called_bytes += bytes;
     }
 
-    /// The connection with that place waits no more, or was called and has come.
+    /// Forgets a place: its connection no longer waits, or was called and has come back.
     fn forget(&mut self, place: usize) {
         self.waiting.remove(&place);
         self.called_bytes -= self.called.remove(&place).unwrap_or(0);
     }
 }
 
-impl Account {
-    /// Sets `fixed` bytes aside for what the connection itself costs, and promises it `more`; false if there is not as much.
+impl MemoryAccount {
+    /// Reserves `fixed` bytes for the connection itself and promises `more`. Returns false if there is not enough
+    /// memory.
     pub(super) fn promise(&self, fixed: usize, more: usize) -> bool {
         self.memory.change(|pool| {
             let used = self.used.load(Relaxed);
             let promised = self.promised.load(Relaxed);
-            // It has already taken what it holds beyond the old promise.
+            // Bytes held beyond the old promise are taken already, and the new promise covers them.
             let taken = used.saturating_sub(promised).min(more);
             if !pool.take(fixed + more - taken) {
                 return false;
@@ -162,13 +166,16 @@ impl Account {
         })
     }
 
-    /// Takes `bytes`; `None`: there is not as much, or others wait for it. The connection is called when there is.
-    pub(super) fn take_or_wait(self: &Arc<Account>, bytes: usize) -> Option<Charge> {
+    /// Takes `bytes`. Returns `None` if there is not enough memory or others wait before; the connection is called
+    /// later.
+    pub(super) fn take_or_wait(self: &Arc<MemoryAccount>, bytes: usize) -> Option<MemoryCharge> {
         let taken = self.memory.change(|pool| {
             let place = self.place.swap(0, Relaxed);
             pool.forget(place);
             let beyond = self.beyond(bytes);
+            // An account that asks again keeps its old place, so asking costs nothing.
             let is_first = pool.waiting.first_key_value().is_none_or(|(first, _)| place > 0 && place < *first);
+            // A request within the promise never waits, whatever others hold.
             if beyond == 0 || (is_first && beyond <= pool.left()) {
                 pool.free -= beyond;
                 self.used.fetch_add(bytes, Relaxed);
@@ -178,25 +185,25 @@ impl Account {
             pool.next = pool.next.max(place + 1);
             self.place.store(place, Relaxed);
             self.wanted.store(bytes, Relaxed);
-            pool.waiting.insert(place, Waits { connection: self.connection, bytes: beyond });
+            pool.waiting.insert(place, MemoryRequest { connection: self.connection, bytes: beyond });
             false
         });
-        taken.then(|| Charge { account: self.clone(), bytes })
+        taken.then(|| MemoryCharge { account: self.clone(), bytes })
     }
 
-    /// Keeps what the connection costs, and what it was promised, set aside until this is dropped.
-    pub(super) fn keep(self: &Arc<Account>) -> Charge {
-        Charge { account: self.clone(), bytes: 0 }
+    /// Creates a charge of zero bytes that keeps the connection's reservation alive.
+    pub(super) fn keep(self: &Arc<MemoryAccount>) -> MemoryCharge {
+        MemoryCharge { account: self.clone(), bytes: 0 }
     }
 
-    /// The connection wants nothing more.
+    /// Leaves the line.
     pub(super) fn stop_waiting(&self) {
         if self.place.load(Relaxed) > 0 {
             self.memory.change(|pool| pool.forget(self.place.swap(0, Relaxed)));
         }
     }
 
-    /// The part of `bytes` more that the promise does not cover.
+    /// Returns the part of `bytes` that the promise does not cover.
     fn beyond(&self, bytes: usize) -> usize {
         let (used, promised) = (self.used.load(Relaxed), self.promised.load(Relaxed));
         (used + bytes).saturating_sub(promised.max(used))
@@ -208,7 +215,8 @@ impl Account {
             let promised = self.promised.load(Relaxed);
             self.used.store(used - bytes, Relaxed);
             pool.free += used.saturating_sub(promised.max(used - bytes));
-            // Only this connection can use what it was promised.
+            // Other connections cannot use this part of the promise, so this connection is called even if it is not the
+            // first in line.
             let place = self.place.load(Relaxed);
             let Some(waits) = pool.waiting.get_mut(&place) else { return false };
             waits.bytes = self.beyond(self.wanted.load(Relaxed));
@@ -224,9 +232,9 @@ impl Account {
     }
 }
 
-impl Drop for Account {
+impl Drop for MemoryAccount {
     fn drop(&mut self) {
-        // Charges keep it alive: nothing is held any more.
+        // Charges keep the account alive, so no memory is held any more.
         self.memory.change(|pool| {
             pool.forget(self.place.load(Relaxed));
             pool.free += self.fixed.load(Relaxed) + self.promised.load(Relaxed);
@@ -234,8 +242,8 @@ impl Drop for Account {
     }
 }
 
-impl Charge {
-    /// Takes `bytes` more; false if there is not as much now, or others wait for it.
+impl MemoryCharge {
+    /// Takes `bytes` more. Returns false if there is not enough memory or others wait.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let account = &self.account;
         let grows = account.memory.change(|pool| {
@@ -251,24 +259,24 @@ impl Charge {
         grows
     }
 
-    /// The bytes, charged until the last that was made of them is dropped.
+    /// Attaches the charge to `bytes`. It is released when the last clone is dropped.
     pub(super) fn attach(self, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Charged { bytes, _charge: self })
+        Bytes::from_owner(ChargedBytes { bytes, _charge: self })
     }
 }
 
-impl Drop for Charge {
+impl Drop for MemoryCharge {
     fn drop(&mut self) {
         self.account.release(self.bytes);
     }
 }
 
-struct Charged {
+struct ChargedBytes {
     bytes: Bytes,
-    _charge: Charge,
+    _charge: MemoryCharge,
 }
 
-impl AsRef<[u8]> for Charged {
+impl AsRef<[u8]> for ChargedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -282,16 +290,16 @@ mod tests {
     const ID: ConnectionId = ConnectionId(1);
     const OTHER: ConnectionId = ConnectionId(2);
 
-    fn accounts(limit: usize, promised: usize) -> (Arc<Memory>, Arc<Bell>, [Arc<Account>; 2]) {
-        let bell = Arc::<Bell>::default();
-        let memory = Memory::new(limit, &bell);
+    fn accounts(limit: usize, promised: usize) -> (Arc<TargetMemory>, Arc<ConnectionBell>, [Arc<MemoryAccount>; 2]) {
+        let bell = Arc::<ConnectionBell>::default();
+        let memory = TargetMemory::new(limit, &bell);
         let accounts = [ID, OTHER].map(|id| memory.open(id));
         assert!(accounts.iter().all(|account| account.promise(0, promised)));
         (memory, bell, accounts)
     }
 
     #[test]
-    fn what_was_promised_is_there_whatever_others_hold() {
+    fn promised_memory_is_always_available() {
         let (memory, bell, [first, second]) = accounts(100, 20);
         let all = first.take_or_wait(80).unwrap();
         assert!(first.take_or_wait(1).is_none() && !memory.open(ID).promise(1, 0));
@@ -300,17 +308,17 @@ mod tests {
         assert!(second.take_or_wait(60).is_none());
         assert_eq!(bell.take(), []);
         drop(all);
-        assert_eq!(bell.take(), [OTHER], "once");
+        assert_eq!(bell.take(), [OTHER], "called once");
         let more = second.take_or_wait(60).unwrap();
         assert!(first.take_or_wait(21).is_none());
         drop(own);
-        assert_eq!(bell.take(), [ID], "what it held beyond its promise is less now");
+        assert_eq!(bell.take(), [ID], "it holds less beyond its promise now");
         drop((more, first, second));
         assert_eq!(memory.used(), 0);
     }
 
     #[test]
-    fn bytes_are_charged_until_the_last_of_them_is_let_go() {
+    fn bytes_are_charged_until_the_last_clone_drops() {
         let (memory, bell, [first, second]) = accounts(100, 0);
         let mut bytes = first.take_or_wait(60).unwrap().attach(Bytes::from(vec![7; 60]));
         let front = bytes.split_to(10);
@@ -323,25 +331,25 @@ mod tests {
         assert_eq!(memory.used(), 0);
     }
 
-    /// A large want is not passed by small ones.
+    /// Small requests do not overtake a large one.
     #[test]
-    fn who_waits_is_called_in_the_order_they_came() {
-        let bell = Arc::<Bell>::default();
-        let memory = Memory::new(100, &bell);
+    fn waiting_accounts_are_called_in_order() {
+        let bell = Arc::<ConnectionBell>::default();
+        let memory = TargetMemory::new(100, &bell);
         let [a, b, c, d] = [1, 2, 3, 4].map(|id| memory.open(ConnectionId(id)));
-        let mut held: Vec<Charge> = (0..10).map(|_| a.take_or_wait(10).unwrap()).collect();
+        let mut held: Vec<MemoryCharge> = (0..10).map(|_| a.take_or_wait(10).unwrap()).collect();
         assert!(b.take_or_wait(50).is_none() && c.take_or_wait(10).is_none() && d.take_or_wait(20).is_none());
         held.truncate(6);
         assert_eq!(bell.take(), [], "40 bytes are not enough for the first");
-        assert!(a.take_or_wait(10).is_none(), "nor are they for who comes later");
+        assert!(a.take_or_wait(10).is_none(), "a later request must not overtake");
         held.truncate(5);
         assert_eq!(bell.take(), [ConnectionId(2)]);
-        assert!(c.take_or_wait(10).is_none(), "that is for the one that was called");
+        assert!(c.take_or_wait(10).is_none(), "reserved for the connection that was called");
         let large = b.take_or_wait(50).unwrap();
         held.truncate(2);
-        assert_eq!(bell.take(), [ConnectionId(3), ConnectionId(4)], "30 bytes for two, and none for the next");
+        assert_eq!(bell.take(), [ConnectionId(3), ConnectionId(4)], "30 bytes are enough for two of them");
         drop((c.take_or_wait(10).unwrap(), d));
-        assert_eq!(bell.take(), [ConnectionId(1)], "what the others do not want any more is for the next");
+        assert_eq!(bell.take(), [ConnectionId(1)], "memory that others return goes to the next");
         drop((held, large));
         assert_eq!(bell.take(), []);
         a.stop_waiting();
@@ -349,12 +357,12 @@ mod tests {
     }
 
     #[test]
-    fn each_that_waits_is_called_once() {
+    fn each_waiting_account_is_called_once() {
         const COUNT: usize = 1000;
-        let bell = Arc::<Bell>::default();
-        let memory = Memory::new(COUNT, &bell);
+        let bell = Arc::<ConnectionBell>::default();
+        let memory = TargetMemory::new(COUNT, &bell);
         let holder = memory.open(ConnectionId(0));
-        let held: Vec<Charge> = (0..COUNT).map(|_| holder.take_or_wait(1).unwrap()).collect();
+        let held: Vec<MemoryCharge> = (0..COUNT).map(|_| holder.take_or_wait(1).unwrap()).collect();
         let waiting: Vec<_> = (1..=COUNT as u64).map(|id| memory.open(ConnectionId(id))).collect();
         assert!(waiting.iter().all(|account| account.take_or_wait(1).is_none()));
         let (mut taken, mut called) = (Vec::new(), 0);
@@ -370,7 +378,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_held_and_promised_is_what_was_taken(
+        fn used_memory_matches_charges_and_promises(
             steps in prop::collection::vec((0usize..2, 0usize..5, 0usize..40), 1..60)
         ) {
             let (memory, _, accounts) = accounts(100, 10);
@@ -380,7 +388,7 @@ mod tests {
                     0 | 1 => held[of].extend(accounts[of].take_or_wait(bytes)),
                     2 => drop(held[of].pop()),
                     3 => if accounts[of].promise(0, bytes) { promised[of] += bytes },
-                    _ => if let Some(last) = held[of].last_mut() { let _whether = Charge::grow(last, bytes); },
+                    _ => if let Some(last) = held[of].last_mut() { let _ = MemoryCharge::grow(last, bytes); },
                 }
                 let sums = held.each_ref().map(|charges| charges.iter().map(|charge| charge.bytes).sum::<usize>());
                 let expected = sums[0].max(promised[0]) + sums[1].max(promised[1]);
@@ -388,7 +396,7 @@ mod tests {
                 prop_assert!(expected <= 100);
                 let pool = memory.pool();
                 let enough = pool.waiting.first_key_value().is_some_and(|(_, first)| first.bytes <= pool.left());
-                prop_assert!(!enough, "nobody waits for what is there: {:?}", pool);
+                prop_assert!(!enough, "a connection waits although there is enough: {:?}", pool);
                 prop_assert_eq!(pool.called_bytes, pool.called.values().sum::<usize>());
             }
         }

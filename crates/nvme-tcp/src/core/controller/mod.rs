@@ -1,8 +1,8 @@
-//! The controller side: subsystems, controllers, and the connections that are their queues.
+//! The controller side: subsystems, controllers, and their connections.
 //!
-//! - [`Target`]: what is served: subsystems with namespaces, and the controllers hosts have connected to;
+//! - [`Target`]: subsystems with namespaces, and the controllers that hosts have connected to;
 //! - [`Connection`]: one connection, which is one queue: PDUs in, PDUs out;
-//! - [`Job`]: work on a namespace, to be carried out by the driver of the connection, on whatever thread.
+//! - [`Job`]: work on a namespace, which the driver of the connection runs on any thread.
 //!
 //! ```text
 //!   stream -- handle_segment -> Connection -- poll_job -> Job::run -- complete -> Connection -- poll_transmit -> stream
@@ -10,8 +10,8 @@
 //!                                 Target  session.rs: one controller's state
 //! ```
 //!
-//! Invariant: a command gets one completion, or its connection ends. When an admin queue goes, its controller goes,
-//! and with it its I/O queues.
+//! Invariant: a command gets exactly one completion, or its connection ends. When an admin queue ends, its controller
+//! and the controller's I/O queues end as well.
 
 mod admin;
 mod bell;
@@ -25,22 +25,22 @@ mod session;
 mod work;
 
 pub use connection::{Connection, ConnectionId};
-pub use job::{Done, Job};
+pub use job::{Job, JobResult};
 
 use crate::namespace::{Namespace, fnv1a};
 use crate::wire::{ConnectData, DISCOVERY_NQN, DiscoveryEntry, DiscoveryLog};
-use bell::Bell;
+use bell::ConnectionBell;
 use connection::{OPENING_BYTES, STREAM_BYTES, STREAM_DATA, queue_bytes};
 use core::net::SocketAddr;
 use core::time::Duration;
-use memory::Memory;
+use memory::TargetMemory;
 use offload_base::Instant;
-use session::{Notice, Session};
+use session::{EventNotice, Session};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use work::AllUnderWay;
+use work::Backlog;
 
-/// How a target behaves towards all hosts. Build it from the default, as here, because later versions may add fields.
+/// Configuration of a target, the same for all hosts.
 ///
 /// ```
 /// use nvme_tcp::target::{TargetConfig, TransportConfig};
@@ -52,63 +52,63 @@ use work::AllUnderWay;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetConfig {
-    /// Serial number, at most 20 ASCII characters. Empty: the one that [follows](derived_serial) from the subsystem's name,
-    /// so that those of different subsystems differ.
+    /// Serial number, at most 20 ASCII characters. If empty, it is [derived](derived_serial) from the subsystem's name,
+    /// so that subsystems have different serial numbers.
     pub serial: String,
     /// Model, at most 40 ASCII characters.
     pub model: String,
-    /// I/O queues of a controller at most.
+    /// Maximum number of I/O queues of a controller.
     pub max_queues: u16,
-    /// Entries of a queue at most.
+    /// Maximum number of entries of a queue.
     pub max_queue_entries: u16,
-    /// Controllers at a time at most, 1 to 65519. A host that comes when there are as many gets one all the same if it
-    /// has others: the one that it has not been heard of at for longest gives way, for it may be one whose end went unnoticed.
-    /// Another host gets the place of a controller that is older than ten seconds and has no I/O queues, of the one that was
-    /// not heard of for longest. If there is none, it gets that of a controller whose host asked for no keep-alive, or one of
-    /// ten minutes or more, and has sent no command for two minutes.
+    /// Maximum number of controllers, 1 to 65519. At the limit, a host that already has controllers gets a new one in
+    /// place of its least recently heard one, because the host may have lost that connection unnoticed by the target.
+    /// Another host gets the place of the least recently heard controller that is older than ten seconds and has no I/O
+    /// queues. If there is no such controller, the host gets the place of a controller with no keep-alive, or one of
+    /// ten minutes or more, that has received no command for two minutes.
     pub max_controllers: u16,
-    /// Bytes that all hosts together may make the target hold: data of writes that are not carried out, data of reads that
-    /// were not taken, and what connections cost by themselves. A stream costs 8 KiB until its host has sent an ICReq, and
-    /// 152 KiB then. An I/O queue costs 128 KiB, for each of its entries about 1 KiB and the data that a capsule may bring
-    /// along, and is promised room for one of the largest commands. A stream that there is no room for is reset, a Connect
-    /// refused as busy. Commands that need more than was promised wait until others end, in the order they came.
+    /// Bytes that all hosts together may make the target hold: data of pending writes, data of reads that hosts have
+    /// not taken, and the cost of connections. A stream costs 8 KiB until its host has sent an ICReq, and 152 KiB
+    /// afterwards. An I/O queue costs 128 KiB, plus about 1 KiB and the in-capsule data for each entry, and is promised
+    /// memory for one of the largest commands. Without enough memory, a stream is reset and a Connect is refused as
+    /// busy. Commands that need more than the promise wait in order of arrival.
     pub memory: usize,
-    /// How data travel.
+    /// Parameters of the transport.
     pub transport: TransportConfig,
 }
 
-/// How a target moves data.
+/// Transport parameters of a target.
 ///
 /// See [`TargetConfig`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportConfig {
-    /// Agrees to header digests.
+    /// Whether the target agrees to header digests.
     pub header_digest: bool,
-    /// Agrees to data digests.
+    /// Whether the target agrees to data digests.
     pub data_digest: bool,
-    /// CPDA: hosts begin data at a multiple of `(alignment + 1) * 4` bytes. Linux insists on 0.
+    /// CPDA: hosts begin data at a multiple of `(alignment + 1) * 4` bytes. Linux accepts only 0.
     pub alignment: u8,
-    /// MAXH2CDATA: most data bytes of an H2CData PDU; at least 4096, and a multiple of 4.
+    /// MAXH2CDATA: maximum number of data bytes of an H2CData PDU; at least 4096, and a multiple of 4.
     pub max_data: u32,
-    /// Data bytes in a command's capsule; a multiple of 16.
+    /// Maximum number of data bytes in a command capsule; a multiple of 16.
     pub in_capsule: u32,
     /// MDTS: a command moves at most `4096 << max_transfer` bytes.
     pub max_transfer: u8,
-    /// Most bytes of one request to transfer (R2T).
+    /// Maximum bytes of a request to transfer (R2T).
     pub request_bytes: u32,
-    /// Requests to transfer that a command may have outstanding at most, if its host allows as many.
+    /// Maximum number of outstanding requests to transfer of a command, if the host allows as many.
     pub requests: u32,
-    /// Most data bytes of a C2HData PDU.
+    /// Maximum number of data bytes of a C2HData PDU.
     pub data_bytes: u32,
-    /// Bytes asked of one host at a time at most, on one queue, and bytes read for it: its share of memory.
+    /// Maximum bytes requested from one host on one queue at a time, and maximum bytes read for it.
     pub budget: usize,
-    /// Bytes of a buffer that streams are received in, at most: so much is charged to [`TargetConfig::memory`] for a large
-    /// piece of data that stays in the buffer it came in. 128 KiB by default, which is what TLS and `nic-sim` receive in; a
-    /// NIC that joins segments to more than 64 KiB has larger ones (`NicConfig::receive_buffer_bytes`).
+    /// Maximum size of a receive buffer of the streams. A large piece of data that stays in its receive buffer is
+    /// charged with this size to [`TargetConfig::memory`]. The default of 128 KiB fits TLS and `nic-sim`; a NIC that
+    /// joins segments to more than 64 KiB has larger buffers (`NicConfig::receive_buffer_bytes`).
     pub receive_buffer: usize,
 }
 
-/// Subsystems, their namespaces and controllers. All connections share it.
+/// Subsystems, their namespaces and controllers. All connections share a target.
 ///
 /// ```
 /// use nvme_tcp::target::{Target, TargetConfig};
@@ -128,24 +128,24 @@ pub struct TransportConfig {
 pub struct Target {
     config: TargetConfig,
     subsystems: BTreeMap<String, Subsystem>,
-    /// By CNTLID.
+    /// Controllers by CNTLID.
     sessions: BTreeMap<u16, Session>,
     next_controller: u16,
     next_connection: u64,
     advertised: Vec<SocketAddr>,
     generation: u64,
     wakeups: Vec<ConnectionId>,
-    bell: Arc<Bell>,
-    memory: Arc<Memory>,
+    bell: Arc<ConnectionBell>,
+    memory: Arc<TargetMemory>,
     refused_connections: u64,
     stalled_connections: u64,
     /// Controllers by subsystem and host.
     by_host: BTreeMap<HostKey, BTreeSet<u16>>,
-    /// Of controllers that are gone: what was under way when one went last.
-    unfinished: BTreeMap<HostKey, AllUnderWay>,
+    /// Commands of ended controllers that are still running.
+    unfinished: BTreeMap<HostKey, Backlog>,
 }
 
-/// Counts of what a target holds, and of what it had no room for.
+/// Counters of a target.
 ///
 /// ```
 /// use nvme_tcp::target::{Target, TargetConfig};
@@ -161,56 +161,56 @@ pub struct Target {
 pub struct TargetStats {
     /// Bytes of [`TargetConfig::memory`] that are promised or held.
     pub memory: usize,
-    /// Streams, and Connects of I/O queues, that there was no memory for.
+    /// Streams and Connects of I/O queues that were refused for lack of memory.
     pub refused_connections: u64,
-    /// Connections that were ended because their hosts took nothing, or gave nothing that they were asked for.
+    /// Connections that were closed because their hosts took no answers, or did not send requested data.
     pub stalled_connections: u64,
 }
 
-/// A subsystem, and a host's name and identifier: hosts of a kind may have the same identifier by default.
+/// Subsystem, host name and host identifier. The name is included because hosts may share a default identifier.
 type HostKey = (String, String, [u8; 16]);
 
 #[derive(Debug, Default)]
 struct Subsystem {
     namespaces: BTreeMap<u32, Arc<Namespace>>,
-    /// `None`: every host.
+    /// Hosts that may connect; `None` admits every host.
     hosts: Option<BTreeSet<String>>,
 }
 
-/// A target cannot be made like that.
+/// Error in the setup of a target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// Not a name as NVMe has them.
+    /// The name is not an NVMe qualified name.
     #[error("{0:?} is not an NVMe qualified name: \"nqn.\" and at most 223 bytes")]
     Name(String),
-    /// There is a subsystem of that name.
-    #[error("there is a subsystem {0} already")]
+    /// The subsystem already exists.
+    #[error("subsystem {0} already exists")]
     SubsystemExists(String),
-    /// There is no subsystem of that name.
+    /// The subsystem does not exist.
     #[error("there is no subsystem {0}")]
     NoSubsystem(String),
-    /// The subsystem has a namespace of that number.
-    #[error("there is a namespace {0} already")]
+    /// The subsystem already has a namespace with this identifier.
+    #[error("namespace {0} already exists")]
     NamespaceExists(u32),
-    /// A namespace of that UUID is served already: hosts would take both for one.
+    /// A namespace with this UUID is served already. Hosts would take both for the same namespace.
     #[error(
-        "namespace {0} of {1} has the same UUID: give one of them another; of two copies of a file, remove the .identity \
-         beside the one that is to be another disk"
+        "namespace {0} of {1} has the same UUID: give one of the two another UUID; if one is a copy of the other's file, \
+         remove the copy's .identity file"
     )]
     SameUuid(u32, String),
-    /// The subsystem has no namespace of that number.
+    /// The subsystem has no namespace with this identifier.
     #[error("there is no namespace {0}")]
     NoNamespace(u32),
-    /// There is no memory for a host with one I/O queue.
+    /// The memory is too small for a host with one I/O queue.
     #[error(
-        "memory for {memory} bytes, but a host with one I/O queue needs {needed}: give the target more `memory`, or lower \
+        "{memory} bytes of memory, but a host with one I/O queue needs {needed}: give the target more `memory`, or lower \
          `max_transfer` or `in_capsule`"
     )]
     Memory {
         /// [`TargetConfig::memory`].
         memory: usize,
-        /// As much would do.
+        /// Smallest sufficient value.
         needed: usize,
     },
 }
@@ -248,17 +248,17 @@ impl Default for TransportConfig {
 }
 
 impl TransportConfig {
-    /// Most bytes a command moves.
+    /// Returns the maximum number of bytes a command moves.
     pub(crate) fn max_transfer_bytes(&self) -> u32 {
         4096u32.checked_shl(u32::from(self.max_transfer)).filter(|bytes| *bytes > 0).unwrap_or(1 << 31)
     }
 }
 
 impl Target {
-    /// A target that serves nothing yet.
+    /// Creates a target without subsystems.
     ///
     /// # Errors
-    /// If its memory is too little for any host.
+    /// If the memory is too small for a host.
     pub fn new(config: TargetConfig) -> Result<Target, TargetError> {
         let transport = &config.transport;
         let queue = queue_bytes(MIN_ENTRIES.min(config.max_queue_entries), transport.in_capsule);
@@ -269,7 +269,7 @@ impl Target {
         }
         let bell = Arc::default();
         Ok(Target {
-            memory: Memory::new(config.memory, &bell),
+            memory: TargetMemory::new(config.memory, &bell),
             config,
             subsystems: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -286,10 +286,10 @@ impl Target {
         })
     }
 
-    /// Serves a subsystem called `name`, to the `hosts` named only, or to any.
+    /// Adds a subsystem. If `hosts` is given, only these hosts may connect.
     ///
     /// # Errors
-    /// If the name is none, or taken.
+    /// If the name is invalid or taken.
     pub fn add_subsystem(&mut self, name: &str, hosts: Option<Vec<String>>) -> Result<(), TargetError> {
         if !is_qualified_name(name) || name == DISCOVERY_NQN {
             return Err(TargetError::Name(name.to_owned()));
@@ -303,15 +303,17 @@ impl Target {
         Ok(())
     }
 
-    /// Adds a namespace to a subsystem; hosts that are connected are told.
+    /// Adds a namespace to a subsystem and notifies connected hosts.
     ///
     /// # Errors
-    /// If there is no such subsystem, or it has a namespace of that number, or one of that UUID is served.
+    /// If the subsystem does not exist, if it has a namespace with this identifier, or if a namespace with this UUID is
+    /// served.
     pub fn add_namespace(&mut self, subsystem: &str, namespace: Namespace) -> Result<(), TargetError> {
         let id = namespace.id();
         if self.subsystem(subsystem)?.namespaces.contains_key(&id) {
             return Err(TargetError::NamespaceExists(id));
         }
+        // The UUID may be derived from the subsystem's name, so it is fixed before the comparison.
         let namespace = namespace.in_subsystem(subsystem);
         for (name, other) in &self.subsystems {
             if let Some(same) = other.namespaces.values().find(|other| other.uuid() == namespace.uuid()) {
@@ -323,28 +325,29 @@ impl Target {
         Ok(())
     }
 
-    /// Takes a namespace away; commands under way finish.
+    /// Removes a namespace and notifies connected hosts. Running commands complete.
     ///
     /// # Errors
-    /// If there is no such subsystem or namespace.
+    /// If the subsystem or the namespace does not exist.
     pub fn remove_namespace(&mut self, subsystem: &str, id: u32) -> Result<(), TargetError> {
         self.subsystem(subsystem)?.namespaces.remove(&id).ok_or(TargetError::NoNamespace(id))?;
         self.namespace_changed(subsystem, id);
         Ok(())
     }
 
-    /// Has discovery tell hosts to connect to `address`.
+    /// Adds `address` to the discovery log.
     pub fn advertise(&mut self, address: SocketAddr) {
         self.advertised.push(address);
         self.discovery_changed();
     }
 
-    /// The state machine of a stream that a host has opened at `now`. It is [closing](Connection::is_closing) already if
-    /// there is no memory for it.
+    /// Creates the state machine of a stream that a host opened. If there is no memory, the connection is already
+    /// [closing](Connection::is_closing).
     pub fn accept(&mut self, now: Instant) -> Connection {
         self.next_connection += 1;
         let id = ConnectionId(self.next_connection);
         let account = self.memory.open(id);
+        // The connection object is created in any case. A refused one closes itself at once.
         let has_room = account.promise(OPENING_BYTES, 0);
         let connection = Connection::new(id, now, self.config.transport, account);
         if has_room {
@@ -354,7 +357,7 @@ impl Target {
         connection.refused()
     }
 
-    /// Counts of what it holds, and of what it had no room for.
+    /// Returns the counters.
     pub fn stats(&self) -> TargetStats {
         TargetStats {
             memory: self.memory.used(),
@@ -363,30 +366,31 @@ impl Target {
         }
     }
 
-    /// A connection was ended because its host did nothing.
+    /// Counts a connection that was closed because its host did nothing.
     pub(crate) fn note_stalled(&mut self) {
         self.stalled_connections += 1;
     }
 
-    /// Connections that have to be [woken](Connection::handle_wakeup), for something happened that concerns them.
+    /// Returns the connections that must be [woken](Connection::handle_wakeup).
     pub fn take_wakeups(&mut self) -> Vec<ConnectionId> {
         self.wakeups.extend(self.bell.take());
         core::mem::take(&mut self.wakeups)
     }
 
-    /// Has `listener` told at once of connections that have to be [woken](Connection::handle_wakeup) because of what
-    /// happened outside the target: a [`Job`] that ran, data that were let go. It is called on the thread where that
-    /// was, and is to touch neither the target nor a connection. Without one, [`take_wakeups`](Self::take_wakeups) tells.
+    /// Calls `listener` at once for connections that must be [woken](Connection::handle_wakeup) because of events
+    /// outside the target: a finished [`Job`], or released data. The listener runs on the thread of the event and must
+    /// touch neither the target nor a connection. Without a listener, [`take_wakeups`](Self::take_wakeups) returns
+    /// these connections.
     pub fn listen(&mut self, listener: impl Fn(&[ConnectionId]) + Send + Sync + 'static) {
         self.bell.set_listener(Box::new(listener));
     }
 
-    /// How many controllers hosts are connected to.
+    /// Returns the number of controllers.
     pub fn controllers(&self) -> usize {
         self.sessions.len()
     }
 
-    /// How it was made.
+    /// Returns the configuration.
     pub fn config(&self) -> &TargetConfig {
         &self.config
     }
@@ -395,7 +399,7 @@ impl Target {
         self.subsystems.get_mut(name).ok_or_else(|| TargetError::NoSubsystem(name.to_owned()))
     }
 
-    /// The subsystems that a host called `host` may connect to.
+    /// Returns the log of the subsystems that `host` may connect to.
     fn discovery_log(&self, host: &str) -> DiscoveryLog {
         let visible = self.subsystems.iter().filter(|(_, subsystem)| subsystem.admits(host));
         let entries = visible
@@ -405,16 +409,16 @@ impl Target {
     }
 
     fn discovery_changed(&mut self) {
-        // Discovery Log Page: the counter begins at zero, and moves when somebody may have read what was there before.
+        // The generation starts at zero and changes only once a host may have read the log.
         self.generation += u64::from(self.next_connection > 0);
-        self.notify(|session| session.is_discovery().then_some(Notice::Discovery));
+        self.notify(|session| session.is_discovery().then_some(EventNotice::Discovery));
     }
 
     fn namespace_changed(&mut self, subsystem: &str, id: u32) {
-        self.notify(|session| (session.subsystem() == subsystem).then_some(Notice::Namespace(id)));
+        self.notify(|session| (session.subsystem() == subsystem).then_some(EventNotice::Namespace(id)));
     }
 
-    fn notify(&mut self, notice: impl Fn(&Session) -> Option<Notice>) {
+    fn notify(&mut self, notice: impl Fn(&Session) -> Option<EventNotice>) {
         for session in self.sessions.values_mut() {
             if let Some(notice) = notice(session) {
                 session.notice(notice);
@@ -423,7 +427,7 @@ impl Target {
         }
     }
 
-    /// A controller for a host; `None`: there are as many as may be, and none of them is the host's, or forsaken.
+    /// Creates a controller for a host. Returns `None` if the limit is reached and no controller may be replaced.
     fn begin_session(
         &mut self,
         data: ConnectData,
@@ -433,6 +437,7 @@ impl Target {
     ) -> Option<u16> {
         let key = (data.subsystem.clone(), data.host.clone(), data.host_id);
         let mut unfinished = self.unfinished.remove(&key).unwrap_or_default();
+        // Running commands of the host's earlier controllers delay the new one: see `work`.
         let others = self.by_host.get(&key).into_iter().flatten().filter_map(|id| Some((*id, self.sessions.get(id)?)));
         let mut oldest: Option<(Instant, u16)> = None;
         for (id, session) in others {
@@ -440,6 +445,7 @@ impl Target {
             let heard = (session.last_heard(), id);
             oldest = Some(oldest.map_or(heard, |oldest| heard.min(oldest)));
         }
+        // Replaces the host's own oldest controller first: it is probably the one that this connection replaces.
         if self.sessions.len() >= usize::from(self.config.max_controllers.clamp(1, MAX_CONTROLLER)) {
             let forsaken = || {
                 let sessions = self.sessions.iter().filter_map(|(id, session)| Some((session.is_forsaken(now)?, *id)));
@@ -458,9 +464,9 @@ impl Target {
         Some(id)
     }
 
-    /// Ends a controller: its queues are woken, and find it gone.
+    /// Ends a controller. Its connections are woken and then find it gone.
     fn end_session(&mut self, controller: u16) {
-        // Not every host comes back to have its own forgotten.
+        // Pruned here, because some hosts never come back to have their own entry pruned.
         self.unfinished.retain(|_, under_way| !under_way.prune());
         let Some(mut session) = self.sessions.remove(&controller) else { return };
         self.wakeups.extend(session.queues().chain([session.admin()]));
@@ -471,10 +477,11 @@ impl Target {
                 self.by_host.remove(&key);
             }
         }
+        // The host's next controller has to wait for these commands.
         self.keep_unfinished(key, session.end_work().clone());
     }
 
-    fn keep_unfinished(&mut self, key: HostKey, mut under_way: AllUnderWay) {
+    fn keep_unfinished(&mut self, key: HostKey, mut under_way: Backlog) {
         if !under_way.prune() {
             self.unfinished.entry(key).or_default().extend(under_way.iter().cloned());
         }
@@ -484,6 +491,7 @@ impl Target {
         if self.sessions.len() >= usize::from(MAX_CONTROLLER) {
             return None;
         }
+        // Identifiers are reused as late as possible, so that late references do not match another controller.
         loop {
             let id = self.next_controller;
             self.next_controller = if id >= MAX_CONTROLLER { 1 } else { id + 1 };
@@ -500,7 +508,7 @@ impl Subsystem {
     }
 }
 
-/// A serial number that follows from `name`: others have others.
+/// Derives a serial number from `name`, so that different names have different serial numbers.
 ///
 /// ```
 /// use nvme_tcp::target::derived_serial;
@@ -512,14 +520,14 @@ pub fn derived_serial(name: &str) -> String {
     format!("{:016X}", fnv1a(name.bytes()) as u64)
 }
 
-/// NVM Express Base Specification 2.0, 4.5: UTF-8, at most 223 bytes.
+/// Tests for an NVMe qualified name. NVM Express Base Specification 2.0, 4.5: UTF-8, at most 223 bytes.
 fn is_qualified_name(name: &str) -> bool {
     name.starts_with("nqn.") && name.len() <= 223
 }
 
-/// Entries of a queue that there has to be memory for.
+/// Minimum number of entries that the memory must suffice for.
 const MIN_ENTRIES: u16 = 32;
-/// FFF0h and above are reserved.
+/// Highest controller identifier: FFF0h and above are reserved.
 const MAX_CONTROLLER: u16 = 0xffef;
 
 #[cfg(test)]
@@ -532,14 +540,14 @@ mod tests {
         target.begin_session(data, ConnectionId(1), Instant::ZERO, Duration::ZERO)
     }
 
-    fn begin_work(target: &mut Target, controller: u16) -> work::Running {
+    fn begin_work(target: &mut Target, controller: u16) -> work::CommandGuard {
         let session = target.sessions.get_mut(&controller).unwrap();
         let (work, _) = session.add_queue(1, ConnectionId(2), &target.bell).unwrap();
         work.begin(1).unwrap()
     }
 
     #[test]
-    fn hosts_that_do_not_come_back_are_forgotten() {
+    fn absent_hosts_are_forgotten() {
         let mut target = Target::new(TargetConfig::default()).unwrap();
         for number in 0..100 {
             let controller = connect(&mut target, number).unwrap();
@@ -551,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_left_behind_is_not_forgotten_when_there_is_no_room_for_it() {
+    fn refused_host_still_waits_for_its_old_commands() {
         let mut target = Target::new(TargetConfig { max_controllers: 1, ..TargetConfig::default() }).unwrap();
         let first = connect(&mut target, 1).unwrap();
         let running = begin_work(&mut target, first);

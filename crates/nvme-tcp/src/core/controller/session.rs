@@ -1,8 +1,8 @@
-//! One controller's state: what hosts call a controller exists from a Connect of an admin queue to its end.
+//! State of one controller, from the Connect of its admin queue to its end.
 
-use super::bell::Bell;
+use super::bell::ConnectionBell;
 use super::connection::ConnectionId;
-use super::work::{AllUnderWay, Work};
+use super::work::{Backlog, QueueWork};
 use crate::wire::{
     CC_ENABLE, CC_SHUTDOWN, CSTS_READY, CSTS_SHUT_DOWN, CSTS_SHUTTING_DOWN, DISCOVERY_NQN, ErrorEntry, Notices, log,
 };
@@ -17,57 +17,57 @@ pub(super) struct Session {
     pub(super) host: String,
     pub(super) host_id: [u8; 16],
     admin: ConnectionId,
-    /// I/O queues by their number, and what each has under way.
-    queues: BTreeMap<u16, (ConnectionId, Arc<Work>)>,
-    /// Commands that lost connections left under way, by the number of their queue.
-    left_behind: BTreeMap<u16, AllUnderWay>,
-    /// Commands under way from before a reset, and from controllers that the host had before.
-    unfinished: AllUnderWay,
+    /// I/O queues by identifier, with their connections and running commands.
+    queues: BTreeMap<u16, (ConnectionId, Arc<QueueWork>)>,
+    /// Running commands of lost connections, by queue identifier.
+    left_behind: BTreeMap<u16, Backlog>,
+    /// Running commands from before a reset, and of the host's earlier controllers.
+    unfinished: Backlog,
     configuration: u32,
     status: u32,
     keep_alive: Duration,
-    /// As it was when somebody looked last.
-    stage: Stage,
+    /// The stage at the last call of [`watch`](Self::watch).
+    stage: ControllerStage,
     last_heard: Instant,
-    /// When the host last sent a command of an I/O queue.
+    /// Time of the host's last I/O command.
     last_used: Instant,
     pub(super) began: Instant,
     pub(super) features: super::features::Features,
     errors: VecDeque<ErrorEntry>,
     error_count: u64,
-    /// Identifiers of Asynchronous Event Requests that wait.
+    /// Identifiers of waiting Asynchronous Event Requests.
     waiting: VecDeque<u16>,
     changed: BTreeSet<u32>,
     discovery_changed: bool,
-    /// Told, and the log not read since: not told again.
+    /// Reported to the host, and the log not read since. Not reported again.
     told_namespaces: bool,
     told_discovery: bool,
 }
 
-/// The next step that a controller expects of its host.
+/// The stage in the controller's life, which decides the host's deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// To enable it, or to go.
+enum ControllerStage {
+    /// The host must enable the controller or disconnect.
     Idle,
-    /// To wait, until it is ready or shut down.
+    /// The host waits until the controller is ready or shut down.
     Busy,
-    /// To keep it alive.
+    /// The host must keep the controller alive.
     Active,
 }
 
-/// What a reset ends.
+/// Connections and commands that a reset ends.
 #[derive(Debug, Default)]
-pub(super) struct Reset {
-    /// I/O queues.
+pub(super) struct ControllerReset {
+    /// Connections of the I/O queues.
     pub(super) queues: Vec<ConnectionId>,
-    /// Requests for events.
+    /// Identifiers of waiting Asynchronous Event Requests.
     pub(super) waiting: Vec<u16>,
 }
 
-/// Something hosts can be told about.
+/// An event that can be reported to hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Notice {
-    /// A namespace came, went or changed.
+pub(super) enum EventNotice {
+    /// A namespace was added, removed or changed.
     Namespace(u32),
     /// The discovery log changed.
     Discovery,
@@ -81,7 +81,7 @@ impl Session {
         admin: ConnectionId,
         now: Instant,
         keep_alive: Duration,
-        unfinished: AllUnderWay,
+        unfinished: Backlog,
     ) -> Session {
         Session {
             subsystem,
@@ -91,10 +91,12 @@ impl Session {
             queues: BTreeMap::new(),
             left_behind: BTreeMap::new(),
             unfinished,
+            // The controller is disabled, with the register values after a reset.
             configuration: 0,
             status: 0,
             keep_alive,
-            stage: Stage::Idle,
+            stage: ControllerStage::Idle,
+            // The timers begin with the Connect, as if the host had just been heard.
             last_heard: now,
             last_used: now,
             began: now,
@@ -133,23 +135,23 @@ impl Session {
         self.queues.contains_key(&id)
     }
 
-    /// Makes `connection` the queue `id`: what it has under way is to be noted there, and nothing is to be done for it
-    /// before what is under way of the queue's earlier connections is over. `None` if there is a queue of that number.
+    /// Adds queue `id`. Returns the tracker of its commands, and the commands of the queue's earlier connections that
+    /// must end first. `None` if the queue exists.
     pub(super) fn add_queue(
         &mut self,
         id: u16,
         connection: ConnectionId,
-        bell: &Arc<Bell>,
-    ) -> Option<(Arc<Work>, AllUnderWay)> {
+        bell: &Arc<ConnectionBell>,
+    ) -> Option<(Arc<QueueWork>, Backlog)> {
         if self.queue_exists(id) {
             return None;
         }
-        let work = Work::new(bell);
+        let work = QueueWork::new(bell);
         self.queues.insert(id, (connection, work.clone()));
         Some((work, self.left_behind.get(&id).cloned().unwrap_or_default()))
     }
 
-    /// Has a command of an I/O queue end before its time, if it can; the connection that is to look at it.
+    /// Marks an I/O command as aborted. Returns the connection to wake.
     pub(super) fn abort_io(&self, queue: u16, command: u16) -> Option<ConnectionId> {
         let (connection, work) = self.queues.get(&queue)?;
         work.abort(command);
@@ -170,7 +172,7 @@ impl Session {
     }
 
     pub(super) fn status(&self) -> u32 {
-        // Not ready while something is under way of before the last reset, or of an earlier controller.
+        // Not ready while commands from before the last reset, or of an earlier controller, are running.
         if self.unfinished.is_over() { self.status } else { self.status & !CSTS_READY }
     }
 
@@ -179,14 +181,15 @@ impl Session {
     }
 
     /// Writes CC.
-    pub(super) fn configure(&mut self, value: u32) -> Reset {
+    pub(super) fn configure(&mut self, value: u32) -> ControllerReset {
         let before = core::mem::replace(&mut self.configuration, value);
-        let mut reset = Reset::default();
+        let mut reset = ControllerReset::default();
         if value & CC_ENABLE == 0 && before & CC_ENABLE != 0 {
-            // A controller reset: queues go, requests for events go, features are as at the beginning.
+            // A controller reset removes the I/O queues and the event requests, and restores the features.
             reset.queues.extend(self.queues());
             reset.waiting.extend(core::mem::take(&mut self.waiting));
             self.features = Default::default();
+            // Changes that were reported before the reset are reported again, because their event requests are gone.
             (self.told_namespaces, self.told_discovery) = (false, false);
             self.end_work();
             self.queues.clear();
@@ -198,15 +201,15 @@ impl Session {
         reset
     }
 
-    /// The flushes of a shutdown are over, whether they succeeded or not.
+    /// Notes the end of a shutdown's flushes, successful or not.
     pub(super) fn shut_down(&mut self) {
         if self.status & CSTS_SHUTTING_DOWN != 0 {
             self.status = self.status & !CSTS_SHUTTING_DOWN | CSTS_SHUT_DOWN;
         }
     }
 
-    /// Has no more work begin; what is under way.
-    pub(super) fn end_work(&mut self) -> &AllUnderWay {
+    /// Prevents further commands from beginning. Returns the running ones.
+    pub(super) fn end_work(&mut self) -> &Backlog {
         self.unfinished.extend(self.queues.values().map(|(_, work)| work.end()));
         for under_way in core::mem::take(&mut self.left_behind).into_values() {
             self.unfinished.extend(under_way.iter().cloned());
@@ -214,10 +217,10 @@ impl Session {
         &self.unfinished
     }
 
-    /// All commands under way, of all connections.
-    pub(super) fn under_way(&self) -> AllUnderWay {
+    /// Returns all running commands of all connections.
+    pub(super) fn under_way(&self) -> Backlog {
         let mut under_way = self.unfinished.clone();
-        under_way.extend(self.queues.values().map(|(_, work)| work.so_far()));
+        under_way.extend(self.queues.values().map(|(_, work)| work.backlog()));
         under_way.extend(self.left_behind.values().flat_map(|under_way| under_way.iter().cloned()));
         under_way
     }
@@ -228,66 +231,67 @@ impl Session {
 
     pub(super) fn set_keep_alive(&mut self, now: Instant, keep_alive: Duration) {
         self.keep_alive = keep_alive;
-        self.heard(now);
+        self.note_contact(now);
     }
 
-    /// The host is alive.
-    pub(super) fn heard(&mut self, now: Instant) {
+    /// Restarts the keep-alive timer.
+    pub(super) fn note_contact(&mut self, now: Instant) {
         self.last_heard = now;
     }
 
-    /// The host sends a command of an I/O queue. That says nothing about its admin queue.
+    /// Notes an I/O command. It does not restart the keep-alive timer of the admin queue.
     pub(super) fn note_use(&mut self, now: Instant) {
         self.last_used = now;
     }
 
-    /// The host reads or writes a property: that counts as long as it has nothing else to be heard by.
+    /// Notes a property access, which restarts the timer unless the controller is active.
     pub(super) fn hear_property(&mut self, now: Instant) {
         self.watch(now);
-        if self.stage != Stage::Active {
-            self.heard(now);
+        if self.stage != ControllerStage::Active {
+            self.note_contact(now);
         }
     }
 
-    /// Sees whether the keep-alive timer runs at `now`: it does from when that is seen on.
+    /// Updates the stage, which decides whether the keep-alive timer runs.
     ///
     /// NVM Express Base Specification 2.0, 3.9: the timer is active while CC.EN = 1, CSTS.RDY = 1, CC.SHN = 0 and
-    /// CSTS.SHST = 0. A host cannot say that it is alive before, and does not have to later.
+    /// CSTS.SHST = 0. A host can send no Keep Alive before, and need not send one later.
     pub(super) fn watch(&mut self, now: Instant) {
         let stage = if self.configuration & CC_ENABLE == 0 || self.status & CSTS_SHUT_DOWN != 0 {
-            Stage::Idle
+            ControllerStage::Idle
         } else if self.configuration & CC_SHUTDOWN != 0 || !self.unfinished.is_over_or_calls(self.admin) {
-            Stage::Busy
+            ControllerStage::Busy
         } else {
-            Stage::Active
+            ControllerStage::Active
         };
         if stage != self.stage {
             self.stage = stage;
-            self.heard(now);
+            self.note_contact(now);
         }
     }
 
-    /// When the host last said that it is alive.
+    /// Returns when the keep-alive timer was last restarted.
     pub(super) fn last_heard(&self) -> Instant {
         self.last_heard
     }
 
-    /// When the host counts as lost.
+    /// Returns when the host counts as lost; `None` if there is no deadline.
     pub(super) fn alive_until(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Idle => Some(self.last_heard + IDLE_TIME),
-            Stage::Busy => None,
-            // KAS: the host is waited for in whole seconds.
-            Stage::Active => Some(self.keep_alive.as_millis().div_ceil(1000) as u64)
+            ControllerStage::Idle => Some(self.last_heard + IDLE_TIME),
+            ControllerStage::Busy => None,
+            // KATO is rounded up to KAS units, which are seconds here.
+            ControllerStage::Active => Some(self.keep_alive.as_millis().div_ceil(1000) as u64)
                 .filter(|seconds| *seconds > 0)
                 .map(|seconds| self.last_heard + Duration::from_secs(seconds)),
         }
     }
 
-    /// Whether its place may go to a host that needs it at `now`, and how soon, the least first: it has had time to get
-    /// I/O queues, and has none, whatever its host promised; or its host promised no sign of life and gives none.
+    /// Returns whether the controller may be replaced for another host at `now`, with a sort key: smaller keys go
+    /// first. Either the host had time to connect I/O queues and has none, or it promised no keep-alive and is silent.
     pub(super) fn is_forsaken(&self, now: Instant) -> Option<(bool, Instant)> {
         if self.queues.is_empty() {
+            // A controller without I/O queues serves nobody, so a keep-alive does not protect it.
             let is_old = now.saturating_since(self.began) >= SETUP_TIME;
             return is_old.then_some((false, self.last_heard));
         }
@@ -311,16 +315,16 @@ impl Session {
         self.error_count
     }
 
-    pub(super) fn notice(&mut self, notice: Notice) {
+    pub(super) fn notice(&mut self, notice: EventNotice) {
         match notice {
-            Notice::Namespace(id) => {
+            EventNotice::Namespace(id) => {
                 self.changed.insert(id);
             }
-            Notice::Discovery => self.discovery_changed = true,
+            EventNotice::Discovery => self.discovery_changed = true,
         }
     }
 
-    /// The changed-namespace log, which is cleared as it is read, unless `retain`.
+    /// Returns the changed-namespace log, and clears it unless `retain`.
     pub(super) fn changed_namespaces(&mut self, retain: bool) -> Vec<u8> {
         let page = log::changed_namespaces(self.changed.iter().copied());
         if !retain {
@@ -330,13 +334,13 @@ impl Session {
         page
     }
 
-    /// The discovery log was read.
+    /// Notes that the discovery log was read.
     pub(super) fn discovery_read(&mut self) {
         self.discovery_changed = false;
         self.told_discovery = false;
     }
 
-    /// Takes an Asynchronous Event Request; false if there are as many as may be.
+    /// Takes an Asynchronous Event Request. Returns false if there are too many.
     pub(super) fn wait_for_event(&mut self, command: u16) -> bool {
         if self.waiting.len() > usize::from(EVENT_REQUESTS) {
             return false;
@@ -345,14 +349,14 @@ impl Session {
         true
     }
 
-    /// Takes back a waiting request.
+    /// Removes a waiting request. Returns whether there was one.
     pub(super) fn abort_wait(&mut self, command: u16) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|waiting| *waiting != command);
         self.waiting.len() != before
     }
 
-    /// The next event to tell, and the request it answers.
+    /// Returns the next event to report, with the identifier of the request it answers.
     pub(super) fn poll_event(&mut self) -> Option<(u16, u64)> {
         let enabled = self.features.notices();
         let event = if !self.told_namespaces && !self.changed.is_empty() && enabled.has(Notices::NAMESPACES) {
@@ -362,6 +366,7 @@ impl Session {
         } else {
             return None;
         };
+        // The change stays recorded if no request waits. It is then reported with the next request.
         let command = self.waiting.pop_front()?;
         if event == notice(0x00, log::page::CHANGED_NAMESPACES) {
             self.told_namespaces = true;
@@ -372,19 +377,19 @@ impl Session {
     }
 }
 
-/// Result of an Asynchronous Event Request: type 2 (notice), what happened, and the log page about it.
+/// Returns the result of an Asynchronous Event Request: type 2 (notice), event information, and log page.
 const fn notice(information: u8, page: u8) -> u64 {
     2 | (information as u64) << 8 | (page as u64) << 16
 }
 
-/// AERL: Asynchronous Event Requests at a time, less one.
+/// AERL: maximum number of Asynchronous Event Requests, less one.
 pub(super) const EVENT_REQUESTS: u8 = 3;
-/// How long a host may leave a controller that is not enabled, or shut down, without a command; and one that it has not
-/// promised to keep alive, if another host needs its place.
+/// Time after which a silent host loses a controller that is disabled or shut down; and, if another host needs its
+/// place, a controller without keep-alive.
 const IDLE_TIME: Duration = Duration::from_secs(120);
-/// How long a host has to connect I/O queues before its place may go to another that needs it.
+/// Time that a host has to connect I/O queues before another host may take its place.
 const SETUP_TIME: Duration = Duration::from_secs(10);
-/// A keep-alive time that is as good as none.
+/// Keep-alive time that counts as no keep-alive.
 const LONG_KEEP_ALIVE: Duration = Duration::from_secs(600);
 /// Entries of the error log.
 pub(super) const ERROR_ENTRIES: usize = 64;

@@ -1,139 +1,141 @@
-//! Work on namespaces that may outlive its controller.
+//! Tracking of commands that may outlive their controller.
 //!
 //! A write that waits for its device cannot be called back. A host that has lost its connection sends its commands
-//! again, and others after them: nothing of the old ones may be carried out after that. So a controller does not become
-//! ready while something is under way that an earlier one of the same host began, whether the earlier one is gone or
-//! still stands: a host may be back before anybody has noticed that its connections are dead. It gets its new
-//! controller at once, beside the old one, which ends when its keep-alive expires.
+//! again, and others after these: no old command may run after that. A new controller therefore does not become ready
+//! while a command of an earlier controller of the same host is running, whether the earlier controller has ended or
+//! not: the host may be back before the target has noticed the loss. The host gets its new controller at once, beside
+//! the old one, which ends when its keep-alive timer expires.
 //!
-//! The same holds for one queue: Disconnect says that the queue is gone, and a host that has lost one connection of
-//! several connects the queue again under its number. Each queue has [`Work`] of its own, and a Connect of a number waits
-//! for what the connection before it left under way.
+//! The same holds for a single queue: a Disconnect promises that the queue has ended, and a host that has lost one of
+//! several connections connects that queue again under the same identifier. Each queue has its own [`QueueWork`], and a
+//! Connect waits for the commands of the queue's earlier connections.
 //!
-//! What is still on its way to the old one is the host's to look after: NVM Express Base Specification 2.1, 9.6, has it
-//! send nothing again before the old controller must have given up.
+//! Commands still on the wire to the old controller are the host's responsibility: NVM Express Base Specification 2.1,
+//! 9.6, requires the host to wait until the old controller must have given up.
 
-use super::bell::Bell;
+use super::bell::ConnectionBell;
 use super::connection::ConnectionId;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The commands that one connection of an I/O queue has under way.
+/// The running commands of one connection of an I/O queue.
 #[derive(Debug, Default)]
-pub(super) struct Work {
-    state: Mutex<State>,
-    bell: Arc<Bell>,
+pub(super) struct QueueWork {
+    state: Mutex<QueueWorkState>,
+    bell: Arc<ConnectionBell>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// Nothing more begins.
+struct QueueWorkState {
+    /// No further command may begin.
     ended: bool,
-    /// Numbered as they began.
-    running: BTreeMap<u64, Begun>,
+    /// The running commands, numbered in the order they began.
+    running: BTreeMap<u64, RunningCommand>,
     next: u64,
-    /// Commands that came to the queue.
+    /// Number of commands received on the queue.
     received: u64,
-    /// Commands that an Abort named, and nobody has looked at since; each with how many had come then.
+    /// Aborted commands not yet looked at, each with `received` at the time of its Abort.
     aborts: BTreeMap<u16, u64>,
-    /// Connections to call when nothing is left that began before a number.
+    /// Connections to call when all commands numbered below the given number have ended.
     waiting: Vec<(u64, ConnectionId)>,
 }
 
 #[derive(Debug)]
-struct Begun {
+struct RunningCommand {
     command: u16,
     aborted: bool,
 }
 
-impl State {
-    /// The number of what is under way for longest; beyond all if nothing is.
+impl QueueWorkState {
+    /// Returns the number of the oldest running command; `u64::MAX` if there is none.
     fn oldest(&self) -> u64 {
         self.running.first_key_value().map_or(u64::MAX, |(number, _)| *number)
     }
 }
 
-/// One piece of work, under way until this is dropped.
+/// A running command; dropping this ends it.
 #[derive(Debug)]
-pub(super) struct Running(Arc<Work>, u64);
+pub(super) struct CommandGuard(Arc<QueueWork>, u64);
 
-/// The commands that were under way at some moment.
+/// The commands that were running at some moment.
 #[derive(Clone, Debug)]
-pub(super) struct UnderWay {
-    work: Arc<Work>,
-    /// A command with this number or a greater one began later.
+pub(super) struct QueueBacklog {
+    work: Arc<QueueWork>,
+    /// Commands with this number or a higher one began later.
     until: u64,
 }
 
-/// The same of several queues, no more than have something under way.
+/// The running commands of several queues. Queues without running commands are removed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AllUnderWay(Vec<UnderWay>);
+pub(super) struct Backlog(Vec<QueueBacklog>);
 
-impl Work {
-    /// Of a queue that has nothing under way yet.
-    pub(super) fn new(bell: &Arc<Bell>) -> Arc<Work> {
-        Arc::new(Work { state: Mutex::default(), bell: bell.clone() })
+impl QueueWork {
+    /// Creates the tracker of a queue.
+    pub(super) fn new(bell: &Arc<ConnectionBell>) -> Arc<QueueWork> {
+        Arc::new(QueueWork { state: Mutex::default(), bell: bell.clone() })
     }
 
-    /// `None`: the queue is gone, and nothing is to be done for it any more.
-    pub(super) fn begin(self: &Arc<Work>, command: u16) -> Option<Running> {
+    /// Begins a command. Returns `None` if the queue has ended.
+    pub(super) fn begin(self: &Arc<QueueWork>, command: u16) -> Option<CommandGuard> {
         let mut state = self.state();
         if state.ended {
             return None;
         }
         let number = state.next;
         state.next += 1;
-        state.running.insert(number, Begun { command, aborted: false });
-        Some(Running(self.clone(), number))
+        state.running.insert(number, RunningCommand { command, aborted: false });
+        Some(CommandGuard(self.clone(), number))
     }
 
-    /// A command comes: how many came before it.
+    /// Counts a received command. Returns its number.
     pub(super) fn receive(&self) -> u64 {
         let mut state = self.state();
         state.received += 1;
         state.received - 1
     }
 
-    /// Has `command` end before its time, if it can: what is under way after the part that it is at, and what is not yet
-    /// when its connection looks at [`take_aborts`](Self::take_aborts).
+    /// Marks `command` as aborted. A running command ends after its current part. Otherwise, its connection sees the
+    /// mark by [`take_aborts`](Self::take_aborts).
     pub(super) fn abort(&self, command: u16) {
         let mut state = self.state();
         for begun in state.running.values_mut().filter(|begun| begun.command == command) {
             begun.aborted = true;
         }
+        // The count tells this command from a later one with the same identifier.
         let received = state.received;
         state.aborts.insert(command, received);
     }
 
-    /// The commands that were named, each with the number that those have which came later.
+    /// Returns the aborted identifiers. Commands with the given number or a higher one came later and are not aborted.
     pub(super) fn take_aborts(&self) -> BTreeMap<u16, u64> {
         core::mem::take(&mut self.state().aborts)
     }
 
-    /// The commands that are under way now.
-    pub(super) fn so_far(self: &Arc<Work>) -> UnderWay {
-        UnderWay { work: self.clone(), until: self.state().next }
+    /// Returns the commands running now.
+    pub(super) fn backlog(self: &Arc<QueueWork>) -> QueueBacklog {
+        QueueBacklog { work: self.clone(), until: self.state().next }
     }
 
-    /// Has nothing more begin; what is under way.
-    pub(super) fn end(self: &Arc<Work>) -> UnderWay {
+    /// Prevents further commands from beginning. Returns the running ones.
+    pub(super) fn end(self: &Arc<QueueWork>) -> QueueBacklog {
         self.state().ended = true;
-        self.so_far()
+        self.backlog()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueWorkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Running {
+impl CommandGuard {
     pub(super) fn is_aborted(&self) -> bool {
         self.0.state().running.get(&self.1).is_some_and(|begun| begun.aborted)
     }
 }
 
-impl Drop for Running {
+impl Drop for CommandGuard {
     fn drop(&mut self) {
+        // Waiters are called after the lock is released, because a listener may take other locks.
         let mut called = Vec::new();
         {
             let mut state = self.0.state();
@@ -145,12 +147,12 @@ impl Drop for Running {
     }
 }
 
-impl UnderWay {
+impl QueueBacklog {
     fn is_over(&self) -> bool {
         self.work.state().oldest() >= self.until
     }
 
-    /// Whether it is over; if not, `connection` is called when it is.
+    /// Returns whether all have ended. If not, `connection` is called when they have.
     fn is_over_or_calls(&self, connection: ConnectionId) -> bool {
         let mut state = self.work.state();
         let is_over = state.oldest() >= self.until;
@@ -162,27 +164,28 @@ impl UnderWay {
     }
 }
 
-impl AllUnderWay {
-    /// Forgets what is over; whether that is all.
+impl Backlog {
+    /// Forgets queues without running commands. Returns whether no queue is left.
     pub(super) fn prune(&mut self) -> bool {
         self.0.retain(|under_way| !under_way.is_over());
         self.0.is_empty()
     }
 
-    /// Whether there is nothing left of it.
+    /// Returns whether all commands have ended.
     pub(super) fn is_over(&self) -> bool {
-        self.0.iter().all(UnderWay::is_over)
+        self.0.iter().all(QueueBacklog::is_over)
     }
 
-    /// Whether there is nothing left of it; if there is, `connection` is called when some of it is over.
+    /// Returns whether all commands have ended. If not, `connection` is called when those of one queue have.
     pub(super) fn is_over_or_calls(&self, connection: ConnectionId) -> bool {
         self.0.iter().all(|under_way| under_way.is_over_or_calls(connection))
     }
 
-    /// Adds `more`, each queue once.
-    pub(super) fn extend(&mut self, more: impl IntoIterator<Item = UnderWay>) {
+    /// Adds `more`, with one entry for each queue.
+    pub(super) fn extend(&mut self, more: impl IntoIterator<Item = QueueBacklog>) {
         for under_way in more {
             match self.0.iter_mut().find(|known| Arc::ptr_eq(&known.work, &under_way.work)) {
+                // The later moment includes all commands of the earlier one.
                 Some(known) => known.until = known.until.max(under_way.until),
                 None => self.0.push(under_way),
             }
@@ -190,7 +193,7 @@ impl AllUnderWay {
         self.prune();
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &UnderWay> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &QueueBacklog> {
         self.0.iter()
     }
 }
@@ -200,11 +203,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_began_later_is_not_waited_for() {
-        let work = Arc::<Work>::default();
+    fn later_commands_are_not_waited_for() {
+        let work = Arc::<QueueWork>::default();
         let (first, second) = (work.begin(1).unwrap(), work.begin(1).unwrap());
-        let mut all = AllUnderWay::default();
-        all.extend([work.so_far()]);
+        let mut all = Backlog::default();
+        all.extend([work.backlog()]);
         let later = work.begin(1);
         drop(second);
         assert!(!all.is_over());
@@ -217,30 +220,30 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_called_when_the_last_of_it_is_over() {
-        let bell = Arc::<Bell>::default();
-        let work = Work::new(&bell);
+    fn waiter_is_called_when_the_last_command_ends() {
+        let bell = Arc::<ConnectionBell>::default();
+        let work = QueueWork::new(&bell);
         let (first, second) = (work.begin(1).unwrap(), work.begin(1).unwrap());
-        let mut all = AllUnderWay::default();
-        all.extend([work.so_far()]);
-        let _later = work.begin(1);
+        let mut all = Backlog::default();
+        all.extend([work.backlog()]);
+        let _later_command = work.begin(1);
         let waiter = ConnectionId(7);
         assert!(!all.is_over_or_calls(waiter) && !all.is_over_or_calls(waiter));
         drop(second);
         assert_eq!(bell.take(), []);
         drop(first);
-        assert_eq!(bell.take(), [waiter], "once");
+        assert_eq!(bell.take(), [waiter], "called once");
         assert!(all.is_over_or_calls(waiter));
     }
 
     #[test]
     fn a_queue_is_listed_once() {
-        let work = Arc::<Work>::default();
-        let _runs = work.begin(1);
-        let mut all = AllUnderWay::default();
+        let work = Arc::<QueueWork>::default();
+        let _running_command = work.begin(1);
+        let mut all = Backlog::default();
         for _ in 0..10 {
             let known = all.clone();
-            all.extend(known.iter().cloned().chain([work.so_far()]));
+            all.extend(known.iter().cloned().chain([work.backlog()]));
         }
         assert_eq!(all.iter().count(), 1);
     }

@@ -1,11 +1,11 @@
-//! Memory that commands read into.
+//! Memory for the data of reads.
 
 use crate::volume::KeyedVolume;
 use bytes::BytesMut;
 use core::ops::Range;
 use offload_base::cost::{self, WorkKind};
 
-/// A buffer in any number of parts, filled as if they were one.
+/// A buffer of several parts, filled as if the parts were contiguous.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -21,43 +21,43 @@ use offload_base::cost::{self, WorkKind};
 pub struct Buffer {
     parts: Vec<BytesMut>,
     len: usize,
-    /// If blocks of a volume are read into it.
-    volume: Option<Box<OfVolume>>,
+    /// Decryption state, if blocks of an encrypted volume are read into the buffer.
+    volume: Option<Box<BlockDecryption>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct OfVolume {
+struct BlockDecryption {
     volume: KeyedVolume,
-    /// What a device has decrypted, in order: whole blocks of the cipher.
+    /// Ranges decrypted by a device, in order; whole cipher blocks.
     opened: Vec<Range<u64>>,
 }
 
 impl Buffer {
-    /// `bytes` zeros in one part.
+    /// Creates a buffer of `bytes` zeros in one part.
     pub fn zeroed(bytes: usize) -> Buffer {
         Buffer::from_parts([BytesMut::zeroed(bytes)])
     }
 
-    /// What is in `parts`, one behind the other.
+    /// Creates a buffer from `parts`; empty parts are dropped.
     pub fn from_parts(parts: impl IntoIterator<Item = BytesMut>) -> Buffer {
         let parts: Vec<BytesMut> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         let len = parts.iter().map(|part| part.len()).sum();
         Buffer { parts, len, volume: None }
     }
 
-    /// The same, for blocks of a volume: what a read puts there is decrypted.
+    /// Makes this a buffer for blocks of `volume`, whose data are decrypted.
     #[must_use]
-    pub(crate) fn of_volume(self, volume: Option<KeyedVolume>) -> Buffer {
-        let volume = volume.map(|volume| Box::new(OfVolume { volume, opened: Vec::new() }));
+    pub(crate) fn for_volume(self, volume: Option<KeyedVolume>) -> Buffer {
+        let volume = volume.map(|volume| Box::new(BlockDecryption { volume, opened: Vec::new() }));
         Buffer { volume, ..self }
     }
 
-    /// The volume that blocks read into it are of.
+    /// Returns the volume of the blocks, if any.
     pub(super) fn volume(&self) -> Option<&KeyedVolume> {
         self.volume.as_ref().map(|of| &of.volume)
     }
 
-    /// A device has decrypted some of it.
+    /// Sets the ranges that a device has decrypted.
     pub(super) fn with_opened(mut self, opened: Vec<Range<u64>>) -> Buffer {
         if let Some(of) = &mut self.volume {
             of.opened = opened;
@@ -65,15 +65,16 @@ impl Buffer {
         self
     }
 
-    /// What is in it is of no use: nothing of it was decrypted.
+    /// Forgets which ranges were decrypted, because the contents are obsolete.
     pub(super) fn close(&mut self) {
         self.volume.iter_mut().for_each(|of| of.opened.clear());
     }
 
-    /// Decrypts what no device did of the blocks from `first` on. False: there are no such blocks in the volume, or it was erased.
+    /// Decrypts the ranges that no device decrypted; `first` is the first block. Returns false if the volume was erased
+    /// or has no such blocks.
     pub(super) fn open(&mut self, first: u64) -> bool {
         let Some(of) = self.volume.take_if(|of| !of.volume.is_erased()) else { return self.volume.is_none() };
-        let OfVolume { volume, opened } = *of;
+        let BlockDecryption { volume, opened } = *of;
         let _scope = cost::work(WorkKind::Crypto);
         gaps(&opened, 0..self.len as u64).all(|gap| self.open_range(&volume, first, gap).is_some())
     }
@@ -92,7 +93,7 @@ impl Buffer {
                     at += whole;
                     continue;
                 }
-                // A block that goes on in the next part.
+                // A cipher block that crosses the boundary to the next part is decrypted in a copy.
                 let mut block = [0; CIPHER_BLOCK];
                 self.take_out(at, &mut block);
                 volume.decrypt(first, at as u64, &mut block).ok()?;
@@ -104,33 +105,33 @@ impl Buffer {
         (at >= end).then_some(())
     }
 
-    /// Copies what is at `offset`, as far as there is something.
+    /// Copies the bytes at `offset`, as far as there are any.
     fn take_out(&self, offset: usize, into: &mut [u8]) {
         let bytes = self.parts.iter().flat_map(|part| part.iter());
         into.iter_mut().zip(bytes.skip(offset)).for_each(|(into, byte)| *into = *byte);
     }
 
-    /// Bytes of all parts.
+    /// Returns the size of all parts together.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The parts, in order.
+    /// Returns the parts in order.
     pub fn parts(&self) -> &[BytesMut] {
         &self.parts
     }
 
-    /// The parts, to keep.
+    /// Takes the parts.
     pub fn into_parts(self) -> Vec<BytesMut> {
         self.parts
     }
 
-    /// All bytes, copied into one piece.
+    /// Copies all bytes into one vector.
     pub fn to_vec(&self) -> Vec<u8> {
         self.parts.concat()
     }
@@ -138,7 +139,7 @@ impl Buffer {
     /// Copies `data` to `offset`.
     ///
     /// # Panics
-    /// If they do not fit there.
+    /// If `data` does not fit.
     pub fn put(&mut self, offset: usize, data: &[u8]) {
         let _scope = cost::work(WorkKind::Copy);
         assert!(offset + data.len() <= self.len, "data beyond the end of a buffer");
@@ -158,7 +159,7 @@ impl Buffer {
     }
 }
 
-/// What is left of `range` without `taken`, which are in order.
+/// Returns the parts of `range` outside `taken`, which is sorted.
 pub(super) fn gaps(taken: &[Range<u64>], range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let starts = core::iter::once(range.start).chain(taken.iter().map(|taken| taken.end));
     let ends = taken.iter().map(|taken| taken.start).chain(core::iter::once(range.end));
@@ -166,7 +167,7 @@ pub(super) fn gaps(taken: &[Range<u64>], range: Range<u64>) -> impl Iterator<Ite
     gaps.filter(|gap| gap.start < gap.end)
 }
 
-/// Bytes of a block of AES.
+/// Bytes of an AES block.
 const CIPHER_BLOCK: usize = 16;
 
 impl From<BytesMut> for Buffer {
@@ -182,7 +183,7 @@ mod tests {
     use resumable_aead::{DataUnits, Volume, XtsKey};
 
     #[test]
-    fn gaps_are_what_is_left() {
+    fn gaps_complement_the_taken_ranges() {
         let left = |taken: &[Range<u64>], range| gaps(taken, range).collect::<Vec<_>>();
         assert_eq!(left(&[], 3..9), vec![3..9]);
         assert_eq!(left(&[0..4, 6..7, 9..20], 2..12), vec![4..6, 7..9]);
@@ -191,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_are_decrypted_once_however_the_buffer_is_cut(
+        fn blocks_are_decrypted_once_in_any_partition(
             cuts in prop::collection::vec(1usize..1023, 0..6),
             opened in prop::collection::vec(any::<bool>(), 64),
             first in 0u64..1000,
@@ -209,7 +210,7 @@ mod tests {
             ends.sort_unstable();
             let mut start = 0;
             let parts = ends.iter().map(|end| BytesMut::from(&bytes[core::mem::replace(&mut start, *end)..*end]));
-            let mut buffer = Buffer::from_parts(parts).of_volume(Some(volume.into())).with_opened(opened.collect());
+            let mut buffer = Buffer::from_parts(parts).for_volume(Some(volume.into())).with_opened(opened.collect());
             prop_assert!(buffer.open(first));
             prop_assert_eq!(buffer.to_vec(), plain);
         }

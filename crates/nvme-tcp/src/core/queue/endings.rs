@@ -1,17 +1,17 @@
-//! The ends of commands: answered, all that was asked for sent, and the buffer back from the device.
+//! Completion of commands: answered, all requested data sent, and the buffer back from the device.
 
-use super::{Active, INDEX_MASK, Queue};
-use crate::core::queue::{Finished, Order, Payload, Submission};
+use super::{ActiveCommand, INDEX_MASK, Queue};
+use crate::core::queue::{CommandData, DeviceOrder, FinishedCommand, Submission};
 use crate::wire::{Completion, Status};
 
 impl Queue {
-    /// Asks the device for the rest of a buffer, and waits for it.
+    /// Asks the device to release a buffer, and waits for it.
     pub(super) fn send_home(&mut self, id: u16) {
-        self.orders.push_back(Order::Release { command: id });
+        self.orders.push_back(DeviceOrder::Release { command: id });
         self.homing.push(id);
     }
 
-    /// Goes on with a command that waited for its buffer.
+    /// Continues with a command that waited for its buffer.
     pub(super) fn finish_if_home(&mut self, id: u16) {
         if self.active(id).is_none() {
             return;
@@ -23,25 +23,27 @@ impl Queue {
         }
     }
 
-    /// Takes a buffer in that is back; the task that gave the command up gets it now. False: a device has some of it.
+    /// Takes a returned buffer, and passes the buffer of an abandoned command to its task. Returns false if a device
+    /// still has a part.
     pub(super) fn land(&mut self, id: u16) -> bool {
         let Some(active) = self.active(id) else { return true };
         let Some(landing) = active.landing.take_if(|landing| landing.is_home()) else {
             return active.landing.is_none();
         };
-        active.submission.payload = Payload::Read(landing.finish());
+        active.submission.payload = CommandData::Read(landing.finish());
+        // The task of an abandoned read waits for the buffer only, not for the controller's answer.
         if active.abandoned {
             let payload = core::mem::take(&mut active.submission.payload);
             let submission = Submission { command: active.submission.command, payload };
             let completion = Completion { command: id, status: Status::ABORTED_BY_HOST, ..Completion::default() };
-            self.finished.push_back(Finished { id, completion, submission });
+            self.finished.push_back(FinishedCommand { id, completion, submission });
         }
         true
     }
 
-    /// Hands the command out if it is answered, all data that were asked for have left, and its buffer is back.
+    /// Completes the command if it is answered, all requested data have been sent, and its buffer is back.
     pub(super) fn finish_if_done(&mut self, id: u16) {
-        let done = |active: &&mut Active| active.response.is_some() && active.outstanding == 0;
+        let done = |active: &&mut ActiveCommand| active.response.is_some() && active.outstanding == 0;
         if self.active(id).filter(done).is_none() {
             return;
         }
@@ -56,20 +58,23 @@ impl Queue {
         let Some(active) = slot.active.take() else { return };
         self.free.push(index);
         let Some(mut completion) = active.response.filter(|_| !active.abandoned) else { return };
-        let reads = matches!(active.submission.payload, Payload::Read(_));
+        let reads = matches!(active.submission.payload, CommandData::Read(_));
         if completion.status.is_success() && active.damaged {
-            // NVMe/TCP Transport Specification 1.0, 3.3.1.1.2: not fatal to the connection, but to the command.
+            // NVMe/TCP Transport Specification 1.0, 3.3.1.1.2: a wrong data digest fails the command, not the
+            // connection.
             completion.status = Status::TRANSIENT_TRANSPORT_ERROR;
+        // A controller that reports success without having sent all data must not make the host trust old buffer
+        // contents.
         } else if completion.status.is_success() && reads && active.received < active.total {
             completion.status = Status::DATA_TRANSFER_ERROR;
         }
         let mut submission = active.submission;
         if completion.status.is_success()
-            && let Payload::Read(buffer) = &mut submission.payload
+            && let CommandData::Read(buffer) = &mut submission.payload
             && !buffer.open(submission.command.first_block())
         {
             completion.status = Status::DATA_TRANSFER_ERROR;
         }
-        self.finished.push_back(Finished { id, completion, submission });
+        self.finished.push_back(FinishedCommand { id, completion, submission });
     }
 }

@@ -1,18 +1,20 @@
-//! One connection of a host, which is one queue: commands and PDUs in, PDUs and completions out.
+//! A connection of a host, which is one queue: commands and PDUs in, PDUs and completions out.
 //!
 //! ```text
 //!   submit -> Queue -- poll_transmit -> stream -- handle_segment -> Queue -- poll_finished -> completion, buffer
 //! ```
 //!
-//! Connecting, keeping alive, reconnecting and replaying are the host's ([`crate::host`]).
+//! Connecting, keep-alive, reconnecting and resubmission are the task of [`crate::host`].
 //!
-//! Invariants: a command identifier is in use from its capsule until the response is here and all data that were asked
-//! for have left. Its upper bits change with each use, so what is late for an earlier command is not taken for a later
-//! one's. A command whose buffer a device has does not come to its end before all of the buffer is back. A command that was submitted comes back exactly once, with its buffer:
-//! finished, or given up. Nothing the controller sends makes the queue hold more than the caller submitted.
+//! Invariants:
+//! - A command identifier is in use until the response has arrived and all requested data have been sent. Its upper
+//!   bits change with each use, so that a late PDU for an earlier command is not taken for a later one.
+//! - A command with a buffer at a device does not complete before the whole buffer is back.
+//! - A submitted command comes back exactly once, with its buffer: finished or unfinished.
+//! - The controller cannot make the queue hold more memory than the caller submitted.
 //!
-//! - [`Submission`], [`Payload`], [`Finished`]: what goes in and comes out; [`Buffer`]: memory that commands read into;
-//! - `receiving`: what controllers send; `endings`: how commands end; `landing`: buffers that a device has pieces of.
+//! [`Submission`], [`CommandData`], [`FinishedCommand`]: input and output; [`Buffer`]: memory for reads. Modules:
+//! `receiving`: PDUs from the controller; `endings`: completion of commands; `landing`: buffers lent to a device.
 
 mod buffer;
 mod endings;
@@ -21,16 +23,19 @@ mod receiving;
 mod submission;
 
 pub use buffer::Buffer;
-pub use submission::{Abandoned, Finished, Order, Payload, QueueConfig, QueueError, Submission, SubmitError};
+pub use submission::{
+    AbandonResult, CommandData, DeviceOrder, FinishedCommand, QueueConfig, QueueError, Submission, SubmitError,
+};
 
-use crate::namespace::Pieces;
+use crate::namespace::DataPieces;
 use crate::wire::{
-    Completion, FatalError, FatalStatus, Framing, InitializeRequest, Limits, Pdu, Receiver, Sealing, Sgl, Side, WirePdu,
+    Completion, ConnectionSide, DataEncryption, FatalError, FatalStatus, InitializeRequest, Pdu, PduFraming, PduLimits,
+    PduReceiver, Sgl, WirePdu,
 };
 use bytes::Bytes;
 use core::task::Waker;
 use core::time::Duration;
-use landing::{Bell, Landing};
+use landing::{BufferBell, LentBuffer};
 use offload_api::{NvmeTcpLimits, RxSegment};
 use offload_base::{Instant, Seq, time};
 use std::collections::VecDeque;
@@ -39,7 +44,9 @@ use std::sync::Arc;
 /// The state machine of one connection.
 ///
 /// ```
-/// use nvme_tcp::core::queue::{Abandoned, Finished, Order, Payload, Queue, QueueConfig, QueueError, Submission};
+/// use nvme_tcp::core::queue::{
+///     AbandonResult, CommandData, DeviceOrder, FinishedCommand, Queue, QueueConfig, QueueError, Submission,
+/// };
 /// use nvme_tcp::wire::commands;
 /// use offload_base::Instant;
 ///
@@ -47,10 +54,10 @@ use std::sync::Arc;
 /// assert_eq!(queue.poll_transmit().unwrap().head[0], 0x00, "ICReq");
 /// assert!(!queue.is_open(), "the controller has not answered");
 /// assert_eq!(queue.room(), 0);
-/// let submission = Submission { command: commands::keep_alive(), payload: Payload::None };
+/// let submission = Submission { command: commands::keep_alive(), payload: CommandData::None };
 /// assert!(queue.submit(Instant::ZERO, submission).is_err());
-/// assert!(matches!(queue.abandon(7), Abandoned::Finished), "no command has this identifier");
-/// let (orders, finished): (Option<Order>, Option<Finished>) = (queue.poll_order(), queue.poll_finished());
+/// assert!(matches!(queue.abandon(7), AbandonResult::Complete), "no command has this identifier");
+/// let (orders, finished): (Option<DeviceOrder>, Option<FinishedCommand>) = (queue.poll_order(), queue.poll_finished());
 /// assert!(orders.is_none() && finished.is_none());
 /// queue.handle_end();
 /// assert_eq!(queue.error(), Some(&QueueError::Closed));
@@ -58,92 +65,92 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Queue {
     config: QueueConfig,
-    receiver: Receiver,
-    framing: Framing,
-    state: State,
+    receiver: PduReceiver,
+    framing: PduFraming,
+    state: QueueState,
     /// MAXH2CDATA.
     max_data: u32,
-    /// By the lower bits of the identifier.
-    slots: Vec<Slot>,
+    /// Slots by the lower bits of the identifier.
+    slots: Vec<CommandSlot>,
     free: Vec<u16>,
     submitted: u64,
-    /// When what was submitted is overdue; some of it is finished already.
+    /// Deadlines of submitted commands, some of them already finished.
     deadlines: VecDeque<(Instant, u16)>,
     opening_until: Instant,
-    receiving: Option<Receiving>,
-    out: VecDeque<Outgoing>,
-    finished: VecDeque<Finished>,
-    /// The limits of a device that places data for the queue.
+    receiving: Option<ReadDestination>,
+    out: VecDeque<OutgoingPdu>,
+    finished: VecDeque<FinishedCommand>,
+    /// The limits of the device that places data for the queue. `None` without such a device.
     placement: Option<NvmeTcpLimits>,
     emulation: bool,
-    orders: VecDeque<Order>,
-    bell: Arc<Bell>,
+    orders: VecDeque<DeviceOrder>,
+    bell: Arc<BufferBell>,
     /// Commands that wait for their buffers to come back.
     homing: Vec<u16>,
     error: Option<QueueError>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Waits for ICResp.
+enum QueueState {
+    /// Waiting for ICResp.
     Opening,
     Open,
-    /// Sends what is left, then closes.
+    /// Sending the queued PDUs, then closing.
     Closing,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct CommandSlot {
     uses: u16,
-    active: Option<Active>,
+    active: Option<ActiveCommand>,
 }
 
 #[derive(Debug)]
-struct Active {
+struct ActiveCommand {
     id: u16,
-    /// Which submission it was.
+    /// Number of the submission, for the order of resubmission.
     order: u64,
     submission: Submission,
-    /// Its buffer, if a device has it.
-    landing: Option<Landing>,
-    /// Bytes of its data, either way.
+    /// The command's buffer, if a device has it.
+    landing: Option<LentBuffer>,
+    /// Bytes of the command's data in either direction.
     total: u32,
-    /// Where the data that were asked for last end.
+    /// End of the last requested range.
     asked: u32,
-    /// Requests whose data have not all left.
+    /// Requests with data still to be sent.
     outstanding: u32,
     received: u32,
     damaged: bool,
     response: Option<Completion>,
-    /// Nobody waits for it any more.
+    /// The task gave the command up.
     abandoned: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Receiving {
+struct ReadDestination {
     id: u16,
     offset: u32,
     success: bool,
 }
 
 #[derive(Debug)]
-struct Outgoing {
+struct OutgoingPdu {
     pdu: WirePdu,
-    /// With this PDU, a request of this command is answered.
+    /// The command with a request that is fully answered by this PDU, if any.
     answers: Option<u16>,
 }
 
-impl Slot {
+impl CommandSlot {
     fn is(&self, id: u16) -> bool {
         self.active.as_ref().is_some_and(|active| active.id == id)
     }
 }
 
 impl Queue {
-    /// A queue whose stream was opened at `now`.
+    /// Creates a queue on a stream that was opened at `now`.
     ///
     /// # Panics
-    /// If the depth is not within its bounds.
+    /// If the depth is outside its limits.
     pub fn new(now: Instant, config: QueueConfig) -> Queue {
         assert!((1..=MAX_DEPTH).contains(&config.depth), "a queue has room for 1 to {MAX_DEPTH} commands");
         let request = InitializeRequest {
@@ -153,22 +160,23 @@ impl Queue {
             data_digest: config.data_digest,
             max_requests: config.requests.max(1) - 1,
         };
-        // The command that a PDU is for limits the data it may carry.
-        let limits = Limits { max_data: u32::MAX, ..Limits::default() };
-        let pdu = Framing::default().frame(&Pdu::InitializeRequest(request), []);
+        // The size of the command limits the data of a PDU, so the receiver needs no limit.
+        let limits = PduLimits { max_data: u32::MAX, ..PduLimits::default() };
+        let pdu = PduFraming::default().frame(&Pdu::InitializeRequest(request), []);
         Queue {
             config,
-            receiver: Receiver::new(Side::Host, limits),
-            framing: Framing::default(),
-            state: State::Opening,
+            receiver: PduReceiver::new(ConnectionSide::Host, limits),
+            framing: PduFraming::default(),
+            state: QueueState::Opening,
             max_data: 0,
-            slots: (0..config.depth).map(|_| Slot::default()).collect(),
+            slots: (0..config.depth).map(|_| CommandSlot::default()).collect(),
+            // Reversed, so that low slots are used first.
             free: (0..config.depth).rev().collect(),
             submitted: 0,
             deadlines: VecDeque::new(),
             opening_until: now + OPENING_TIME,
             receiving: None,
-            out: VecDeque::from([Outgoing { pdu, answers: None }]),
+            out: VecDeque::from([OutgoingPdu { pdu, answers: None }]),
             finished: VecDeque::new(),
             placement: None,
             emulation: false,
@@ -179,31 +187,32 @@ impl Queue {
         }
     }
 
-    /// The connection is opened: commands can be submitted.
+    /// Returns whether the connection is open for commands.
     pub fn is_open(&self) -> bool {
-        self.state == State::Open
+        self.state == QueueState::Open
     }
 
-    /// How many commands can be submitted now.
+    /// Returns how many commands can be submitted now.
     pub fn room(&self) -> usize {
-        if self.state == State::Open { self.free.len() } else { 0 }
+        if self.state == QueueState::Open { self.free.len() } else { 0 }
     }
 
-    /// From now on, data up to this many bytes go along in capsules.
+    /// Sets the maximum in-capsule data of later commands.
     pub fn set_in_capsule(&mut self, bytes: u32) {
         self.config.in_capsule = bytes;
     }
 
-    /// Sends a command; returns its identifier.
+    /// Submits a command and returns its identifier.
     ///
     /// # Errors
-    /// The command comes back without [room](Self::room), if it has data to be encrypted that are no blocks of their volume, and if its
-    /// volume was erased.
+    /// The command comes back if there is no [room](Self::room), if its data are to be encrypted and are not whole
+    /// blocks of the volume, or if its volume was erased.
     #[expect(clippy::result_large_err, reason = "the error is the command itself, which moves by value either way")]
     pub fn submit(&mut self, now: Instant, submission: Submission) -> Result<u16, SubmitError> {
         let id = self.submit_open_ended(submission)?;
         if self.deadlines.len() >= 4 * self.slots.len() {
-            // Behind a command that takes its time; at least three of four go.
+            // Commands that finish behind a slow one keep their deadlines. At most one deadline per slot is live, so
+            // this removes at least three of four.
             let slots = &self.slots;
             self.deadlines.retain(|(_, id)| slots[usize::from(id & INDEX_MASK)].is(*id));
         }
@@ -211,10 +220,10 @@ impl Queue {
         Ok(id)
     }
 
-    /// The same for a command that may take as long as it likes, as one that waits for events does.
+    /// Submits a command without a timeout, for example one that waits for events.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`submit`](Self::submit).
     #[expect(clippy::result_large_err, reason = "the error is the command itself, which moves by value either way")]
     pub(crate) fn submit_open_ended(&mut self, mut submission: Submission) -> Result<u16, SubmitError> {
         if submission.payload.is_erased() {
@@ -224,17 +233,18 @@ impl Queue {
             return Err(SubmitError::NotBlocks(submission, bytes));
         }
         let index = match self.state {
-            State::Open => self.free.pop(),
+            QueueState::Open => self.free.pop(),
             _ => None,
         };
         let Some(index) = index else { return Err(SubmitError::NoRoom(submission)) };
         let slot = &mut self.slots[usize::from(index)];
+        // The upper bits change with each use of the slot, so that late PDUs for an earlier command are detected.
         slot.uses = slot.uses.wrapping_add(1);
         let id = index | slot.uses << INDEX_BITS;
         let (total, sgl, (in_capsule, sealing)) = match &submission.payload {
-            Payload::None => (0, Sgl::transport(0), Default::default()),
-            Payload::Read(buffer) => (buffer.len() as u32, Sgl::transport(buffer.len() as u32), Default::default()),
-            Payload::Write(pieces) | Payload::Encrypt(pieces, _) => {
+            CommandData::None => (0, Sgl::transport(0), Default::default()),
+            CommandData::Read(buffer) => (buffer.len() as u32, Sgl::transport(buffer.len() as u32), Default::default()),
+            CommandData::Write(pieces) | CommandData::Encrypt(pieces, _) => {
                 let total = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
                 match total <= self.config.in_capsule {
                     true => (total, Sgl::in_capsule(total), submission.part(0..total)),
@@ -244,21 +254,21 @@ impl Queue {
         };
         let asked = if in_capsule.is_empty() { 0 } else { total };
         let command = submission.command.with_identifier(id).with_sgl(sgl);
-        if let Payload::Read(buffer) = &mut submission.payload {
-            // It may have been read into before, on a connection that was lost.
+        if let CommandData::Read(buffer) = &mut submission.payload {
+            // The buffer may have been used on a connection that was lost.
             buffer.close();
         }
         let landing = match (&mut submission.payload, self.placement) {
-            (Payload::Read(buffer), Some(limits)) if limits.is_worthwhile(buffer.len(), buffer.parts().len()) => {
+            (CommandData::Read(buffer), Some(limits)) if limits.is_worthwhile(buffer.len(), buffer.parts().len()) => {
                 let first = submission.command.first_block();
                 let volume = buffer.volume().cloned().map(|volume| (volume, first));
-                let (landing, buffer) = Landing::lend(core::mem::take(buffer), first, &self.bell);
-                self.orders.push_back(Order::Place { command: id, buffer, volume });
+                let (landing, buffer) = LentBuffer::lend(core::mem::take(buffer), first, &self.bell);
+                self.orders.push_back(DeviceOrder::Place { command: id, buffer, volume });
                 Some(landing)
             }
             _ => None,
         };
-        slot.active = Some(Active {
+        slot.active = Some(ActiveCommand {
             id,
             order: self.submitted,
             submission,
@@ -276,58 +286,67 @@ impl Queue {
         Ok(id)
     }
 
-    /// Nobody waits for the command any more: a read's buffer comes back, and its data are dropped as they come. Any other
-    /// command finishes when it is answered, for it may be carried out until then.
+    /// Gives a command up. A read's buffer comes back, and its data are dropped on arrival. Any other command finishes
+    /// with its answer, because the controller may execute the command until then.
     ///
-    /// The controller is not told: Abort is best effort, a controller takes a few of them at a time, and the identifier is
-    /// in use until the response is here whatever an Abort comes to. The buffer depends on neither.
-    pub fn abandon(&mut self, id: u16) -> Abandoned {
-        let Some(active) = self.active(id).filter(|active| !active.abandoned) else { return Abandoned::Finished };
-        if !matches!(active.submission.payload, Payload::Read(_)) {
-            return Abandoned::Unanswered;
+    /// The controller is not told. Abort is best effort, a controller accepts only a few at a time, and the identifier
+    /// stays in use until the response arrives, whatever the result of an Abort. The buffer comes back without an
+    /// Abort.
+    pub fn abandon(&mut self, id: u16) -> AbandonResult {
+        let Some(active) = self.active(id).filter(|active| !active.abandoned) else { return AbandonResult::Complete };
+        // The controller may still request a write's data, so they have to be kept until the answer.
+        if !matches!(active.submission.payload, CommandData::Read(_)) {
+            return AbandonResult::Unanswered;
         }
         active.abandoned = true;
         if active.landing.is_some() {
             self.send_home(id);
-            return Abandoned::Later;
+            return AbandonResult::Later;
         }
-        Abandoned::Now(core::mem::take(&mut active.submission.payload))
+        AbandonResult::Now(core::mem::take(&mut active.submission.payload))
     }
 
-    /// Takes the next range of the stream.
+    /// Handles the next range of the stream.
     pub fn handle_segment(&mut self, segment: RxSegment) {
-        if self.state == State::Closing {
+        if self.state == QueueState::Closing {
             return;
         }
         self.receiver.push(segment);
-        while self.state != State::Closing {
+        while self.state != QueueState::Closing {
             match self.receiver.poll().and_then(|received| self.handle_received(received)) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
+                    // Pending PDUs are pointless now. The TermReq must be the last PDU.
                     self.out.clear();
-                    self.send(&error.pdu(Side::Host), Pieces::from_iter([error.header.clone()]), None, None);
+                    self.send(
+                        &error.pdu(ConnectionSide::Host),
+                        DataPieces::from_iter([error.header.clone()]),
+                        None,
+                        None,
+                    );
                     self.close(error.into());
                 }
             }
         }
     }
 
-    /// The stream has ended, or was lost.
+    /// Handles the end or the loss of the stream.
     pub fn handle_end(&mut self) {
         self.out.clear();
         self.close(QueueError::Closed);
     }
 
-    /// Does what is due at `now`.
+    /// Closes the connection if a deadline has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.next_event().is_some_and(|due| due <= now) {
             self.close(QueueError::TimedOut);
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// Returns when [`handle_timeout`](Self::handle_timeout) must be called.
     pub fn next_event(&mut self) -> Option<Instant> {
+        // Deadlines of finished commands are removed here, when they reach the front.
         while let Some((_, id)) = self.deadlines.front() {
             let id = *id;
             if self.active(id).is_some() {
@@ -335,14 +354,15 @@ impl Queue {
             }
             self.deadlines.pop_front();
         }
-        let opening = (self.state == State::Opening).then_some(self.opening_until);
+        let opening = (self.state == QueueState::Opening).then_some(self.opening_until);
         let overdue = self.deadlines.front().map(|(due, _)| *due);
-        if self.state == State::Closing { None } else { time::earliest(opening, overdue) }
+        if self.state == QueueState::Closing { None } else { time::earliest(opening, overdue) }
     }
 
-    /// The next PDU to send.
+    /// Returns the next PDU to send.
     pub fn poll_transmit(&mut self) -> Option<WirePdu> {
-        let Outgoing { pdu, answers } = self.out.pop_front()?;
+        let OutgoingPdu { pdu, answers } = self.out.pop_front()?;
+        // With the last data of a request, the controller may send another one for this command.
         if let Some(id) = answers
             && let Some(active) = self.active(id)
         {
@@ -352,7 +372,7 @@ impl Queue {
         Some(pdu)
     }
 
-    /// From now on a device places data, within its limits; `None`: no longer.
+    /// Sets the limits of the device that places data from now on; `None` ends placement.
     pub(crate) fn set_placement(&mut self, limits: Option<NvmeTcpLimits>) {
         self.placement = limits;
         if limits.is_some() {
@@ -360,17 +380,18 @@ impl Queue {
         }
     }
 
-    /// From now on, data of segments that begin with the magic byte are not copied: `Offload::Emulate`, a measurement.
+    /// Sets whether data of segments that begin with the magic byte are not copied (`Offload::Emulate`, for
+    /// measurements).
     pub(crate) fn set_emulation(&mut self, emulation: bool) {
         self.emulation = emulation;
     }
 
-    /// The next order for a device, to be carried out before the next PDU is sent.
-    pub fn poll_order(&mut self) -> Option<Order> {
+    /// Returns the next order for a device. Execute it before sending the next PDU.
+    pub fn poll_order(&mut self) -> Option<DeviceOrder> {
         self.orders.pop_front()
     }
 
-    /// Finishes what waited for buffers that have come back; `waker` is woken when more have.
+    /// Completes commands with buffers that have come back. `waker` is woken when more have.
     pub(crate) fn poll_home(&mut self, waker: &Waker) {
         if !self.bell.listen(waker) {
             return;
@@ -380,44 +401,44 @@ impl Queue {
         }
     }
 
-    /// How both ends frame PDUs, once the connection is open.
-    pub fn framing(&self) -> Framing {
+    /// Returns the framing of sent PDUs, once the connection is open.
+    pub fn framing(&self) -> PduFraming {
         self.framing
     }
 
-    /// HPDA, as the controller was told.
+    /// Returns HPDA, as sent in ICReq.
     pub fn alignment(&self) -> u8 {
         self.config.alignment
     }
 
-    /// How many bytes are to come before the first byte of a PDU; `None`: that is not known yet.
+    /// Returns how many bytes are missing before the next PDU begins. `None` if not known yet.
     pub(crate) fn rest_of_pdu(&self) -> Option<u32> {
         self.receiver.rest()
     }
 
-    /// Whether a PDU began at `seq`; `None`: that is still to come.
+    /// Returns whether a PDU began at `seq`. `None` if the stream has not reached `seq`.
     pub(crate) fn began_at(&self, seq: Seq) -> Option<bool> {
         self.receiver.began_at(seq)
     }
 
-    /// The next command that has come to its end.
-    pub fn poll_finished(&mut self) -> Option<Finished> {
+    /// Returns the next finished command.
+    pub fn poll_finished(&mut self) -> Option<FinishedCommand> {
         self.finished.pop_front()
     }
 
-    /// Why the connection is over, once it is; [`poll_transmit`](Self::poll_transmit) may have a last word for the
-    /// controller.
+    /// Returns the reason why the connection is over, if it is. [`poll_transmit`](Self::poll_transmit) may still return
+    /// a termination PDU.
     pub fn error(&self) -> Option<&QueueError> {
         self.error.as_ref()
     }
 
-    /// What was submitted and has not finished, in that order: identifiers and commands, to be submitted again elsewhere,
-    /// or, of reads that were [given up](Self::abandon), to have their buffers back. Nothing will finish any more. `None`: a device has some of their buffers, and `waker` is woken when they
-    /// are back.
+    /// Returns the unfinished commands in order of submission, to be submitted again on another connection, and reads
+    /// that were [given up](Self::abandon), whose buffers go to their tasks. No command finishes after this. `None`
+    /// while a device has some of the buffers; `waker` is woken when they are back.
     pub fn poll_unfinished(&mut self, waker: &Waker) -> Option<Vec<(u16, Submission)>> {
         self.close(QueueError::Closed);
-        // What it holds are pieces, maybe.
-        self.receiver = Receiver::new(Side::Host, Limits::default());
+        // The receiver may hold placed pieces, which have to return.
+        self.receiver = PduReceiver::new(ConnectionSide::Host, PduLimits::default());
         self.orders.clear();
         self.bell.listen(waker);
         for slot in &mut self.slots {
@@ -426,47 +447,48 @@ impl Queue {
                 return None;
             }
             if let Some(landing) = active.landing.take() {
-                active.submission.payload = Payload::Read(landing.finish());
+                active.submission.payload = CommandData::Read(landing.finish());
             }
         }
-        let mut actives: Vec<Active> = self.slots.iter_mut().filter_map(|slot| slot.active.take()).collect();
-        // Of those given up, the ones whose buffers a device had: whoever gave them up waits for these.
-        actives.retain(|active| !active.abandoned || matches!(active.submission.payload, Payload::Read(_)));
+        let mut actives: Vec<ActiveCommand> = self.slots.iter_mut().filter_map(|slot| slot.active.take()).collect();
+        // A command without a read buffer, abandoned before, has nothing to return.
+        actives.retain(|active| !active.abandoned || matches!(active.submission.payload, CommandData::Read(_)));
         actives.sort_by_key(|active| active.order);
         Some(actives.into_iter().map(|active| (active.id, active.submission)).collect())
     }
 
-    /// Whether data of a volume that was erased are to be sent, or were queued: nobody can make of them what belongs on the wire.
+    /// Returns whether data of an erased volume are to be sent: without the key, nobody can produce the bytes for the
+    /// wire.
     pub(crate) fn cannot_send(&self) -> bool {
-        let writes = |active: &Active| matches!(active.submission.payload, Payload::Encrypt(..));
+        let writes = |active: &ActiveCommand| matches!(active.submission.payload, CommandData::Encrypt(..));
         let mut actives = self.slots.iter().filter_map(|slot| slot.active.as_ref());
         actives.any(|active| writes(active) && active.submission.payload.is_erased())
     }
 
-    fn active(&mut self, id: u16) -> Option<&mut Active> {
+    fn active(&mut self, id: u16) -> Option<&mut ActiveCommand> {
         self.slots.get_mut(usize::from(id & INDEX_MASK))?.active.as_mut().filter(|active| active.id == id)
     }
 
-    fn send(&mut self, pdu: &Pdu, data: Pieces, sealing: Option<Sealing>, answers: Option<u16>) {
+    fn send(&mut self, pdu: &Pdu, data: DataPieces, sealing: Option<DataEncryption>, answers: Option<u16>) {
         let pdu = self.framing.frame(pdu, data).with_sealing(sealing);
-        self.out.push_back(Outgoing { pdu, answers });
+        self.out.push_back(OutgoingPdu { pdu, answers });
     }
 
     fn close(&mut self, error: QueueError) {
-        self.state = State::Closing;
+        self.state = QueueState::Closing;
         self.error.get_or_insert(error);
     }
 
-    /// An error about the field at `offset` of the PDU received last.
+    /// Returns an error about the field at `offset` of the last PDU.
     fn fatal(&self, status: FatalStatus, offset: u32) -> FatalError {
         FatalError::new(status, offset, self.receiver.header())
     }
 }
 
-/// The lower bits of an identifier name the slot.
+/// Bits of an identifier that name the slot.
 const INDEX_BITS: u32 = 12;
 const INDEX_MASK: u16 = (1 << INDEX_BITS) - 1;
-/// So that no identifier is FFFFh, which stands for none.
+/// Maximum depth. One less than all indices, so that no identifier is FFFFh, which is reserved.
 const MAX_DEPTH: u16 = INDEX_MASK;
-/// In which a controller has to answer ICReq.
+/// Time within which a controller must answer ICReq.
 const OPENING_TIME: Duration = Duration::from_secs(10);

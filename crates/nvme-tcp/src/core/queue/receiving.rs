@@ -1,31 +1,31 @@
-//! What controllers send: each PDU checked against the command it is for.
+//! PDUs from the controller, each checked against its command.
 
-use super::{Queue, Receiving, State};
-use crate::core::queue::{Payload, QueueError};
+use super::{Queue, QueueState, ReadDestination};
+use crate::core::queue::{CommandData, QueueError};
 use crate::wire::{
-    Completion, DataHeader, FatalError, FatalStatus, Framing, InitializeResponse, Limits, Pdu, ReadyToTransfer,
-    Received,
+    Completion, DataHeader, FatalError, FatalStatus, InitializeResponse, Pdu, PduFraming, PduItem, PduLimits,
+    ReadyToTransfer,
 };
 use offload_api::RxSegment;
 
 impl Queue {
-    /// Returns whether there may be more.
-    pub(super) fn handle_received(&mut self, received: Option<Received>) -> Result<bool, FatalError> {
+    /// Returns whether to continue polling the receiver.
+    pub(super) fn handle_received(&mut self, received: Option<PduItem>) -> Result<bool, FatalError> {
         match received {
             None => return Ok(false),
-            Some(Received::Header { pdu, .. }) => match (self.state, pdu) {
-                (State::Opening, Pdu::InitializeResponse(response)) => self.initialize(&response)?,
-                (State::Open, Pdu::Response(completion)) => self.handle_response(completion)?,
-                (State::Open, Pdu::ControllerData(header)) => self.handle_data(&header)?,
-                (State::Open, Pdu::ReadyToTransfer(request)) => self.handle_request(&request)?,
+            Some(PduItem::Header { pdu, .. }) => match (self.state, pdu) {
+                (QueueState::Opening, Pdu::InitializeResponse(response)) => self.initialize(&response)?,
+                (QueueState::Open, Pdu::Response(completion)) => self.handle_response(completion)?,
+                (QueueState::Open, Pdu::ControllerData(header)) => self.handle_data(&header)?,
+                (QueueState::Open, Pdu::ReadyToTransfer(request)) => self.handle_request(&request)?,
                 (_, Pdu::ControllerTermination(termination)) => {
                     self.out.clear();
                     self.close(QueueError::Terminated(termination));
                 }
                 _ => return Err(self.fatal(FatalStatus::SequenceError, 0)),
             },
-            Some(Received::Data(segment)) => self.take_data(segment),
-            Some(Received::DataEnd { intact }) => self.end_data(intact),
+            Some(PduItem::Data(segment)) => self.take_data(segment),
+            Some(PduItem::DataEnd { intact }) => self.end_data(intact),
         }
         Ok(true)
     }
@@ -38,6 +38,7 @@ impl Queue {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 10));
         }
         let (header_digest, data_digest) = (response.header_digest, response.data_digest);
+        // The controller may decline a digest, but not enable one that was not requested.
         if (header_digest && !self.config.header_digest) || (data_digest && !self.config.data_digest) {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 11));
         }
@@ -45,15 +46,16 @@ impl Queue {
         if response.max_data < MIN_MAX_DATA || !response.max_data.is_multiple_of(4) {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 12));
         }
-        self.framing = Framing { header_digest, data_digest, alignment: response.alignment };
+        self.framing = PduFraming { header_digest, data_digest, alignment: response.alignment };
         let limits = self.receiver.limits();
-        self.receiver.set_limits(Limits { header_digest, data_digest, alignment: self.config.alignment, ..limits });
+        self.receiver.set_limits(PduLimits { header_digest, data_digest, alignment: self.config.alignment, ..limits });
         self.max_data = response.max_data;
-        self.state = State::Open;
+        self.state = QueueState::Open;
         Ok(())
     }
 
     fn handle_response(&mut self, completion: Completion) -> Result<(), FatalError> {
+        // A second response to the same command is as wrong as one to an unknown command.
         let Some(active) = self.active(completion.command).filter(|active| active.response.is_none()) else {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 8 + 12));
         };
@@ -66,7 +68,8 @@ impl Queue {
         let Some(active) = self.active(header.command).filter(|active| active.response.is_none()) else {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
         };
-        let reads = matches!(active.submission.payload, Payload::Read(_)) || active.abandoned;
+        // Data of an abandoned read still arrive and are checked like others, to keep the stream valid.
+        let reads = matches!(active.submission.payload, CommandData::Read(_)) || active.abandoned;
         let (received, total) = (active.received, active.total);
         if !reads || header.offset != received {
             return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
@@ -77,7 +80,7 @@ impl Queue {
         if header.success && !header.last {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 1));
         }
-        self.receiving = Some(Receiving { id: header.command, offset: header.offset, success: header.success });
+        self.receiving = Some(ReadDestination { id: header.command, offset: header.offset, success: header.success });
         Ok(())
     }
 
@@ -88,16 +91,16 @@ impl Queue {
         let length = segment.data.len() as u32;
         match (&mut active.landing, &mut active.submission.payload) {
             (Some(landing), _) => landing.take(receiving.offset, segment.data),
-            (None, Payload::Read(_)) if emulated => {}
-            (None, Payload::Read(buffer)) => buffer.put(receiving.offset as usize, &segment.data),
-            (None, Payload::None | Payload::Write(_) | Payload::Encrypt(..)) => {}
+            (None, CommandData::Read(_)) if emulated => {}
+            (None, CommandData::Read(buffer)) => buffer.put(receiving.offset as usize, &segment.data),
+            (None, CommandData::None | CommandData::Write(_) | CommandData::Encrypt(..)) => {}
         }
         active.received += length;
         receiving.offset += length;
         self.receiving = Some(receiving);
     }
 
-    /// Whether a measurement takes these data for placed.
+    /// Returns whether a measurement treats these data as placed.
     fn is_emulated(&self, data: &[u8]) -> bool {
         self.emulation && data.iter().take(MAGIC_BYTES).all(|byte| *byte == MAGIC)
     }
@@ -117,7 +120,8 @@ impl Queue {
         let Some(active) = self.active(request.command).filter(|active| active.response.is_none()) else {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
         };
-        let sends = matches!(active.submission.payload, Payload::Write(_) | Payload::Encrypt(..));
+        // The controller may request each byte once, in order.
+        let sends = matches!(active.submission.payload, CommandData::Write(_) | CommandData::Encrypt(..));
         let end = request.offset.checked_add(request.length).filter(|end| *end <= active.total);
         let (asked, outstanding) = (active.asked, active.outstanding);
         if !sends {
@@ -139,6 +143,7 @@ impl Queue {
             active.asked = end;
             active.outstanding += 1;
         }
+        // MAXH2CDATA limits a data PDU, so a request may need several.
         let mut offset = request.offset;
         while offset < end {
             let length = (end - offset).min(max_data);
@@ -154,10 +159,10 @@ impl Queue {
     }
 }
 
-/// What stands for data that a device would have placed, and how much of it is looked at.
+/// Byte that marks data as placed in a measurement, and the number of bytes to check.
 const MAGIC: u8 = 0xcc;
 const MAGIC_BYTES: usize = 8;
-/// HPDA and CPDA go up to here.
+/// Maximum HPDA and CPDA.
 const MAX_ALIGNMENT: u8 = 31;
-/// The least MAXH2CDATA.
+/// Minimum MAXH2CDATA.
 const MIN_MAX_DATA: u32 = 4096;

@@ -1,124 +1,125 @@
-//! Commands on their way into a queue and out of it, and what else callers of one deal with.
+//! Commands on their way into and out of a queue, the queue's configuration and its errors.
 
 use super::Buffer;
-use crate::namespace::Pieces;
+use crate::namespace::DataPieces;
 use crate::volume::KeyedVolume;
-use crate::wire::{self, CIPHER_BLOCK, Command, Completion, FatalError, Sealing, Termination};
+use crate::wire::{self, CIPHER_BLOCK, Command, Completion, DataEncryption, FatalError, Termination};
 use core::ops::Range;
 use core::time::Duration;
 use offload_api::Piece;
 
-/// How a connection is opened and used.
+/// Parameters of a connection.
 ///
 /// See [`Queue`](super::Queue) for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// Commands at a time, 1 to 4095.
+    /// Maximum number of commands at a time, 1 to 4095.
     pub depth: u16,
-    /// Asks for header digests. A controller that does not agree is not insisted with.
+    /// Requests header digests. A controller may decline.
     pub header_digest: bool,
-    /// Asks for data digests.
+    /// Requests data digests. A controller may decline.
     pub data_digest: bool,
     /// HPDA: the controller begins data at a multiple of `(alignment + 1) * 4` bytes.
     pub alignment: u8,
-    /// Requests to transfer (R2T) that a command may have outstanding, at least one.
+    /// Maximum number of outstanding requests to transfer (R2T) of a command, at least 1.
     pub requests: u32,
-    /// Most data that go along in a command's capsule.
+    /// Maximum number of data bytes in a command capsule.
     pub in_capsule: u32,
-    /// In which a command has to be answered. A connection on which one is not is given up.
+    /// Time within which a command must be answered. If one is not, the connection is closed.
     pub command_timeout: Duration,
 }
 
-/// The data of a command, or the memory for them.
+/// The data of a command, or the buffer for them.
 #[derive(Debug, Default)]
-pub enum Payload {
+pub enum CommandData {
     /// No data.
     #[default]
     None,
     /// Data for the controller.
-    Write(Pieces),
-    /// The same, to be encrypted: blocks of a volume, from the command's first on.
-    Encrypt(Pieces, KeyedVolume),
-    /// Where data from the controller go.
+    Write(DataPieces),
+    /// Data to be encrypted for the controller: blocks of a volume, beginning with the command's first block.
+    Encrypt(DataPieces, KeyedVolume),
+    /// Buffer for data from the controller.
     Read(Buffer),
 }
 
 /// A command for a [`Queue`](super::Queue).
 #[derive(Debug)]
 pub struct Submission {
-    /// The command; identifier and SGL are filled in.
+    /// The command. The queue fills in identifier and SGL.
     pub command: Command,
-    /// Its data, or the room for them.
-    pub payload: Payload,
+    /// The data or the buffer.
+    pub payload: CommandData,
 }
 
-impl Payload {
-    /// Whether it is of a volume that was erased.
+impl CommandData {
+    /// Returns whether the payload belongs to an erased volume.
     pub fn is_erased(&self) -> bool {
         match self {
-            Payload::None | Payload::Write(_) => false,
-            Payload::Encrypt(_, volume) => volume.is_erased(),
-            Payload::Read(buffer) => buffer.volume().is_some_and(KeyedVolume::is_erased),
+            CommandData::None | CommandData::Write(_) => false,
+            CommandData::Encrypt(_, volume) => volume.is_erased(),
+            CommandData::Read(buffer) => buffer.volume().is_some_and(KeyedVolume::is_erased),
         }
     }
 }
 
 impl Submission {
-    /// Its data, if they are to be encrypted and are no blocks of their volume: how many bytes.
+    /// Checks data to be encrypted. Returns their size if they are not whole blocks of the volume.
     pub(super) fn not_blocks(&self) -> Option<u64> {
-        let Payload::Encrypt(pieces, volume) = &self.payload else { return None };
+        let CommandData::Encrypt(pieces, volume) = &self.payload else { return None };
         let bytes = pieces.iter().map(|piece| piece.len() as u64).sum();
-        // Nothing is encrypted here; what is asked is whether the blocks have numbers.
+        // Encrypts no bytes; the call only checks the block numbers.
         volume.encrypt(self.command.first_block(), bytes, &mut []).err().map(|_| bytes)
     }
 
-    /// Some of the data for the controller, and what is to be done to them first.
-    pub(super) fn part(&self, range: Range<u32>) -> (Pieces, Option<Sealing>) {
-        let of = |pieces: &Pieces| wire::slice(pieces, range.start as usize, (range.end - range.start) as usize);
+    /// Returns a part of the data for the controller, and the encryption still to be applied.
+    pub(super) fn part(&self, range: Range<u32>) -> (DataPieces, Option<DataEncryption>) {
+        let of = |pieces: &DataPieces| wire::slice(pieces, range.start as usize, (range.end - range.start) as usize);
         match &self.payload {
-            Payload::None | Payload::Read(_) => (Pieces::new(), None),
-            Payload::Write(pieces) => (of(pieces), None),
-            Payload::Encrypt(pieces, volume) => {
+            CommandData::None | CommandData::Read(_) => (DataPieces::new(), None),
+            CommandData::Write(pieces) => (of(pieces), None),
+            CommandData::Encrypt(pieces, volume) => {
                 let first = self.command.first_block();
                 if (range.start | range.end).is_multiple_of(CIPHER_BLOCK) {
-                    (of(pieces), Some(Sealing { volume: volume.clone(), first, at: range.start }))
+                    (of(pieces), Some(DataEncryption { volume: volume.clone(), first, at: range.start }))
                 } else {
-                    // What cuts blocks has to be made of more than there is in it.
-                    (Pieces::from_iter([Sealing::part(volume, first, pieces, range)]), None)
+                    // A range that cuts cipher blocks cannot be encrypted by a device, because the neighbouring bytes
+                    // are needed.
+                    (DataPieces::from_iter([DataEncryption::part(volume, first, pieces, range)]), None)
                 }
             }
         }
     }
 }
 
-/// Why a command was not taken. It comes back.
+/// Reason why a command was not accepted. Contains the command.
 ///
 /// ```
-/// use nvme_tcp::core::queue::{Payload, Queue, QueueConfig, Submission, SubmitError};
+/// use nvme_tcp::core::queue::{CommandData, Queue, QueueConfig, Submission, SubmitError};
 /// use nvme_tcp::wire::commands;
 /// use offload_base::Instant;
 ///
 /// let mut queue = Queue::new(Instant::ZERO, QueueConfig::default());
-/// let submission = Submission { command: commands::keep_alive(), payload: Payload::None };
+/// let submission = Submission { command: commands::keep_alive(), payload: CommandData::None };
 /// let refused: SubmitError = queue.submit(Instant::ZERO, submission).unwrap_err();
 /// assert_eq!(refused.to_string(), "the connection takes no command now: wait until there is room");
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// As many are under way as the connection allows, or it is not open.
+    /// The connection is not open, or has as many commands as it allows.
     #[error("the connection takes no command now: wait until there is room")]
     NoRoom(Submission),
-    /// Its data are to be encrypted, and are no blocks of their volume: the caller's fault.
+    /// The data are to be encrypted and are not whole blocks of the volume. A fault of the caller.
     #[error("{1} bytes from block {first} on cannot be encrypted: give whole blocks that the volume has", first = .0.command.first_block())]
     NotBlocks(Submission, u64),
-    /// It is about a volume that was erased.
-    #[error("the volume was erased: it has no key any more")]
+    /// The command's volume was erased.
+    #[error("the volume was erased: its key no longer exists")]
     Erased(Submission),
 }
 
 impl SubmitError {
-    /// The command.
+    /// Returns the command.
     pub fn into_submission(self) -> Submission {
         match self {
             SubmitError::NoRoom(submission)
@@ -128,64 +129,65 @@ impl SubmitError {
     }
 }
 
-/// A command that has come to its end.
+/// A finished command.
 #[derive(Debug)]
-pub struct Finished {
-    /// The identifier it had.
+pub struct FinishedCommand {
+    /// The command's identifier.
     pub id: u16,
-    /// The answer of the controller.
+    /// The controller's completion.
     pub completion: Completion,
-    /// The command, as it was submitted.
+    /// The command as submitted.
     pub submission: Submission,
 }
 
-/// An order for a device, to be carried out before the next PDU is sent.
+/// An order for a device. Execute it before sending the next PDU.
 #[derive(Debug)]
-pub enum Order {
+pub enum DeviceOrder {
     /// Take the buffer of a command.
     Place {
         /// The command.
         command: u16,
-        /// Its buffer.
+        /// The buffer in pieces.
         buffer: Vec<Piece>,
-        /// The volume that its data are of, and the first of its blocks.
+        /// The volume of the data, and the first block. `None` if the data are not encrypted.
         volume: Option<(KeyedVolume, u64)>,
     },
-    /// Send home what is left of it.
+    /// Return the rest of a command's buffer.
     Release {
         /// The command.
         command: u16,
     },
 }
 
-/// The state of a command that was given up.
+/// Result of giving up a command.
 #[derive(Debug)]
-pub enum Abandoned {
-    /// Here is its payload; it will not finish.
-    Now(Payload),
-    /// A device has its buffer: it will finish, with [`Status::ABORTED_BY_HOST`](crate::Status::ABORTED_BY_HOST).
+pub enum AbandonResult {
+    /// The payload is here; the command will not finish.
+    Now(CommandData),
+    /// A device has the buffer: the command will finish with
+    /// [`Status::ABORTED_BY_HOST`](crate::Status::ABORTED_BY_HOST).
     Later,
-    /// It fills no buffer, and may be carried out yet: it will finish, with what the controller answers. Until then a
-    /// command about the same blocks may be overtaken by it.
+    /// The command is not a read and may still be executed. The controller's answer finishes the command. Until then,
+    /// the command may overtake a later one for the same blocks.
     Unanswered,
-    /// It has finished.
-    Finished,
+    /// The command has finished already.
+    Complete,
 }
 
-/// Why a connection is over.
+/// Reason why a connection is over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
-    /// The controller's fault, and it was told so.
+    /// The controller violated the protocol, and was told so.
     #[error(transparent)]
     Misbehaved(#[from] FatalError),
-    /// The controller says that the fault is the host's.
+    /// The controller reports a protocol violation by the host.
     #[error("the controller ended the connection with error status {}", .0.status)]
     Terminated(Termination),
     /// The controller closed the connection.
     #[error("the controller closed the connection")]
     Closed,
-    /// No answer in time.
+    /// A command or ICReq was not answered in time.
     #[error("the controller does not answer")]
     TimedOut,
 }

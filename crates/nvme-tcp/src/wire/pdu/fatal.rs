@@ -1,12 +1,12 @@
-//! What ends a connection, and how the peer is told.
+//! Fatal errors of a connection, and the PDUs that report these errors to the peer.
 //!
-//! NVMe/TCP Transport Specification 1.0, 3.5 and 3.6.2.3: the side that finds a fatal error sends a TermReq with a status
-//! (FES), information about it (FEI) and up to 128 bytes of the header it is about, and closes the connection.
+//! NVMe/TCP Transport Specification 1.0, 3.5 and 3.6.2.3: the side that detects a fatal error sends a TermReq with a
+//! status (FES), information (FEI) and up to 128 bytes of the faulty header, and closes the connection.
 
-use super::{MAX_HEADER, Pdu, Side};
+use super::{ConnectionSide, MAX_HEADER, Pdu};
 use bytes::Bytes;
 
-/// The peer did what ends a connection.
+/// A fatal error in a PDU of the peer.
 ///
 /// ```
 /// use nvme_tcp::wire::{FatalError, FatalStatus};
@@ -17,56 +17,56 @@ use bytes::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the peer sent {status}, information {}", u32::from_le_bytes(*.information))]
 pub struct FatalError {
-    /// What kind of error.
+    /// FES: kind of error.
     pub status: FatalStatus,
-    /// FEI: the offset of the field in question, or the digest that was received.
+    /// FEI: offset of the faulty field, or the received digest.
     pub information: [u8; 4],
-    /// The header in question, as far as it was received.
+    /// The faulty header, as far as received.
     pub header: Bytes,
 }
 
 impl FatalError {
-    /// An error about the field at `offset` of `header`.
+    /// Creates an error about the field at `offset` of `header`.
     pub fn new(status: FatalStatus, offset: u32, header: &[u8]) -> FatalError {
         let header = Bytes::copy_from_slice(&header[..header.len().min(MAX_HEADER)]);
         FatalError { status, information: offset.to_le_bytes(), header }
     }
 
-    /// A header whose digest is not the `received` one.
+    /// Creates an error about a header that does not match the `received` digest.
     pub fn header_digest(received: [u8; 4], header: &[u8]) -> FatalError {
         FatalError { information: received, ..FatalError::new(FatalStatus::HeaderDigest, 0, header) }
     }
 
-    /// The PDU that tells the peer; [`header`](Self::header) goes along as its data.
-    pub fn pdu(&self, found_by: Side) -> Pdu {
+    /// Returns the PDU that reports the error. The caller sends [`header`](Self::header) as its data.
+    pub fn pdu(&self, found_by: ConnectionSide) -> Pdu {
         let termination = Termination { status: self.status as u16, information: self.information };
         match found_by {
-            Side::Host => Pdu::HostTermination(termination),
-            Side::Controller => Pdu::ControllerTermination(termination),
+            ConnectionSide::Host => Pdu::HostTermination(termination),
+            ConnectionSide::Controller => Pdu::ControllerTermination(termination),
         }
     }
 }
 
-/// What H2CTermReq and C2HTermReq say.
+/// Contents of H2CTermReq and C2HTermReq.
 ///
 /// ```
-/// use nvme_tcp::wire::{FatalError, FatalStatus, Pdu, Side, Termination};
+/// use nvme_tcp::wire::{FatalError, FatalStatus, Pdu, ConnectionSide, Termination};
 ///
 /// let found = FatalError::new(FatalStatus::SequenceError, 2, &[0x07]);
-/// let Pdu::HostTermination(told) = found.pdu(Side::Host) else { panic!("the host found it") };
+/// let Pdu::HostTermination(told) = found.pdu(ConnectionSide::Host) else { panic!("the host found it") };
 /// assert_eq!(told, Termination { status: 2, information: [2, 0, 0, 0] });
 /// assert_eq!(told.fatal_status(), Some(FatalStatus::SequenceError));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Termination {
-    /// FES, as it came.
+    /// FES, unchecked.
     pub status: u16,
     /// FEI.
     pub information: [u8; 4],
 }
 
 impl Termination {
-    /// The status, if it is one of those defined.
+    /// Returns the status; `None` if the specification does not define it.
     pub fn fatal_status(&self) -> Option<FatalStatus> {
         Some(match self.status {
             1 => FatalStatus::InvalidHeaderField,
@@ -84,22 +84,22 @@ impl Termination {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u16)]
 pub enum FatalStatus {
-    /// A field of a header has a value it cannot have.
+    /// A header field has an invalid value.
     #[error("an invalid header field")]
     InvalidHeaderField = 1,
-    /// A PDU came when it may not come.
+    /// A PDU is not allowed in this state.
     #[error("a PDU out of sequence")]
     SequenceError = 2,
-    /// A header and its digest differ.
+    /// A header does not match its digest.
     #[error("a header does not match its digest")]
     HeaderDigest = 3,
-    /// Data beyond, or not next in, what was asked for.
+    /// Data lie outside the requested range, or do not begin at the next expected offset.
     #[error("data out of range")]
     DataOutOfRange = 4,
-    /// More data, or requests for data, than allowed.
-    #[error("more than the limit of data or requests")]
+    /// More data, or more requests for data, than allowed.
+    #[error("too much data or too many requests")]
     LimitExceeded = 5,
-    /// A parameter that is not supported.
+    /// A parameter is not supported.
     #[error("an unsupported parameter")]
     UnsupportedParameter = 6,
 }

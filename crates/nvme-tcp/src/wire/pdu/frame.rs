@@ -1,6 +1,6 @@
-//! PDUs made ready for the wire.
+//! PDUs framed for sending.
 
-use super::{Pdu, PduType, Sealing};
+use super::{DataEncryption, Pdu, PduType};
 use crate::wire::{DIGEST_LEN, Digest};
 use bytes::{BufMut, Bytes, BytesMut};
 use offload_api::MarkedData;
@@ -8,20 +8,20 @@ use offload_base::cost::{self, WorkKind};
 use offload_formats::nvme::PduHeader;
 use smallvec::SmallVec;
 
-/// How PDUs in one direction are framed, as the two ends agreed.
+/// The framing parameters of one direction, as negotiated.
 ///
 /// ```
 /// use bytes::Bytes;
-/// use nvme_tcp::wire::{Command, Framing, IoOpcode, Pdu, Sgl};
+/// use nvme_tcp::wire::{Command, PduFraming, IoOpcode, Pdu, Sgl};
 ///
-/// let framing = Framing { header_digest: true, data_digest: true, alignment: 0 };
+/// let framing = PduFraming { header_digest: true, data_digest: true, alignment: 0 };
 /// let write = Command::new(IoOpcode::Write as u8, 1).with_sgl(Sgl::in_capsule(512));
 /// let pdu = framing.frame(&Pdu::Command(write), [Bytes::from(vec![0; 512])]);
 /// assert_eq!(pdu.len(), 72 + 4 + 512 + 4);
 /// assert_eq!(pdu.into_pieces().map(|piece| piece.len()).collect::<Vec<_>>(), [76, 512, 4]);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Framing {
+pub struct PduFraming {
     /// Headers carry digests.
     pub header_digest: bool,
     /// Data carry digests.
@@ -30,8 +30,8 @@ pub struct Framing {
     pub alignment: u8,
 }
 
-impl Framing {
-    /// `pdu` with `data` behind it, its digest still to be made.
+impl PduFraming {
+    /// Frames `pdu` with `data`. The data digest is computed later, by [`WirePdu::into_pieces`] or by a device.
     ///
     /// # Panics
     /// If the PDU would not fit the 32 bits of PLEN.
@@ -41,6 +41,8 @@ impl Framing {
         let data_len: usize = data.iter().map(Bytes::len).sum();
         let kind = pdu.kind();
         let header_len = kind.header_len();
+        // Only PDUs after the handshake and before a TermReq carry header digests, and a PDU without data has no data
+        // digest.
         let digested = self.header_digest && !kind.never_digested();
         let data_digest = self.data_digest && kind.carries_data() && data_len > 0;
         let mut start = header_len + if digested { DIGEST_LEN } else { 0 };
@@ -53,25 +55,26 @@ impl Framing {
         let mut common = pdu.common();
         common.flags |= if digested { PduHeader::HEADER_DIGEST } else { 0 };
         common.flags |= if data_digest { PduHeader::DATA_DIGEST } else { 0 };
+        // PDO is zero without data, and for a TermReq, whose data directly follow the header.
         common.data_offset = if kind.carries_data() && data_len > 0 { start as u8 } else { 0 };
         common.len = u32::try_from(len).expect("PLEN has 32 bits");
         header[..PduHeader::BYTES].copy_from_slice(&common.to_bytes());
         let mut head = BytesMut::with_capacity(start);
         head.extend_from_slice(&header[..header_len]);
         if digested {
-            head.extend_from_slice(&Digest::of(&header[..header_len]).wire());
+            head.extend_from_slice(&Digest::compute(&header[..header_len]).wire());
         }
         head.put_bytes(0, start - header_end);
         WirePdu { kind, head: head.freeze(), data, data_digest, len: common.len, sealing: None }
     }
 }
 
-/// A PDU in the pieces it is sent in.
+/// A framed PDU in pieces.
 ///
-/// See [`Framing`] for an example.
+/// See [`PduFraming`] for an example.
 #[derive(Clone, Debug)]
 pub struct WirePdu {
-    /// Its type.
+    /// The PDU's type.
     pub kind: PduType,
     /// Header, header digest, padding.
     pub head: Bytes,
@@ -80,8 +83,8 @@ pub struct WirePdu {
     /// A data digest follows the data.
     pub data_digest: bool,
     len: u32,
-    /// What is to be done to the data first.
-    sealing: Option<Sealing>,
+    /// Encryption still to be applied to the data.
+    sealing: Option<DataEncryption>,
 }
 
 impl WirePdu {
@@ -90,30 +93,30 @@ impl WirePdu {
         self.len
     }
 
-    /// Never: a PDU has a header.
+    /// Returns false, because every PDU has a header.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The same, its data still to be encrypted, if they are.
-    pub(crate) fn with_sealing(self, sealing: Option<Sealing>) -> WirePdu {
+    /// Sets the encryption to apply to the data; `None` leaves the data as they are.
+    pub(crate) fn with_sealing(self, sealing: Option<DataEncryption>) -> WirePdu {
         WirePdu { sealing, ..self }
     }
 
-    /// What is to be done to the data, of a PDU that a device can do it to.
-    pub(crate) fn sealing(&self) -> Option<&Sealing> {
+    /// Returns the encryption to apply, if a device can apply it to this type of PDU.
+    pub(crate) fn sealing(&self) -> Option<&DataEncryption> {
         self.sealing.as_ref().filter(|_| self.kind == PduType::HostData)
     }
 
-    /// The same, its data encrypted.
+    /// Encrypts the data, if encryption is pending.
     pub(crate) fn sealed(mut self) -> WirePdu {
         if let Some(sealing) = self.sealing.take() {
-            self.data = SmallVec::from_iter([sealing.of(&self.data)]);
+            self.data = SmallVec::from_iter([sealing.encrypt(&self.data)]);
         }
         self
     }
 
-    /// Everything as it belongs on the wire, the data digest computed here.
+    /// Returns all bytes to send. Encrypts the data and computes the data digest.
     pub fn into_pieces(self) -> impl Iterator<Item = Bytes> {
         self.sealed().into_wire()
     }
@@ -129,17 +132,19 @@ impl WirePdu {
         core::iter::once(self.head).chain(self.data).chain(trailer)
     }
 
-    /// The same, the data left to a device, too: its header names what to do.
+    /// Returns all bytes to send with encryption and data digest left to a device. `marked` in the header tells the
+    /// device which key and blocks to use.
     pub(crate) fn into_pieces_for_stages(mut self, marked: MarkedData) -> impl Iterator<Item = Bytes> {
         let mut head = BytesMut::from(&self.head[..]);
         if let Some(header) = head.first_chunk_mut() {
+            // The device or the sealer removes the mark before the PDU is sent.
             marked.write(header);
         }
         (self.head, self.sealing) = (head.freeze(), None);
         self.into_pieces_for_device()
     }
 
-    /// The same, with the data digest, if there is one, left to a device: zeros are in its place.
+    /// Returns all bytes to send with the data digest left to a device: zeros are in its place.
     pub(crate) fn into_pieces_for_device(self) -> impl Iterator<Item = Bytes> {
         self.sealed().into_unsummed()
     }
@@ -150,7 +155,7 @@ impl WirePdu {
     }
 }
 
-/// What HPDA or CPDA stands for, in bytes.
+/// Converts HPDA or CPDA to bytes.
 pub(crate) const fn alignment_bytes(alignment: u8) -> usize {
     (alignment as usize + 1) * 4
 }

@@ -1,12 +1,12 @@
 //! The PDUs of NVMe/TCP.
 //!
-//! - [`Pdu`]: a PDU's header, typed; its data travel beside it;
-//! - `frame`: a PDU made ready for the wire: digests, padding;
-//! - `receive`: PDUs taken from a stream, checked, their data handed on without a copy;
-//! - `sealing`: data that are to be encrypted on their way;
-//! - `fatal`: what ends a connection, and how the peer is told.
+//! - [`Pdu`]: a typed PDU header; the data are kept separately;
+//! - `frame`: framing of PDUs for sending: digests, padding;
+//! - `receive`: parsing and checking of PDUs from a stream, without a copy of the data;
+//! - `sealing`: data to be encrypted on the way to the wire;
+//! - `fatal`: fatal errors, and the PDUs that report these errors.
 //!
-//! NVMe/TCP Transport Specification 1.0, 3.6. Everything is little-endian. A [`PduHeader`] begins each PDU.
+//! NVMe/TCP Transport Specification 1.0, 3.6. All fields are little-endian. Each PDU begins with a [`PduHeader`].
 
 mod fatal;
 mod frame;
@@ -14,14 +14,14 @@ mod receive;
 mod sealing;
 
 pub use fatal::{FatalError, FatalStatus, Termination};
-pub use frame::{Framing, WirePdu};
-pub use receive::{Limits, Received, Receiver, Side};
-pub(crate) use sealing::{CIPHER_BLOCK, Sealing, slice};
+pub use frame::{PduFraming, WirePdu};
+pub use receive::{ConnectionSide, PduItem, PduLimits, PduReceiver};
+pub(crate) use sealing::{CIPHER_BLOCK, DataEncryption, slice};
 
 use crate::wire::{Command, Completion, put, u16_at, u32_at};
 use offload_formats::nvme::PduHeader;
 
-/// A PDU's header. Data, if it has any, come beside it.
+/// A PDU's header. The PDU's data, if any, are kept separately.
 ///
 /// ```
 /// use nvme_tcp::wire::{Pdu, ReadyToTransfer};
@@ -35,21 +35,21 @@ use offload_formats::nvme::PduHeader;
 pub enum Pdu {
     /// 00: the host opens the connection.
     InitializeRequest(InitializeRequest),
-    /// 01: the controller's answer.
+    /// 01: the controller accepts.
     InitializeResponse(InitializeResponse),
-    /// 02: the host gives the connection up.
+    /// 02: the host terminates the connection.
     HostTermination(Termination),
-    /// 03: the controller gives the connection up.
+    /// 03: the controller terminates the connection.
     ControllerTermination(Termination),
-    /// 04: a command; its in-capsule data are the PDU's.
+    /// 04: a command. Its in-capsule data are the PDU's data.
     Command(Command),
     /// 05: a completion.
     Response(Completion),
-    /// 06: data the controller asked for.
+    /// 06: data that the controller requested.
     HostData(DataHeader),
-    /// 07: data the host asked for.
+    /// 07: data that the host requested.
     ControllerData(DataHeader),
-    /// 09: the controller asks for data.
+    /// 09: the controller requests data.
     ReadyToTransfer(ReadyToTransfer),
 }
 
@@ -60,11 +60,11 @@ pub struct InitializeRequest {
     pub version: u16,
     /// HPDA: data in PDUs to the host begin at a multiple of `(alignment + 1) * 4` bytes.
     pub alignment: u8,
-    /// The host asks for header digests.
+    /// The host requests header digests.
     pub header_digest: bool,
-    /// The host asks for data digests.
+    /// The host requests data digests.
     pub data_digest: bool,
-    /// MAXR2T: how many requests to transfer a command may have outstanding, less one.
+    /// MAXR2T: maximum number of outstanding requests to transfer of a command, less one.
     pub max_requests: u32,
 }
 
@@ -87,7 +87,7 @@ pub struct InitializeResponse {
     pub header_digest: bool,
     /// Data digests are used.
     pub data_digest: bool,
-    /// MAXH2CDATA: most data bytes in one H2CData PDU.
+    /// MAXH2CDATA: maximum number of data bytes in one H2CData PDU.
     pub max_data: u32,
 }
 
@@ -102,13 +102,13 @@ pub struct InitializeResponse {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataHeader {
-    /// CCCID: the command they belong to.
+    /// CCCID: identifier of the command.
     pub command: u16,
-    /// TTAG: the request they answer; reserved in C2HData.
+    /// TTAG: tag of the answered R2T; reserved in C2HData.
     pub tag: u16,
-    /// DATAO: where in the command's buffer they begin.
+    /// DATAO: offset of the data in the command's buffer.
     pub offset: u32,
-    /// DATAL: bytes.
+    /// DATAL: length in bytes.
     pub length: u32,
     /// LAST_PDU.
     pub last: bool,
@@ -119,22 +119,23 @@ pub struct DataHeader {
 /// R2T.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyToTransfer {
-    /// CCCID: whose data.
+    /// CCCID: identifier of the command.
     pub command: u16,
-    /// TTAG: what the data PDUs are to carry.
+    /// TTAG: tag that the data PDUs must carry.
     pub tag: u16,
-    /// R2TO: where in the command's buffer to begin.
+    /// R2TO: offset of the requested data in the command's buffer.
     pub offset: u32,
-    /// R2TL: bytes.
+    /// R2TL: length in bytes.
     pub length: u32,
 }
 
 impl Pdu {
-    /// The header with the common header's type, flags (without those of digests) and HLEN; PDO and PLEN are the
-    /// framing's. Shorter headers are followed by zeros: HLEN counts.
+    /// Encodes the header: type, flags (without the digest flags), HLEN and the type's own fields. The framing fills in
+    /// PDO and PLEN. A header shorter than the array is followed by zeros.
     pub fn header(&self) -> [u8; MAX_HEADER] {
         let mut bytes = [0; MAX_HEADER];
         put(&mut bytes, 0, &self.common().to_bytes());
+        // The fields of a type begin behind the common header of 8 bytes.
         match self {
             Pdu::InitializeRequest(request) => {
                 put(&mut bytes, 8, &request.version.to_le_bytes());
@@ -148,6 +149,7 @@ impl Pdu {
                 bytes[11] = digest_bits(response.header_digest, response.data_digest);
                 put(&mut bytes, 12, &response.max_data.to_le_bytes());
             }
+            // FEI is at an odd position for a 32-bit field, directly behind the 16 bits of FES.
             Pdu::HostTermination(termination) | Pdu::ControllerTermination(termination) => {
                 put(&mut bytes, 8, &termination.status.to_le_bytes());
                 put(&mut bytes, 10, &termination.information);
@@ -170,7 +172,7 @@ impl Pdu {
         bytes
     }
 
-    /// The common header, as in [`Pdu::header`].
+    /// Returns the common header, as in [`Pdu::header`].
     fn common(&self) -> PduHeader {
         let flags = match self {
             Pdu::HostData(data) | Pdu::ControllerData(data) => {
@@ -182,10 +184,11 @@ impl Pdu {
         PduHeader { kind: kind as u8, flags, header_len: kind.header_len() as u8, data_offset: 0, len: 0 }
     }
 
-    /// Reads a header of a known type; `None` if the type is unknown or the header too short for it.
+    /// Parses a header; `None` if its type is unknown or if the header is too short for its type.
     pub fn parse(header: &[u8]) -> Option<Pdu> {
         let kind = PduType::from_u8(*header.first()?)?;
         let header = header.get(..kind.header_len())?;
+        // The header has the length of its type, so all offsets below are within bounds.
         let data = || DataHeader {
             command: u16_at(header, 8),
             tag: u16_at(header, 10),
@@ -196,6 +199,7 @@ impl Pdu {
         };
         let termination =
             || Termination { status: u16_at(header, 8), information: [header[10], header[11], header[12], header[13]] };
+        // Reserved bits and bytes are ignored: a receiver is not required to check them.
         Some(match kind {
             PduType::InitializeRequest => Pdu::InitializeRequest(InitializeRequest {
                 version: u16_at(header, 8),
@@ -226,7 +230,7 @@ impl Pdu {
         })
     }
 
-    /// Its type.
+    /// Returns the PDU's type.
     pub fn kind(&self) -> PduType {
         match self {
             Pdu::InitializeRequest(_) => PduType::InitializeRequest,
@@ -267,7 +271,7 @@ pub enum PduType {
 }
 
 impl PduType {
-    /// The type with this value.
+    /// Returns the type with this value.
     pub fn from_u8(value: u8) -> Option<PduType> {
         Some(match value {
             0x00 => PduType::InitializeRequest,
@@ -283,7 +287,7 @@ impl PduType {
         })
     }
 
-    /// HLEN: bytes of the header, its digest not counted.
+    /// Returns HLEN: bytes of the header without its digest.
     pub const fn header_len(self) -> usize {
         match self {
             PduType::InitializeRequest | PduType::InitializeResponse => 128,
@@ -292,17 +296,17 @@ impl PduType {
         }
     }
 
-    /// The host sends it.
+    /// Returns whether the host sends PDUs of this type.
     pub(crate) const fn is_from_host(self) -> bool {
         matches!(self, PduType::InitializeRequest | PduType::HostTermination | PduType::Command | PduType::HostData)
     }
 
-    /// It may carry data.
+    /// Returns whether PDUs of this type may carry data.
     pub(crate) const fn carries_data(self) -> bool {
         matches!(self, PduType::Command | PduType::HostData | PduType::ControllerData)
     }
 
-    /// Header digests never cover it: it opens the connection, or ends it.
+    /// Returns whether PDUs of this type never have a header digest, because they open or terminate the connection.
     pub(crate) const fn never_digested(self) -> bool {
         matches!(
             self,
@@ -318,9 +322,9 @@ fn digest_bits(header: bool, data: bool) -> u8 {
     u8::from(header) | u8::from(data) << 1
 }
 
-/// Bytes of the longest header.
+/// Maximum bytes of a header.
 const MAX_HEADER: usize = 128;
-/// LAST_PDU, of data in FLAGS: the last of a request or command.
+/// LAST_PDU in FLAGS: the last data PDU of a request or command.
 const LAST: u8 = 1 << 2;
-/// SUCCESS, of data in FLAGS: no response follows.
+/// SUCCESS in FLAGS of a data PDU: no response follows.
 const SUCCESS: u8 = 1 << 3;

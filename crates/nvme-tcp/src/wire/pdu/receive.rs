@@ -1,9 +1,9 @@
-//! PDUs taken from a stream.
+//! Parsing of PDUs from a stream.
 //!
-//! Invariants: what is said of a PDU does not depend on how the stream was cut. Data are handed on in the pieces they
-//! came in, with what the device said about them. The digest over data is computed by the CPU as they pass, or not at
-//! all: as long as the device vouches for all bytes of a PDU, its data are kept back until it is known whether the
-//! device vouches for the digest too.
+//! Invariants: results do not depend on the positions where the stream is cut. Data are passed on in the received
+//! pieces, with the device's metadata. The CPU computes a data digest while the data pass, or not at all: as long as
+//! the device verified all bytes of a PDU, the receiver holds the data back until it knows whether the device verified
+//! the digest, too.
 
 use super::fatal::{FatalError, FatalStatus};
 use super::frame::alignment_bytes;
@@ -16,84 +16,85 @@ use offload_base::cost::{self, WorkKind};
 use offload_formats::nvme::PduHeader;
 use std::collections::VecDeque;
 
-/// Which end of a connection.
+/// End of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The one that sends commands.
+pub enum ConnectionSide {
+    /// The host, which sends commands.
     Host,
-    /// The one that carries them out.
+    /// The controller, which executes commands.
     Controller,
 }
 
-/// What the receiver holds PDUs to. The two ends agree on it when they open the connection.
+/// The limits and framing that the receiver enforces, as negotiated when the connection is opened.
 ///
-/// See [`Receiver`] for an example.
+/// See [`PduReceiver`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct PduLimits {
     /// Headers carry digests.
     pub header_digest: bool,
     /// Data carry digests.
     pub data_digest: bool,
     /// Our HPDA or CPDA: data must begin at a multiple of `(alignment + 1) * 4` bytes.
     pub alignment: u8,
-    /// Most data bytes in a command's capsule.
+    /// Maximum number of data bytes in a command capsule.
     pub max_in_capsule: u32,
-    /// Most data bytes in a data PDU.
+    /// Maximum number of data bytes in a data PDU.
     pub max_data: u32,
 }
 
-/// What was received.
+/// An item parsed from the stream.
 #[derive(Debug)]
-pub enum Received {
-    /// A header, whole and checked. If it carries data, they follow.
+pub enum PduItem {
+    /// A complete, checked header. Data follow if the PDU has data.
     Header {
-        /// What it says.
+        /// The parsed header.
         pdu: Pdu,
-        /// Data bytes that follow; with none, neither [`Data`](Received::Data) nor [`DataEnd`](Received::DataEnd) do.
+        /// Number of data bytes that follow. If zero, neither [`Data`](PduItem::Data) nor
+        /// [`DataEnd`](PduItem::DataEnd) follows.
         data: u32,
     },
     /// The next data of the PDU.
     Data(RxSegment),
-    /// All data of the PDU were handed out.
+    /// All data of the PDU have been returned.
     DataEnd {
-        /// The digest matches, or there is none.
+        /// The digest matches, or the PDU has no data digest.
         intact: bool,
     },
 }
 
-/// Takes PDUs from the stream of one connection.
+/// A parser of the PDUs of one connection.
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
-/// use nvme_tcp::wire::{Framing, InitializeRequest, Limits, Pdu, Received, Receiver, Side};
+/// use nvme_tcp::wire::{PduFraming, InitializeRequest, PduLimits, Pdu, PduItem, PduReceiver, ConnectionSide};
 /// use offload_api::{RxMeta, RxSegment};
 /// use offload_base::Seq;
 ///
 /// let request = Pdu::InitializeRequest(InitializeRequest::default());
-/// let bytes: Vec<Bytes> = Framing::default().frame(&request, []).into_pieces().collect();
-/// let mut receiver = Receiver::new(Side::Controller, Limits::default());
+/// let bytes: Vec<Bytes> = PduFraming::default().frame(&request, []).into_pieces().collect();
+/// let mut receiver = PduReceiver::new(ConnectionSide::Controller, PduLimits::default());
 /// for byte in bytes.concat() {
 ///     receiver.push(RxSegment { seq: Seq(0), data: BytesMut::from(&[byte][..]).into(), meta: RxMeta::default() });
 /// }
-/// let Ok(Some(Received::Header { pdu, data: 0 })) = receiver.poll() else { panic!() };
+/// let Ok(Some(PduItem::Header { pdu, data: 0 })) = receiver.poll() else { panic!() };
 /// assert_eq!(pdu, request);
 /// ```
 #[derive(Debug)]
-pub struct Receiver {
-    side: Side,
-    limits: Limits,
+pub struct PduReceiver {
+    side: ConnectionSide,
+    limits: PduLimits,
     input: VecDeque<RxSegment>,
-    state: State,
+    state: PduState,
     header: [u8; MAX_HEADER + DIGEST_LEN],
     have: usize,
-    /// Bytes of PDUs taken from the input so far.
+    /// Bytes of PDUs consumed so far.
     taken: u64,
-    /// Where the last PDUs began, if anybody wants to know.
+    /// Sequence numbers where the last PDUs began. `None` unless [`log_starts`](Self::log_starts) was called.
     starts: Option<VecDeque<Seq>>,
 }
 
 #[derive(Debug)]
-enum State {
+enum PduState {
     Header,
     Padding {
         left: u32,
@@ -101,56 +102,56 @@ enum State {
     },
     Data {
         left: u32,
-        digest: Sum,
+        digest: DataSum,
     },
     DataDigest {
         have: usize,
         bytes: [u8; DIGEST_LEN],
-        digest: Sum,
+        digest: DataSum,
     },
-    /// Data that were kept back, and how they ended.
+    /// Releases data that were held back; `then` is the state afterwards.
     Release {
         pieces: VecDeque<RxSegment>,
-        then: After,
+        then: NextState,
     },
     Failed(FatalError),
 }
 
-/// How a data digest is found out.
+/// Verification of a data digest.
 #[derive(Debug)]
-enum Sum {
-    /// There is none.
+enum DataSum {
+    /// The PDU has no data digest.
     Off,
-    /// The device vouched for everything so far; the pieces wait.
+    /// The device verified all data so far; the pieces are held back.
     Device(VecDeque<RxSegment>),
-    /// The CPU computes it.
+    /// The CPU computes the digest.
     Software(Digest),
 }
 
 #[derive(Debug)]
-enum After {
-    /// More data.
+enum NextState {
+    /// More data follow.
     Data { left: u32, digest: Digest },
-    /// The data digest, `have` bytes of which are here.
+    /// The data digest follows; `have` of its bytes are here.
     DataDigest { have: usize, bytes: [u8; DIGEST_LEN], digest: Digest },
-    /// The end of the PDU.
+    /// The PDU is complete.
     End,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { header_digest: false, data_digest: false, alignment: 0, max_in_capsule: 8192, max_data: 1 << 20 }
+impl Default for PduLimits {
+    fn default() -> PduLimits {
+        PduLimits { header_digest: false, data_digest: false, alignment: 0, max_in_capsule: 8192, max_data: 1 << 20 }
     }
 }
 
-impl Receiver {
-    /// A receiver for `side`.
-    pub fn new(side: Side, limits: Limits) -> Receiver {
-        Receiver {
+impl PduReceiver {
+    /// Creates a receiver for `side`.
+    pub fn new(side: ConnectionSide, limits: PduLimits) -> PduReceiver {
+        PduReceiver {
             side,
             limits,
             input: VecDeque::new(),
-            state: State::Header,
+            state: PduState::Header,
             header: [0; MAX_HEADER + DIGEST_LEN],
             have: 0,
             taken: 0,
@@ -158,110 +159,111 @@ impl Receiver {
         }
     }
 
-    /// Holds PDUs to other limits from the next one on. Meant for when the ends have just agreed on them, between PDUs.
-    pub fn set_limits(&mut self, limits: Limits) {
+    /// Enforces other limits from the next PDU on. Call this only between PDUs, when the two ends have agreed.
+    pub fn set_limits(&mut self, limits: PduLimits) {
         self.limits = limits;
     }
 
-    /// What PDUs are held to.
-    pub fn limits(&self) -> Limits {
+    /// Returns the enforced limits.
+    pub fn limits(&self) -> PduLimits {
         self.limits
     }
 
-    /// Takes the next range of the stream.
+    /// Appends the next range of the stream.
     pub fn push(&mut self, segment: RxSegment) {
-        if !segment.data.is_empty() && !matches!(self.state, State::Failed(_)) {
+        if !segment.data.is_empty() && !matches!(self.state, PduState::Failed(_)) {
             self.input.push_back(segment);
         }
     }
 
-    /// Whether the stream may end here: between PDUs.
+    /// Returns whether the stream is between PDUs, where it may end.
     pub fn is_between_pdus(&self) -> bool {
-        matches!(self.state, State::Header) && self.have == 0 && self.input.is_empty()
+        matches!(self.state, PduState::Header) && self.have == 0 && self.input.is_empty()
     }
 
-    /// How many bytes of the PDU under way are still to come, behind everything that was pushed: zero between PDUs. `None`:
-    /// its header does not tell yet, or there is something to [poll](Self::poll) for.
+    /// Returns how many bytes of the current PDU are still missing; zero between PDUs. `None` if the header is
+    /// incomplete, or if [`poll`](Self::poll) has to be called first.
     pub fn rest(&self) -> Option<u32> {
         if !self.input.is_empty() {
             return None;
         }
         let trailer = if self.limits.data_digest { DIGEST_LEN as u32 } else { 0 };
         match &self.state {
-            State::Header => (self.have == 0).then_some(0),
-            State::Padding { left, data } => Some(left + data + trailer),
-            State::Data { left, .. } => Some(left + trailer),
-            State::DataDigest { have, .. } => Some((DIGEST_LEN - have) as u32),
-            State::Release { .. } | State::Failed(_) => None,
+            PduState::Header => (self.have == 0).then_some(0),
+            PduState::Padding { left, data } => Some(left + data + trailer),
+            PduState::Data { left, .. } => Some(left + trailer),
+            PduState::DataDigest { have, .. } => Some((DIGEST_LEN - have) as u32),
+            PduState::Release { .. } | PduState::Failed(_) => None,
         }
     }
 
-    /// The header given last, without its digest.
+    /// Returns the last header, without its digest.
     pub fn header(&self) -> &[u8] {
         let length = PduType::from_u8(self.common().kind).map_or(PduHeader::BYTES, PduType::header_len);
         &self.header[..length]
     }
 
-    /// Remembers where PDUs begin, from the next one on.
+    /// Records the start of each PDU from now on.
     pub(crate) fn log_starts(&mut self) {
         self.starts.get_or_insert_default();
     }
 
-    /// Whether a PDU began at `seq`, one of the last of them; `None`: none has begun there or behind it yet.
+    /// Returns whether one of the recorded PDUs began at `seq`. `None` if the stream has not reached `seq`.
     pub(crate) fn began_at(&self, seq: Seq) -> Option<bool> {
         let starts = self.starts.as_ref()?;
         let last = starts.back()?;
         if last.before(seq) { None } else { Some(starts.contains(&seq)) }
     }
 
-    /// Bytes of the stream worked off so far.
+    /// Returns the number of stream bytes consumed so far.
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// The next thing received, if all of it is here.
+    /// Returns the next item; `None` if more input is needed.
     ///
     /// # Errors
-    /// What ends the connection: the same at each later call.
-    pub fn poll(&mut self) -> Result<Option<Received>, FatalError> {
+    /// The fatal error that ends the connection. Later calls return the same error.
+    pub fn poll(&mut self) -> Result<Option<PduItem>, FatalError> {
         let _scope = cost::work(WorkKind::Framing);
         loop {
             let step = match &mut self.state {
-                State::Header => self.header_step(),
-                State::Padding { .. } => self.padding_step(),
-                State::Data { .. } => self.data_step(),
-                State::DataDigest { .. } => self.digest_step(),
-                State::Release { .. } => self.release_step(),
-                State::Failed(error) => return Err(error.clone()),
+                PduState::Header => self.header_step(),
+                PduState::Padding { .. } => self.padding_step(),
+                PduState::Data { .. } => self.data_step(),
+                PduState::DataDigest { .. } => self.digest_step(),
+                PduState::Release { .. } => self.release_step(),
+                PduState::Failed(error) => return Err(error.clone()),
             };
             match step {
-                Ok(Step::Give(received)) => return Ok(Some(received)),
-                Ok(Step::Again) => {}
-                Ok(Step::Starved) => return Ok(None),
+                Ok(ParseStep::Give(received)) => return Ok(Some(received)),
+                Ok(ParseStep::Again) => {}
+                Ok(ParseStep::Starved) => return Ok(None),
                 Err(error) => {
                     self.input.clear();
-                    self.state = State::Failed(error.clone());
+                    self.state = PduState::Failed(error.clone());
                     return Err(error);
                 }
             }
         }
     }
 
-    fn header_step(&mut self) -> Result<Step, FatalError> {
+    fn header_step(&mut self) -> Result<ParseStep, FatalError> {
         if !self.fill_header(PduHeader::BYTES) {
-            return Ok(Step::Starved);
+            return Ok(ParseStep::Starved);
         }
-        // Before more than the common header is waited for, for a wrong length must not be waited for.
+        // Checked before waiting for the rest of the header: a wrong length must fail at once, not stall the
+        // connection.
         let kind = self.check_common()?;
         let digested = self.limits.header_digest && !kind.never_digested();
         let header_len = kind.header_len();
         let whole = header_len + if digested { DIGEST_LEN } else { 0 };
         if !self.fill_header(whole) {
-            return Ok(Step::Starved);
+            return Ok(ParseStep::Starved);
         }
         if digested {
             let received = self.header[header_len..whole].try_into().unwrap_or_default();
-            if Digest::of(&self.header[..header_len]).wire() != received {
+            if Digest::compute(&self.header[..header_len]).wire() != received {
                 return Err(FatalError::header_digest(received, &self.header[..header_len]));
             }
         }
@@ -269,6 +271,7 @@ impl Receiver {
         let Some(pdu) = Pdu::parse(header) else {
             return Err(FatalError::new(FatalStatus::InvalidHeaderField, 0, header));
         };
+        // check_common has checked these lengths, so the subtractions cannot underflow.
         let PduHeader { data_offset, len: plen, .. } = self.common();
         let data_start = if self.has_data(kind, plen) { u32::from(data_offset) } else { whole as u32 };
         let trailer = if self.has_data(kind, plen) && self.limits.data_digest { DIGEST_LEN as u32 } else { 0 };
@@ -278,24 +281,27 @@ impl Receiver {
         {
             return Err(FatalError::new(FatalStatus::InvalidHeaderField, 4, header));
         }
+        // The bytes stay in place until the next PDU: an error in the data quotes them.
         self.have = 0;
-        self.state = State::Padding { left: data_start - whole as u32, data };
-        Ok(Step::Give(Received::Header { pdu, data }))
+        self.state = PduState::Padding { left: data_start - whole as u32, data };
+        Ok(ParseStep::Give(PduItem::Header { pdu, data }))
     }
 
-    /// Checks type, flags, HLEN, PDO and PLEN.
+    /// Checks type, flags, HLEN, PDO and PLEN of the common header.
     fn check_common(&self) -> Result<PduType, FatalError> {
         let header = &self.header[..self.have.min(MAX_HEADER)];
         let wrong = |offset| Err(FatalError::new(FatalStatus::InvalidHeaderField, offset, header));
         let common = self.common();
         let kind = match PduType::from_u8(common.kind) {
-            Some(kind) if kind.is_from_host() == (self.side == Side::Controller) => kind,
+            Some(kind) if kind.is_from_host() == (self.side == ConnectionSide::Controller) => kind,
             _ => return wrong(0),
         };
         if usize::from(common.header_len) != kind.header_len() {
             return wrong(2);
         }
         let plen = common.len;
+        // The flag must match the negotiated digests exactly: HDGSTF on a connection without digests is an error as
+        // well.
         let digested = self.limits.header_digest && !kind.never_digested();
         if !kind.never_digested() && common.has_header_digest() != digested {
             return wrong(1);
@@ -305,7 +311,7 @@ impl Receiver {
             return wrong(4);
         }
         match kind {
-            // Up to 128 bytes of the header in question.
+            // A TermReq carries up to 128 bytes of the faulty header.
             PduType::HostTermination | PduType::ControllerTermination => {
                 if plen > header_end + MAX_HEADER as u32 {
                     return wrong(4);
@@ -337,132 +343,141 @@ impl Receiver {
         Ok(kind)
     }
 
-    /// What the common header says, as far as it is there.
+    /// Parses the common header. Bytes not yet received are zero or left over from the last PDU.
     fn common(&self) -> PduHeader {
         let [a, b, c, d, e, f, g, h, ..] = self.header;
         PduHeader::parse(&[a, b, c, d, e, f, g, h])
     }
 
-    /// Whether a PDU of `kind` and `plen` bytes has data.
+    /// Returns whether a PDU of `kind` and `plen` bytes has data.
     fn has_data(&self, kind: PduType, plen: u32) -> bool {
         let digest = if self.limits.header_digest { DIGEST_LEN } else { 0 };
         kind.carries_data() && plen as usize > kind.header_len() + digest
     }
 
-    fn padding_step(&mut self) -> Result<Step, FatalError> {
-        let State::Padding { left, data } = self.state else { return Ok(Step::Again) };
+    fn padding_step(&mut self) -> Result<ParseStep, FatalError> {
+        let PduState::Padding { left, data } = self.state else { return Ok(ParseStep::Again) };
+        // The content of the padding is not checked.
         if left > 0 {
-            let Some(skipped) = self.take(left) else { return Ok(Step::Starved) };
-            self.state = State::Padding { left: left - skipped.data.len() as u32, data };
-            return Ok(Step::Again);
+            let Some(skipped) = self.take(left) else { return Ok(ParseStep::Starved) };
+            self.state = PduState::Padding { left: left - skipped.data.len() as u32, data };
+            return Ok(ParseStep::Again);
         }
         if data == 0 {
-            self.state = State::Header;
-            return Ok(Step::Again);
+            self.state = PduState::Header;
+            return Ok(ParseStep::Again);
         }
         let digested = self.limits.data_digest && self.common().has_data_digest();
         let kind = PduType::from_u8(self.common().kind);
         let digest = match kind {
-            Some(kind) if digested && kind.carries_data() => Sum::Device(VecDeque::new()),
-            _ => Sum::Off,
+            Some(kind) if digested && kind.carries_data() => DataSum::Device(VecDeque::new()),
+            _ => DataSum::Off,
         };
-        self.state = State::Data { left: data, digest };
-        Ok(Step::Again)
+        self.state = PduState::Data { left: data, digest };
+        Ok(ParseStep::Again)
     }
 
-    fn data_step(&mut self) -> Result<Step, FatalError> {
-        let State::Data { left, .. } = self.state else { return Ok(Step::Again) };
-        let Some(mut segment) = self.take(left) else { return Ok(Step::Starved) };
-        let State::Data { left, digest } = core::mem::replace(&mut self.state, State::Header) else {
-            return Ok(Step::Again);
+    fn data_step(&mut self) -> Result<ParseStep, FatalError> {
+        let PduState::Data { left, .. } = self.state else { return Ok(ParseStep::Again) };
+        let Some(mut segment) = self.take(left) else { return Ok(ParseStep::Starved) };
+        let PduState::Data { left, digest } = core::mem::replace(&mut self.state, PduState::Header) else {
+            return Ok(ParseStep::Again);
         };
         let left = left - segment.data.len() as u32;
         let (digest, give) = match digest {
-            Sum::Off => (Sum::Off, Some(segment)),
-            Sum::Device(mut pieces) if segment.meta.nvme() == NvmeVerdict::Good => {
+            DataSum::Off => (DataSum::Off, Some(segment)),
+            DataSum::Device(mut pieces) if segment.meta.nvme() == NvmeVerdict::Good => {
                 pieces.push_back(segment);
-                (Sum::Device(pieces), None)
+                (DataSum::Device(pieces), None)
             }
-            Sum::Device(mut pieces) => {
+            // The device did not verify this piece. The CPU computes the digest of all pieces held back, and of the
+            // rest.
+            DataSum::Device(mut pieces) => {
                 pieces.push_back(segment);
                 let digest = sum(&mut pieces);
                 let then = match left {
-                    0 => After::DataDigest { have: 0, bytes: [0; DIGEST_LEN], digest },
-                    left => After::Data { left, digest },
+                    0 => NextState::DataDigest { have: 0, bytes: [0; DIGEST_LEN], digest },
+                    left => NextState::Data { left, digest },
                 };
-                self.state = State::Release { pieces, then };
-                return Ok(Step::Again);
+                self.state = PduState::Release { pieces, then };
+                return Ok(ParseStep::Again);
             }
-            Sum::Software(mut digest) => {
+            DataSum::Software(mut digest) => {
                 update(&mut digest, &mut segment);
-                (Sum::Software(digest), Some(segment))
+                (DataSum::Software(digest), Some(segment))
             }
         };
         self.state = match (left, digest) {
-            (0, Sum::Off) => State::Release { pieces: VecDeque::new(), then: After::End },
-            (0, digest) => State::DataDigest { have: 0, bytes: [0; DIGEST_LEN], digest },
-            (left, digest) => State::Data { left, digest },
+            // Without a digest, an empty release reports the end of the data.
+            (0, DataSum::Off) => PduState::Release { pieces: VecDeque::new(), then: NextState::End },
+            (0, digest) => PduState::DataDigest { have: 0, bytes: [0; DIGEST_LEN], digest },
+            (left, digest) => PduState::Data { left, digest },
         };
-        Ok(give.map_or(Step::Again, |segment| Step::Give(Received::Data(segment))))
+        Ok(give.map_or(ParseStep::Again, |segment| ParseStep::Give(PduItem::Data(segment))))
     }
 
-    fn digest_step(&mut self) -> Result<Step, FatalError> {
-        let State::DataDigest { have, .. } = self.state else { return Ok(Step::Again) };
-        let Some(segment) = self.take((DIGEST_LEN - have) as u32) else { return Ok(Step::Starved) };
-        let State::DataDigest { have, mut bytes, digest } = core::mem::replace(&mut self.state, State::Header) else {
-            return Ok(Step::Again);
+    fn digest_step(&mut self) -> Result<ParseStep, FatalError> {
+        let PduState::DataDigest { have, .. } = self.state else { return Ok(ParseStep::Again) };
+        let Some(segment) = self.take((DIGEST_LEN - have) as u32) else { return Ok(ParseStep::Starved) };
+        let PduState::DataDigest { have, mut bytes, digest } = core::mem::replace(&mut self.state, PduState::Header)
+        else {
+            return Ok(ParseStep::Again);
         };
         bytes[have..have + segment.data.len()].copy_from_slice(&segment.data);
         let have = have + segment.data.len();
         let vouched = segment.meta.nvme() == NvmeVerdict::Good;
+        // A digest may be cut into several segments. The device's verdict counts only if every segment carries it.
         match digest {
-            Sum::Device(pieces) if vouched && have == DIGEST_LEN => {
-                self.state = State::Release { pieces, then: After::End };
-                Ok(Step::Again)
+            DataSum::Device(pieces) if vouched && have == DIGEST_LEN => {
+                self.state = PduState::Release { pieces, then: NextState::End };
+                Ok(ParseStep::Again)
             }
-            Sum::Device(pieces) if vouched => {
-                self.state = State::DataDigest { have, bytes, digest: Sum::Device(pieces) };
-                Ok(Step::Again)
+            DataSum::Device(pieces) if vouched => {
+                self.state = PduState::DataDigest { have, bytes, digest: DataSum::Device(pieces) };
+                Ok(ParseStep::Again)
             }
-            Sum::Device(mut pieces) => {
+            // The device did not verify the digest itself, so the CPU verifies the data that were held back.
+            DataSum::Device(mut pieces) => {
                 let digest = sum(&mut pieces);
-                self.state = State::Release { pieces, then: After::DataDigest { have, bytes, digest } };
-                Ok(Step::Again)
+                self.state = PduState::Release { pieces, then: NextState::DataDigest { have, bytes, digest } };
+                Ok(ParseStep::Again)
             }
             digest if have < DIGEST_LEN => {
-                self.state = State::DataDigest { have, bytes, digest };
-                Ok(Step::Again)
+                self.state = PduState::DataDigest { have, bytes, digest };
+                Ok(ParseStep::Again)
             }
-            Sum::Software(digest) => Ok(Step::Give(Received::DataEnd { intact: digest.wire() == bytes })),
-            Sum::Off => Ok(Step::Give(Received::DataEnd { intact: true })),
+            DataSum::Software(digest) => Ok(ParseStep::Give(PduItem::DataEnd { intact: digest.wire() == bytes })),
+            DataSum::Off => Ok(ParseStep::Give(PduItem::DataEnd { intact: true })),
         }
     }
 
-    fn release_step(&mut self) -> Result<Step, FatalError> {
-        let State::Release { pieces, .. } = &mut self.state else { return Ok(Step::Again) };
+    fn release_step(&mut self) -> Result<ParseStep, FatalError> {
+        let PduState::Release { pieces, .. } = &mut self.state else { return Ok(ParseStep::Again) };
         if let Some(segment) = pieces.pop_front() {
-            return Ok(Step::Give(Received::Data(segment)));
+            return Ok(ParseStep::Give(PduItem::Data(segment)));
         }
-        let State::Release { then, .. } = core::mem::replace(&mut self.state, State::Header) else {
-            return Ok(Step::Again);
+        let PduState::Release { then, .. } = core::mem::replace(&mut self.state, PduState::Header) else {
+            return Ok(ParseStep::Again);
         };
         match then {
-            After::Data { left, digest } => self.state = State::Data { left, digest: Sum::Software(digest) },
-            After::DataDigest { have: DIGEST_LEN, bytes, digest } => {
-                return Ok(Step::Give(Received::DataEnd { intact: digest.wire() == bytes }));
+            // The rest of the data is passed on as it arrives.
+            NextState::Data { left, digest } => self.state = PduState::Data { left, digest: DataSum::Software(digest) },
+            NextState::DataDigest { have: DIGEST_LEN, bytes, digest } => {
+                return Ok(ParseStep::Give(PduItem::DataEnd { intact: digest.wire() == bytes }));
             }
-            After::DataDigest { have, bytes, digest } => {
-                self.state = State::DataDigest { have, bytes, digest: Sum::Software(digest) };
+            NextState::DataDigest { have, bytes, digest } => {
+                self.state = PduState::DataDigest { have, bytes, digest: DataSum::Software(digest) };
             }
-            After::End => return Ok(Step::Give(Received::DataEnd { intact: true })),
+            NextState::End => return Ok(ParseStep::Give(PduItem::DataEnd { intact: true })),
         }
-        Ok(Step::Again)
+        Ok(ParseStep::Again)
     }
 
-    /// Gathers the first `wanted` bytes of a PDU; false if they are not all here.
+    /// Collects the first `wanted` bytes of a PDU. Returns false if bytes are missing.
     fn fill_header(&mut self, wanted: usize) -> bool {
         while self.have < wanted {
             let Some(segment) = self.take((wanted - self.have) as u32) else { return false };
+            // Only the first byte of a header marks the start of a PDU.
             if let (0, Some(starts)) = (self.have, &mut self.starts) {
                 if starts.len() == STARTS {
                     starts.pop_front();
@@ -475,7 +490,7 @@ impl Receiver {
         true
     }
 
-    /// The next bytes of the input, `most` at most and from one segment.
+    /// Takes up to `most` bytes of the input from a single segment.
     fn take(&mut self, most: u32) -> Option<RxSegment> {
         let first = self.input.front_mut()?;
         let taken =
@@ -485,13 +500,13 @@ impl Receiver {
     }
 }
 
-enum Step {
-    Give(Received),
+enum ParseStep {
+    Give(PduItem),
     Again,
     Starved,
 }
 
-/// Starts of PDUs that are remembered.
+/// Number of recorded PDU starts.
 const STARTS: usize = 64;
 
 fn sum(pieces: &mut VecDeque<RxSegment>) -> Digest {
@@ -500,8 +515,9 @@ fn sum(pieces: &mut VecDeque<RxSegment>) -> Digest {
     digest
 }
 
-/// Goes on with the bytes as they were on the wire. If these cannot be told, the digest comes out wrong.
+/// Adds the bytes of the wire, undoing decryption by a device. If that is not possible, the digest is wrong and the PDU
+/// fails.
 fn update(digest: &mut Digest, segment: &mut RxSegment) {
-    let _restored = segment.data.close();
+    let _ = segment.data.close();
     digest.update(&segment.data);
 }

@@ -1,4 +1,4 @@
-//! Data that are to be encrypted on their way: by a device below, or by the CPU when they are queued.
+//! Encryption of data on the way to the wire, by a device or by the CPU when the PDU is queued.
 
 use crate::volume::KeyedVolume;
 use bytes::{Bytes, BytesMut};
@@ -6,20 +6,20 @@ use core::ops::Range;
 use offload_base::cost::{self, WorkKind};
 use smallvec::SmallVec;
 
-/// What is to be done to the data of a PDU.
+/// Parameters to encrypt the data of a PDU.
 #[derive(Clone, Debug)]
-pub(crate) struct Sealing {
-    /// The volume that they are of.
+pub(crate) struct DataEncryption {
+    /// The volume of the data.
     pub(crate) volume: KeyedVolume,
     /// The first block of the command.
     pub(crate) first: u64,
-    /// Where in the command's data they begin: whole blocks of the cipher, and so are they.
+    /// Offset of the data in the command's data. Offset and length are multiples of the cipher block.
     pub(crate) at: u32,
 }
 
-impl Sealing {
-    /// The data, encrypted.
-    pub(super) fn of(&self, data: &[Bytes]) -> Bytes {
+impl DataEncryption {
+    /// Returns the encrypted data.
+    pub(super) fn encrypt(&self, data: &[Bytes]) -> Bytes {
         let mut sealed = BytesMut::with_capacity(data.iter().map(Bytes::len).sum());
         {
             let _scope = cost::work(WorkKind::Copy);
@@ -29,28 +29,29 @@ impl Sealing {
         sealed.freeze()
     }
 
-    /// Encrypts in place.
+    /// Encrypts `data` in place.
     pub(crate) fn work(&self, data: &mut [u8]) {
         let _scope = cost::work(WorkKind::Crypto);
         if self.volume.encrypt(self.first, self.at.into(), data).is_err() {
-            // What are no blocks of a volume, or of one that was erased, is not shown as it is.
+            // The data are outside the volume, or the volume was erased. Send zeros rather than plaintext.
             data.fill(0);
         }
     }
 
-    /// A part of a command's data that may be cut anywhere, encrypted.
+    /// Encrypts any byte range of a command's data.
     pub(crate) fn part(volume: &KeyedVolume, first: u64, data: &[Bytes], range: Range<u32>) -> Bytes {
+        // XTS encrypts whole cipher blocks, so the range is extended to block boundaries and cut afterwards.
         let start = range.start - range.start % CIPHER_BLOCK;
         let end = range.end.next_multiple_of(CIPHER_BLOCK);
         let whole = slice(data, start as usize, (end - start) as usize);
-        let sealing = Sealing { volume: volume.clone(), first, at: start };
+        let sealing = DataEncryption { volume: volume.clone(), first, at: start };
         let (from, to) = ((range.start - start) as usize, (range.end - start) as usize);
-        let sealed = sealing.of(&whole);
+        let sealed = sealing.encrypt(&whole);
         sealed.slice(from..to.min(sealed.len()))
     }
 }
 
-/// `length` bytes of `pieces` from `offset` on, shared.
+/// Returns `length` bytes of `pieces` from `offset` on, without a copy.
 pub(crate) fn slice(pieces: &[Bytes], offset: usize, length: usize) -> SmallVec<[Bytes; 4]> {
     let (mut skip, mut left) = (offset, length);
     let mut taken = SmallVec::new();
@@ -69,7 +70,7 @@ pub(crate) fn slice(pieces: &[Bytes], offset: usize, length: usize) -> SmallVec<
     taken
 }
 
-/// Bytes of a block of AES.
+/// Bytes of an AES block.
 pub(crate) const CIPHER_BLOCK: u32 = 16;
 
 #[cfg(test)]
@@ -78,7 +79,7 @@ mod tests {
     use resumable_aead::{DataUnits, Volume, XtsKey};
 
     #[test]
-    fn any_part_is_a_part_of_the_whole() {
+    fn encrypted_part_matches_the_whole() {
         let key: Vec<u8> = (0..64).collect();
         let volume = KeyedVolume::from(Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap()));
         let plain: Vec<u8> = (0..1536).map(|at| (at * 7) as u8).collect();
@@ -86,11 +87,11 @@ mod tests {
         let mut whole = plain;
         volume.encrypt(4, 0, &mut whole).unwrap();
         for (start, end) in [(0, 1536), (4, 8), (12, 20), (4, 1532), (700, 1200), (1532, 1536)] {
-            let part = Sealing::part(&volume, 4, &pieces, start..end);
+            let part = DataEncryption::part(&volume, 4, &pieces, start..end);
             assert_eq!(part[..], whole[start as usize..end as usize], "{start}..{end}");
         }
-        // What has no number in a volume is not shown.
-        let sealing = Sealing { volume, first: u64::MAX, at: 0 };
-        assert_eq!(sealing.of(&[Bytes::from_static(&[9; 1024])]), [0; 1024][..]);
+        // Data without a block number in the volume are sent as zeros.
+        let sealing = DataEncryption { volume, first: u64::MAX, at: 0 };
+        assert_eq!(sealing.encrypt(&[Bytes::from_static(&[9; 1024])]), [0; 1024][..]);
     }
 }

@@ -10,7 +10,7 @@ use nic_sim::transforms::{SecretBytes, Tweak};
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
 use nic_sim::{NicConfig, NvmeTcpEngineConfig};
-use nvme_tcp::host::{Connecting, Connector, Host, HostConfig, HostIdentity, KeyedVolume};
+use nvme_tcp::host::{ConnectFuture, Connector, Host, HostConfig, HostIdentity, KeyedVolume};
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
 use nvme_tcp::target::{Server, Target, TargetConfig, Threads, TransportConfig};
 use offload_api::{SegmentStream, XtsStage};
@@ -26,14 +26,14 @@ use std::sync::{Arc, Mutex};
 pub(crate) const DISK: &str = "nqn.2026-01.test:disk";
 const PORT: u16 = 4420;
 
-/// What is between NVMe/TCP and the wire.
+/// Protocol layers below NVMe/TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layers {
     Tcp,
     Tls,
-    /// TLS that the NICs seal and open.
+    /// TLS with sealing and opening by the NICs.
     TlsNic,
-    /// The same, with keys that change every so many records.
+    /// TLS by the NICs, with a key update every given number of records.
     TlsNicKeys(u64),
 }
 
@@ -49,57 +49,68 @@ impl Layers {
     }
 }
 
-pub(crate) struct Bed {
+pub(crate) struct NvmeNetwork {
     bed: Testbed,
     layers: Layers,
     seed: Seed,
     server: Server,
-    /// Set: streams accepted are reset at once, and so are those there are.
+    /// While set, streams are reset at once, accepted ones and existing ones.
     away: Arc<AtomicBool>,
     resets: Arc<Mutex<u64>>,
 }
 
-impl Bed {
-    /// A target with 8192 blocks of 512 bytes on host 0, reached from host 1 over a wire with `loss`.
-    pub(crate) fn new(seed: u64, transport: TransportConfig, layers: Layers, loss: f64) -> Bed {
-        Bed::build(seed, transport, layers, loss, NicConfig::default(), None, 512)
+impl NvmeNetwork {
+    /// Creates a target with 4 MiB in blocks of 512 bytes on host 0, and a host 1, connected by a wire with `loss`.
+    pub(crate) fn new(seed: u64, transport: TransportConfig, layers: Layers, loss: f64) -> NvmeNetwork {
+        NvmeNetwork::build(seed, transport, layers, loss, NicConfig::default(), None, 512)
     }
 
-    /// One with blocks of other sizes, on as many bytes.
-    pub(crate) fn of_blocks(seed: u64, block: u32, transport: TransportConfig, layers: Layers, loss: f64) -> Bed {
-        Bed::build(seed, transport, layers, loss, NicConfig::default(), None, block)
+    /// Creates a testbed with another block size and the same capacity.
+    pub(crate) fn of_blocks(
+        seed: u64,
+        block: u32,
+        transport: TransportConfig,
+        layers: Layers,
+        loss: f64,
+    ) -> NvmeNetwork {
+        NvmeNetwork::build(seed, transport, layers, loss, NicConfig::default(), None, block)
     }
 
-    /// One with a host whose NIC has room for so many NVMe/TCP contexts.
-    pub(crate) fn with_contexts(seed: u64, contexts: u32) -> Bed {
+    /// Creates a testbed with a host NIC limited to `contexts` NVMe/TCP contexts.
+    pub(crate) fn with_contexts(seed: u64, contexts: u32) -> NvmeNetwork {
         let nic = NicConfig {
             engines: NvmeTcpEngineConfig { contexts, ..NvmeTcpEngineConfig::default() }.into(),
             ..NicConfig::default()
         };
-        Bed::build(seed, TransportConfig::default(), Layers::Tcp, 0.0, nic, None, 512)
+        NvmeNetwork::build(seed, TransportConfig::default(), Layers::Tcp, 0.0, nic, None, 512)
     }
 
-    /// One with NICs that have room for so many contexts; the others are in host memory.
-    pub(crate) fn with_cache(seed: u64, layers: Layers, contexts: usize) -> Bed {
+    /// Creates a testbed with NICs that cache `contexts` contexts and keep the others in host memory.
+    pub(crate) fn with_cache(seed: u64, layers: Layers, contexts: usize) -> NvmeNetwork {
         let nic = NicConfig { context_cache_bytes: contexts * 208, ..NicConfig::default() };
-        Bed::build(seed, TransportConfig::default(), layers, 0.0, nic, None, 512)
+        NvmeNetwork::build(seed, TransportConfig::default(), layers, 0.0, nic, None, 512)
     }
 
-    /// One with NICs that cut and join up to 256 KiB, and have what they receive wait for more.
-    pub(crate) fn with_large_nics(seed: u64, layers: Layers, loss: f64) -> Bed {
+    /// Creates a testbed with NICs that cut and join up to 256 KiB and wait to join more received data.
+    pub(crate) fn with_large_nics(seed: u64, layers: Layers, loss: f64) -> NvmeNetwork {
         let lro_wait = Duration::from_millis(1);
         let nic = NicConfig { tso_max_bytes: 256 << 10, lro_max_bytes: 256 << 10, lro_wait, ..NicConfig::default() };
-        Bed::build(seed, TransportConfig::default(), layers, loss, nic, None, 512)
+        NvmeNetwork::build(seed, TransportConfig::default(), layers, loss, nic, None, 512)
     }
 
-    /// One over a clean wire that is captured.
-    pub(crate) fn captured(seed: u64, transport: TransportConfig, capture: &Capture) -> Bed {
-        Bed::build(seed, transport, Layers::Tcp, 0.0, NicConfig::default(), Some(capture.clone()), 512)
+    /// Creates a testbed with a captured wire without loss.
+    pub(crate) fn captured(seed: u64, transport: TransportConfig, capture: &Capture) -> NvmeNetwork {
+        NvmeNetwork::build(seed, transport, Layers::Tcp, 0.0, NicConfig::default(), Some(capture.clone()), 512)
     }
 
-    /// The same over other layers.
-    pub(crate) fn captured_over(seed: u64, transport: TransportConfig, layers: Layers, capture: &Capture) -> Bed {
-        Bed::build(seed, transport, layers, 0.0, NicConfig::default(), Some(capture.clone()), 512)
+    /// Creates a captured testbed over other layers.
+    pub(crate) fn captured_over(
+        seed: u64,
+        transport: TransportConfig,
+        layers: Layers,
+        capture: &Capture,
+    ) -> NvmeNetwork {
+        NvmeNetwork::build(seed, transport, layers, 0.0, NicConfig::default(), Some(capture.clone()), 512)
     }
 
     fn build(
@@ -110,13 +121,15 @@ impl Bed {
         nic: NicConfig,
         capture: Option<Capture>,
         block: u32,
-    ) -> Bed {
+    ) -> NvmeNetwork {
         let seed = Seed(seed);
+        // Delayed packets arrive out of order, which makes a device lose and regain its place in the stream.
         let reorder = Reorder { share: Share::new(loss).unwrap(), hold: Duration::from_micros(40) };
         let impairments =
             Impairments { loss: Share::new(loss).unwrap(), reorder: Some(reorder), ..Impairments::default() };
         let link = LinkConfig { rate: Some(2_000_000_000), impairments, ..LinkConfig::default() };
         let mut builder = Testbed::builder(seed)
+            // Limits of the NIC's engines apply to the host only, so that the target always has contexts.
             .host("target", NicConfig { engines: NicConfig::default().engines, ..nic.clone() }, TcpConfig::default())
             .host("host", nic, TcpConfig::default())
             .wire(0, 1, link);
@@ -132,19 +145,19 @@ impl Bed {
         let runtime = bed.host(0).runtime();
         let server = Server::new(target, runtime, Arc::new(Threads::new(1).unwrap())).with_digests_by_device();
         let (away, resets) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let _runs_on =
+        let _task =
             bed.host(0).spawn("accept", accept(bed.host(0).clone(), server.clone(), layers, seed, away.clone()));
-        Bed { bed, layers, seed, server, away, resets }
+        NvmeNetwork { bed, layers, seed, server, away, resets }
     }
 
     pub(crate) fn host_config(&self) -> HostConfig {
-        HostConfig::new(DISK, HostIdentity::drawn_from(&mut self.seed.stream("host")))
+        HostConfig::new(DISK, HostIdentity::random(&mut self.seed.stream("host")))
     }
 
     pub(crate) fn connector(&self) -> impl Connector + 'static {
         let (near, far) = (self.bed.host(1).clone(), self.bed.host(0).address());
         let (layers, seed, resets) = (self.layers, self.seed, self.resets.clone());
-        Opens { near, far: (far, PORT).into(), layers, seed, count: Mutex::new(0), resets }
+        NetworkConnector { near, far: (far, PORT).into(), layers, seed, count: Mutex::new(0), resets }
     }
 
     pub(crate) fn server(&self) -> &Server {
@@ -161,10 +174,10 @@ impl Bed {
 
     /// Runs `task` on the host.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let _runs_on = self.bed.host(1).spawn("nvme", task);
+        let _task = self.bed.host(1).spawn("nvme", task);
     }
 
-    /// A host, whose tasks run.
+    /// Creates a host and runs its tasks.
     pub(crate) fn connect(&self, config: HostConfig) -> Host {
         let (host, tasks) = Host::new(self.connector(), self.timers(), config);
         tasks.into_iter().for_each(|task| self.spawn(task));
@@ -173,7 +186,7 @@ impl Bed {
 
     pub(crate) fn run<T: Send + 'static>(&mut self, future: impl Future<Output = T> + Send + 'static) -> T {
         let running = self.bed.host(1).spawn("application", future);
-        // Timeouts on the way included, but none without an end.
+        // Limits the virtual time, so that a test that hangs fails instead of running forever.
         self.bed.run_within(Duration::from_secs(3600), running)
     }
 
@@ -181,41 +194,41 @@ impl Bed {
         self.bed.counters()
     }
 
-    /// Those of the host alone.
+    /// Returns the counters of the host alone.
     pub(crate) fn host_counters(&self) -> CounterSet {
         let mut set = CounterSet::default();
         self.bed.host(1).count(&mut set);
         set
     }
 
-    /// Resets the host's NIC at each of these times, in milliseconds from now on.
+    /// Resets the host's NIC at these times, in milliseconds from now.
     pub(crate) fn reset_host_at(&self, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
         self.reset_at(1, times, |_| ())
     }
 
-    /// The same, and the NIC then has the key of `volume` again, a while later.
-    pub(crate) fn reset_host_with(&self, volume: Volume, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
+    /// Resets the host's NIC at these times, and imports the key of `volume` again after each reset.
+    pub(crate) fn reset_host_with(&self, volume: TestVolume, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
         self.reset_at(1, times, move |host| volume.import(host))
     }
 
-    /// Gives the host's NIC the key of `volume`.
-    pub(crate) fn import(&self, volume: &Volume) {
+    /// Imports the key of `volume` into the host's NIC.
+    pub(crate) fn import(&self, volume: &TestVolume) {
         volume.import(self.bed.host(1));
     }
 
-    /// The same, from a task.
-    pub(crate) fn importer(&self) -> impl Fn(&Volume) + Send + 'static {
+    /// Returns a function that imports keys, for use in a task.
+    pub(crate) fn importer(&self) -> impl Fn(&TestVolume) + Send + 'static {
         let host = self.bed.host(1).clone();
         move |volume| volume.import(&host)
     }
 
-    /// Has the host's NIC give a key up.
+    /// Returns a function that removes a key from the host's NIC.
     pub(crate) fn forgetter(&self) -> impl Fn(XtsStage) + Send + 'static {
         let host = self.bed.host(1).clone();
         move |key| host.stack().with_device(|device| device.contexts().unwrap().remove(key.key))
     }
 
-    /// Resets the target's.
+    /// Resets the target's NIC at these times.
     pub(crate) fn reset_target_at(&self, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
         self.reset_at(0, times, |_| ())
     }
@@ -227,20 +240,21 @@ impl Bed {
         then: impl Fn(&BedHost) + Send + 'static,
     ) -> JoinHandle<()> {
         let (runtime, host) = (self.bed.host(host).runtime(), self.bed.host(host).clone());
+        // Collected before the task starts, because the iterator need not be `Send`.
         let times: Vec<u64> = times.into_iter().collect();
         let start = runtime.now();
         host.clone().spawn("resetter", async move {
             for time in times {
                 runtime.sleep_until(start + Duration::from_millis(time)).await;
                 host.reset_device();
-                // Its driver hears of it meanwhile.
+                // The driver notices the reset meanwhile.
                 runtime.sleep(Duration::from_millis(1)).await;
                 then(&host);
             }
         })
     }
 
-    /// Cuts the streams there are at each of these times, in milliseconds from now on.
+    /// Resets the existing streams at these times, in milliseconds from now.
     pub(crate) fn cutter(&self, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
         let (runtime, host, away) = (self.bed.host(0).runtime(), self.bed.host(0).clone(), self.away.clone());
         let times: Vec<u64> = times.into_iter().collect();
@@ -248,6 +262,7 @@ impl Bed {
         host.spawn("cutter", async move {
             for time in times {
                 runtime.sleep_until(start + Duration::from_millis(time)).await;
+                // Long enough for every serving task to see the flag, which is polled each millisecond.
                 away.store(true, Ordering::Relaxed);
                 runtime.sleep(Duration::from_millis(2)).await;
                 away.store(false, Ordering::Relaxed);
@@ -255,7 +270,7 @@ impl Bed {
         })
     }
 
-    /// The target is gone for good after `delay`.
+    /// Makes the target unreachable permanently after `delay`.
     pub(crate) fn go_away_after(&self, delay: Duration) -> JoinHandle<()> {
         let (runtime, away) = (self.bed.host(0).runtime(), self.away.clone());
         self.bed.host(0).spawn("leaver", async move {
@@ -266,9 +281,9 @@ impl Bed {
     }
 }
 
-/// A volume of tenant 7 with a key that is nowhere as a whole but where it is used.
+/// A volume of tenant 7. Its whole key exists in memory only where it is used.
 #[derive(Clone)]
-pub(crate) struct Volume {
+pub(crate) struct TestVolume {
     pub(crate) number: u64,
     pub(crate) block: usize,
     pub(crate) keyed: KeyedVolume,
@@ -276,11 +291,11 @@ pub(crate) struct Volume {
 
 pub(crate) const TENANT: u32 = 7;
 
-impl Volume {
-    pub(crate) fn new(number: u64, block: usize) -> Volume {
-        let key = XtsKey::new(Volume::key(number).bytes()).unwrap();
+impl TestVolume {
+    pub(crate) fn new(number: u64, block: usize) -> TestVolume {
+        let key = XtsKey::new(TestVolume::key(number).bytes()).unwrap();
         let keyed = resumable_aead::Volume::new(key, DataUnits::new(block).unwrap()).into();
-        Volume { number, block, keyed }
+        TestVolume { number, block, keyed }
     }
 
     pub(crate) fn key_byte(number: u64, at: usize) -> u8 {
@@ -288,43 +303,44 @@ impl Volume {
     }
 
     fn key(number: u64) -> SecretBytes {
-        SecretBytes::new((0..64).map(|at| Volume::key_byte(number, at)).collect())
+        SecretBytes::new((0..64).map(|at| TestVolume::key_byte(number, at)).collect())
     }
 
-    /// Has `host`'s NIC take the key, and tells the volume.
+    /// Imports the key into the NIC of `host`, and stores its handle in the volume.
     fn import(&self, host: &BedHost) {
         let tenant = WrappingKey { tenant: TENANT, key: SecretBytes::new(vec![9; 32]) };
         let key = host.stack().with_device(|device| {
             let device = device.contexts().unwrap();
-            tenant.import(device, self.number, &Volume::key(self.number), self.block as u32, Tweak::Unit).unwrap()
+            tenant.import(device, self.number, &TestVolume::key(self.number), self.block as u32, Tweak::Unit).unwrap()
         });
         self.keyed.set_device_key(Some(key));
     }
 
-    /// What the medium is to hold of `data` from block `first` on.
+    /// Encrypts `data` as the medium must hold them from block `first` on.
     pub(crate) fn encrypt(&self, first: u64, data: &mut [u8]) {
         self.keyed.volume().encrypt(first, 0, data).unwrap();
     }
 }
 
-struct Opens {
+struct NetworkConnector {
     near: BedHost,
     far: std::net::SocketAddr,
     layers: Layers,
     seed: Seed,
-    /// So that no two handshakes draw the same.
+    /// Number of connections, so that no two handshakes draw the same random numbers.
     count: Mutex<u64>,
     resets: Arc<Mutex<u64>>,
 }
 
-impl Connector for Opens {
-    fn connect(&self) -> Connecting {
+impl Connector for NetworkConnector {
+    fn connect(&self) -> ConnectFuture {
         let number = {
             let mut count = self.count.lock().unwrap();
             *count += 1;
             *count
         };
         let (near, far, layers) = (self.near.clone(), self.far, self.layers);
+        // Each connection has its own randomness, or two sessions would share keys.
         let seed = self.seed.derive(&format!("client {number}"));
         Box::pin(async move {
             let stream = near.stack().connect(None, far).await?;
@@ -350,7 +366,7 @@ async fn accept(host: BedHost, server: Server, layers: Layers, seed: Seed, away:
         stream.set_nodelay(true);
         let (server, away, runtime) = (server.clone(), away.clone(), host.runtime());
         let seed = seed.derive(&format!("server {number}"));
-        let _runs_on = host.spawn("serve", async move {
+        let _task = host.spawn("serve", async move {
             let serving = async move {
                 match layers {
                     Layers::Tcp => drop(server.serve(stream).await),
@@ -372,7 +388,7 @@ async fn accept(host: BedHost, server: Server, layers: Layers, seed: Seed, away:
     }
 }
 
-/// `count` blocks of 512 bytes, no two the same.
+/// Returns `count` different blocks of 512 bytes.
 pub(crate) fn blocks(count: usize) -> Bytes {
     let mut data = BytesMut::zeroed(count * 512);
     Seed(count as u64).stream("blocks").fill(&mut data);

@@ -1,4 +1,4 @@
-//! A controller made by hand, that answers commands, or does not, as a test says.
+//! A scripted controller that answers commands, or does not, as a test decides.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -6,10 +6,10 @@ use core::future::poll_fn;
 use core::time::Duration;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
-use nvme_tcp::host::{CommandError, Connecting, Connector, Host, HostConfig, HostIdentity};
+use nvme_tcp::host::{CommandError, ConnectFuture, Connector, Host, HostConfig, HostIdentity};
 use nvme_tcp::wire::{
-    AdminOpcode, Command, Completion, ControllerData, DataHeader, FabricsType, Framing, InitializeResponse, IoOpcode,
-    Limits, NamespaceData, Pdu, Received, Receiver, Side, Status, property,
+    AdminOpcode, Command, Completion, ConnectionSide, ControllerData, DataHeader, FabricsType, InitializeResponse,
+    IoOpcode, NamespaceData, Pdu, PduFraming, PduItem, PduLimits, PduReceiver, Status, property,
 };
 use offload_api::{SegmentStream, TxTag};
 use offload_base::Seed;
@@ -18,46 +18,46 @@ use offload_testbed::{BedHost, Testbed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a controller does about a command.
+/// Action of the controller to a command.
 #[derive(Clone, Copy)]
-pub(crate) enum Act {
+pub(crate) enum Action {
     Answer,
-    /// Before the next one is.
+    /// Answer before the next answer.
     AnswerLate,
-    /// In one go with the next one, after it.
+    /// Answer together with the next answer, after it.
     AnswerAfterNext,
-    /// Before one whose act is this:
+    /// Answer before the answer to a command with [`Action::AnswerHeld`].
     Hold,
     AnswerHeld,
-    /// The connection ends in one go with the answers that are late.
+    /// Send the late answers and end the connection.
     AnswerLateAndClose,
     Refuse(Status),
     Never,
-    /// The connection ends.
+    /// End the connection.
     Close,
 }
 
-type Said = dyn Fn(u32) -> (NamespaceData, Vec<u8>) + Send + Sync;
-type Acts = dyn Fn(u32, u16, &Command) -> Act + Send + Sync;
+type NamespaceScript = dyn Fn(u32) -> (NamespaceData, Vec<u8>) + Send + Sync;
+type ReactionScript = dyn Fn(u32, u16, &Command) -> Action + Send + Sync;
 
-/// What a controller is like.
-pub(crate) struct Faulty {
+/// A scripted controller.
+pub(crate) struct ScriptedController {
     pub(crate) data: ControllerData,
     /// MQES.
     pub(crate) entries: u16,
-    /// Given the number of the association (from 1 on), the queue, and the command.
-    act: Box<Acts>,
-    /// Given the number of the association.
+    /// Action, given the number of the association (from 1), the queue, and the command.
+    act: Box<ReactionScript>,
+    /// Number of I/O queues, given the number of the association.
     pub(crate) queues: fn(u32) -> u16,
-    /// What is said of every namespace, and its descriptors; given the number of the association.
-    pub(crate) namespace: Box<Said>,
-    /// Namespaces of the log page of changed ones.
+    /// Namespace data and descriptors of every namespace, given the number of the association.
+    pub(crate) namespace: Box<NamespaceScript>,
+    /// Contents of the changed-namespace log.
     pub(crate) changed: Vec<u32>,
     associations: AtomicU32,
 }
 
-impl Faulty {
-    pub(crate) fn new(act: impl Fn(u32, u16, &Command) -> Act + Send + Sync + 'static) -> Faulty {
+impl ScriptedController {
+    pub(crate) fn new(act: impl Fn(u32, u16, &Command) -> Action + Send + Sync + 'static) -> ScriptedController {
         let data = ControllerData {
             controller: 1,
             keep_alive: 10,
@@ -68,15 +68,24 @@ impl Faulty {
         };
         let associations = AtomicU32::new(0);
         let namespace = Box::new(|_| (NamespaceData { blocks: 1000, block_shift: 12, nguid: [7; 16] }, Vec::new()));
-        Faulty { data, entries: 127, act: Box::new(act), queues: |_| 1, namespace, changed: Vec::new(), associations }
+        ScriptedController {
+            data,
+            entries: 127,
+            act: Box::new(act),
+            queues: |_| 1,
+            namespace,
+            changed: Vec::new(),
+            associations,
+        }
     }
 
-    /// What is sent for a command, and the completion's result.
+    /// Returns the data for a command, and the completion's result.
     fn answer(&self, association: u32, queue: u16, command: &Command) -> (Vec<u8>, u64) {
         let (opcode, word) = (command.opcode(), command.u32(11));
         match AdminOpcode::from_u8(opcode) {
             Some(AdminOpcode::Fabrics) => match FabricsType::from_u8(command.fabrics_type()) {
                 Some(FabricsType::Connect) => (Vec::new(), 1),
+                // CAP has the queue size (MQES) and, from bit 24, the time to become ready in units of 500 ms.
                 Some(FabricsType::PropertyGet) if word == property::CAP => {
                     (Vec::new(), u64::from(self.entries) | 20 << 24)
                 }
@@ -100,16 +109,17 @@ impl Faulty {
                 list.resize(command.sgl().length as usize, 0);
                 (list, 0)
             }
-            // Also Read, of an I/O queue.
+            // Read has the same opcode as Get Log Page.
             Some(AdminOpcode::GetLogPage) => (vec![0; command.sgl().length as usize], 0),
             _ => (Vec::new(), 0),
         }
     }
 }
 
-/// One connection; `None` when it ends.
-async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()> {
-    let mut receiver = Receiver::new(Side::Controller, Limits { max_in_capsule: 8192, ..Limits::default() });
+/// Serves one connection. `None` when it ends.
+async fn serve(mut stream: impl SegmentStream, faulty: Arc<ScriptedController>) -> Option<()> {
+    let mut receiver =
+        PduReceiver::new(ConnectionSide::Controller, PduLimits { max_in_capsule: 8192, ..PduLimits::default() });
     let (mut queue, mut association) = (0, faulty.associations.load(Ordering::Relaxed));
     let (mut late, mut after_next, mut held) = (Vec::new(), Vec::new(), Vec::new());
     loop {
@@ -118,8 +128,8 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()
         receiver.push(segment);
         while let Some(received) = receiver.poll().ok()? {
             let command = match received {
-                Received::Header { pdu: Pdu::Command(command), .. } => command,
-                Received::Header { pdu: Pdu::InitializeRequest(_), .. } => {
+                PduItem::Header { pdu: Pdu::Command(command), .. } => command,
+                PduItem::Header { pdu: Pdu::InitializeRequest(_), .. } => {
                     let agreed = InitializeResponse {
                         version: 0,
                         alignment: 0,
@@ -136,6 +146,7 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()
             let fabrics = command.opcode() == AdminOpcode::Fabrics as u8;
             if fabrics && command.fabrics_type() == FabricsType::Connect as u8 {
                 queue = command.u16(42);
+                // A Connect of the admin queue begins an association. I/O queues belong to the latest one.
                 if queue == 0 {
                     association = faulty.associations.fetch_add(1, Ordering::Relaxed) + 1;
                 }
@@ -143,35 +154,37 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()
             let mut answered = vec![(command, Status::SUCCESS)];
             let mut closes = false;
             match (faulty.act)(association, queue, &command) {
-                Act::Answer => {}
-                Act::Refuse(status) => answered[0].1 = status,
-                Act::AnswerLate => {
+                Action::Answer => {}
+                Action::Refuse(status) => answered[0].1 = status,
+                Action::AnswerLate => {
                     late.push(command);
                     continue;
                 }
-                Act::AnswerAfterNext => {
+                Action::AnswerAfterNext => {
                     after_next.push(command);
                     continue;
                 }
-                Act::Hold => {
+                Action::Hold => {
                     held.push(command);
                     continue;
                 }
-                Act::AnswerHeld => late.append(&mut held),
-                Act::AnswerLateAndClose => {
+                Action::AnswerHeld => late.append(&mut held),
+                Action::AnswerLateAndClose => {
                     answered.clear();
                     closes = true;
                 }
-                Act::Never => continue,
-                Act::Close => return None,
+                Action::Never => continue,
+                Action::Close => return None,
             }
             let (before, after) = (late.drain(..), after_next.drain(..));
+            // The order of answers is part of the script: late ones, this one, then those after it.
             let answered = before.map(succeeds).chain(answered).chain(after.map(succeeds));
             for (command, status) in answered {
                 let (data, result) = faulty.answer(association, queue, &command);
                 let id = command.identifier();
                 if status.is_success() && !data.is_empty() {
                     let length = data.len() as u32;
+                    // The data are sent in one PDU, because a host accepts any division into PDUs.
                     let header = DataHeader { command: id, tag: 0, offset: 0, length, last: true, success: false };
                     send(&mut stream, &Pdu::ControllerData(header), data);
                 }
@@ -188,7 +201,7 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()
 }
 
 fn send(stream: &mut impl SegmentStream, pdu: &Pdu, data: Vec<u8>) {
-    for piece in Framing::default().frame(pdu, [data.into()]).into_pieces() {
+    for piece in PduFraming::default().frame(pdu, [data.into()]).into_pieces() {
         stream.send(piece, TxTag::PLAIN);
     }
 }
@@ -197,18 +210,18 @@ fn succeeds(command: Command) -> (Command, Status) {
     (command, Status::SUCCESS)
 }
 
-struct Opens(BedHost, core::net::SocketAddr);
+struct ScriptedConnector(BedHost, core::net::SocketAddr);
 
-impl Connector for Opens {
-    fn connect(&self) -> Connecting {
+impl Connector for ScriptedConnector {
+    fn connect(&self) -> ConnectFuture {
         let (host, address) = (self.0.clone(), self.1);
         Box::pin(async move { Ok(Box::new(host.stack().connect(None, address).await?) as Box<dyn SegmentStream>) })
     }
 }
 
-/// Runs `test` with a host of the controller; its config is changed first.
+/// Runs `test` with a host connected to the controller. `change` adjusts the host's configuration.
 pub(crate) fn with<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
-    faulty: Faulty,
+    faulty: ScriptedController,
     change: impl FnOnce(&mut HostConfig),
     test: impl FnOnce(Host, Arc<dyn offload_testbed::Runtime>) -> F,
 ) -> T {
@@ -220,22 +233,23 @@ pub(crate) fn with<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
         .unwrap();
     let (far, near) = (bed.host(0).clone(), bed.host(1).clone());
     let (faulty, accepting) = (Arc::new(faulty), far.clone());
-    let _runs_on = far.spawn("accept", async move {
+    let _task = far.spawn("accept", async move {
         let mut listener = accepting.stack().listen(PORT, 64).unwrap();
         while let Ok(stream) = listener.accept().await {
             let faulty = faulty.clone();
-            let _runs_on = accepting.spawn("serve", async move {
-                let _ended = serve(stream, faulty).await;
+            let _task = accepting.spawn("serve", async move {
+                let _ = serve(stream, faulty).await;
             });
         }
     });
-    let mut config = HostConfig::new("nqn.2026-01.test:disk", HostIdentity::of_uuid([7; 16]));
+    let mut config = HostConfig::new("nqn.2026-01.test:disk", HostIdentity::from_uuid([7; 16]));
+    // Short, because many tests lose a connection on purpose.
     config.reconnect_delay = Duration::from_millis(20);
     change(&mut config);
-    let opens = Opens(near.clone(), (far.address(), PORT).into());
+    let opens = ScriptedConnector(near.clone(), (far.address(), PORT).into());
     let (host, tasks) = Host::new(opens, near.runtime(), config);
     for task in tasks {
-        let _runs_on = near.spawn("nvme", task);
+        let _task = near.spawn("nvme", task);
     }
     let running = near.spawn("application", test(host, near.runtime()));
     bed.run(running)
@@ -245,21 +259,21 @@ pub(crate) fn is_io(queue: u16, command: &Command, opcode: IoOpcode) -> bool {
     queue > 0 && command.opcode() == opcode as u8
 }
 
-/// An Identify command for this structure of this namespace.
+/// Returns whether `command` is an Identify for this structure of this namespace.
 pub(crate) fn is_identify(queue: u16, command: &Command, cns: u32, namespace: u32) -> bool {
     queue == 0
         && command.opcode() == AdminOpcode::Identify as u8
         && (command.u32(10), command.namespace()) == (cns, namespace)
 }
 
-/// What ends so was for namespace 1, which is another now.
+/// Returns whether a command failed because namespace 1 was replaced.
 pub(crate) fn is_gone<T>(ended: &Result<T, CommandError>) -> bool {
     matches!(ended, Err(CommandError::NamespaceChanged { namespace: 1 }))
 }
 
-/// A namespace as it was at first.
+/// The initial namespace.
 pub(crate) const WAS: NamespaceData = NamespaceData { blocks: 1000, block_shift: 12, nguid: [7; 16] };
-/// Of an Asynchronous Event Request: a notice, of namespaces, about the log page of those that have changed.
+/// Result of an Asynchronous Event Request: notice, namespace attributes changed, log page 04h.
 const NAMESPACES_CHANGED: u64 = 0x04_00_02;
 const CHANGED_NAMESPACES: u8 = 4;
 const PORT: u16 = 4420;

@@ -1,4 +1,4 @@
-//! A host made by hand, that can do what no host should.
+//! A scripted host, which can violate the protocol.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -9,8 +9,8 @@ use nvme_tcp::core::controller::Connection;
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
 use nvme_tcp::target::{Target, TargetConfig, TransportConfig};
 use nvme_tcp::wire::{
-    Command, Completion, ConnectData, DataHeader, FabricsType, Framing, InitializeRequest, IoOpcode, Limits, Pdu,
-    ReadyToTransfer, Received, Receiver, Sgl, Side, Status, Termination, property,
+    Command, Completion, ConnectData, ConnectionSide, DataHeader, FabricsType, InitializeRequest, IoOpcode, Pdu,
+    PduFraming, PduItem, PduLimits, PduReceiver, ReadyToTransfer, Sgl, Status, Termination, property,
 };
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{Instant, Seq};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub(crate) const DISK: &str = "nqn.2026-01.test:disk";
 pub(crate) const HOST: &str = "nqn.2026-01.test:host";
 
-/// A target with one disk: 64 blocks of 512 bytes more than 1 MiB.
+/// Creates a target with one disk of 1 MiB and 64 blocks of 512 bytes.
 pub(crate) fn target(transport: TransportConfig) -> Target {
     let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() }).unwrap();
     target.add_subsystem(DISK, None).unwrap();
@@ -28,37 +28,37 @@ pub(crate) fn target(transport: TransportConfig) -> Target {
     target
 }
 
-/// One connection to the target, and the host's side of it.
-pub(crate) struct Wire {
+/// A client of the target: a connection, and the host's end of it.
+pub(crate) struct Client {
     pub(crate) connection: Connection,
-    pub(crate) framing: Framing,
-    receiver: Receiver,
+    pub(crate) framing: PduFraming,
+    receiver: PduReceiver,
     pub(crate) now: Instant,
 }
 
-/// What came from the controller: the PDU and its data.
+/// A received PDU and its data.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Came(pub(crate) Pdu, pub(crate) Vec<u8>);
+pub(crate) struct ReceivedPdu(pub(crate) Pdu, pub(crate) Vec<u8>);
 
-impl Wire {
-    pub(crate) fn new(target: &mut Target) -> Wire {
+impl Client {
+    pub(crate) fn new(target: &mut Target) -> Client {
         let connection = target.accept(Instant::ZERO);
-        let receiver = Receiver::new(Side::Host, Limits::default());
-        Wire { connection, framing: Framing::default(), receiver, now: Instant::ZERO }
+        let receiver = PduReceiver::new(ConnectionSide::Host, PduLimits::default());
+        Client { connection, framing: PduFraming::default(), receiver, now: Instant::ZERO }
     }
 
-    /// A connection that is open, with or without digests.
-    pub(crate) fn open(target: &mut Target, digests: bool) -> Wire {
-        Wire::open_as(target, digests, 4)
+    /// Opens a connection with or without digests.
+    pub(crate) fn open(target: &mut Target, digests: bool) -> Client {
+        Client::open_as(target, digests, 4)
     }
 
-    /// One of a host that answers so many requests to transfer at a time.
-    pub(crate) fn open_with_requests(target: &mut Target, requests: u32) -> Wire {
-        Wire::open_as(target, false, requests)
+    /// Opens a connection that allows `requests` outstanding requests to transfer.
+    pub(crate) fn open_with_requests(target: &mut Target, requests: u32) -> Client {
+        Client::open_as(target, false, requests)
     }
 
-    fn open_as(target: &mut Target, digests: bool, requests: u32) -> Wire {
-        let mut wire = Wire::new(target);
+    fn open_as(target: &mut Target, digests: bool, requests: u32) -> Client {
+        let mut wire = Client::new(target);
         let request = InitializeRequest {
             header_digest: digests,
             data_digest: digests,
@@ -66,17 +66,17 @@ impl Wire {
             ..InitializeRequest::default()
         };
         let came = wire.send(target, &Pdu::InitializeRequest(request), &[]);
-        let [Came(Pdu::InitializeResponse(response), _)] = &came[..] else { panic!("{came:?}") };
+        let [ReceivedPdu(Pdu::InitializeResponse(response), _)] = &came[..] else { panic!("{came:?}") };
         assert_eq!((response.header_digest, response.data_digest), (digests, digests));
-        wire.framing = Framing { header_digest: digests, data_digest: digests, alignment: 0 };
-        let limits = Limits { header_digest: digests, data_digest: digests, ..Limits::default() };
+        wire.framing = PduFraming { header_digest: digests, data_digest: digests, alignment: 0 };
+        let limits = PduLimits { header_digest: digests, data_digest: digests, ..PduLimits::default() };
         wire.receiver.set_limits(limits);
         wire
     }
 
-    /// An admin queue of a controller that is ready, and the controller's number.
-    pub(crate) fn admin(target: &mut Target) -> (Wire, u16) {
-        let mut wire = Wire::open(target, false);
+    /// Opens the admin queue of an enabled controller. Returns the controller's identifier, too.
+    pub(crate) fn admin(target: &mut Target) -> (Client, u16) {
+        let mut wire = Client::open(target, false);
         let completion = wire.connect(target, 0, 0xffff);
         assert!(completion.status.is_success(), "{completion:?}");
         let enable = Command::fabrics(FabricsType::PropertySet, 1).with_u32(11, property::CC).with_u32(12, 0x0046_0001);
@@ -84,10 +84,10 @@ impl Wire {
         (wire, completion.result as u16)
     }
 
-    /// An I/O queue, and the admin queue that has to stay.
-    pub(crate) fn io(target: &mut Target, digests: bool) -> (Wire, Wire) {
-        let (admin, controller) = Wire::admin(target);
-        let mut wire = Wire::open(target, digests);
+    /// Opens an I/O queue. Returns the admin queue, too, which must be kept alive.
+    pub(crate) fn io(target: &mut Target, digests: bool) -> (Client, Client) {
+        let (admin, controller) = Client::admin(target);
+        let mut wire = Client::open(target, digests);
         let completion = wire.connect(target, 1, controller);
         assert!(completion.status.is_success(), "{completion:?}");
         (wire, admin)
@@ -98,31 +98,32 @@ impl Wire {
         self.command(target, command, &data.to_bytes())
     }
 
-    /// Sends a command with in-capsule data, and expects its completion alone.
+    /// Sends a command with in-capsule data, and expects a completion without data.
     pub(crate) fn command(&mut self, target: &mut Target, command: Command, data: &[u8]) -> Completion {
         let command = if data.is_empty() { command } else { command.with_sgl(Sgl::in_capsule(data.len() as u32)) };
         let came = self.send(target, &Pdu::Command(command), data);
-        let [Came(Pdu::Response(completion), _)] = &came[..] else { panic!("{command:?}: {came:?}") };
+        let [ReceivedPdu(Pdu::Response(completion), _)] = &came[..] else { panic!("{command:?}: {came:?}") };
         assert_eq!(completion.command, command.identifier());
         *completion
     }
 
-    /// Sends a PDU; returns what comes for it.
-    pub(crate) fn send(&mut self, target: &mut Target, pdu: &Pdu, data: &[u8]) -> Vec<Came> {
+    /// Sends a PDU and returns the received PDUs.
+    pub(crate) fn send(&mut self, target: &mut Target, pdu: &Pdu, data: &[u8]) -> Vec<ReceivedPdu> {
         let pieces = self.framing.frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces();
         self.send_bytes(target, &pieces.collect::<Vec<_>>().concat())
     }
 
-    pub(crate) fn send_bytes(&mut self, target: &mut Target, bytes: &[u8]) -> Vec<Came> {
+    pub(crate) fn send_bytes(&mut self, target: &mut Target, bytes: &[u8]) -> Vec<ReceivedPdu> {
         self.connection.handle_segment(self.now, segment(bytes), target);
+        // Jobs run at once, so that tests see all answers.
         while let Some(job) = self.connection.poll_job() {
             self.connection.complete(self.now, job.run(), target);
         }
         self.collect()
     }
 
-    /// What the controller has to say.
-    pub(crate) fn collect(&mut self) -> Vec<Came> {
+    /// Collects the PDUs from the controller.
+    pub(crate) fn collect(&mut self) -> Vec<ReceivedPdu> {
         let mut came = Vec::new();
         while let Some(pdu) = self.connection.poll_transmit() {
             for piece in pdu.into_pieces() {
@@ -130,9 +131,9 @@ impl Wire {
             }
             while let Some(received) = self.receiver.poll().unwrap() {
                 match received {
-                    Received::Header { pdu, .. } => came.push(Came(pdu, Vec::new())),
-                    Received::Data(segment) => came.last_mut().unwrap().1.extend_from_slice(&segment.data),
-                    Received::DataEnd { intact } => assert!(intact),
+                    PduItem::Header { pdu, .. } => came.push(ReceivedPdu(pdu, Vec::new())),
+                    PduItem::Data(segment) => came.last_mut().unwrap().1.extend_from_slice(&segment.data),
+                    PduItem::DataEnd { intact } => assert!(intact),
                 }
             }
         }
@@ -158,9 +159,9 @@ pub(crate) fn host_data(request: &ReadyToTransfer) -> DataHeader {
     DataHeader { command, tag, offset, length, last: true, success: false }
 }
 
-pub(crate) fn termination(came: &[Came]) -> (Termination, &[u8]) {
+pub(crate) fn termination(came: &[ReceivedPdu]) -> (Termination, &[u8]) {
     match came {
-        [.., Came(Pdu::ControllerTermination(termination), header)] => (*termination, header),
+        [.., ReceivedPdu(Pdu::ControllerTermination(termination), header)] => (*termination, header),
         _ => panic!("no C2HTermReq: {came:?}"),
     }
 }
@@ -173,32 +174,32 @@ pub(crate) fn property_get(offset: u32) -> Command {
     Command::fabrics(FabricsType::PropertyGet, 21).with_u32(11, offset)
 }
 
-/// Two I/O queues of one controller, and its admin queue.
-pub(crate) fn two_queues(target: &mut Target) -> (Wire, [Wire; 2], u16) {
-    let (admin, controller) = Wire::admin(target);
+/// Opens two I/O queues of one controller. Returns the admin queue, too.
+pub(crate) fn two_queues(target: &mut Target) -> (Client, [Client; 2], u16) {
+    let (admin, controller) = Client::admin(target);
     let queues = [1, 2].map(|queue| {
-        let mut wire = Wire::open(target, false);
+        let mut wire = Client::open(target, false);
         assert!(wire.connect(target, queue, controller).status.is_success());
         wire
     });
     (admin, queues, controller)
 }
 
-/// Sends a PDU without doing the work that it makes.
-pub(crate) fn send_only(wire: &mut Wire, target: &mut Target, pdu: &Pdu, data: &[u8]) {
+/// Sends a PDU without running the resulting jobs.
+pub(crate) fn send_only(wire: &mut Client, target: &mut Target, pdu: &Pdu, data: &[u8]) {
     let bytes = wire.framing.frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat();
     wire.connection.handle_segment(wire.now, segment(&bytes), target);
 }
 
-pub(crate) fn statuses(came: &[Came]) -> Vec<(u16, Status)> {
-    let status = |came: &Came| match came.0 {
+pub(crate) fn statuses(came: &[ReceivedPdu]) -> Vec<(u16, Status)> {
+    let status = |came: &ReceivedPdu| match came.0 {
         Pdu::Response(completion) => (completion.command, completion.status),
         _ => panic!("{came:?}"),
     };
     came.iter().map(status).collect()
 }
 
-pub(crate) fn first_block(wire: &mut Wire, target: &mut Target) -> u8 {
+pub(crate) fn first_block(wire: &mut Client, target: &mut Target) -> u8 {
     let read = Command::new(IoOpcode::Read as u8, 77).with_namespace(1).with_sgl(Sgl::transport(512));
     wire.send(target, &Pdu::Command(read), &[])[0].1[0]
 }

@@ -1,28 +1,28 @@
-//! Disks of targets under test.
+//! Storage for targets under test.
 
 use super::DISK;
 use bytes::Bytes;
-use nvme_tcp::namespace::{MemoryStorage, Namespace, Pieces, Storage};
+use nvme_tcp::namespace::{DataPieces, MemoryStorage, Namespace, Storage};
 use nvme_tcp::target::{Target, TargetConfig};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A disk that counts what is asked of it.
+/// Storage that counts writes and flushes.
 #[derive(Default)]
-pub(crate) struct Counting {
+pub(crate) struct CountingStorage {
     pub(crate) writes: AtomicU64,
     pub(crate) flushes: AtomicU64,
-    /// Nothing can be flushed any more.
+    /// Flushes fail.
     pub(crate) is_broken: AtomicBool,
 }
 
-impl Storage for Counting {
+impl Storage for CountingStorage {
     fn capacity(&self) -> u64 {
         1 << 20
     }
 
-    fn read(&self, _: u64, _: usize) -> io::Result<Pieces> {
+    fn read(&self, _: u64, _: usize) -> io::Result<DataPieces> {
         panic!("a disk that cannot be read")
     }
 
@@ -45,28 +45,28 @@ impl Storage for Counting {
     }
 }
 
-pub(crate) fn counting_target() -> (Target, Arc<Counting>) {
-    let (mut target, storage) = (Target::new(TargetConfig::default()).unwrap(), Arc::<Counting>::default());
+pub(crate) fn counting_target() -> (Target, Arc<CountingStorage>) {
+    let (mut target, storage) = (Target::new(TargetConfig::default()).unwrap(), Arc::<CountingStorage>::default());
     target.add_subsystem(DISK, None).unwrap();
     target.add_namespace(DISK, Namespace::new(1, 512, storage.clone()).unwrap()).unwrap();
     (target, storage)
 }
 
-/// A disk that does something else first when it is written to or flushed, and counts flushes.
-pub(crate) struct Hooked {
+/// Storage that counts flushes and calls a hook before the next write or flush.
+pub(crate) struct HookedStorage {
     memory: MemoryStorage,
-    pub(crate) hook: Mutex<Option<Hook>>,
+    pub(crate) hook: Mutex<Option<StorageHook>>,
     pub(crate) flushes: AtomicU64,
 }
 
-pub(crate) type Hook = Box<dyn FnOnce() + Send>;
+pub(crate) type StorageHook = Box<dyn FnOnce() + Send>;
 
-impl Storage for Hooked {
+impl Storage for HookedStorage {
     fn capacity(&self) -> u64 {
         self.memory.capacity()
     }
 
-    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<DataPieces> {
         self.memory.read(offset, bytes)
     }
 
@@ -96,25 +96,28 @@ impl Storage for Hooked {
     }
 }
 
-pub(crate) fn hooked_target() -> (Target, Arc<Hooked>) {
-    let storage =
-        Arc::new(Hooked { memory: MemoryStorage::new(64 << 20), hook: Mutex::default(), flushes: AtomicU64::new(0) });
+pub(crate) fn hooked_target() -> (Target, Arc<HookedStorage>) {
+    let storage = Arc::new(HookedStorage {
+        memory: MemoryStorage::new(64 << 20),
+        hook: Mutex::default(),
+        flushes: AtomicU64::new(0),
+    });
     let mut target = Target::new(TargetConfig::default()).unwrap();
     target.add_subsystem(DISK, None).unwrap();
     target.add_namespace(DISK, Namespace::new(1, 512, storage.clone()).unwrap()).unwrap();
     (target, storage)
 }
 
-/// A disk of 1 GiB that only flushes wait for. What is read from it takes memory of its own, as it does from a file.
-pub(crate) struct File;
+/// Storage of 1 GiB that blocks like a file. Data read from it occupy memory of their own.
+pub(crate) struct BlockingStorage;
 
-impl Storage for File {
+impl Storage for BlockingStorage {
     fn capacity(&self) -> u64 {
         1 << 30
     }
 
-    fn read(&self, _: u64, bytes: usize) -> io::Result<Pieces> {
-        Ok(Pieces::from_iter([Bytes::from(vec![1; bytes])]))
+    fn read(&self, _: u64, bytes: usize) -> io::Result<DataPieces> {
+        Ok(DataPieces::from_iter([Bytes::from(vec![1; bytes])]))
     }
 
     fn write(&self, _: u64, _: &[Bytes]) -> io::Result<()> {

@@ -1,13 +1,13 @@
-//! Data that hosts send: asked for as far as budget and tags go, and taken where they were asked for.
+//! Data that hosts send: requested as budget and tags allow, and accepted only where requested.
 
-use super::{Connection, Receiving, Request};
+use super::{Connection, DataDestination, DataRequest};
 use crate::core::controller::Target;
 use crate::wire::{DataHeader, FatalError, FatalStatus, Pdu, ReadyToTransfer, Status};
 use offload_api::RxSegment;
 use offload_base::Instant;
 
 impl Connection {
-    /// Asks for data of commands that wait, as far as budget and tags go.
+    /// Requests the data of waiting commands, as budget and tags allow.
     pub(super) fn ask(&mut self) {
         while let Some(&id) = self.unasked.front() {
             let Some(incoming) = self.commands.get_mut(&id) else {
@@ -16,6 +16,7 @@ impl Connection {
             };
             let total = incoming.total as usize;
             if !incoming.admitted {
+                // A single command may exceed the budget, because otherwise it could never run.
                 if self.asked_bytes > 0 && self.asked_bytes + total > self.config.budget {
                     return;
                 }
@@ -32,10 +33,10 @@ impl Connection {
                 }) else {
                     return;
                 };
-                // All but the last end at a multiple of 4 bytes.
+                // All requests but the last end at a multiple of 4 bytes, as MAXH2CDATA does.
                 let length = (self.config.request_bytes & !3).max(4).min(incoming.total - incoming.asked);
                 let offset = incoming.asked;
-                self.requests[usize::from(tag)] = Some(Request { command: id, next: offset, end: offset + length });
+                self.requests[usize::from(tag)] = Some(DataRequest { command: id, next: offset, end: offset + length });
                 incoming.asked += length;
                 incoming.outstanding += 1;
                 let request = ReadyToTransfer { command: id, tag, offset, length };
@@ -43,12 +44,13 @@ impl Connection {
                 self.out_bytes += pdu.len() as usize;
                 self.out.push_back(pdu);
             }
-            // The rest, if any, when a request of it is answered.
+            // If bytes are left, the command is queued again when one of its requests is answered.
             self.unasked.pop_front();
         }
     }
 
     pub(super) fn handle_data(&mut self, header: &DataHeader) -> Result<(), FatalError> {
+        // A tag that no controller could have sent is a sequence error; an idle tag is an invalid field.
         if header.tag >= TAGS {
             return Err(self.fatal(FatalStatus::SequenceError, 10));
         }
@@ -67,7 +69,7 @@ impl Connection {
         if header.last != (request.next + header.length == request.end) {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 1));
         }
-        self.receiving = Some(Receiving {
+        self.receiving = Some(DataDestination {
             command: Some(header.command),
             offset: header.offset,
             end: request.end,
@@ -84,6 +86,7 @@ impl Connection {
         self.received += u64::from(length);
         if let Some(incoming) = receiving.command.and_then(|id| self.commands.get_mut(&id)) {
             incoming.received += length;
+            // Data of a refused command still have to be received, to reach the next PDU, but are not stored.
             if incoming.refused.is_none() {
                 let charge = &mut incoming.charge;
                 let keep = |more| charge.as_mut().is_some_and(|charge| charge.grow(more));
@@ -93,10 +96,11 @@ impl Connection {
     }
 
     pub(super) fn end_data(&mut self, now: Instant, intact: bool, target: &mut Target) {
-        let Some(Receiving { command: Some(id), offset, tag, .. }) = self.receiving.take() else { return };
+        let Some(DataDestination { command: Some(id), offset, tag, .. }) = self.receiving.take() else { return };
         let Some(incoming) = self.commands.get_mut(&id) else { return };
         if !intact && incoming.refused.is_none() {
-            // NVMe/TCP Transport Specification 1.0, 3.3.1.1.2: not fatal to the connection, but to the command.
+            // NVMe/TCP Transport Specification 1.0, 3.3.1.1.2: a wrong data digest fails the command, not the
+            // connection.
             incoming.refused = Some(Status::TRANSIENT_TRANSPORT_ERROR);
             incoming.data.clear();
         }
@@ -108,6 +112,7 @@ impl Connection {
                 self.requests[usize::from(tag)] = None;
                 self.free_tags.push(tag);
                 incoming.outstanding -= 1;
+                // In front of the others: the command is admitted and charged already.
                 if incoming.asked < incoming.total {
                     self.unasked.push_front(id);
                 }
@@ -120,5 +125,5 @@ impl Connection {
     }
 }
 
-/// Transfer tags of a connection.
+/// The transfer tags of a connection.
 const TAGS: u16 = 1024;

@@ -1,11 +1,11 @@
-//! Commands whose data are here: carried out, answered, over.
+//! Execution and completion of commands with all their data present.
 
-use super::{Connection, State};
+use super::{Connection, ConnectionState};
 use crate::core::controller::job::{Job, Reply};
 use crate::core::controller::{Target, admin, fabrics, io};
-use crate::namespace::{Namespace, Operation, Pieces};
+use crate::namespace::{DataPieces, Namespace, Operation};
 use crate::wire::{
-    AdminOpcode, Command, Completion, DataHeader, ErrorEntry, FabricsType, IoOpcode, Limits, Pdu, Status,
+    AdminOpcode, Command, Completion, DataHeader, ErrorEntry, FabricsType, IoOpcode, Pdu, PduLimits, Status,
 };
 use bytes::Bytes;
 use offload_base::Instant;
@@ -13,12 +13,14 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 impl Connection {
-    /// Everything of the command is here.
+    /// Executes a command. All its data are present.
     pub(super) fn start(&mut self, now: Instant, id: u16, target: &mut Target) {
         let Some(incoming) = self.commands.get_mut(&id) else { return };
         incoming.started = true;
         let (data, charge) = (incoming.data.finish(), incoming.charge.take());
         let command = incoming.command;
+        // `refused` was set when the command arrived; the data had to be received all the same, to keep the stream in
+        // order.
         let reply = match incoming.refused {
             Some(status) => Err(status),
             None => self.execute(now, &command, data, target),
@@ -42,7 +44,13 @@ impl Connection {
         }
     }
 
-    fn execute(&mut self, now: Instant, command: &Command, data: Pieces, target: &mut Target) -> Result<Reply, Status> {
+    fn execute(
+        &mut self,
+        now: Instant,
+        command: &Command,
+        data: DataPieces,
+        target: &mut Target,
+    ) -> Result<Reply, Status> {
         if command.opcode() == AdminOpcode::Fabrics as u8 {
             return self.execute_fabrics(now, command, &data.concat(), target);
         }
@@ -52,12 +60,13 @@ impl Connection {
         }
         let session = target.sessions.get(&queue.controller).ok_or(Status::INTERNAL_ERROR)?;
         let write_cache = session.features.write_cache();
+        // Namespace FFFFFFFFh flushes all namespaces, as VWC in Identify Controller announces.
         if command.opcode() == IoOpcode::Flush as u8 && command.namespace() == u32::MAX {
             let subsystem = target.subsystems.get(session.subsystem()).ok_or(Status::INTERNAL_ERROR)?;
             return Ok(Reply::Job(subsystem.namespaces.values().cloned().collect(), Operation::Flush));
         }
         let namespace = self.namespace(command.namespace(), target)?;
-        // The data may have taken their time; the namespace may be another by now.
+        // Checked again, because the namespace may have been replaced while the data were on their way.
         io::check(command, &namespace, self.config.max_transfer_bytes())?;
         let operation = io::operation(command, &namespace, data, write_cache)?;
         Ok(Reply::Job(SmallVec::from_iter([namespace]), operation))
@@ -80,10 +89,11 @@ impl Connection {
                     self.queue = Some(connected.queue);
                     self.work = connected.work;
                     if connected.queue.id > 0 {
-                        // IOCCSZ, from here on.
+                        // IOCCSZ limits the capsules of I/O queues from here on.
                         let limits = self.receiver.limits();
-                        self.receiver.set_limits(Limits { max_in_capsule: self.config.in_capsule, ..limits });
+                        self.receiver.set_limits(PduLimits { max_in_capsule: self.config.in_capsule, ..limits });
                     }
+                    // The answer has to wait for commands of earlier connections of this queue.
                     self.connecting = Some((command.identifier(), connected.waits_for));
                     Reply::Waits
                 }
@@ -105,19 +115,20 @@ impl Connection {
                 if command.u16(40) != 0 {
                     return Err(Status::CONNECT_FORMAT);
                 }
-                // What runs cannot be called back: it ends as it ends. Everything else ends with the queue.
+                // A running job cannot be called back, and completes normally. All other commands are aborted with the
+                // queue.
                 let begun = |id: u16| self.commands.get(&id).is_some_and(|incoming| incoming.started);
                 let waits = |id: u16| self.jobs.iter().any(|job| job.command == id);
                 let others = self.commands.keys().copied().filter(|id| *id != command.identifier());
                 let aborted: Vec<u16> = others.filter(|id| !begun(*id) || waits(*id)).collect();
                 self.jobs.clear();
-                // What one of them gives back is not for the next.
+                // Memory that an aborted command returns must not be used to request data for the next command.
                 self.unasked.clear();
                 self.account.stop_waiting();
                 for id in aborted {
                     self.complete_with(id, Status::ABORTED_QUEUE_DELETED, 0, target);
                 }
-                self.state = State::Disconnecting(command.identifier());
+                self.state = ConnectionState::Disconnecting(command.identifier());
                 self.finish_disconnect(target);
                 Ok(Reply::Waits)
             }
@@ -125,7 +136,7 @@ impl Connection {
         }
     }
 
-    /// Answers a Connect once nothing is under way any more of the queue's earlier connections.
+    /// Answers a Connect once all commands of the queue's earlier connections are over.
     pub(super) fn finish_connect(&mut self, target: &mut Target) {
         let id = self.id;
         let Some((command, _)) = self.connecting.take_if(|(_, before)| before.is_over_or_calls(id)) else { return };
@@ -134,11 +145,11 @@ impl Connection {
         self.complete_with(command, Status::SUCCESS, u64::from(controller), target);
     }
 
-    /// Ends commands that an Abort named, unless they are under way: those see it themselves.
+    /// Aborts the commands that an Abort named. Running commands see the abort themselves.
     pub(super) fn abort_some(&mut self, target: &mut Target) {
         let aborts = self.work.as_ref().map(|work| work.take_aborts()).unwrap_or_default();
         for (id, until) in aborts {
-            // A command that came later has got the identifier of the one that was meant.
+            // A newer command may have the same identifier. Its number is higher, and it is not aborted.
             let named = self.commands.get_mut(&id).filter(|incoming| incoming.number < until);
             let Some(incoming) = named else { continue };
             let jobs = self.jobs.len();
@@ -146,15 +157,15 @@ impl Connection {
             if self.jobs.len() < jobs || (!incoming.started && incoming.asked == 0) {
                 self.complete_with(id, Status::ABORTED_BY_REQUEST, 0, target);
             } else if !incoming.started {
-                // Its data are on their way.
+                // Requested data are on their way and must be received before the command can end.
                 incoming.refused = incoming.refused.or(Some(Status::ABORTED_BY_REQUEST));
             }
         }
     }
 
-    /// Answers a Disconnect once nothing runs any more, and closes.
+    /// Answers a Disconnect once no job is running, and closes the connection.
     pub(super) fn finish_disconnect(&mut self, target: &mut Target) {
-        if let State::Disconnecting(command) = self.state
+        if let ConnectionState::Disconnecting(command) = self.state
             && self.jobs_out == 0
         {
             self.complete_with(command, Status::SUCCESS, 0, target);
@@ -169,14 +180,16 @@ impl Connection {
         subsystem.namespaces.get(&id).cloned().ok_or(Status::INVALID_NAMESPACE)
     }
 
-    /// Sends what the command `id` reads, and completes it.
-    pub(super) fn send_data(&mut self, id: u16, mut data: Pieces, target: &mut Target) {
+    /// Sends the data that command `id` read, and completes the command.
+    pub(super) fn send_data(&mut self, id: u16, mut data: DataPieces, target: &mut Target) {
         let total: usize = data.iter().map(Bytes::len).sum();
         self.read_bytes += total;
-        // NVMe/TCP Transport Specification 1.0, 3.6.2.9: only if the host heeds no queue head. The result is zero.
+        // NVMe/TCP Transport Specification 1.0, 3.6.2.9: SUCCESS may replace the response only if flow control is off.
+        // The result is then zero.
         let success = self.queue.is_some_and(|queue| !queue.flow_control);
         let mut offset = 0;
         while offset < total {
+            // All PDUs but the last carry a multiple of 4 bytes.
             let length = (total - offset).min((self.config.data_bytes & !3).max(4) as usize);
             let last = offset + length == total;
             let header = DataHeader {
@@ -200,6 +213,7 @@ impl Connection {
 
     pub(super) fn complete_with(&mut self, id: u16, status: Status, result: u64, target: &mut Target) {
         let Some(command) = self.forget(id) else { return };
+        // The error log belongs to the controller, so that the host can read it on the admin queue.
         if !status.is_success()
             && let Some(queue) = self.queue
             && let Some(session) = target.sessions.get_mut(&queue.controller)
@@ -212,9 +226,10 @@ impl Connection {
         self.queue_pdu(&Pdu::Response(completion), []);
     }
 
-    /// The identifier is free again.
+    /// Removes a command; its identifier can be used again.
     pub(super) fn forget(&mut self, id: u16) -> Option<Command> {
         let incoming = self.commands.remove(&id)?;
+        // The budget of this command is free, so the next one may be asked for its data.
         if incoming.admitted {
             self.asked_bytes -= incoming.total as usize;
             self.ask();
@@ -223,15 +238,15 @@ impl Connection {
     }
 
     pub(super) fn completion(&self, id: u16, status: Status, result: u64) -> Completion {
-        // A reserved head says that there is no flow control.
+        // A reserved queue head tells the host that flow control is off.
         let queue_head = self.queue.map_or(0, |queue| if queue.flow_control { queue.head } else { u16::MAX });
         Completion { result, queue_head, queue: 0, command: id, status }
     }
 }
 
-/// Takes `length` bytes off the front of `data`.
-fn split_pieces(data: &mut Pieces, length: usize) -> Pieces {
-    let mut taken = Pieces::new();
+/// Splits `length` bytes off the front of `data`.
+fn split_pieces(data: &mut DataPieces, length: usize) -> DataPieces {
+    let mut taken = DataPieces::new();
     let (mut left, mut whole) = (length, 0);
     for piece in data.iter_mut() {
         if left == 0 {
