@@ -38,7 +38,7 @@ pub struct JobDriver {
     rings: DriverJobRings,
     depth: usize,
     engines: Vec<EngineInfo>,
-    /// Existing sessions by engine, with a mark on those being removed.
+    /// Existing sessions by engine, with a mark on sessions being removed.
     sessions: Vec<Slots<JobSession>>,
     jobs_under_way: usize,
     commands_under_way: usize,

@@ -64,12 +64,12 @@
 //! #       _: Context<'_, Unmask>, _: Seq, _: &[u8], _: &mut BytesMut,
 //! #   ) -> Result<u64, OutOfStep> { Err(OutOfStep) }
 //! #   fn note_sent(_: u64, _: &mut NoCounters) {}
-//! //!     // Receives only: the methods for sending are hidden here.
+//!     // Receives only: the methods for sending are hidden here.
 //! }
 //!
 //! let config = NicConfig { delays: Delays::NONE, ..NicConfig::default() };
 //! let (mut device, mut driver) = nic_with(config, |engines: &mut Engines| engines.add_stream(Unmask, 100));
-//! //! // A protocol finds the engine by name, and creates a context for a flow.
+//! // A protocol finds the engine by name, and creates a context for a flow.
 //! let flow = FlowKey::tcp("10.0.0.2:5000".parse()?, "10.0.0.1:443".parse()?);
 //! let contexts = driver.contexts().expect("there is one from outside");
 //! let engine = contexts.engine("unmask").expect("this one").number;
@@ -89,7 +89,7 @@
 //! # sender.flush(now);
 //! # far.process(now);
 //! # let frame = far.poll_frame(now).expect("it leaves");
-//! //! // A segment with "hEADER" arrives.
+//! // A segment with "hEADER" arrives.
 //! device.receive_frame(now, frame);
 //! device.process(now);
 //! let packet = driver.receive(now).expect("it came");

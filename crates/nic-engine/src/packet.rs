@@ -210,8 +210,7 @@ pub enum OpenedFrame {
 /// ```
 /// use nic_engine::InnerPosition;
 ///
-/// // ESP in transport mode: Ethernet's and IPv4's headers, then 16 bytes of SPI, number and IV in front of the opened
-/// bytes.
+/// // ESP in transport mode: Ethernet's and IPv4's headers, 16 bytes of SPI, number and IV, then the opened bytes.
 /// let within = InnerPosition { headers: 34, opened: 50, in_front: 34 };
 /// assert_eq!(within.opened - within.headers, 16);
 /// ```

@@ -117,6 +117,7 @@ impl<E: Engine> Slab<E> {
         }
         // Sessions of jobs have no flow, and should take no memory for one.
         let subject = (subject != Subject::default()).then(|| Box::new(subject));
+        // A new context counts as used, or it might be moved to host memory before its first packet.
         self.places[place] =
             Some(SlabEntry { handle, subject, state: StoredState::OnNic(state, at), held, used: true });
     }

@@ -39,7 +39,7 @@
 //! }
 //!
 //! let makers = StageMakers::default().with::<Add>();
-//! //! let makers = StageMakers::default().with::<Add>();
+//! let stages: Stages = makers.make(vec![StageSpec::new("add", 7u8)]).expect("there is one of this name");
 //! let (mut states, mut bytes) = (StageStates::default(), *b"data");
 //! assert!(stages.pass(StageRun { direction: Direction::Transmit, unit: 0, at: 0 }, &mut states, &mut bytes));
 //! assert_ne!(&bytes, b"data");
@@ -191,7 +191,8 @@ impl StageKeys {
         if let Some((_, place)) = self.0.iter().find(|(known, _)| *known == key) {
             return place.clone();
         }
-        // Only this list still refers to the place, because its stages are gone.
+        // Stages hold clones of their places. A place with a single owner belongs to stages that are gone, and would
+        // never be used again.
         self.0.retain(|(_, place)| Arc::strong_count(&place.0) > 1);
         let place = KeyPlace::default();
         self.0.push((key, place.clone()));

@@ -17,7 +17,7 @@
 //!
 //! ```
 //! use bytes::{Bytes, BytesMut};
-//! use offload_transforms::protection::{Check, Format, Guard, ProtectionType, ProtectionSettings};
+//! use offload_transforms::protection::{Check, Format, Guard, ProtectionType, Protection};
 //! use offload_transforms::{Compression, Parameters, SecretBytes, Session, Transform, Tweak, TransformDirection};
 //!
 //! let wire = Format { kind: ProtectionType::Type1, guard: Guard::Crc16, ..Format::default() };
@@ -25,7 +25,7 @@
 //!     Transform::Compression { format: Compression::Deflate, level: 1 },
 //!     Transform::Pad { unit: 512 },
 //!     Transform::Xts { key: SecretBytes::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
-//!     Transform::Protection(ProtectionSettings { memory: None, wire: Some(wire), check: Check::ALL }),
+//!     Transform::Protection(Protection { memory: None, wire: Some(wire), check: Check::ALL }),
 //! ]))?;
 //! let at_lba_1000 = Parameters { iv: 1000u128.to_le_bytes(), aad: &[] };
 //! let text = Bytes::from(vec![b'a'; 4096]);

@@ -6,7 +6,7 @@ use crate::cbc_hmac::{CbcHmac, MacOrder};
 use crate::compression::{Compression, Compressor};
 use crate::copy;
 use crate::pieces::{self, OutputBuffer};
-use crate::protection::ProtectionSettings;
+use crate::protection::Protection;
 use crate::stream;
 use crate::xts::{Tweak, XtsUnits};
 use crate::{Fault, HmacHash, SecretBytes, SpecError};
@@ -63,7 +63,7 @@ pub enum Transform {
         tweak: Tweak,
     },
     /// Protection information. The IV begins with the LBA of the first block.
-    Protection(ProtectionSettings),
+    Protection(Protection),
     /// Compresses or decompresses.
     Compression {
         /// Format of the compressed data.
@@ -192,7 +192,7 @@ enum TransformStep {
     Ctr(ExpandedAesKey),
     Cmac(ExpandedAesKey),
     Xts(XtsUnits),
-    Protection(ProtectionSettings),
+    Protection(Protection),
     Compression(Compressor),
     Copy,
     Pad(u32),

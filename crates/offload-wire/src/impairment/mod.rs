@@ -50,7 +50,7 @@ pub struct Crossing {
 /// use offload_base::counters::Counters;
 ///
 /// offload_base::counters! {
-/// ///     /// Counters of oversized frames.
+///     /// Counters of oversized frames.
 ///     pub struct Oversize {
 ///         /// Frames dropped.
 ///         pub dropped: "wire_oversize",
