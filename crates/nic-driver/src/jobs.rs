@@ -1,6 +1,8 @@
 //! The driver of a lookaside accelerator: a [`JobQueue`].
 //!
-//! For the host, a session exists at once, because its command precedes its jobs on the same ring. The session is removed behind its jobs, and its place is reused, with the next generation, after the device has confirmed the removal.
+//! For the host, a session exists at once, because its command precedes its jobs on the same ring. The session is
+//! removed behind its jobs, and its place is reused, with the next generation, after the device has confirmed the
+//! removal.
 //!
 //! Invariant: jobs and commands in flight never exceed the entries of the ring. A submitted job is in flight until
 //! `complete` returns it, once. `arm` lets the caller sleep only if neither `complete` nor `poll_news` has a result,
@@ -170,7 +172,8 @@ impl JobDriver {
     /// Returns the next job that the device has completed, or has left behind on disappearing.
     fn next_of_device(&mut self) -> Option<Done> {
         loop {
-            // Read first: entries that the device pushed before disappearing or being reset are then still found on the ring.
+            // Read first: entries that the device pushed before disappearing or being reset are then still found on the
+            // ring.
             let (is_gone, resets) = (self.is_gone(), self.rings.resets.read());
             match self.rings.completions.pop() {
                 Some(JobCompletion::Done(slot)) => return Some(slot.done()),

@@ -7,10 +7,11 @@
 //! `nic_sim::nic_with` adds engines to the built-in ones, and [`Contexts`](offload_api::Contexts) gives protocols
 //! access.
 //!
-//! Stream engines process the payload of one flow in the order of arrival. The engines of a flow are layered: each processes the
-//! content of the units of the layer below.
+//! Stream engines process the payload of one flow in the order of arrival. The engines of a flow are layered: each
+//! processes the content of the units of the layer below.
 //!
-//! A minimal engine removes a mask from all bytes that a flow receives. Without units, this engine never loses its position:
+//! A minimal engine removes a mask from all bytes that a flow receives. Without units, this engine never loses its
+//! position:
 //!
 //! ```
 //! use core::convert::Infallible;
@@ -100,8 +101,8 @@
 //!
 //! - [`Engine`]: contexts of any engine; [`StreamEngine`], [`PacketEngine`], [`JobEngine`]: processing of bytes,
 //!   packets and jobs;
-//! - [`ReceivedPayload`]: a packet's payload on its way through stream engines; [`Stages`]: further processing of the data in
-//!   units;
+//! - [`ReceivedPayload`]: a packet's payload on its way through stream engines; [`Stages`]: further processing of the
+//!   data in units;
 //! - [`ImageWriter`], [`ImageReader`]: a context's state in host memory;
 //! - [`Engines`]: the engines of a NIC; [`hosted`]: the device's interface to them, not needed by authors of engines.
 //!

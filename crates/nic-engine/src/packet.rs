@@ -138,7 +138,8 @@ pub trait PacketEngine: Engine {
         counters: &mut Self::Counters,
     ) -> Option<BytesMut>;
 
-    /// Counts a packet that is dropped because its context does not exist. Returns false to let the device count the packet, as for other engines.
+    /// Counts a packet that is dropped because its context does not exist. Returns false to let the device count the
+    /// packet, as for other engines.
     fn note_missing(_: &mut Self::Counters) -> bool {
         false
     }

@@ -58,8 +58,8 @@ face! {
             self.entry(handle)?.subject.as_deref()
         }
 
-        /// Returns the flow and keys of a context for modification, and creates empty ones if needed. Returns `None` if there is no
-        /// such context.
+        /// Returns the flow and keys of a context for modification, and creates empty ones if needed. Returns `None` if
+        /// there is no such context.
         fn subject_mut(&mut self, handle: Handle) -> Option<&mut Subject> {
             self.entry_mut(handle).map(|entry| &mut **entry.subject.get_or_insert_default())
         }

@@ -1,11 +1,13 @@
 //! Stages: processing of the data in units, in addition to the work of the engine that follows the flow.
 //!
-//! A protocol names stages in the specification of a context ([`StageSpec`]). The engine creates the stages with the context, from the [`StageMakers`] passed to [`Engine::take_stages`](super::Engine::take_stages). The engine keeps the stages with the
-//! objects of the context ([`Stages`]), and their memory in the context's state ([`StageStates`]). A stage therefore
-//! works in any engine that supports stages, and an engine depends on no particular stage.
+//! A protocol names stages in the specification of a context ([`StageSpec`]). The engine creates the stages with the
+//! context, from the [`StageMakers`] passed to [`Engine::take_stages`](super::Engine::take_stages). The engine keeps
+//! the stages with the objects of the context ([`Stages`]), and their memory in the context's state ([`StageStates`]).
+//! A stage therefore works in any engine that supports stages, and an engine depends on no particular stage.
 //!
 //! A stage may need a key that is a context of its own ([`Stage::key`]). The engine keeps a list of these keys
-//! ([`StageKeys`]), and tells which of them the bytes of a packet need. The device moves these contexts to the NIC, and lends these for the duration of a call to the engine ([`KeyPlace`]). No stage keeps a key.
+//! ([`StageKeys`]), and tells which of them the bytes of a packet need. The device moves these contexts to the NIC, and
+//! lends these for the duration of a call to the engine ([`KeyPlace`]). No stage keeps a key.
 //!
 //! Outgoing bytes pass the stages in the order of the specification, incoming bytes in the reverse order.
 //!

@@ -1,12 +1,14 @@
 //! Memory-to-memory transforms of an accelerator, as pure functions without a device, a queue or a clock.
 //!
 //! A [`Transform`] is a specification with its keys. A [`Session`] is a transform with expanded keys, and runs in both
-//! directions: [`TransformDirection::Apply`] seals, encrypts, compresses or adds protection information, and [`TransformDirection::Undo`] reverses
-//! this. The source is a list of pieces. The result is appended to a target, which never grows: a longer result fails
-//! with [`Fault::OutOfSpace`], so a few bytes of compressed data cannot exhaust the memory.
+//! directions: [`TransformDirection::Apply`] seals, encrypts, compresses or adds protection information, and
+//! [`TransformDirection::Undo`] reverses this. The source is a list of pieces. The result is appended to a target,
+//! which never grows: a longer result fails with [`Fault::OutOfSpace`], so a few bytes of compressed data cannot
+//! exhaust the memory.
 //!
 //! - `session.rs`: [`Transform`], [`Session`], and chains;
-//! - `aead.rs`, `cbc_hmac.rs` (with `constant_time.rs` and `hash.rs`), `stream.rs` (AES-CTR and AES-CMAC), `xts.rs`: ciphers;
+//! - `aead.rs`, `cbc_hmac.rs` (with `constant_time.rs` and `hash.rs`), `stream.rs` (AES-CTR and AES-CMAC), `xts.rs`:
+//!   ciphers;
 //! - [`protection`]: T10-DIF and NVMe protection information;
 //! - `compression.rs`, `copy.rs`: DEFLATE, zlib, gzip, LZ4; copies with a CRC, and padding;
 //! - `pieces.rs`, `fault.rs`, `secret.rs`: sources and targets, errors, keys.

@@ -7,8 +7,8 @@ use super::{BlockIdentity, BlockLocation, BlockTags, Check, Format, Mismatch, Pr
 use crate::{SpecError, TransformDirection};
 use thiserror::Error;
 
-/// A processor of protection information in place. [`TransformDirection::Apply`] writes the information, [`TransformDirection::Undo`] verifies it and
-/// leaves it unchanged.
+/// A processor of protection information in place. [`TransformDirection::Apply`] writes the information,
+/// [`TransformDirection::Undo`] verifies it and leaves it unchanged.
 ///
 /// ```
 /// use offload_transforms::TransformDirection;
@@ -125,8 +125,8 @@ impl InPlaceProtection {
         let (block, interval) = (self.format.block() as u64, u64::from(self.format.interval));
         let before = core::mem::take(progress);
         let (mut at, mut rest) = (at, bytes);
-        // The guard of a block is known only if the block was seen from its beginning.
-        // A run that does not continue the last one cannot know the beginning of its block.
+        // The guard of a block is known only if the block was seen from its beginning. A run that does not continue the
+        // last one cannot know the beginning of its block.
         let mut sum = (before.to == (at, first)).then(|| RunningGuard::again(self.format.guard, before.sum));
         let mut fault = None;
         while !rest.is_empty() {
@@ -170,8 +170,7 @@ impl InPlaceProtection {
     ) -> Result<(), Mismatch> {
         let format = &self.format;
         let reference = match format.kind {
-            // Type 2 counts from the reference tag of LBA 0, so the transfer's first block is `first` further
-            // on.
+            // Type 2 counts from the reference tag of LBA 0, so the transfer's first block is `first` further on.
             super::ProtectionType::Type2 => self.reference.wrapping_add(first),
             _ => self.reference,
         };
