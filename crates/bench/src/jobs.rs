@@ -21,7 +21,7 @@ use offload_bench_tls::payload::Payload;
 use offload_compression::Compression;
 use offload_jobs::{CpuConfig, CpuQueue, OpenTransform};
 use offload_testbed::identity::Agreement;
-use offload_transforms::protection::{Check, Format, ProtectionSettings};
+use offload_transforms::protection::{Check, Format, Protection};
 use offload_transforms::{Aead, HmacHash, MacOrder, SecretBytes, Transform, Tweak};
 use serde::Serialize;
 
@@ -71,7 +71,7 @@ impl Kind {
     /// As a session of jobs is opened with it.
     pub fn transform(self) -> Transform {
         let key = |len| SecretBytes::new((0..len).collect());
-        let pi = ProtectionSettings {
+        let pi = Protection {
             memory: None,
             wire: Some(Format { interval: BLOCK as u32, ..Format::default() }),
             check: Check::ALL,

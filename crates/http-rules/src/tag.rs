@@ -97,6 +97,7 @@ impl TagField {
                 }
             }
         }
+        // A star must stand alone (RFC 9110 13.1.1), so that a mixture is malformed.
         match (stars, tags) {
             (1, 0) => TagField::Any,
             (0, 1..) => TagField::List { has },

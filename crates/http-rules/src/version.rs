@@ -58,6 +58,7 @@ impl FileVersion {
         hash.update(&date::nanoseconds(self.modified).to_be_bytes());
         hash.update(&date::nanoseconds(self.changed).to_be_bytes());
         let hash = hash.finalize().to_hex();
+        // Half of the hash keeps the fields short, and collisions of 128 bits do not occur by chance.
         EntityTag::strong(&hash[..TAG_DIGITS])
     }
 

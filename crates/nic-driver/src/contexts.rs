@@ -4,8 +4,7 @@
 //! removed only after everything posted with it is done. Its place is reused, with the next generation, only after the
 //! device has confirmed the removal. A transmit context may instead go to a pool: the device erases the key and keeps
 //! the place, and the next flow's key is put there, in the order of the control ring, without waiting for a
-//! confirmation.
-//! The contexts of an engine with commands on the send ring are in `ordered`.
+//! confirmation. The contexts of an engine with commands on the send ring are in `ordered`.
 
 use crate::ordered::is_ordered;
 use crate::recovery::TransmitPosition;
@@ -96,7 +95,8 @@ impl ContextTable {
         unused
     }
 
-    /// Stops new uses of the context. Returns whether it can be removed now, or `None` if a removal was requested before.
+    /// Stops new uses of the context. Returns whether it can be removed now, or `None` if a removal was requested
+    /// before.
     pub(super) fn leave(&mut self, handle: Handle) -> Option<bool> {
         let shadow = self.shadow_mut(handle).filter(|shadow| !shadow.leaving)?;
         shadow.leaving = true;

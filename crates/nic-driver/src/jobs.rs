@@ -1,6 +1,8 @@
 //! The driver of a lookaside accelerator: a [`JobQueue`].
 //!
-//! For the host, a session exists at once, because its command precedes its jobs on the same ring. The session is removed behind its jobs, and its place is reused, with the next generation, after the device has confirmed the removal.
+//! For the host, a session exists at once, because its command precedes its jobs on the same ring. The session is
+//! removed behind its jobs, and its place is reused, with the next generation, after the device has confirmed the
+//! removal.
 //!
 //! Invariant: jobs and commands in flight never exceed the entries of the ring. A submitted job is in flight until
 //! `complete` returns it, once. `arm` lets the caller sleep only if neither `complete` nor `poll_news` has a result,
@@ -38,7 +40,7 @@ pub struct JobDriver {
     rings: DriverJobRings,
     depth: usize,
     engines: Vec<EngineInfo>,
-    /// Existing sessions by engine, with a mark on those being removed.
+    /// Existing sessions by engine, with a mark on sessions being removed.
     sessions: Vec<Slots<JobSession>>,
     jobs_under_way: usize,
     commands_under_way: usize,
@@ -170,7 +172,8 @@ impl JobDriver {
     /// The next job that the device has ended, or that it never took and never will.
     fn next_of_device(&mut self) -> Option<CompletedJob> {
         loop {
-            // Read first: entries that the device pushed before disappearing or being reset are then still found on the ring.
+            // Read first: entries that the device pushed before disappearing or being reset are then still found on the
+            // ring.
             let (is_gone, resets) = (self.is_gone(), self.rings.resets.read());
             match self.rings.completions.pop() {
                 Some(JobCompletion::Done(slot)) => return Some(slot.done()),

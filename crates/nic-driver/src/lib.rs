@@ -114,7 +114,7 @@ impl Driver {
         recovery::descriptors_at_most(config, engines)
     }
 
-    /// Returns the counters of the driver, without those of contexts.
+    /// Returns the counters of the driver, without its contexts.
     pub fn counters(&self) -> DriverCounters {
         self.counters
     }

@@ -1,7 +1,7 @@
 //! Counters of the driver, under the names of the mlx5 driver and of Linux where such names exist.
 
 offload_base::counters! {
-    /// Counters of the driver, without those of contexts.
+    /// Counters of the driver, without its contexts.
     ///
     /// ```
     /// use nic_sim::{NicConfig, nic};

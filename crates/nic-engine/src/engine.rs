@@ -22,7 +22,8 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     type State: fmt::Debug + Send;
     /// Objects to which a state refers, such as keys and buffers, which never move to host memory.
     type Objects: fmt::Debug + Send;
-    /// Counters of the engine. The device publishes them under their names, and keeps them over a reset.
+    /// Counters of the engine. The device publishes the counters by name, and keeps the values over a reset. A
+    /// lookaside accelerator publishes no counters.
     type Counters: EngineCounters;
 
     /// Creates a context. Returns `None` if the engine cannot work by the specification.

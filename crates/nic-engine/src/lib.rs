@@ -7,10 +7,11 @@
 //! `nic_sim::nic_with` adds engines to the built-in ones, and [`Contexts`](offload_api::Contexts) gives protocols
 //! access.
 //!
-//! Stream engines process the payload of one flow in the order of arrival. The engines of a flow are layered: each processes the
-//! content of the units of the layer below.
+//! Stream engines process the payload of one flow in the order of arrival. The engines of a flow are layered: each
+//! processes the content of the units of the layer below.
 //!
-//! A minimal engine removes a mask from all bytes that a flow receives. Without units, this engine never loses its position:
+//! A minimal engine removes a mask from all bytes that a flow receives. Without units, this engine never loses its
+//! position:
 //!
 //! ```
 //! use core::convert::Infallible;
@@ -64,12 +65,12 @@
 //! #       _: Context<'_, Unmask>, _: Seq, _: &[u8], _: &mut BytesMut,
 //! #   ) -> Result<u64, OutOfStep> { Err(OutOfStep) }
 //! #   fn note_sent(_: u64, _: &mut NoCounters) {}
-//! //!     // Receives only: the methods for sending are hidden here.
+//!     // Receives only: the methods for sending are hidden here.
 //! }
 //!
 //! let config = NicConfig { delays: Delays::NONE, ..NicConfig::default() };
 //! let (mut device, mut driver) = nic_with(config, |engines: &mut Engines| engines.add_stream(Unmask, 100));
-//! //! // A protocol finds the engine by name, and creates a context for a flow.
+//! // A protocol finds the engine by name, and creates a context for a flow.
 //! let flow = FlowKey::tcp("10.0.0.2:5000".parse()?, "10.0.0.1:443".parse()?);
 //! let contexts = driver.contexts().expect("there is one from outside");
 //! let engine = contexts.engine("unmask").expect("this one").number;
@@ -89,7 +90,7 @@
 //! # sender.flush(now);
 //! # far.process(now);
 //! # let frame = far.poll_frame(now).expect("it leaves");
-//! //! // A segment with "hEADER" arrives.
+//! // A segment with "hEADER" arrives.
 //! device.receive_frame(now, frame);
 //! device.process(now);
 //! let packet = driver.receive(now).expect("it came");
@@ -100,8 +101,8 @@
 //!
 //! - [`Engine`]: contexts of any engine; [`StreamEngine`], [`PacketEngine`], [`JobEngine`]: processing of bytes,
 //!   packets and jobs;
-//! - [`ReceivedPayload`]: a packet's payload on its way through stream engines; [`Stages`]: further processing of the data in
-//!   units;
+//! - [`ReceivedPayload`]: a packet's payload on its way through stream engines; [`Stages`]: further processing of the
+//!   data in units;
 //! - [`ImageWriter`], [`ImageReader`]: a context's state in host memory;
 //! - [`Engines`]: the engines of a NIC; [`hosted`]: the device's interface to them, not needed by authors of engines.
 //!

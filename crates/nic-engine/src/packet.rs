@@ -138,7 +138,8 @@ pub trait PacketEngine: Engine {
         counters: &mut Self::Counters,
     ) -> Option<BytesMut>;
 
-    /// Counts a packet that is dropped because its context does not exist. Returns false to let the device count the packet, as for other engines.
+    /// Counts a packet that is dropped because its context does not exist. Returns false to let the device count the
+    /// packet, as for other engines.
     fn note_missing(_: &mut Self::Counters) -> bool {
         false
     }
@@ -210,8 +211,7 @@ pub enum OpenedFrame {
 /// ```
 /// use nic_engine::InnerPosition;
 ///
-/// // ESP in transport mode: Ethernet's and IPv4's headers, then 16 bytes of SPI, number and IV in front of the opened
-/// bytes.
+/// // ESP in transport mode: Ethernet's and IPv4's headers, 16 bytes of SPI, number and IV, then the opened bytes.
 /// let within = InnerPosition { headers: 34, opened: 50, in_front: 34 };
 /// assert_eq!(within.opened - within.headers, 16);
 /// ```

@@ -107,7 +107,8 @@ impl<'a> ReceivedPayload<'a> {
         self.is_looked_at
     }
 
-    /// Returns the content described by the engine below. Returns `None` if there is no engine below, or if that engine could not relate the content to the previous one.
+    /// Returns the content described by the engine below. Returns `None` if there is no engine below, or if that engine
+    /// could not relate the content to the previous one.
     pub fn content(&self) -> Option<&UnitContent> {
         self.content.as_ref()
     }

@@ -58,8 +58,8 @@ face! {
             self.entry(handle)?.subject.as_deref()
         }
 
-        /// Returns the flow and keys of a context for modification, and creates empty ones if needed. Returns `None` if there is no
-        /// such context.
+        /// Returns the flow and keys of a context for modification, and creates empty ones if needed. Returns `None` if
+        /// there is no such context.
         fn subject_mut(&mut self, handle: Handle) -> Option<&mut Subject> {
             self.entry_mut(handle).map(|entry| &mut **entry.subject.get_or_insert_default())
         }
@@ -117,6 +117,7 @@ impl<E: Engine> Slab<E> {
         }
         // Sessions of jobs have no flow, and should take no memory for one.
         let subject = (subject != Subject::default()).then(|| Box::new(subject));
+        // A new context counts as used, or it might be moved to host memory before its first packet.
         self.places[place] =
             Some(SlabEntry { handle, subject, state: StoredState::OnNic(state, at), held, used: true });
     }

@@ -1,11 +1,13 @@
 //! Stages: processing of the data in units, in addition to the work of the engine that follows the flow.
 //!
-//! A protocol names stages in the specification of a context ([`StageSpec`]). The engine creates the stages with the context, from the [`StageMakers`] passed to [`Engine::take_stages`](super::Engine::take_stages). The engine keeps the stages with the
-//! objects of the context ([`Stages`]), and their memory in the context's state ([`StageStates`]). A stage therefore
-//! works in any engine that supports stages, and an engine depends on no particular stage.
+//! A protocol names stages in the specification of a context ([`StageSpec`]). The engine creates the stages with the
+//! context, from the [`StageMakers`] passed to [`Engine::take_stages`](super::Engine::take_stages). The engine keeps
+//! the stages with the objects of the context ([`Stages`]), and their memory in the context's state ([`StageStates`]).
+//! A stage therefore works in any engine that supports stages, and an engine depends on no particular stage.
 //!
 //! A stage may need a key that is a context of its own ([`Stage::key`]). The engine keeps a list of these keys
-//! ([`StageKeys`]), and tells which of them the bytes of a packet need. The device moves these contexts to the NIC, and lends these for the duration of a call to the engine ([`KeyPlace`]). No stage keeps a key.
+//! ([`StageKeys`]), and tells which of them the bytes of a packet need. The device moves these contexts to the NIC, and
+//! lends these for the duration of a call to the engine ([`KeyPlace`]). No stage keeps a key.
 //!
 //! Outgoing bytes pass the stages in the order of the specification, incoming bytes in the reverse order.
 //!
@@ -39,7 +41,7 @@
 //! }
 //!
 //! let makers = StageMakers::default().with::<Add>();
-//! //! let makers = StageMakers::default().with::<Add>();
+//! let stages: Stages = makers.make(vec![StageSpec::new("add", 7u8)]).expect("there is one of this name");
 //! let (mut states, mut bytes) = (StageStates::default(), *b"data");
 //! assert!(stages.pass(StageRun { direction: Direction::Transmit, unit: 0, at: 0 }, &mut states, &mut bytes));
 //! assert_ne!(&bytes, b"data");
@@ -191,7 +193,8 @@ impl StageKeys {
         if let Some((_, place)) = self.0.iter().find(|(known, _)| *known == key) {
             return place.clone();
         }
-        // Only this list still refers to the place, because its stages are gone.
+        // Stages hold clones of their places. A place with a single owner belongs to stages that are gone, and would
+        // never be used again.
         self.0.retain(|(_, place)| Arc::strong_count(&place.0) > 1);
         let place = KeyPlace::default();
         self.0.push((key, place.clone()));

@@ -75,8 +75,7 @@ impl NicConfig {
     pub fn for_each_queue(&self) -> NicConfig {
         let share = u32::from(self.queues.max(1));
         NicConfig {
-            // Only the shared port knows all frames on the line, so a single queue cannot keep the line's
-            // time.
+            // Only the shared port knows all frames on the line, so a single queue cannot keep the line's time.
             line_rate: if share > 1 { None } else { self.line_rate },
             // The cache and the bus are one device's, divided evenly.
             context_cache_bytes: self.context_cache_bytes / share as usize,

@@ -94,6 +94,7 @@ pub fn entry_of(hash: u32) -> usize {
 
 /// Returns the queue of a hash in the initial table, which uses the queues in turn.
 pub fn first_queue(hash: u32, queues: u16) -> u16 {
+    // The driver computes the same to know which flows reach its queue, so the initial table must not change.
     (entry_of(hash) % usize::from(queues)) as u16
 }
 

@@ -3,7 +3,8 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 
-/// Raises the soft limit to the hard one, and returns how many files this process may open. `None` if there is no limit.
+/// Raises the soft limit to the hard one, and returns how many files this process may open. `None` if there is no
+/// limit.
 ///
 /// The soft limit is 1024 by default, for programs that call `select`. Other programs may use the hard limit.
 ///

@@ -139,17 +139,16 @@ fn from_variables(of: Option<u32>, variable: impl Fn(&str) -> Option<String>) ->
     let index = number(task.index).ok_or_else(|| wrong(task.index))?;
     let first = optional(task.first, if task.scheduler == "LSF" { 1 } else { 0 })?;
     let step = optional(task.step, 1)?.max(1);
-    // HyperQueue and PBS tell neither a count nor a last index, so the user has to.
-    // LSF and SGE tell the last index. With a step, the last index need not be a multiple of the step, so the
-    // division rounds down.
+    // HyperQueue and PBS tell neither a count nor a last index, so the user has to. LSF and SGE tell the last index.
+    // With a step, the last index need not be a multiple of the step, so the division rounds down.
     let told = match (task.count.and_then(&number), task.last.and_then(&number)) {
         (Some(count), _) => Some(count),
         (None, Some(last)) if last >= first => Some((last - first) / step + 1),
         (None, _) => None,
     };
     let of = match (of, told) {
-        // A contradiction means that the job was submitted with another array size. Working on would leave
-        // parts undone.
+        // A contradiction means that the job was submitted with another array size. Working on would leave parts
+        // undone.
         (Some(of), Some(told)) if of != told => {
             return Err(format!("{} has an array of {told} tasks, not {of}", task.scheduler));
         }

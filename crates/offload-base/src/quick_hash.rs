@@ -76,8 +76,8 @@ impl Hasher for QuickHasher {
 
     #[inline]
     fn write_u64(&mut self, value: u64) {
-        // The rotation makes the hash depend on the order of the words.
-        // The multiplier is odd, so the low half of the product alone already is a permutation of the input.
+        // The rotation makes the hash depend on the order of the words. The multiplier is odd, so the low half of the
+        // product alone already is a permutation of the input.
         self.0 = folded(self.0.rotate_left(23) ^ value, MULTIPLIER);
     }
 

@@ -24,6 +24,7 @@ pub struct Seq(pub u32);
 impl Seq {
     /// Tests whether this byte comes before `other` in the stream.
     pub const fn before(self, other: Seq) -> bool {
+        // The sign of the wrapped difference is right for distances below 2^31.
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 

@@ -49,6 +49,7 @@ impl Instant {
 
     /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
     pub const fn saturating_since(self, earlier: Instant) -> Duration {
+        // State machines compare times of different sources, and must not panic if two arrive out of order.
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!  plain packet -- OuterHeaders: headers -- EspCipher: trailer, ICV --> ESP packet
-//! //!  plain packet <-- unwrap: headers -- EspCipher: ICV, trailer -- EspAt: position of ESP -- ESP packet
-//! //!                          SendNumber, ReplayWindow, LifetimeMeter: permission, and the sequence number
+//!  plain packet <-- unwrap: headers -- EspCipher: ICV, trailer -- EspAt: position of ESP -- ESP packet
+//!                          SendNumber, ReplayWindow, LifetimeMeter: permission, and the sequence number
 //! ```
 //!
 //! - [`checksum`]: checksums of sealed and opened packets;

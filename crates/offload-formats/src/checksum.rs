@@ -170,8 +170,8 @@ fn words(bytes: &[u8]) -> u64 {
 /// 2^32 blocks.
 #[inline(always)]
 fn words_in_lanes(bytes: &[u8]) -> u64 {
-    // Each lane is 64 bits wide for 32-bit words, so carries accumulate in the upper half and are folded once
-    // at the end.
+    // Each lane is 64 bits wide for 32-bit words, so carries accumulate in the upper half and are folded once at the
+    // end.
     let (blocks, rest) = bytes.as_chunks::<BLOCK>();
     let mut sums = [0u64; BLOCK / 4];
     for block in blocks {

@@ -1,8 +1,8 @@
 //! Memory for facts that only the first fragment of a packet shows, such as the SPI that selects a queue or the port of
 //! a tunnel.
 //!
-//! A fact is remembered while its packet is among the most recent ones. A fragment that arrives before the first
-//! one, or much later, is unknown: the network reordered the fragments, or an attacker made the fragment up.
+//! A fact is remembered while its packet is among the most recent ones. A fragment that arrives before the first one,
+//! or much later, is unknown: the network reordered the fragments, or an attacker made the fragment up.
 //!
 //! Invariant: at most the configured number of packets is remembered, each once.
 

@@ -1,7 +1,7 @@
 //! The headers of an Ethernet frame, found once and remembered as offsets.
 //!
-//! Invariant: the offsets of [`Headers`] lie in the parsed frame, in ascending order. The offsets of a [`TransportHeader`]
-//! enclose a payload, and its headers agree on the payload's length.
+//! Invariant: the offsets of [`Headers`] lie in the parsed frame, in ascending order. The offsets of a
+//! [`TransportHeader`] enclose a payload, and its headers agree on the payload's length.
 //!
 //! If a host must refuse an option or extension header, the rest of the packet is not parsed: the IP header is then the
 //! last one on the stack.
@@ -198,8 +198,7 @@ impl Headers {
     #[inline]
     pub fn transport(&self) -> Option<TransportHeader> {
         let (version, network) = self.network()?;
-        // Searched from the inside, because behind a tunnel the innermost transport is the one with the
-        // payload.
+        // Searched from the inside, because behind a tunnel the innermost transport is the one with the payload.
         let place = self.stack().iter().rposition(|header| matches!(header.kind, HeaderKind::Tcp | HeaderKind::Udp))?;
         // A transport header in front of the innermost IP header belongs to the tunnel.
         if place < usize::from(self.network?) {
@@ -275,8 +274,8 @@ impl Headers {
         let packet = frame.get(..end)?;
         match self.protocol {
             TCP => {
-                // The data offset counts 32-bit words, and options may reach up to the payload but not beyond
-                // the packet.
+                // The data offset counts 32-bit words, and options may reach up to the payload but not beyond the
+                // packet.
                 let bytes = usize::from(packet.get(at + TCP_DATA_OFFSET)? >> 4) * 4;
                 if bytes < TCP_BYTES || at + bytes > end {
                     return None;

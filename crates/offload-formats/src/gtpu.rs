@@ -75,8 +75,7 @@ impl Gtpu {
         if flags & (VERSION | IS_GTP) != VERSION_1 | IS_GTP {
             return None;
         }
-        // The length field counts all bytes behind the first eight, so options and extension headers belong to
-        // it.
+        // The length field counts all bytes behind the first eight, so options and extension headers belong to it.
         let end = Gtpu::BYTES + usize::from(number(datagram, 2)?);
         let datagram = datagram.get(..end)?;
         let mut header_bytes = Gtpu::BYTES;
@@ -87,8 +86,8 @@ impl Gtpu {
             header_bytes += 4;
             // TS 29.281 5.1: each of the three flags adds all three fields; a field without its flag has no meaning.
             while flags & EXTENSION != 0 && next != NO_EXTENSION {
-                // An extension header states its length in units of four bytes, and names the next type in its
-                // last byte.
+                // An extension header states its length in units of four bytes, and names the next type in its last
+                // byte.
                 let bytes = 4 * usize::from(*datagram.get(header_bytes)?);
                 if bytes == 0 {
                     // A zero length would keep the parser at the same place forever.

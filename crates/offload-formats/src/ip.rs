@@ -402,8 +402,7 @@ fn check_options_of_four(mut options: &[u8]) -> Result<(), HeaderError> {
                 // The length counts the kind and itself, so a smaller value could never be skipped.
                 let option = options.get(..length).filter(|_| length >= 2).ok_or(HeaderError::Option)?;
                 let is_route = matches!(*kind, LOOSE_ROUTE | STRICT_ROUTE);
-                // The pointer beyond the option's end means that the route is complete, and the packet has
-                // arrived.
+                // The pointer beyond the option's end means that the route is complete, and the packet has arrived.
                 if is_route && option.get(2).is_none_or(|next| usize::from(*next) <= length) {
                     return Err(HeaderError::Option);
                 }

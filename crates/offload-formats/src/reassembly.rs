@@ -214,8 +214,7 @@ impl Reassembler {
     /// silently.
     pub fn expire(&mut self, now: Instant) -> Option<ExpiredPacket> {
         while let Some((_, key)) = self.deadlines.first().filter(|(at, _)| *at <= now).copied() {
-            // Packets with bad fragments are not reported: an answer would help whoever probes with such
-            // fragments.
+            // Packets with bad fragments are not reported: an answer would help an attacker who probes with such fragments.
             if let Some(partial) = self.remove(&key)
                 && partial.spoilt.is_none()
             {

@@ -1,8 +1,8 @@
 //! Header fields of segments: the fields that differ between the segments of a packet, and the fields that all share.
 //! Devices, IPsec layers and attachments cut and join packets by these rules.
 //!
-//! Invariant: headers made by [`TransportHeader::make_segment`] are equal, in the sense of [`TransportHeader::says_the_same`], for
-//! all segments of a packet. Checksums are not updated here.
+//! Invariant: headers made by [`TransportHeader::make_segment`] are equal, in the sense of
+//! [`TransportHeader::says_the_same`], for all segments of a packet. Checksums are not updated here.
 
 use crate::flow::Protocol;
 use crate::frame::TransportHeader;
@@ -113,8 +113,8 @@ impl TransportHeader {
     pub fn says_the_same(&self, first: &[u8], frame: &[u8]) -> bool {
         let same = |from: usize, to: usize| first[from..to] == frame[from..to];
         let (ip, tcp) = (self.network, self.header);
-        // Compared are all bytes except length, identification and checksum, which `set_lengths` and
-        // `make_segment` write.
+        // Compared are all bytes except length, identification and checksum, which `set_lengths` and `make_segment`
+        // write.
         let network = match self.version {
             IpVersion::V4 => same(ip, ip + 2) && same(ip + 6, ip + 10) && same(ip + 12, tcp),
             IpVersion::V6 => same(ip, ip + 4) && same(ip + 6, tcp),

@@ -129,8 +129,7 @@ impl IpView {
         self.is_ipv6()
             && self.protocol == ICMPV6
             && !self.fragment
-            // RFC 4861 7.1: receivers must refuse messages with another hop limit, because a router decrements
-            // it.
+            // RFC 4861 7.1: receivers must refuse messages with another hop limit, because a router decrements it.
             && packet[7] == 255
             && discovers(packet.get(self.header))
     }

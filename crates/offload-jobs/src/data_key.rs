@@ -5,7 +5,8 @@
 //!
 //! A wrapped key is AES-KWP (RFC 5649) over the key's purpose and the key: tenant (4 bytes), volume (8), size of a unit
 //! in bytes (4), all big-endian, tweak (1: 0 counts units, 1 sectors of 512 bytes), and the key of 32 or 64 bytes. The
-//! purpose binds the key to a tenant, a volume and a unit, and the plain fields beside a wrapped key must equal the purpose.
+//! purpose binds the key to a tenant, a volume and a unit, and the plain fields beside a wrapped key must equal the
+//! purpose.
 
 use crate::perform::open;
 use aes_kw::cipher::KeyInit;
@@ -19,8 +20,8 @@ use zeroize::Zeroizing;
 /// Name of the engine for data-encryption keys.
 pub const DATA_KEYS: &str = "data keys";
 
-/// A wrapped data-encryption key with its purpose. Opened on a device, the key becomes a session that encrypts and decrypts
-/// with AES-XTS. The IV of a job is the LBA.
+/// A wrapped data-encryption key with its purpose. Opened on a device, the key becomes a session that encrypts and
+/// decrypts with AES-XTS. The IV of a job is the LBA.
 ///
 /// ```
 /// use offload_jobs::{DataKey, WrappingKey};

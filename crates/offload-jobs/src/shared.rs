@@ -52,8 +52,8 @@ pub struct JobClient {
     id: usize,
 }
 
-/// The future that runs a [`SharedQueue`]: delivers completed jobs to their clients, and wakes the clients. Poll it in a
-/// task of its own. The future ends when the queue and all clients are dropped, and the last job has ended.
+/// The future that runs a [`SharedQueue`]: delivers completed jobs to their clients, and wakes the clients. Poll it in
+/// a task of its own. The future ends when the queue and all clients are dropped, and the last job has ended.
 pub struct RunQueue {
     shared: Arc<QueueShared>,
     alarm: Box<dyn Alarm>,
@@ -259,7 +259,8 @@ impl JobClient {
         ended.await.expect("it is under way")
     }
 
-    /// Polls for the completed job that `pick` selects. Returns `None` if `pick` selects no job, and no job is in progress.
+    /// Polls for the completed job that `pick` selects. Returns `None` if `pick` selects no job, and no job is in
+    /// progress.
     fn poll_ended(
         &mut self,
         cx: &mut Context<'_>,

@@ -87,8 +87,8 @@ impl UnmaskedHeader {
     /// If the packet is not authentic. The header is then unchanged, and the payload must be discarded.
     pub fn open(&self, key: &PacketKey, packet: &mut [u8], path: u32, number: u64) -> Result<(), QuicOpenError> {
         let tag_at = packet.len().checked_sub(TAG).filter(|at| *at >= self.payload_at()).ok_or(TooShort)?;
-        // The additional data is the plain header. It is built aside, so that a packet that fails keeps its
-        // masked header.
+        // The additional data is the plain header. It is built aside, so that a packet that fails keeps its masked
+        // header.
         let mut header = [0; 1 + offload_formats::quic::MAX_CID_BYTES + MAX_NUMBER_BYTES];
         let header = header.get_mut(..self.payload_at()).ok_or(TooShort)?;
         header.copy_from_slice(&packet[..self.payload_at()]);

@@ -32,8 +32,8 @@ use subtle::ConstantTimeEq;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MacOrder {
-    /// The MAC covers additional data, IV and ciphertext, and follows the ciphertext. By RFC 7366 the additional data are
-    /// number, type, version and length.
+    /// The MAC covers additional data, IV and ciphertext, and follows the ciphertext. By RFC 7366 the additional data
+    /// are number, type, version and length.
     EncryptThenMac,
     /// The MAC covers additional data, the length of the plaintext in two bytes, and the plaintext. The MAC follows the
     /// plaintext, and is encrypted with it. By RFC 5246 6.2.3 the additional data are number, type and version, 11

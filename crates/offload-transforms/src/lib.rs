@@ -1,12 +1,14 @@
 //! Memory-to-memory transforms of an accelerator, as pure functions without a device, a queue or a clock.
 //!
 //! A [`Transform`] is a specification with its keys. A [`Session`] is a transform with expanded keys, and runs in both
-//! directions: [`TransformDirection::Apply`] seals, encrypts, compresses or adds protection information, and [`TransformDirection::Undo`] reverses
-//! this. The source is a list of pieces. The result is appended to a target, which never grows: a longer result fails
-//! with [`Fault::OutOfSpace`], so a few bytes of compressed data cannot exhaust the memory.
+//! directions: [`TransformDirection::Apply`] seals, encrypts, compresses or adds protection information, and
+//! [`TransformDirection::Undo`] reverses this. The source is a list of pieces. The result is appended to a target,
+//! which never grows: a longer result fails with [`Fault::OutOfSpace`], so a few bytes of compressed data cannot
+//! exhaust the memory.
 //!
 //! - `session.rs`: [`Transform`], [`Session`], and chains;
-//! - `aead.rs`, `cbc_hmac.rs` (with `constant_time.rs` and `hash.rs`), `stream.rs` (AES-CTR and AES-CMAC), `xts.rs`: ciphers;
+//! - `aead.rs`, `cbc_hmac.rs` (with `constant_time.rs` and `hash.rs`), `stream.rs` (AES-CTR and AES-CMAC), `xts.rs`:
+//!   ciphers;
 //! - [`protection`]: T10-DIF and NVMe protection information;
 //! - [`Compressor`]: compression, which the crate `offload-compression` brings; `copy.rs`: copies with a CRC, and padding;
 //! - [`pieces`], `fault.rs`, `secret.rs`: sources and targets, what can go wrong, keys.
@@ -17,7 +19,7 @@
 //!
 //! ```
 //! use bytes::{Bytes, BytesMut};
-//! use offload_transforms::protection::{Check, Format, Guard, ProtectionType, ProtectionSettings};
+//! use offload_transforms::protection::{Check, Format, Guard, ProtectionType, Protection};
 //! use offload_transforms::{Compression, Parameters, SecretBytes, Session, Transform, Tweak, TransformDirection};
 //!
 //! let wire = Format { kind: ProtectionType::Type1, guard: Guard::Crc16, ..Format::default() };
@@ -25,7 +27,7 @@
 //!     Compression::Deflate.at_level(1),
 //!     Transform::Pad { unit: 512 },
 //!     Transform::Xts { key: SecretBytes::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
-//!     Transform::Protection(ProtectionSettings { memory: None, wire: Some(wire), check: Check::ALL }),
+//!     Transform::Protection(Protection { memory: None, wire: Some(wire), check: Check::ALL }),
 //! ]))?;
 //! let at_lba_1000 = Parameters { iv: 1000u128.to_le_bytes(), aad: &[] };
 //! let text = Bytes::from(vec![b'a'; 4096]);

@@ -143,7 +143,7 @@ impl<W: Write> CaptureWriter<W> {
 fn block(output: &mut impl Write, kind: u32, parts: &[&[u8]]) -> io::Result<()> {
     let body: usize = parts.iter().map(|part| part.len()).sum();
     debug_assert_eq!(body % 4, 0, "blocks are padded to 32 bits");
-    // The length stands at both ends, so that a reader can also walk backwards.
+    // The length is written at both ends, so that a reader can also walk backwards.
     let total = length(body + BLOCK_OVERHEAD)?.to_le_bytes();
     output.write_all(&kind.to_le_bytes())?;
     output.write_all(&total)?;

@@ -71,6 +71,7 @@ pub trait Port: Send {
 /// A shared port, whose owner can read its counters, for example.
 impl<P: Port + ?Sized> Port for Arc<Mutex<P>> {
     fn receive_frame(&mut self, now: Instant, frame: Frame) {
+        // A poisoned lock is used anyway: a panic of an observer must not stop the port.
         self.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).receive_frame(now, frame);
     }
 

@@ -1,8 +1,9 @@
 //! Copies for another core to read, past this core's caches.
 //!
-//! Before a core writes to memory that another core has read last, the core must acquire each cache line, which takes some 30
-//! ns between cores without a shared cache: more than any other step in processing a frame. A streaming store acquires
-//! no ownership and reads nothing. The store takes 3 ns per line, and the core that reads the line next prefetches like from any other.
+//! Before a core writes to memory that another core has read last, the core must acquire each cache line, which takes
+//! some 30 ns between cores without a shared cache: more than any other step in processing a frame. A streaming store
+//! acquires no ownership and reads nothing. The store takes 3 ns per line, and the core that reads the line next
+//! prefetches like from any other.
 //!
 //! Streaming stores are not ordered with other stores before a fence, and the first instruction that waits for memory
 //! waits for all of them, which takes longer than copying a frame. [`append_lines`] therefore makes many copies, and

@@ -9,7 +9,7 @@ use offload_base::Instant;
 use offload_cli::{options, program};
 use offload_compression::Compression;
 use offload_jobs::{OpenTransform, PoolQueue};
-use offload_transforms::protection::{Check, Format, ProtectionSettings};
+use offload_transforms::protection::{Check, Format, Protection};
 use offload_transforms::{SecretBytes, Transform, Tweak};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ fn transform(options: &Options) -> Result<Transform, Failure> {
         (Kind::Lz4, _) => compression(Compression::Lz4),
         (Kind::Pi, _) => {
             let wire = Some(Format { interval: options.unit, ..Format::default() });
-            Ok(Transform::Protection(ProtectionSettings { memory: None, wire, check: Check::ALL }))
+            Ok(Transform::Protection(Protection { memory: None, wire, check: Check::ALL }))
         }
         (Kind::Xts, None) => Err(("AES-XTS has a key: --key".into(), program::UNUSABLE)),
         (Kind::Xts, Some(path)) => {

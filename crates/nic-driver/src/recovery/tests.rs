@@ -24,7 +24,8 @@ impl RecordSource for RecordUnits {
     }
 }
 
-/// Several records that contain PDUs of [`PDU`] bytes with digests by a context. The records themselves have no context.
+/// Several records that contain PDUs of [`PDU`] bytes with digests by a context. The records themselves have no
+/// context.
 struct Stacked(Handle);
 
 impl RecordSource for Stacked {

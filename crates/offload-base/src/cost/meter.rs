@@ -63,8 +63,7 @@ impl CpuMeter {
     /// # Panics
     /// If this thread is already metered.
     pub fn attach(&self) -> MeterGuard {
-        // The slot starts as `Outside`, because scopes opened before the attachment have no record to return
-        // to.
+        // The slot starts as `Outside`, because scopes opened before the attachment have no record to return to.
         LOCAL.with_borrow_mut(|local| {
             assert!(local.is_none(), "this thread is metered already");
             *local = Some(ThreadMeter {

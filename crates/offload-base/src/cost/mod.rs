@@ -2,8 +2,8 @@
 //!
 //! Code opens a scope where the kind of work changes. The code that drives hosts, devices and wires opens a scope for
 //! the domain. With the feature `meter`, a `CpuMeter` collects the time of its attached threads; on any other thread a
-//! scope costs one load and one branch. Without the feature a scope is empty, and `CpuMeter` is a type without values, so
-//! code that takes an `Option<CpuMeter>` compiles unconditionally.
+//! scope costs one load and one branch. Without the feature a scope is empty, and `CpuMeter` is a type without values,
+//! so code that takes an `Option<CpuMeter>` compiles unconditionally.
 //!
 //! `meter`: the measurement itself.
 

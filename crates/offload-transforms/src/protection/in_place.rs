@@ -3,12 +3,12 @@
 //!
 //! Invariant: the result for a block does not depend on how the block was cut into runs.
 
-use super::{BlockIdentity, BlockLocation, BlockTags, Check, Format, Mismatch, ProtectionSettings, RunningGuard};
+use super::{BlockIdentity, BlockLocation, BlockTags, Check, Format, Mismatch, Protection, RunningGuard};
 use crate::{SpecError, TransformDirection};
 use thiserror::Error;
 
-/// A processor of protection information in place. [`TransformDirection::Apply`] writes the information, [`TransformDirection::Undo`] verifies it and
-/// leaves it unchanged.
+/// A processor of protection information in place. [`TransformDirection::Apply`] writes the information,
+/// [`TransformDirection::Undo`] verifies it and leaves it unchanged.
 ///
 /// ```
 /// use offload_transforms::TransformDirection;
@@ -125,8 +125,8 @@ impl InPlaceProtection {
         let (block, interval) = (self.format.block() as u64, u64::from(self.format.interval));
         let before = core::mem::take(progress);
         let (mut at, mut rest) = (at, bytes);
-        // The guard of a block is known only if the block was seen from its beginning.
-        // A run that does not continue the last one cannot know the beginning of its block.
+        // The guard of a block is known only if the block was seen from its beginning. A run that does not continue the
+        // last one cannot know the beginning of its block.
         let mut sum = (before.to == (at, first)).then(|| RunningGuard::again(self.format.guard, before.sum));
         let mut fault = None;
         while !rest.is_empty() {
@@ -170,8 +170,7 @@ impl InPlaceProtection {
     ) -> Result<(), Mismatch> {
         let format = &self.format;
         let reference = match format.kind {
-            // Type 2 counts from the reference tag of LBA 0, so the transfer's first block is `first` further
-            // on.
+            // Type 2 counts from the reference tag of LBA 0, so the transfer's first block is `first` further on.
             super::ProtectionType::Type2 => self.reference.wrapping_add(first),
             _ => self.reference,
         };
@@ -183,7 +182,7 @@ impl InPlaceProtection {
                 Ok(())
             }
             TransformDirection::Undo => {
-                let protection = ProtectionSettings { memory: None, wire: Some(*format), check: self.check };
+                let protection = Protection { memory: None, wire: Some(*format), check: self.check };
                 let block = BlockIdentity { lba: first.wrapping_add(index), offset: index * block };
                 protection.verify(format, &BlockTags::read(format.guard, bytes), guard, reference, block)
             }
@@ -201,7 +200,7 @@ mod tests {
 
     /// Returns the result of a job that starts from blocks without protection information.
     fn by_job(format: Format, lba: u64, reference: u64, plain: &[u8]) -> Vec<u8> {
-        let protection = ProtectionSettings { memory: None, wire: Some(format), check: Check::ALL };
+        let protection = Protection { memory: None, wire: Some(format), check: Check::ALL };
         let session = Session::new(&Transform::Protection(protection)).unwrap();
         let mut made = BytesMut::with_capacity(plain.len() * 2);
         let iv = (u128::from(reference) << 64 | u128::from(lba)).to_le_bytes();

@@ -42,6 +42,7 @@ impl Impairment for Duplicate {
     fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         if self.rng.chance(self.share.as_f64()) {
             self.counters.duplicated += 1;
+            // The clone shares the bytes. Later impairments copy them before a change.
             onward(crossing.clone());
         }
         onward(crossing);

@@ -5,9 +5,9 @@
 //! impairments, and [`ImpairmentChain`] is their running instance. Each draws from its own random stream, so that
 //! adding one does not change the others. All are off by default, and each has counters.
 //!
-//! The order of the chain is [`RandomLoss`], [`BurstLoss`], [`EcnMarking`], [`Duplicate`], [`Corrupt`], [`Jitter`], [`Reorder`]. A
-//! copy is corrupted or held back independently of its original. Jitter keeps the order, so reordering comes after
-//! jitter.
+//! The order of the chain is [`RandomLoss`], [`BurstLoss`], [`EcnMarking`], [`Duplicate`], [`Corrupt`], [`Jitter`],
+//! [`Reorder`]. A copy is corrupted or held back independently of its original. Jitter keeps the order, so reordering
+//! comes after jitter.
 
 mod corrupt;
 mod cut;
@@ -50,7 +50,7 @@ pub struct Crossing {
 /// use offload_base::counters::Counters;
 ///
 /// offload_base::counters! {
-/// ///     /// Counters of oversized frames.
+///     /// Counters of oversized frames.
 ///     pub struct Oversize {
 ///         /// Frames dropped.
 ///         pub dropped: "wire_oversize",

@@ -52,6 +52,7 @@ impl Jitter {
 impl Impairment for Jitter {
     fn pass(&mut self, mut crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         let most = u64::try_from(self.most.as_nanos()).unwrap_or(u64::MAX - 1);
+        // Kept for the counter: only a frame that arrives later than planned counts as delayed.
         let on_time = crossing.arrives;
         let delayed = on_time + Duration::from_nanos(self.rng.below(most.saturating_add(1)));
         // A frame never arrives before the previous one, so jitter keeps the order.

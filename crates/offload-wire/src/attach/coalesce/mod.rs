@@ -179,6 +179,7 @@ impl TcpSegment {
     fn is_right(&self) -> bool {
         let data = &self.frame.data;
         let is_all_ones = |at: usize| data[at..at + 2] == [0xff, 0xff];
+        // A joined packet gets a new checksum, which would hide a corruption.
         self.tcp.are_checksums_right(data) == Some(true)
             && !is_all_ones(self.tcp.checksum())
             && (self.tcp.version == IpVersion::V6 || !is_all_ones(self.tcp.network + IPV4_CHECKSUM))

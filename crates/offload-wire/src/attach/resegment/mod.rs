@@ -116,6 +116,7 @@ impl Resegmenter {
                     let _copy_scope = cost::work(WorkKind::Copy);
                     frame.extend_from_slice(&packet[from..to]);
                 }
+                // Only the last segment may carry FIN and PSH.
                 let is_last = to == transport.end;
                 let segment = SegmentPosition { number: *number, offset: from - transport.payload, is_last };
                 transport.make_segment(&mut frame, to - from, segment);
