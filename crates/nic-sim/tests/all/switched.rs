@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use core::task::Waker;
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::frame::Frame;
-use nic_sim::switch::overlay::{Outer, encapsulate};
+use nic_sim::switch::overlay::{OuterHeaders, encapsulate};
 use nic_sim::switch::{
     Change, FunctionConfig, Mac, NextHop, RuleFile, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelProtection,
     TunnelSet,
@@ -154,7 +154,7 @@ fn datagram(tenant: u8, from: Mac) -> Vec<u8> {
 fn wrapped(tenant: u8, in_network: u32) -> Bytes {
     let set = TunnelSet { key: Some(in_network), checksum: false, ..TunnelSet::new(address(1), address(2)) };
     let hop = NextHop { source: mac(1, 9), destination: mac(2, 9) };
-    let outer = Outer { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 0 };
+    let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 0 };
     encapsulate(&outer, &Bytes::from(datagram(tenant, mac(1, tenant))).into()).bytes
 }
 

@@ -7,7 +7,7 @@ use core::time::Duration;
 use ipsec::{KeyMemory, KeyedDevice, KeyingError, Mark, NumberFile, NumberStore, SaEvent, SaId, SecureDevice};
 use nic_sim::eswitch::EswitchCommand;
 use nic_sim::frame::Frame;
-use nic_sim::switch::Mode;
+use nic_sim::switch::SwitchMode;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig, SwitchConfig, Vport, switched_nic};
 use offload_api::{
@@ -576,7 +576,7 @@ fn a_receiving_sa_that_is_lent_opens_nothing_for_this_host() {
 fn policies_lead_what_a_switch_sends_to_sas_that_are_lent() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     let (mut device, mut host, mut eswitch) = switched_nic(config, SwitchConfig::default());
-    eswitch.command(EswitchCommand::Mode(Mode::Switchdev)).unwrap();
+    eswitch.command(EswitchCommand::Mode(SwitchMode::Switchdev)).unwrap();
     let mut secure = SecureDevice::new(Box::new(host.remove(0)));
     let first = SaParams { reqid: 1, ..sa(Direction::Transmit, OffloadKind::Packet, EspMode::Transport, false) };
     let key = EspKey::new(EspSuite::Aes128Gcm, &[8; 20]).unwrap();
