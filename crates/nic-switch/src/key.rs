@@ -296,7 +296,7 @@ mod tests {
 
     /// With two tags, the EtherType behind the first tag is that of the second, as in Linux.
     #[test]
-    fn the_ether_type_behind_a_tag_is_what_follows_it() {
+    fn the_ether_type_is_read_behind_the_tags() {
         let with = |tags: usize| {
             let frame = [&[2; 12][..], &[0x81, 0, 0x60, 7].repeat(tags), &[8, 0, 0x45], &[0; 40]].concat();
             let key = MatchKey::from_frame(&frame, &Headers::parse(&frame), None);

@@ -457,7 +457,7 @@ mod tests {
 
     /// A single fragment that is a whole packet: Linux reassembles and decapsulates it.
     #[test]
-    fn a_tunnel_behind_a_fragment_header_and_options_is_not_passed_over() {
+    fn a_tunnel_behind_fragment_header_and_options_is_found() {
         let udp = [&[0, 9, 0x12, 0xb5, 0, 24, 0, 0][..], &[0; 16]].concat();
         let packet = |behind: &[u8]| {
             let mut packet =
@@ -473,7 +473,7 @@ mod tests {
 
     /// Linux does not bound the number of extension headers and tags, and knows options that the switch does not know.
     #[test]
-    fn what_has_more_headers_than_are_read_may_hide_a_tunnel() {
+    fn a_packet_with_too_many_headers_may_hide_a_tunnel() {
         let udp = |port: u16| [&[0, 9][..], &port.to_be_bytes(), &[0, 24, 0, 0], &[0; 16]].concat();
         // `next` names the first extension header, and the last option names UDP.
         let six = |options: &[[u8; 8]], port: u16| {

@@ -400,7 +400,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_found_is_what_asking_all_gives(
+        fn lookup_finds_the_same_rule_as_a_full_search(
             changes in prop::collection::vec(arbitrary::change(), 0..60),
             frames in prop::collection::vec(arbitrary::frame(), 1..12),
         ) {

@@ -69,7 +69,7 @@ impl SwitchedDevice {
                 let answer = self.carry_out(now, command);
                 // The answer ring is as large as the command ring, and the host takes an answer before it sends more
                 // commands.
-                let _room = self.manager.rings.answers.push(answer);
+                let _ = self.manager.rings.answers.push(answer);
             }
             self.manager.interrupt.start(now, delays.interrupt, &self.manager.rings.interrupt);
             while let Some(Represented { port, frame }) = self.manager.rings.injected.pop() {

@@ -244,7 +244,7 @@ impl SwitchedDevice {
         self.leaving.clear();
         self.host.reset(now);
         for (_, member) in &mut self.functions {
-            let _there = member.reset(now);
+            let _ = member.reset(now);
         }
     }
 

@@ -180,7 +180,7 @@ impl QueuePair {
         while self.receive.next_under_way().is_some_and(|due| due <= now) {
             let Some((_, completion)) = self.receive.under_way.pop_front() else { break };
             // Every packet reserved its completion when it was received.
-            let _room = self.rings.receive_completions.stage(completion);
+            let _ = self.rings.receive_completions.stage(completion);
             self.dma.completions += dma::COMPLETION;
         }
         if self.rings.receive_completions.staged() > 0 {

@@ -165,7 +165,7 @@ fn a_place_behind_an_engines_last_is_refused() {
 
 /// The project's driver removes a context before it reuses the slot.
 #[test]
-fn what_was_in_a_place_that_is_taken_again_is_steered_to_no_more() {
+fn a_reused_slot_gets_no_packets_of_its_old_context() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Receive);
     let [_, next] = OTHERS;
@@ -263,7 +263,7 @@ fn contexts_in_use_take_the_place_of_others() {
 }
 
 #[test]
-fn nothing_is_steered_to_a_context_from_before_a_reset() {
+fn packets_are_not_steered_to_contexts_from_before_a_reset() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Receive);
     assert!(rig.device.follows(&flow()) && !rig.device.follows_nothing());
@@ -307,7 +307,7 @@ fn frames_are_counted_by_their_address_and_checksums() {
 
 /// If the context cannot work on a packet, no segment leaves.
 #[test]
-fn a_packet_leaves_as_a_whole_or_not_at_all() {
+fn a_packet_leaves_whole_or_is_dropped() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Transmit);
     rig.send(SendDescriptor::ProgressParameters { handle: NEW, start: Seq(0) });
@@ -327,7 +327,7 @@ fn a_packet_leaves_as_a_whole_or_not_at_all() {
 /// PDUs in records: bytes from another position of the PDU stream could be taken for data of another place, or for
 /// other fields.
 #[test]
-fn a_context_above_another_works_where_it_stands_only() {
+fn an_upper_context_works_only_at_its_own_position() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Transmit);
     let above = Handle { index: Handle::indices(engines::NVME_TCP, 1).start, generation: 0 };
@@ -367,7 +367,7 @@ fn a_context_above_another_works_where_it_stands_only() {
 }
 
 #[test]
-fn what_follows_a_packet_is_forgotten_though_that_was_given_up() {
+fn following_bytes_are_forgotten_even_if_the_packet_is_dropped() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Transmit);
     for context in [NEW, OTHERS[0]] {
@@ -446,7 +446,7 @@ impl StreamEngine for Miser {
 
 /// An external engine may violate its contract.
 #[test]
-fn what_an_engine_makes_too_little_of_does_not_leave() {
+fn a_packet_that_an_engine_shortens_does_not_leave() {
     let mut rig = Rig::with(|engines| engines.add_stream(Miser, 2));
     for (at, whole) in [false, true].into_iter().enumerate() {
         let index = Handle::indices(engines::STANDARD, 2).start + at as u32;
@@ -464,7 +464,7 @@ fn what_an_engine_makes_too_little_of_does_not_leave() {
 }
 
 #[test]
-fn what_is_sent_is_counted() {
+fn sent_bytes_are_counted() {
     let mut rig = Rig::new();
     let SendDescriptor::Packet(plain) = packet(NEW) else { panic!("the descriptor is a packet") };
     let ask = TxAsk { streams: [None; 2], ..plain.ask };
@@ -497,7 +497,7 @@ fn what_is_sent_is_counted() {
 }
 
 #[test]
-fn a_doorbell_wakes_who_waits_for_it() {
+fn a_doorbell_wakes_its_waiter() {
     #[derive(Default)]
     struct Woken(std::sync::atomic::AtomicU32);
     impl std::task::Wake for Woken {
@@ -531,7 +531,7 @@ fn descriptors_are_reported_together() {
 }
 
 #[test]
-fn commands_weigh_what_they_carry() {
+fn a_commands_weight_is_the_size_of_its_data() {
     let mut rig = Rig::new();
     let mut weight = |command| {
         let before = rig.device.dma().control;

@@ -283,7 +283,7 @@ impl QueuePair {
             let failed = if failed.is_empty() { 0 } else { bits.sum() };
             // The completion ring has as many entries as the send ring, and each completion stands for at least one
             // descriptor.
-            let _room = self.rings.send_completions.stage(SendCompletion { slots: slots.into(), failed });
+            let _ = self.rings.send_completions.stage(SendCompletion { slots: slots.into(), failed });
             self.dma.completions += dma::COMPLETION;
         }
         self.transmit.done.clear();

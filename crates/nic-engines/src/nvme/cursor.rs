@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_beyond_what_an_offset_counts_are_no_pdu() {
+    fn data_past_the_last_32_bit_offset_are_no_pdu() {
         let config = NvmeTcpConfig { header_digest: false, data_digest: false, alignment: 0, check: false };
         for (offset, fits) in [(u32::MAX - 8, true), (u32::MAX - 7, false), (u32::MAX, false)] {
             let mut pdu = [0; 32];

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_blocks_of_settled_data_pass_the_stages_of_their_command() {
+    fn whole_blocks_of_verified_data_pass_their_commands_stages() {
         let home = Arc::new(TestBuffer::default());
         let stages_of =
             |unit, name: &'static str| Some(NvmeTcpStages { command: 7, unit, stages: vec![StageSpec::new(name, ())] });
@@ -244,7 +244,7 @@ mod tests {
 
     /// An open block of an earlier command, and a new command with the same identifier and other pieces.
     #[test]
-    fn what_is_open_of_another_command_fits_or_is_left() {
+    fn an_open_block_of_another_command_fits_or_is_left() {
         let home = Arc::new(TestBuffer::default());
         let mut placement = passing(&home);
         let mut open = OpenBlock::default();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_packets_cut_comes_with_the_last_of_them() {
+    fn a_block_split_over_packets_is_placed_with_the_last() {
         let home = Arc::new(TestBuffer::default());
         let (mut placement, mut open) = (passing(&home), OpenBlock::default());
         let first = placement.place(7, 0, &[1; 20], true, &mut open).unwrap();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn other_data_than_the_next_leave_the_block_as_it_came() {
+    fn data_out_of_order_leave_the_open_block_unchanged() {
         for (command, offset, pass) in [(7, 21, true), (7, 32, true), (8, 20, true), (7, 20, false)] {
             let (home, mut open) = (Arc::new(TestBuffer::default()), OpenBlock::default());
             let mut placement = passing(&home);
@@ -305,7 +305,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_comes_home_once_with_what_was_placed_first(
+        fn every_byte_is_placed_once_and_the_first_placement_stays(
             cuts in prop::collection::vec(1usize..200, 1..6),
             places in prop::collection::vec((0u64..700, 1usize..120), 0..40),
         ) {

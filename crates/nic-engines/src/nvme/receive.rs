@@ -186,7 +186,7 @@ impl NvmeReceive {
         }
         if let Some((from, mut cursor)) = enter(cursor, next, seq, payload.len()) {
             // An invalid PDU is detected when the packet is received.
-            let _passed = cursor.pass(&self.unchecked(), &payload[from..], &mut |data| command(data.command));
+            let _ = cursor.pass(&self.unchecked(), &payload[from..], &mut |data| command(data.command));
         }
     }
 
@@ -504,7 +504,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_lost_what_is_placed_and_vouched_for_is_right(
+        fn placed_and_verified_data_are_right_after_any_loss(
             lengths in prop::collection::vec(1usize..900, 1..12),
             spoilt in prop::option::of(0usize..12),
             cut in 20usize..400,

@@ -130,7 +130,7 @@ fn parts(len: usize, cuts: &[usize]) -> Vec<(usize, usize)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn what_leaves_is_what_jobs_make_and_what_arrives_is_verified(
+    fn sent_data_equal_the_jobs_output_and_arriving_data_verify(
         cuts in prop::collection::vec((1usize..3000, any::<bool>()), 1..8),
         flipped in 0..BLOCKS * BLOCK * 8,
     ) {

@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn data_do_not_leave_without_the_stages_that_they_name() {
+    fn data_do_not_leave_without_their_named_stages() {
         let mut held = Placement::with(StageMakers::default().with::<AddingStage>());
         held.seal_with(NvmeTcpStages { command: 3, unit: 0, stages: vec![StageSpec::new("add", ())] });
         let fill_with = |held: &Placement, (queued, _): (Vec<u8>, Vec<u8>)| {
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_order_or_no_pdu_is_not_worked_on() {
+    fn bytes_out_of_order_or_of_no_pdu_are_not_processed() {
         let (queued, _) = pdu(&[1; 100], 0);
         let mut out = BytesMut::new();
         let mut engine = NvmeTransmit::default();

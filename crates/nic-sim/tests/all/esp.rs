@@ -29,7 +29,7 @@ fn packet(ask: EspAsk) -> TxPacket {
 }
 
 #[test]
-fn a_driver_refuses_what_its_device_cannot_protect() {
+fn a_driver_rejects_sas_that_its_device_cannot_protect() {
     let (_device, mut driver) = nic(NicConfig { engines: EspEngineConfig { sas: 0 }.into(), ..NicConfig::default() });
     assert!(driver.ipsec().is_none());
     for ask in [EspAsk::Protect { sa: SA }, FINISH] {
@@ -42,7 +42,7 @@ fn a_driver_refuses_what_its_device_cannot_protect() {
 }
 
 #[test]
-fn a_device_without_a_policy_for_it_drops_it() {
+fn a_device_without_a_matching_policy_drops_the_packet() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     let (mut device, mut driver) = nic(config);
     let sa = |spi| {
@@ -127,7 +127,7 @@ fn the_device_hears_of_each_command_though_no_packet_follows() {
 
 /// The host's service sleeps while SAs come and go, with a free ring and with a full one.
 #[test]
-fn an_sa_comes_and_goes_though_nothing_else_happens() {
+fn an_sa_is_made_and_removed_on_an_idle_device() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     for full in [false, true] {
         let (mut device, mut driver) = nic(config.clone());

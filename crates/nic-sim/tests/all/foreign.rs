@@ -315,7 +315,7 @@ impl PacketEngine for Greedy {
 }
 
 #[test]
-fn a_packet_is_that_engines_to_which_its_key_was_steered() {
+fn a_packet_goes_to_the_engine_with_its_steered_key() {
     let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
     // Before and behind Shim, another engine claims every packet, and has no contexts.
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
@@ -362,7 +362,7 @@ fn an_engine_has_no_keys_of_another() {
 }
 
 #[test]
-fn what_is_wrong_is_seen_as_it_was_and_what_is_gone_wraps_nothing() {
+fn bad_packets_pass_unchanged_and_lost_contexts_wrap_nothing() {
     let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
     let sender = near.create(Direction::Transmit, SPEC).unwrap();
     let receiver = far.create(Direction::Receive, SPEC).unwrap();
@@ -416,7 +416,7 @@ fn what_is_wrong_is_seen_as_it_was_and_what_is_gone_wraps_nothing() {
 
 /// An engine that saw a packet may take its retransmission for a replay.
 #[test]
-fn what_there_is_no_room_for_is_not_opened_and_may_come_again() {
+fn packets_without_room_stay_unopened_and_may_repeat() {
     let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
     // Four buffers, each for 14 of the longest frames, and completions for two more packets.
     let config =
@@ -442,7 +442,7 @@ fn what_there_is_no_room_for_is_not_opened_and_may_come_again() {
 
 /// A removed context exists until all packets posted with it are gone.
 #[test]
-fn what_was_posted_is_wrapped_though_its_context_is_given_up() {
+fn posted_packets_are_wrapped_after_their_context_ends() {
     let mut near = Nic::new(4 << 20);
     let sender = near.create(Direction::Transmit, SPEC).unwrap();
     let ask = TxAsk { packet: Some(PacketAsk { context: sender, number: 0, args: 0 }), ..packet(1).ask };

@@ -133,7 +133,7 @@ fn payloads(segments: &[Says]) -> Vec<usize> {
 }
 
 #[test]
-fn what_says_the_same_becomes_one_packet() {
+fn segments_with_equal_headers_become_one_packet() {
     for six in [false, true] {
         let (mut device, mut driver) = at_once(NicConfig::default());
         let stream: Vec<u8> = (0..4344u32).map(|at| (at * 7) as u8).collect();
@@ -152,7 +152,7 @@ fn what_says_the_same_becomes_one_packet() {
 }
 
 #[test]
-fn whatever_differs_keeps_segments_apart() {
+fn any_differing_header_field_keeps_segments_apart() {
     let (first, same) = (Says::data(0, &[1; 100]), Says::data(100, &[2; 100]));
     assert_eq!(payloads(&[first.clone(), same.clone()]), [200]);
     let others = [
@@ -218,7 +218,7 @@ fn a_packet_may_be_longer_than_its_header_tells() {
 
 /// A frame with a length of zero on the wire is invalid. It is not joined, and passed on unchanged.
 #[test]
-fn a_frame_whose_header_tells_no_length_is_left_as_it_is() {
+fn a_frame_without_a_header_length_stays_unchanged() {
     for six in [false, true] {
         let (mut device, mut driver) = at_once(NicConfig { lro_max_bytes: 256 << 10, ..NicConfig::default() });
         let [first, mut second] = [0, 100].map(|seq| Says::data(seq, &[1; 100]).frame(six).data.to_vec());
@@ -234,7 +234,7 @@ fn a_frame_whose_header_tells_no_length_is_left_as_it_is() {
 
 /// With `lro_wait`, segments wait for others regardless of the host, until the time is over or a segment has PSH.
 #[test]
-fn segments_wait_as_long_as_they_are_told_to() {
+fn segments_wait_for_the_configured_time() {
     let wait = Duration::from_micros(16);
     let config = NicConfig { lro_wait: wait, lro_max_bytes: 256 << 10, ..NicConfig::default() };
     let delays = config.delays.dma + config.delays.engine + config.delays.interrupt;
@@ -269,7 +269,7 @@ fn segments_wait_as_long_as_they_are_told_to() {
 
 /// A segment that no other can follow is not delayed: PSH, a shorter segment, a pure acknowledgment.
 #[test]
-fn what_nothing_can_follow_does_not_wait() {
+fn a_segment_without_a_successor_does_not_wait() {
     let first = Says::data(0, &[1; 1000]);
     let pushed = Says { flags: ACK | PSH, ..Says::data(1000, &[1; 1000]) };
     let short = Says::data(1000, &[1; 999]);
@@ -290,7 +290,7 @@ fn what_nothing_can_follow_does_not_wait() {
 
 /// Four segments of 1,000 bytes with their headers, exact to the byte.
 #[test]
-fn a_packet_is_as_long_as_it_may_be_and_no_longer() {
+fn a_packet_grows_exactly_to_the_limit() {
     for (most, expected) in [(4040, [4000, 1000]), (4039, [3000, 2000])] {
         let (mut device, mut driver) = at_once(NicConfig { lro_max_bytes: most, ..NicConfig::default() });
         let segments = (0..5).map(|number| Says::data(number * 1000, &[1; 1000]).frame(false));
@@ -301,7 +301,7 @@ fn a_packet_is_as_long_as_it_may_be_and_no_longer() {
 }
 
 #[test]
-fn without_it_frames_stay_what_they_are() {
+fn without_lro_frames_stay_unchanged() {
     let (mut device, mut driver) = at_once(NicConfig { lro: false, receive_ring: 4, ..NicConfig::default() });
     let segments = (0..6).map(|number| Says::data(number * 100, &[1; 100]).frame(false));
     let packets = receive(&mut device, &mut driver, segments);
@@ -312,7 +312,7 @@ fn without_it_frames_stay_what_they_are() {
 
 /// A record in three segments: decrypted and undecrypted segments are never joined, and decrypted ones are.
 #[test]
-fn what_was_decrypted_is_never_joined_with_what_was_not() {
+fn decrypted_and_undecrypted_segments_are_never_joined() {
     let key = [7; 16];
     let sealing = ring::aead::LessSafeKey::new(ring::aead::UnboundKey::new(&ring::aead::AES_128_GCM, &key).unwrap());
     let mut wire = Vec::new();
@@ -354,7 +354,7 @@ fn what_was_decrypted_is_never_joined_with_what_was_not() {
 /// A buffer is used while the longest frame fits into its rest. A buffer must not grow, because it would be
 /// reallocated.
 #[test]
-fn a_buffer_takes_frames_as_long_as_the_longest_has_room() {
+fn a_buffer_takes_frames_while_the_longest_still_fits() {
     const BUFFER: usize = 128 << 10;
     for (mtu, rest_is_used) in [(1522, true), (1530, false)] {
         let config = NicConfig { mtu, receive_ring: 400, ..NicConfig::default() };
@@ -426,7 +426,7 @@ proptest! {
     /// Any packets, cut at the segment size, are the received segments in the order of each flow. Time advances
     /// arbitrarily, and no buffer is lost or created.
     #[test]
-    fn cut_again_it_is_what_arrived(
+    fn a_joined_packet_cut_again_equals_the_arrivals(
         segments in prop::collection::vec(
             (1u16..4, prop_oneof![8 => Just(300usize), 1 => 0usize..400], any::<prop::sample::Index>(), 0u64..3000),
             1..120,
@@ -461,7 +461,7 @@ proptest! {
                     }
                 }
             }
-            let _armed = driver.arm(core::task::Waker::noop());
+            let _ = driver.arm(core::task::Waker::noop());
         };
         for (turn, (port, bytes, kind, after)) in segments.into_iter().enumerate() {
             let seq = next[usize::from(port)];
@@ -582,7 +582,7 @@ fn datagrams_are_joined_if_the_host_wants_that() {
 
 /// A packet of an engine's kind without a context: joined packets could not be opened later.
 #[test]
-fn what_an_engine_may_have_to_open_is_joined_to_nothing() {
+fn packets_that_an_engine_may_open_are_not_joined() {
     for six in [false, true] {
         let (mut device, mut driver) = at_once(NicConfig { lro_datagrams: true, ..NicConfig::default() });
         // ESP in UDP starts with a nonzero number; other packets at that port start with zero (RFC 3948 2.2).
@@ -604,7 +604,7 @@ fn what_an_engine_may_have_to_open_is_joined_to_nothing() {
 
 proptest! {
     #[test]
-    fn datagrams_stay_what_they_were_however_they_are_joined(
+    fn joined_datagrams_stay_unchanged(
         sent in proptest::collection::vec((1u16..4, 0u8..2, prop_oneof![0usize..4, Just(1000), Just(1450)]), 1..150),
         six: bool,
     ) {

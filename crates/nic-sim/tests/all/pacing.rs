@@ -76,7 +76,7 @@ fn run(device: &mut Device, driver: &mut Driver, senders: &mut [Sender], span: D
 }
 
 #[test]
-fn eight_flows_at_fixed_rates_share_a_nic_with_one_that_takes_the_rest() {
+fn eight_paced_flows_share_a_nic_with_one_unpaced_flow() {
     let gigabits = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0];
     let (mut device, mut driver) = nic(NicConfig::default());
     let mut senders: Vec<Sender> = (1..)
@@ -138,7 +138,7 @@ fn a_rate_is_no_claim() {
 }
 
 #[test]
-fn a_flow_that_waits_holds_nobody_up_and_has_no_more_in_the_device_than_it_needs() {
+fn a_waiting_flow_blocks_no_other_and_holds_few_descriptors() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     let (mut device, mut driver) = nic(config);
     let (mut slow, mut fast) = (Sender::new(1, Some(1_000_000), 10), Sender::new(2, None, 1));
@@ -177,7 +177,7 @@ fn a_flow_that_waits_holds_nobody_up_and_has_no_more_in_the_device_than_it_needs
 /// A flow has at most two packets in the device, or a millisecond's worth if that is more. All paced flows together
 /// have three quarters of the ring.
 #[test]
-fn there_is_room_for_what_flows_go_on_with_and_for_others() {
+fn room_remains_for_waiting_flows_and_for_others() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     const TWO: u32 = (2 * MSS) as u32;
     for (rate, bytes) in [(1_000, TWO), (u64::from(TWO) * 1000, TWO), (u64::from(TWO + 1) * 1000, TWO + MSS as u32)] {
@@ -195,7 +195,7 @@ fn there_is_room_for_what_flows_go_on_with_and_for_others() {
 }
 
 #[test]
-fn what_waits_is_done_with_when_the_device_is_reset() {
+fn delayed_packets_complete_when_the_device_is_reset() {
     let (mut device, mut driver) = nic(NicConfig { delays: Delays::NONE, ..NicConfig::default() });
     let before = driver.room(&Sender::new(1, None, 1).flow);
     let mut senders: Vec<Sender> = (1..200).map(|number| Sender::new(number, Some(1_000_000), 40)).collect();

@@ -180,7 +180,7 @@ fn packets() -> impl Strategy<Value = (QuicCipher, Vec<Packet>)> {
 
 proptest! {
     #[test]
-    fn the_device_seals_as_software_does(
+    fn the_device_and_software_seal_equally(
         (cipher, packets) in packets(),
         six: bool,
         cache in prop::sample::select(vec![208, 4 << 20]),
@@ -204,7 +204,7 @@ proptest! {
     }
 
     #[test]
-    fn the_device_opens_what_software_does(
+    fn the_device_and_software_open_the_same_packets(
         (cipher, packets) in packets(),
         six: bool,
         order in any::<prop::sample::Index>(),
@@ -331,7 +331,7 @@ fn a_key_update_finds_the_next_key_in_place() {
 /// A peer that updates keys every 100 packets on three paths, far more often than RFC 9001 6.5 allows. Counts the
 /// unopened packets if the host sets keys after it saw a packet of the new phase, and if it sets keys in advance.
 #[test]
-fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
+fn a_key_update_costs_at_most_one_packet_a_path() {
     const PATHS: u32 = 3;
     const UPDATES: u64 = 50;
     let unopened = |cipher: QuicCipher, beforehand: bool| {
@@ -509,7 +509,7 @@ fn paths_of_a_connection_come_to_one_queue() {
 
 /// The host does not check an opened datagram again, so the NIC must not open one with a wrong checksum.
 #[test]
-fn a_packet_with_a_wrong_checksum_goes_up_as_it_came() {
+fn a_packet_with_a_wrong_checksum_is_delivered_unchanged() {
     let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
     let context = nic.create(Direction::Receive, &keys);
     nic.quic(|quic| {

@@ -106,7 +106,7 @@ impl Hypervisor {
     /// Returns the frames on the wire when a virtual machine sends a frame.
     fn sends(&mut self, machine: usize, frame: &[u8]) -> Vec<Frame> {
         let packet = TxPacket { header: frame.iter().copied().collect(), ..TxPacket::default() };
-        let _sent = self.machines[machine].transmit(NOW, packet, &NoRecords);
+        let _ = self.machines[machine].transmit(NOW, packet, &NoRecords);
         self.machines[machine].flush(NOW);
         self.device.process(NOW);
         core::iter::from_fn(|| self.device.poll_frame(NOW)).collect()
@@ -167,7 +167,7 @@ fn sealed(plain: &[u8], tenant: u8, number: u64) -> BytesMut {
 }
 
 #[test]
-fn a_tenant_hears_its_own_and_the_wire_shows_nothing() {
+fn a_tenant_hears_its_own_frames_and_the_wire_hides_them() {
     let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));
     for tenant in 0..2u8 {
         let sent = left.sends(tenant.into(), &datagram(tenant, mac(1, tenant)));
@@ -203,7 +203,7 @@ fn a_handle_of_another_queue_is_another_sa() {
 }
 
 #[test]
-fn what_policies_want_is_protected_without_a_network_and_a_fragment_is_not_let_by() {
+fn policies_protect_packets_without_a_network_and_fragments() {
     let mut left = Hypervisor::new(1);
     let ipsec = left.host.ipsec().expect("the host has IPsec");
     let params = sa(Direction::Transmit, 1, 2, 5);
@@ -222,7 +222,7 @@ fn what_policies_want_is_protected_without_a_network_and_a_fragment_is_not_let_b
     fragment[21] = 8;
     assert_eq!(left.sends(0, &fragment).len(), 0);
     assert_eq!(left.device.uplink_counters().not_protected, 1);
-    // Between other addresses the packet does not belong to the SA, whatever the policy says.
+    // Between other addresses the packet does not belong to the SA, even if the policy names the SA.
     let mut tunnel = datagram(0, mac(1, 0));
     tunnel[36..38].copy_from_slice(&4789u16.to_be_bytes());
     assert_eq!(left.sends(0, &tunnel).len(), 0);
@@ -230,7 +230,7 @@ fn what_policies_want_is_protected_without_a_network_and_a_fragment_is_not_let_b
 }
 
 #[test]
-fn after_a_reset_nothing_of_a_protected_network_leaves() {
+fn after_a_reset_no_frame_of_a_protected_network_leaves() {
     let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));
     left.device.reset(NOW);
     right.device.reset(NOW);
@@ -247,7 +247,7 @@ fn after_a_reset_nothing_of_a_protected_network_leaves() {
 }
 
 #[test]
-fn what_no_rule_takes_is_the_hosts_and_goes_where_it_says() {
+fn unmatched_frames_go_to_the_host_and_on_to_its_choice() {
     let mut left = Hypervisor::new(1);
     left.ask(EswitchCommand::Replace(Vec::new()));
     let frame = datagram(0, mac(1, 0));
@@ -268,7 +268,7 @@ fn what_no_rule_takes_is_the_hosts_and_goes_where_it_says() {
 }
 
 #[test]
-fn the_hosts_function_counts_what_is_not_for_it_and_what_its_sas_refuse() {
+fn the_hosts_function_counts_foreign_and_rejected_packets() {
     let mut right = Hypervisor::new(2);
     let bytes_before = right.host_bytes();
     for tenant in 0..2u8 {
@@ -296,7 +296,7 @@ fn the_hosts_function_counts_what_is_not_for_it_and_what_its_sas_refuse() {
 }
 
 #[test]
-fn with_the_uplinks_representor_the_hosts_function_hears_of_neighbours_only() {
+fn the_hosts_function_gets_only_neighbour_messages() {
     let mut right = Hypervisor::new(2);
     let plain = |protocol: u8| {
         let mut frame = datagram(0, mac(1, 9));
@@ -325,7 +325,7 @@ fn with_the_uplinks_representor_the_hosts_function_hears_of_neighbours_only() {
 }
 
 #[test]
-fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
+fn if_all_tunnels_are_protected_no_sender_passes_in_the_clear() {
     let mut left = Hypervisor::new(1);
     left.ask(EswitchCommand::Protect(DEVICE, Some(network(0)), None));
     let wraps = |left: &mut Hypervisor| left.sends(0, &datagram(0, mac(1, 0))).len();
@@ -399,7 +399,7 @@ fn protected_beside_the_wire() -> Hypervisor {
 
 /// A packet's first fragment shows the port and decides about the others.
 #[test]
-fn if_all_tunnels_are_protected_fragments_pass_that_are_of_no_tunnel() {
+fn if_all_tunnels_are_protected_tunnelless_fragments_pass() {
     let (plain, tunnel) = (9, 4789);
     // In later fragments, the bytes at the port's offset are arbitrary.
     let course = [
@@ -441,7 +441,7 @@ fn if_all_tunnels_are_protected_fragments_pass_that_are_of_no_tunnel() {
 
 /// Machines choose their IP addresses, and therefore the identification of their fragments.
 #[test]
-fn what_a_machine_sends_in_fragments_says_nothing_of_what_others_send() {
+fn fragments_of_one_machine_do_not_affect_the_others() {
     let (plain, tunnel) = (9, 4789);
     let mut left = protected_beside_the_wire();
     assert_eq!(left.injects(&fragment(1, 0, tunnel)).len(), 0);
@@ -462,7 +462,7 @@ fn what_a_machine_sends_in_fragments_says_nothing_of_what_others_send() {
 
 /// If rules name a port, tunnels are recognized at this port too: in whole packets and fragments, in both directions.
 #[test]
-fn a_tunnel_at_a_port_of_its_own_is_known_whoever_wraps_it() {
+fn a_tunnel_at_its_own_port_is_known_from_every_sender() {
     let whole = |port: u16| {
         let mut frame = datagram(0, mac(1, 0));
         frame[36..38].copy_from_slice(&port.to_be_bytes());
@@ -499,7 +499,7 @@ fn a_tunnel_at_a_port_of_its_own_is_known_whoever_wraps_it() {
 
 /// More headers than the NIC reads may hide a tunnel, which a Linux would find.
 #[test]
-fn if_all_tunnels_are_protected_nothing_passes_that_hides_what_it_is() {
+fn if_all_tunnels_are_protected_opaque_packets_do_not_pass() {
     let behind = |headers: u8| {
         let mut frame =
             [&mac(2, 9).0[..], &mac(1, 0).0, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 8 * headers + 24, 60, 64]].concat();
@@ -524,7 +524,7 @@ fn if_all_tunnels_are_protected_nothing_passes_that_hides_what_it_is() {
 
 /// A tunnel without a device here may belong to a Linux with the uplink's representor.
 #[test]
-fn if_all_tunnels_are_protected_those_of_nobody_here_do_not_come_in_the_clear() {
+fn if_all_tunnels_are_protected_unknown_tunnels_do_not_pass() {
     let mut right = Hypervisor::new(2);
     right.ask(EswitchCommand::RepresentUplink(true));
     let geneve = {
@@ -547,7 +547,7 @@ fn if_all_tunnels_are_protected_those_of_nobody_here_do_not_come_in_the_clear() 
 }
 
 #[test]
-fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
+fn host_deliveries_stay_due_while_frames_wait_for_the_port() {
     let delays = Delays { engine: Delays::default().engine, ..Delays::NONE };
     let own = NicConfig { mac: mac(2, 9).0, line_rate: Some(1_000_000), delays, ..NicConfig::default() };
     let quick = NicConfig { mac: mac(2, 0).0, delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
@@ -563,7 +563,7 @@ fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
     // More frames than the port's queue holds, so that frames wait.
     for _ in 0..64 {
         let packet = TxPacket { header: frame.iter().copied().collect(), ..TxPacket::default() };
-        let _sent = machine[0].transmit(NOW, packet, &NoRecords);
+        let _ = machine[0].transmit(NOW, packet, &NoRecords);
     }
     machine[0].flush(NOW);
     device.process(NOW);
@@ -613,7 +613,7 @@ proptest! {
 
     /// No attempt succeeds, in any order, and each attempt is counted by its kind.
     #[test]
-    fn nothing_crosses(attempts in prop::collection::vec(attempt(), 1..40)) {
+    fn frames_do_not_cross_networks(attempts in prop::collection::vec(attempt(), 1..40)) {
         let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));
         let (mut expected, mut spoofed) = ([0u64; 4], 0);
         for (number, attempt) in (1 << 20..).zip(attempts) {
@@ -683,7 +683,7 @@ impl Port for Flood {
 }
 
 #[test]
-fn who_always_has_another_frame_does_not_keep_the_nic_from_all_else() {
+fn an_endless_sender_does_not_starve_the_nic() {
     let (mut device, _host, _eswitch) = switched_nic(NicConfig::default(), SwitchConfig::default());
     device.attach(Vport::Virtual(0), FunctionConfig::new(Mac([2, 0, 0, 0, 0, 9])), Flood);
     for turn in 1..=3 {
@@ -798,7 +798,7 @@ proptest! {
                         let owner = (0..2).find(|tenant| network(*tenant) == network_seen);
                         prop_assert_eq!(owner, under);
                     }
-                    let _among_themselves = left.hears([]);
+                    let _ = left.hears([]);
                 }
             }
         }

@@ -151,7 +151,7 @@ proptest! {
     }
 }
 
-/// The same program on the device, on the CPU in virtual time, and on threads produces the same bytes.
+/// A program produces the same bytes on the device, on the CPU in virtual time, and on threads.
 #[test]
 fn three_queues_give_the_same() {
     let device = {

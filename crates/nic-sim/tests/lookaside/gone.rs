@@ -126,7 +126,7 @@ fn arm_is_true_once_a_gone_device_gave_all_back() {
 
 /// The device wakes the driver only once: an entry that the driver misses then is never found.
 #[test]
-fn driver_woken_by_the_end_of_the_device_finds_it_gone() {
+fn a_driver_woken_by_the_devices_end_sees_the_end() {
     /// A waker that takes all completions.
     struct Takes(Arc<Mutex<JobDriver>>, Mutex<Vec<u64>>);
 

@@ -146,7 +146,9 @@ fn matching(words: &mut LineWords<'_>, protocol: Option<u16>) -> Result<Match, P
             "skip_hw" => return Err(words.wrong(ParseProblem::SoftwareOnly)),
             word if word.starts_with("ct_") => return Err(words.wrong(ParseProblem::ConnectionState)),
             _ => {
-                return Err(words.wrong(ParseProblem::Expected("a word of flower that the switch has: see its chapter")));
+                return Err(
+                    words.wrong(ParseProblem::Expected("a word of flower that the switch has: see its chapter"))
+                );
             }
         }
     }

@@ -214,7 +214,7 @@ fn play(
 proptest! {
     /// Transmission in any order, in any packets, with resets: the digests are correct each time.
     #[test]
-    fn whatever_leaves_is_what_software_would_have_sent(
+    fn the_sent_stream_equals_softwares_stream(
         lengths in prop::collection::vec(prop_oneof![3 => 1usize..6000, 1 => Just(0), 1 => 40_000usize..120_000], 1..8),
         start: u32,
         next_record: bool,
@@ -240,7 +240,7 @@ proptest! {
 }
 
 #[test]
-fn only_what_holds_a_digest_is_followed_when_it_is_sent_again() {
+fn only_retransmitted_digests_are_followed_by_a_dump() {
     let (mut device, mut driver) = pair(NicConfig::default());
     let handle = context(&mut driver);
     let mut stream = Stream::new(Seq(7), &[8000, 8000]);
@@ -309,7 +309,7 @@ impl Wake for Woken {
 
 /// The application removes a context while its last packet is in the device and the host's service sleeps.
 #[test]
-fn a_context_goes_though_nothing_else_happens() {
+fn a_context_is_removed_on_an_idle_device() {
     let (mut device, mut driver) = pair(NicConfig::default());
     let woken = Arc::new(Woken::default());
     let handle = context(&mut driver);
@@ -549,7 +549,7 @@ fn ciphers() -> impl Strategy<Value = Cipher> {
 proptest! {
     /// Records and PDUs overlap at any position; packets are lost, late and duplicated.
     #[test]
-    fn over_tls_what_is_placed_and_vouched_for_is_right(
+    fn over_tls_placed_and_verified_data_are_right(
         cipher in ciphers(),
         lengths in prop::collection::vec(prop_oneof![1usize..900, 2_000usize..20_000], 1..12),
         cuts in prop::collection::vec(prop_oneof![1usize..50, 100usize..2_000, 16_384usize..16_385], 1..6),
@@ -593,7 +593,7 @@ proptest! {
 }
 
 #[test]
-fn over_tls_a_gap_in_a_record_costs_that_record_and_not_the_place_in_the_pdu() {
+fn over_tls_a_gap_in_a_record_keeps_the_pdu_position() {
     let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
     let lengths = [60_000, 10_000];
     let records = Records::new(cipher, Seq(u32::MAX - 5_000), &lengths, &[4_000], None);
@@ -623,13 +623,13 @@ fn over_tls_a_gap_in_a_record_costs_that_record_and_not_the_place_in_the_pdu() {
 /// command's data may arrive in several PDUs, so parts that are adjacent in the buffer need not be adjacent in the
 /// packet.
 #[test]
-fn what_is_placed_of_joined_segments_is_told_in_one_packet() {
+fn placements_of_joined_segments_are_reported_in_one_packet() {
     joined_segments_are_told_in_one_packet(None);
 }
 
 /// Cipher blocks that segments cut are whole again.
 #[test]
-fn what_is_decrypted_of_joined_segments_is_told_in_one_packet() {
+fn decryption_of_joined_segments_is_reported_in_one_packet() {
     let key: Vec<u8> = (0..64).collect();
     let units = DataUnits::new(512).unwrap();
     joined_segments_are_told_in_one_packet(Some(Volume::new(XtsKey::new(&key).unwrap(), units)));

@@ -329,7 +329,7 @@ fn send(device: &mut Device, driver: &mut Driver, queue: &mut Queue, at: usize, 
 proptest! {
     /// Transmission in any order, in any packets, with resets: digests and records are correct each time.
     #[test]
-    fn whatever_leaves_is_what_software_would_have_sealed(
+    fn sent_records_equal_softwares_records(
         cipher in ciphers(),
         lengths in prop::collection::vec(prop_oneof![3 => 1usize..3000, 1 => Just(0), 1 => 20_000usize..60_000], 1..8),
         cuts in prop::collection::vec(prop_oneof![1usize..60, 100usize..3_000, Just(16_384)], 1..6),
@@ -386,9 +386,10 @@ impl Keyed {
 }
 
 proptest! {
-    /// The same with encryption before the digest; packets, segments, records and DUMPs cut blocks at any position.
+    /// Sent records also equal those of software if the NIC encrypts before the digest. Packets, segments, records and
+    /// DUMPs cut blocks at any position.
     #[test]
-    fn whatever_leaves_is_what_software_would_have_encrypted_and_sealed(
+    fn sent_records_equal_software_encryption_and_sealing(
         cipher in ciphers(),
         key_bytes in prop_oneof![Just(32usize), Just(64)],
         unit in prop_oneof![Just(512u32), Just(4096)],
@@ -524,7 +525,7 @@ fn a_key_may_be_missing_in_a_dump() {
 }
 
 #[test]
-fn dumps_restore_both_layers_and_only_for_what_needs_them() {
+fn dumps_restore_both_layers_and_only_where_needed() {
     let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
     let (mut device, mut driver) = pair(NicConfig::default());
     let handles = contexts(&mut driver, cipher, Seq(7));
@@ -558,7 +559,7 @@ fn dumps_restore_both_layers_and_only_for_what_needs_them() {
 }
 
 #[test]
-fn without_the_digest_context_software_makes_the_digests_and_the_nic_still_encrypts() {
+fn the_nic_encrypts_without_a_digest_context() {
     let cipher = (TlsVersion::Tls12, TlsSuite::Aes128Gcm);
     let (mut device, mut driver) = pair(NicConfig::default());
     let handles = contexts(&mut driver, cipher, Seq(7));

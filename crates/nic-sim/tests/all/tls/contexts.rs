@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
+fn slots_are_reused_with_a_new_generation() {
     let stream = Stream::new(Seq(0), 0, &[3000]);
     let config = NicConfig {
         engines: TlsEngineConfig { contexts: 1, context_pool: 0, ..TlsEngineConfig::default() }.into(),
@@ -103,7 +103,7 @@ fn a_driver_that_looks_away_hears_of_the_last_reset() {
     for commands in 0..4 {
         let (mut device, mut driver) = nic(fast(NicConfig { control_ring: 4, ..NicConfig::default() }));
         for _ in 0..commands {
-            let _busy = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key());
+            let _ = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key());
         }
         frames(&mut device);
         for _ in 0..6 {

@@ -86,7 +86,7 @@ fn contexts_given_up_at_once_all_leave() {
 
 /// The ring is full of keys for pooled contexts, which have no completions either.
 #[test]
-fn what_waits_behind_keys_for_pooled_contexts_is_done() {
+fn packets_behind_keys_for_pooled_contexts_complete() {
     let mut host = Host::new(NicConfig { control_ring: 8, ..NicConfig::default() });
     host.driver.arm(&host.wakes.clone().into());
     let mut handles: Vec<Handle> = Vec::new();

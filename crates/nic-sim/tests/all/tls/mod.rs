@@ -206,7 +206,7 @@ fn lengths() -> impl Strategy<Value = Vec<usize>> {
 proptest! {
     /// Transmission in any order, with any segment size and with resets: only correct ciphertext leaves.
     #[test]
-    fn whatever_leaves_is_what_software_would_have_sent(
+    fn the_sent_stream_equals_softwares_stream(
         cipher in ciphers(),
         next_record in any::<bool>(),
         lengths in lengths(),
@@ -345,7 +345,7 @@ proptest! {
 
     /// Arrival in any order, with losses and duplicates.
     #[test]
-    fn a_verdict_says_what_the_bytes_are(
+    fn the_verdict_matches_the_delivered_bytes(
         cipher in ciphers(),
         lengths in lengths(),
         start: u32,
@@ -405,7 +405,7 @@ proptest! {
     /// More flows than the NIC's cache holds, in both directions, interleaved at any byte. Contexts are evicted and
     /// reloaded inside records, which changes only the cost.
     #[test]
-    fn evicted_contexts_go_on_where_they_were(
+    fn evicted_contexts_continue_at_their_position(
         flows in prop::collection::vec((ciphers(), lengths(), any::<u32>()), 2..6),
         fits in 1usize..4,
         turns in prop::collection::vec((any::<prop::sample::Index>(), 1usize..3000), 1..80),

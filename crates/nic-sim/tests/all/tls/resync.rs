@@ -62,7 +62,7 @@ fn a_receive_context_finds_its_place_again_with_help() {
 
 /// The request is obsolete when the driver asks for its header, so the recorded headers may be discarded.
 #[test]
-fn an_asynchronous_request_is_cancelled_when_the_device_no_longer_waits() {
+fn an_asynchronous_request_is_cancelled_with_the_devices_wait() {
     let mut rig = Lossy::new(ResyncMode::Asynchronous);
     rig.deliver(0);
     rig.deliver(3);
@@ -147,7 +147,7 @@ impl Lossy {
 /// A retransmitted segment at byte x of its record makes the device read x bytes again. For the last segment of a 16
 /// KiB record that is more than ten times its own length.
 #[test]
-fn a_retransmitted_segment_has_all_before_it_in_its_record_read_again() {
+fn a_retransmission_reads_its_record_again_from_the_start() {
     const MSS: usize = 1448;
     let stream = Stream::new(Seq(0), 0, &[16_384, 16_384]);
     let record = stream.units[0].len as usize;
@@ -180,7 +180,7 @@ fn a_retransmitted_segment_has_all_before_it_in_its_record_read_again() {
 /// The alternative, step by step: bytes before the context's position are sealed in software without disturbing the
 /// context. A record interrupted in the middle is given up, and the device continues with the next record.
 #[test]
-fn next_record_sync_reads_nothing_twice() {
+fn next_record_sync_reads_every_byte_once() {
     let mut stream = Stream::new(Seq(0), 0, &[2000; 4]);
     let config = NicConfig {
         engines: EngineConfigs::default().with_transmit_resync(TransmitResync::NextRecord),
@@ -233,9 +233,9 @@ impl RecordSource for Forgetful {
     fn pieces(&self, _: Layer, _: u64, _: u64, _: &mut dyn FnMut(QueuedBytes)) {}
 }
 
-/// Plaintext never leaves unencrypted, whatever the transport answers.
+/// Plaintext never leaves unencrypted, for any answer of the transport.
 #[test]
-fn what_cannot_be_encrypted_is_dropped_and_counted() {
+fn packets_that_fail_encryption_are_dropped_and_counted() {
     let stream = Stream::new(Seq(0), 0, &[2000; 2]);
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
@@ -254,7 +254,7 @@ fn what_cannot_be_encrypted_is_dropped_and_counted() {
 
 /// Packets, contexts and errors, as the device counts them.
 #[test]
-fn what_a_receive_context_does_is_counted() {
+fn the_work_of_a_receive_context_is_counted() {
     let mut rig = Lossy::new(ResyncMode::DriverRequest);
     rig.stream.wire[1020] ^= 1;
     rig.frames = segments(&rig.stream, 700);

@@ -53,12 +53,12 @@ fn each_byte_counts(evicted: bool) {
 }
 
 #[test]
-fn each_byte_of_a_tag_counts_in_whichever_packet_it_comes() {
+fn each_tag_byte_is_verified_in_any_packet() {
     each_byte_counts(false);
 }
 
 #[test]
-fn each_byte_of_a_tag_counts_though_its_context_was_in_host_memory_in_between() {
+fn each_tag_byte_is_verified_after_an_eviction() {
     each_byte_counts(true);
 }
 
