@@ -140,7 +140,7 @@ pub(crate) enum TunnelEvidence {
 }
 
 /// Looks for a tunnel in a frame: UDP to a tunnel port, or GRE.
-pub(crate) fn shown(frame: &[u8], is_port: impl Fn(u16) -> bool) -> TunnelEvidence {
+pub(crate) fn tunnel_evidence(frame: &[u8], is_port: impl Fn(u16) -> bool) -> TunnelEvidence {
     let headers = Headers::parse_unfinished(frame);
     let (Some((version, network)), Some((protocol, at))) = (headers.network(), headers.upper()) else {
         // IP with more headers or tags than the parser reads.
@@ -465,7 +465,7 @@ mod tests {
             packet.extend([0xfd; 32]);
             [&packet[..], behind, &udp].concat()
         };
-        let shown = |frame: &[u8]| shown(frame, |port| port == 4789);
+        let shown = |frame: &[u8]| tunnel_evidence(frame, |port| port == 4789);
         assert_eq!(shown(&packet(&[17, 0, 0, 0, 0, 0, 0, 1])), TunnelEvidence::Tunnel);
         assert_eq!(shown(&packet(&[60, 0, 0, 0, 0, 0, 0, 1, 17, 0, 1, 4, 0, 0, 0, 0])), TunnelEvidence::Hidden);
         assert_eq!(shown(&packet(&[17, 0, 0, 8, 0, 0, 0, 1])), TunnelEvidence::Rest);
@@ -516,7 +516,7 @@ mod tests {
             (vec![0; 60], TunnelEvidence::NoTunnel),
         ];
         for (number, (frame, expected)) in cases.iter().enumerate() {
-            assert_eq!(shown(frame, |port| port == 4789), *expected, "{number}");
+            assert_eq!(tunnel_evidence(frame, |port| port == 4789), *expected, "{number}");
         }
     }
 }

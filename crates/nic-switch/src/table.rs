@@ -7,7 +7,7 @@
 //! Within a priority, the rule with the older mask wins; within a mask, where port ranges may overlap, the older rule
 //! wins.
 
-use crate::key::{MatchKey, MatchMask, Ranges};
+use crate::key::{MatchKey, MatchMask, PortRanges};
 use crate::police::TokenBucket;
 use crate::port::Device;
 use crate::rule::{Change, Rule, RuleError, Selection};
@@ -78,7 +78,7 @@ pub(crate) struct InstalledRule {
     sampled: Option<Instant>,
     key: MatchKey,
     mask: MatchMask,
-    ranges: Ranges,
+    ranges: PortRanges,
     /// Sequence number of the installation.
     came: u64,
 }
@@ -254,7 +254,7 @@ impl RuleTable {
     }
 
     /// Returns the rule at the place of `rule` with the same match.
-    fn twin(&self, rule: &Rule, key: &MatchKey, mask: &MatchMask, ranges: &Ranges) -> Option<usize> {
+    fn twin(&self, rule: &Rule, key: &MatchKey, mask: &MatchMask, ranges: &PortRanges) -> Option<usize> {
         let tables = &self.chains.get(&(rule.device, rule.chain))?.tables;
         let entries = tables.iter().find(|table| table.mask == *mask)?.entries.get(key)?;
         let is_twin = |entry: &&RuleEntry| {

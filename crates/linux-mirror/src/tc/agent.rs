@@ -3,7 +3,7 @@
 use crate::agent::{Say, Source};
 use crate::tc::line::{Line, MOST_BYTES, Place, Reader, Used, VERSION};
 use crate::tc::watch::{FilterChange, Watcher};
-use nic_switch::Action;
+use nic_switch::RuleAction;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Permissions;
 use std::io::{self, Write};
@@ -102,7 +102,7 @@ impl Filters {
                     && let Line::There(rule) = &mut line
                 {
                     // What the mirror cannot be told is the kernel's to do.
-                    rule.actions = vec![Action::Pass];
+                    rule.actions = vec![RuleAction::Pass];
                     why = Some(format!("it takes more than {MOST_BYTES} bytes to tell"));
                 }
                 say(&encode(&line))?;

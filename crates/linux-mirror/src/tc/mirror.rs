@@ -11,7 +11,7 @@
 
 use crate::tc::line::{BadLine, Line, Place, Reader, Used, VERSION};
 use nic_switch::matching::{ClassMatch, TunnelMatch};
-use nic_switch::{Action, Device, EtherMatch, Mac, Match, Rule, RuleReport};
+use nic_switch::{RuleAction, Device, EtherMatch, Mac, Match, Rule, RuleReport};
 use offload_api::Prefix;
 use offload_base::Instant;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -184,7 +184,7 @@ impl Mirror {
             let of = (rule.device, rule.chain, rule.priority, rule.matching);
             match there.get(&of) {
                 // What the kernel tells apart is one here: if it is to decide about one of them, then about all.
-                Some(at) if rule.actions == [Action::Pass] => rules[*at].actions = vec![Action::Pass],
+                Some(at) if rule.actions == [RuleAction::Pass] => rules[*at].actions = vec![RuleAction::Pass],
                 Some(_) => {}
                 None => {
                     there.insert(of, rules.len());

@@ -67,7 +67,7 @@ pub struct SwitchedDevice {
     uplink_represented: bool,
     /// For outgoing fragmented packets: whether they may belong to a tunnel. Kept per sender, because a sender may
     /// forge another's addresses.
-    fragments_out: BTreeMap<FrameSender, Fragments<bool>>,
+    fragments_out: BTreeMap<FrameSource, Fragments<bool>>,
     /// Frames queued for the port.
     leaving: VecDeque<Bytes>,
     /// Time at which the port has sent all frames so far.
@@ -83,7 +83,7 @@ pub struct SwitchedDevice {
 
 /// The sender of a frame that is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum FrameSender {
+enum FrameSource {
     /// The host's own function. Its frames are already protected where required.
     Host,
     /// The host through a representor.
@@ -301,15 +301,15 @@ impl SwitchedDevice {
             // In switchdev mode, frames of the host are already protected where required.
             (None, SwitchMode::Switchdev) => return self.leave(frame),
         }
-        self.hand_out(now, None, from.map_or(FrameSender::Host, FrameSender::Port));
+        self.hand_out(now, None, from.map_or(FrameSource::Host, FrameSource::Port));
     }
 
     /// Delivers the output of the switch.
-    fn hand_out(&mut self, now: Instant, mut arrival: OpenedArrival, sender: FrameSender) {
+    fn hand_out(&mut self, now: Instant, mut arrival: OpenedArrival, sender: FrameSource) {
         let mut out = core::mem::take(&mut self.out);
         for (egress, frame) in out.drain(..) {
             match egress {
-                Egress::Port(Vport::Uplink) if sender == FrameSender::Host => self.leave(frame.bytes),
+                Egress::Port(Vport::Uplink) if sender == FrameSource::Host => self.leave(frame.bytes),
                 Egress::Port(Vport::Uplink) => self.protect_and_leave(sender, frame),
                 // Neighbour discovery must still reach the host's stack, which owns the tunnel endpoints' addresses.
                 Egress::Representor(Vport::Uplink) if self.uplink_represented => {

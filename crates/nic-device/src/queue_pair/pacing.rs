@@ -47,7 +47,7 @@ impl<T> Shaper<T> {
     }
 
     /// Tests whether items of `flow` are queued. A new item of `flow` must then be queued too, to keep the order.
-    pub(crate) fn holds(&self, flow: &FlowKey) -> bool {
+    pub(crate) fn has_queued(&self, flow: &FlowKey) -> bool {
         !self.is_empty() && self.by_flow.get(flow).is_some_and(|lane| !self.lanes[*lane].items.is_empty())
     }
 
@@ -226,7 +226,7 @@ mod tests {
         shaper.finish(at(0), turn, None, Duration::from_nanos(100));
         assert!(shaper.is_empty() && shaper.next_due().is_none(), "an empty lane is never due");
         shaper.push(at(10), flow(1), 'b');
-        assert!(shaper.holds(&flow(1)) && !shaper.holds(&flow(2)));
+        assert!(shaper.has_queued(&flow(1)) && !shaper.has_queued(&flow(2)));
         assert_eq!(shaper.next_due(), Some(at(100)));
         let (turn, item) = shaper.pop_due(at(100)).unwrap();
         shaper.finish(at(100), turn, Some(item), Duration::from_nanos(100));

@@ -32,7 +32,7 @@ pub(super) struct ReceiveSide {
     /// Buffers with room for at least a frame, last used at the end.
     buffers: Vec<BytesMut>,
     /// Segments that others may still join, oldest first; at most one session per flow.
-    open: Vec<Session>,
+    open: Vec<LroSession>,
     /// Packets on their way to host memory, by time of arrival.
     under_way: VecDeque<(Instant, ReceiveCompletion)>,
     /// Time at which bus and engines have processed all frames so far.
@@ -41,7 +41,7 @@ pub(super) struct ReceiveSide {
 
 /// A packet that is being joined.
 #[derive(Debug)]
-struct Session {
+struct LroSession {
     joint: JoinedPacket,
     meta: RxMeta,
     /// The packet so far, followed by the rest of its buffer.
@@ -68,7 +68,7 @@ struct ProcessedFrame {
     within: Option<Within>,
 }
 
-impl Session {
+impl LroSession {
     /// Returns the headers of the first segment, without outer headers.
     fn first(&self) -> &[u8] {
         self.wrapping.as_ref().map_or(&self.buffer, OuterParts::plain)
@@ -95,7 +95,7 @@ impl Session {
 
 impl ReceiveSide {
     pub(super) fn next_due(&self) -> Option<Instant> {
-        let open = self.open.iter().map(Session::next_event).min();
+        let open = self.open.iter().map(LroSession::next_event).min();
         earliest(open, self.next_under_way())
     }
 
@@ -306,7 +306,7 @@ impl QueuePair {
         };
         let (first_due, last_due) = (due, due);
         let wrapping = within.map(|within| OuterParts::begin(data, transport, within, &mut buffer));
-        self.receive.open.push(Session {
+        self.receive.open.push(LroSession {
             joint,
             meta,
             buffer,
@@ -340,7 +340,7 @@ impl QueuePair {
     }
 
     fn end_session(&mut self, place: usize, ends_buffer: bool) {
-        let Session { joint, meta, buffer: frame, placed, last_due, .. } = self.receive.open.remove(place);
+        let LroSession { joint, meta, buffer: frame, placed, last_due, .. } = self.receive.open.remove(place);
         let joined = joint.segment_bytes();
         if joined.is_some() {
             self.counters.rx_lro_packets += 1;

@@ -377,7 +377,7 @@ impl QueuePair {
                 }
                 let flow =
                     Headers::parse_unfinished(&packet.header).transport()?.flow_of_receiver(&packet.header).reversed();
-                (paced || shaper.holds(&flow)).then_some(flow)
+                (paced || shaper.has_queued(&flow)).then_some(flow)
             }
             SendDescriptor::StaticParameters { handle, .. } | SendDescriptor::ProgressParameters { handle, .. } => {
                 self.lane_of_context(*handle)
@@ -394,7 +394,7 @@ impl QueuePair {
     fn lane_of_context(&self, handle: Handle) -> Option<FlowKey> {
         let shaper = &self.transmit.shaper;
         let flow = if shaper.is_empty() { None } else { self.contexts.flow_of(handle) };
-        flow.filter(|flow| shaper.holds(flow))
+        flow.filter(|flow| shaper.has_queued(flow))
     }
 
     /// Processes a descriptor, or starts to.

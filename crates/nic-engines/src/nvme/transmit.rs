@@ -367,18 +367,18 @@ mod tests {
 
     /// A stage that adds the position in the volume to each byte.
     #[derive(Debug)]
-    struct AddingStage;
+    struct AddOneStage;
 
-    impl NamedStage for AddingStage {
+    impl NamedStage for AddOneStage {
         const NAME: &'static str = "add";
         type Spec = ();
 
-        fn new((): ()) -> Option<AddingStage> {
-            Some(AddingStage)
+        fn new((): ()) -> Option<AddOneStage> {
+            Some(AddOneStage)
         }
     }
 
-    impl Stage for AddingStage {
+    impl Stage for AddOneStage {
         fn pass(&self, run: Run, _: &mut StageState, bytes: &mut [u8]) -> bool {
             assert!(run.at.is_multiple_of(16) && bytes.len().is_multiple_of(16));
             bytes.iter_mut().zip(run.unit + run.at..).for_each(|(byte, at)| *byte = byte.wrapping_add(at as u8));
@@ -428,7 +428,7 @@ mod tests {
                 digests += u64::from(digested);
                 sealed += if is_marked { 16 * blocks as u64 } else { 0 };
             }
-            let mut held = Placement::with(StageMakers::default().with::<AddingStage>());
+            let mut held = Placement::with(StageMakers::default().with::<AddOneStage>());
             held.seal_with(NvmeTcpStages { command: 3, unit: 0, stages: vec![StageSpec::new("add", ())] });
             let mut engine = NvmeTransmit::default();
             engine.set_progress(Seq(5));
@@ -456,7 +456,7 @@ mod tests {
 
     #[test]
     fn data_do_not_leave_without_their_named_stages() {
-        let mut held = Placement::with(StageMakers::default().with::<AddingStage>());
+        let mut held = Placement::with(StageMakers::default().with::<AddOneStage>());
         held.seal_with(NvmeTcpStages { command: 3, unit: 0, stages: vec![StageSpec::new("add", ())] });
         let fill_with = |held: &Placement, (queued, _): (Vec<u8>, Vec<u8>)| {
             let mut engine = NvmeTransmit::default();

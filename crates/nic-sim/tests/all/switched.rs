@@ -582,7 +582,7 @@ fn host_deliveries_stay_due_while_frames_wait_for_the_port() {
 
 /// An attempt to cross between tenants.
 #[derive(Clone, Copy, Debug)]
-enum Attempt {
+enum CrossingAttempt {
     /// A packet of a protected network in plaintext.
     Plain { tenant: u8 },
     /// A packet of the other tenant's network under the sender's own SA.
@@ -597,14 +597,14 @@ enum Attempt {
     Honest { tenant: u8 },
 }
 
-fn attempt() -> impl Strategy<Value = Attempt> {
+fn attempt() -> impl Strategy<Value = CrossingAttempt> {
     (0u8..6, 0u8..2, 0u8..60).prop_map(|(kind, tenant, at)| match kind {
-        0 => Attempt::Plain { tenant },
-        1 => Attempt::OtherNetwork { tenant },
-        2 => Attempt::NoTunnel { tenant },
-        3 => Attempt::Changed { tenant, at },
-        4 => Attempt::Forged { tenant },
-        _ => Attempt::Honest { tenant },
+        0 => CrossingAttempt::Plain { tenant },
+        1 => CrossingAttempt::OtherNetwork { tenant },
+        2 => CrossingAttempt::NoTunnel { tenant },
+        3 => CrossingAttempt::Changed { tenant, at },
+        4 => CrossingAttempt::Forged { tenant },
+        _ => CrossingAttempt::Honest { tenant },
     })
 }
 
@@ -620,22 +620,22 @@ proptest! {
             let mut heard = [0; 3];
             // Each attempt has its own sequence number, so that no packet is a replay.
             match attempt {
-                Attempt::Plain { tenant } => {
+                CrossingAttempt::Plain { tenant } => {
                     expected[0] += 1;
                     prop_assert_eq!(right.hears([Frame::new(wrapped(tenant, network(tenant)))]), heard);
                 }
-                Attempt::OtherNetwork { tenant } => {
+                CrossingAttempt::OtherNetwork { tenant } => {
                     expected[1] += 1;
                     let frame = sealed(&wrapped(1 - tenant, network(1 - tenant)), tenant, number);
                     prop_assert_eq!(right.hears([Frame::new(frame.freeze())]), heard);
                 }
-                Attempt::NoTunnel { tenant } => {
+                CrossingAttempt::NoTunnel { tenant } => {
                     expected[1] += 1;
                     let mut plain = wrapped(tenant, network(tenant)).to_vec();
                     plain[36..38].copy_from_slice(&9u16.to_be_bytes());
                     prop_assert_eq!(right.hears([Frame::new(sealed(&plain, tenant, number).freeze())]), heard);
                 }
-                Attempt::Changed { tenant, at } => {
+                CrossingAttempt::Changed { tenant, at } => {
                     let mut frame = sealed(&wrapped(tenant, network(tenant)), tenant, number);
                     // Behind the IV, so that the packet still belongs to the SA.
                     let place = 50 + usize::from(at);
@@ -644,12 +644,12 @@ proptest! {
                     heard[2] = 1; // as it was on the wire, for the host to count
                     prop_assert_eq!(right.hears([Frame::new(frame.freeze())]), heard);
                 }
-                Attempt::Forged { tenant } => {
+                CrossingAttempt::Forged { tenant } => {
                     spoofed += 1;
                     let frame = datagram(1 - tenant, mac(1, 1 - tenant));
                     prop_assert_eq!(left.sends(tenant.into(), &frame).len(), 0);
                 }
-                Attempt::Honest { tenant } => {
+                CrossingAttempt::Honest { tenant } => {
                     heard[usize::from(tenant)] = 1;
                     let frame = sealed(&wrapped(tenant, network(tenant)), tenant, number);
                     prop_assert_eq!(right.hears([Frame::new(frame.freeze())]), heard);
@@ -662,9 +662,9 @@ proptest! {
 }
 
 /// A port that always has another frame, with a forged address.
-struct Flood;
+struct FloodingPort;
 
-impl Port for Flood {
+impl Port for FloodingPort {
     fn receive_frame(&mut self, _: Instant, _: Frame) {}
 
     fn poll_frame(&mut self, _: Instant) -> Option<Frame> {
@@ -685,7 +685,7 @@ impl Port for Flood {
 #[test]
 fn an_endless_sender_does_not_starve_the_nic() {
     let (mut device, _host, _eswitch) = switched_nic(NicConfig::default(), SwitchConfig::default());
-    device.attach(Vport::Virtual(0), FunctionConfig::new(Mac([2, 0, 0, 0, 0, 9])), Flood);
+    device.attach(Vport::Virtual(0), FunctionConfig::new(Mac([2, 0, 0, 0, 0, 9])), FloodingPort);
     for turn in 1..=3 {
         device.process(Instant::ZERO);
         let mut set = CounterSet::default();
@@ -765,33 +765,33 @@ proptest! {
             // Rules may send an inner frame to either machine, so only the sum is checked.
             let machines = |heard: [usize; 3]| heard[0] + heard[1];
             match attempt {
-                Attempt::Plain { tenant } => {
+                CrossingAttempt::Plain { tenant } => {
                     expected[0] += 1;
                     prop_assert_eq!(machines(right.hears([Frame::new(wrapped(tenant, network(tenant)))])), 0);
                 }
-                Attempt::OtherNetwork { tenant } => {
+                CrossingAttempt::OtherNetwork { tenant } => {
                     expected[1] += 1;
                     let frame = sealed(&wrapped(1 - tenant, network(1 - tenant)), tenant, number);
                     prop_assert_eq!(machines(right.hears([Frame::new(frame.freeze())])), 0);
                 }
-                Attempt::NoTunnel { tenant } => {
+                CrossingAttempt::NoTunnel { tenant } => {
                     expected[1] += 1;
                     let mut plain = wrapped(tenant, network(tenant)).to_vec();
                     plain[36..38].copy_from_slice(&9u16.to_be_bytes());
                     prop_assert_eq!(machines(right.hears([Frame::new(sealed(&plain, tenant, number).freeze())])), 0);
                 }
-                Attempt::Changed { tenant, at } => {
+                CrossingAttempt::Changed { tenant, at } => {
                     expected[2] += 1;
                     let mut frame = sealed(&wrapped(tenant, network(tenant)), tenant, number);
                     frame[50 + usize::from(at)] ^= 1;
                     prop_assert_eq!(machines(right.hears([Frame::new(frame.freeze())])), 0);
                 }
-                Attempt::Forged { tenant } => {
+                CrossingAttempt::Forged { tenant } => {
                     spoofed += 1;
                     prop_assert_eq!(left.sends(tenant.into(), &datagram(1 - tenant, mac(1, 1 - tenant))).len(), 0);
                     prop_assert_eq!(machines(left.hears([])), 0);
                 }
-                Attempt::Honest { tenant } => {
+                CrossingAttempt::Honest { tenant } => {
                     // If anything leaves, its network must belong to the tenant of its SA.
                     for frame in left.sends(tenant.into(), &datagram(tenant, mac(1, tenant))) {
                         let (network_seen, under) = on_the_wire(&frame.data);

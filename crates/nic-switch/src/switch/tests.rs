@@ -2,7 +2,7 @@
 
 use super::passage::ID;
 use super::*;
-use crate::action::{Action, TunnelSet};
+use crate::action::{RuleAction, TunnelSet};
 use crate::matching::{Mac, VLAN};
 use crate::overlay::{self, OuterHeaders};
 use crate::port::TunnelKind;
@@ -237,7 +237,7 @@ fn counters_survive_replacement_and_a_rejected_change() {
     let seen = RuleCounters { packets: 1, bytes: 74, last_used: Some(NOW) };
     assert_eq!(report.counters, seen);
     let mut rule = Rule::clone(&report.rule);
-    rule.actions = vec![Action::Pass];
+    rule.actions = vec![RuleAction::Pass];
     switch.change(&[Change::Replace(rule.clone())]).unwrap();
     assert_eq!(switch.rules().next().unwrap().counters, seen);
     let other = Rule { priority: 2, ..rule.clone() };
@@ -497,7 +497,7 @@ proptest! {
             // Rules may send frames anywhere, but must not change tags: tags are the administrator's decision.
             let is_plain = |change: &&Change| match change {
                 Change::Add(rule) | Change::Replace(rule) => rule.actions.iter().all(|action| {
-                    !matches!(action, Action::VlanPush(_) | Action::VlanPop | Action::VlanModify(_))
+                    !matches!(action, RuleAction::VlanPush(_) | RuleAction::VlanPop | RuleAction::VlanModify(_))
                 }),
                 Change::Delete(_) => true,
             };

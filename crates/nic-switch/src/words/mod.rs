@@ -75,10 +75,10 @@ impl fmt::Display for RuleFile {
 mod tests {
     use super::*;
     use crate::rule::RuleError;
-    use crate::{Action, arbitrary};
+    use crate::{RuleAction, arbitrary};
     use proptest::prelude::*;
 
-    fn actions(text: &str) -> Vec<Action> {
+    fn actions(text: &str) -> Vec<RuleAction> {
         let text = format!("tc filter add dev p0 ingress protocol ip prio 1 flower ip_proto tcp action {text}");
         match RuleFile::parse("test", &text).unwrap().changes.remove(0) {
             Change::Add(rule) => rule.actions,
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn unnamed_options_have_the_defaults_of_tc() {
-        use Action::*;
+        use RuleAction::*;
         assert!(matches!(actions("vlan pop action drop")[..], [VlanPop, Drop]));
         assert!(matches!(actions("pedit ex munge eth dst set 2:0:0:0:0:1")[..], [Pedit(_), Pass]));
         assert!(matches!(actions("csum tcp pipe action drop")[..], [Checksum(_), Drop]));

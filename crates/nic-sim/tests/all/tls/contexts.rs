@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn slots_are_reused_with_a_new_generation() {
-    let stream = Stream::new(Seq(0), 0, &[3000]);
+    let stream = RecordStream::new(Seq(0), 0, &[3000]);
     let config = NicConfig {
         engines: TlsEngineConfig { contexts: 1, context_pool: 0, ..TlsEngineConfig::default() }.into(),
         ..NicConfig::default()
@@ -33,7 +33,7 @@ fn slots_are_reused_with_a_new_generation() {
 /// The pool saves the device a creation and removal, and saves the driver the wait.
 #[test]
 fn a_context_from_the_pool_needs_a_key_only() {
-    let stream = Stream::new(Seq(0), 0, &[3000]);
+    let stream = RecordStream::new(Seq(0), 0, &[3000]);
     let control = [0, 1].map(|context_pool| {
         let (mut device, mut driver) = nic(fast(NicConfig {
             engines: TlsEngineConfig { contexts: 1, context_pool, ..TlsEngineConfig::default() }.into(),
@@ -84,7 +84,7 @@ fn a_context_from_the_pool_needs_a_key_only() {
 
 #[test]
 fn commands_from_before_a_reset_are_forgotten() {
-    let stream = Stream::new(Seq(0), 0, &[100]);
+    let stream = RecordStream::new(Seq(0), 0, &[100]);
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     device.reset(Instant::ZERO);
     // The driver does not know of the reset when it posts this command.
@@ -126,7 +126,7 @@ fn keys_are_never_printed() {
     let (key, iv) = ([0xc7; 16], [0xb3; 12]);
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &key, iv).unwrap();
     let (mut device, mut driver) = nic(fast(NicConfig { context_cache_bytes: 208, ..NicConfig::default() }));
-    let stream = Stream::new(Seq(0), 0, &[3000]);
+    let stream = RecordStream::new(Seq(0), 0, &[3000]);
     let mut printed = Vec::new();
     for direction in [Direction::Transmit, Direction::Receive, Direction::Transmit] {
         let handle = driver.tls().unwrap().add(&sender(), direction, Seq(0), 0, &key).unwrap();
