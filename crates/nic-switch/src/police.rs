@@ -36,6 +36,7 @@ impl TokenBucket {
         self.filled = Some(now);
         self.tokens = full(&self.police).min(self.tokens + since * u128::from(self.police.rate));
         // In billionths of a bit the refill is exact for any rate and interval.
+        // Frames above the rate cost no tokens, so a fast sender still gets the rate.
         let wanted = bytes as u128 * 8 * BILLION;
         let is_enough = wanted <= self.tokens;
         if is_enough {

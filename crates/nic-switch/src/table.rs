@@ -344,12 +344,14 @@ impl RuleChain {
         let entries = table.entries.entry(key).or_default();
         // Kept sorted, so that the first match of a bucket is the best one.
         entries.insert(entries.partition_point(|other| *other < entry), entry);
+        // A lookup stops at the first table without a better priority.
         self.tables.sort_by_key(MaskTable::best);
     }
 
     fn remove(&mut self, priority: u16, mask: &MatchMask, key: &MatchKey, slot: usize) {
         if let Some(rank) = self.ranks.get_mut(&(priority, *mask)) {
             rank.1 -= 1;
+            // A forgotten rank lets a later rule of this priority and mask rank by its own time.
             if rank.1 == 0 {
                 self.ranks.remove(&(priority, *mask));
             }
@@ -368,6 +370,7 @@ impl RuleChain {
                 table.priorities.remove(&priority);
             }
         }
+        // Each table costs every lookup one probe, so empty tables are removed.
         if table.priorities.is_empty() {
             self.tables.remove(at);
         }

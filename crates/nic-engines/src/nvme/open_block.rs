@@ -83,6 +83,7 @@ impl OpenBlock {
         let (command, end, length, bytes) = (image.take_u16()?, image.take_u32()?, image.take_u8()?, image.take()?);
         let passed =
             PassedData { command: image.take_u16()?, end: image.take_u32()?, states: StageStates::take(image)? };
+        // A length above the array's would make `take` panic.
         (usize::from(length) <= Self::MAX).then_some(OpenBlock { command, end, length, bytes, passed })
     }
 }

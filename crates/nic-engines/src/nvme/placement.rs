@@ -309,6 +309,7 @@ mod tests {
             cuts in prop::collection::vec(1usize..200, 1..6),
             places in prop::collection::vec((0u64..700, 1usize..120), 0..40),
         ) {
+            // The pieces follow each other without gaps, as a host registers the buffer of a command.
             let home = Arc::new(PieceBuffer::default());
             let mut offset = 0;
             let buffer: Vec<Piece> = cuts.iter().map(|cut| {
@@ -330,6 +331,7 @@ mod tests {
                     expected[range].fill(number as u8 + 1);
                 }
             }
+            // Removal drops the last references, so each piece returns to its home.
             placement.remove(7);
             let mut pieces = core::mem::take(&mut *home.0.lock().unwrap());
             pieces.sort();

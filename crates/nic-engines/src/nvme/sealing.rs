@@ -114,6 +114,7 @@ mod tests {
                 };
                 let sum = |sealed: &[u8]| summed.extend_from_slice(sealed);
                 prop_assert!(seal(&mut begun, at as u64, &mut part, ahead, stages, sum));
+                // Only sent bytes must be ciphertext; other bytes only advance the state.
                 if is_sent {
                     prop_assert_eq!(&part, &expected[at..end]);
                 }

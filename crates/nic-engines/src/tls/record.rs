@@ -460,7 +460,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn records_in_any_pieces_equal_those_of_ring(
+        fn records_in_any_pieces_equal_rings_records(
             cipher in ciphers(),
             lengths in prop::collection::vec(prop_oneof![1usize..3000, Just(1), 16_000usize..16_384], 1..6),
             empty in any::<bool>(),
