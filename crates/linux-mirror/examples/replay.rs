@@ -12,7 +12,7 @@ use bytes::Bytes;
 use linux_mirror::MirrorListener;
 use linux_mirror::tc::FilterMirror;
 use nic_switch::{
-    Action, Change, Device, Frame, FunctionConfig, Mac, Rule, RuleFile, Switch, SwitchConfig, SwitchMode, Vport,
+    RuleAction, Change, Device, Frame, FunctionConfig, Mac, Rule, RuleFile, Switch, SwitchConfig, SwitchMode, Vport,
 };
 use offload_base::Instant;
 use std::collections::BTreeSet;
@@ -95,7 +95,7 @@ fn sets(cases: &str) -> Result<Vec<Vec<Rule>>, Box<dyn std::error::Error>> {
         for change in RuleFile::parse("cases", &format!("tc {arguments}"))?.changes {
             let Change::Add(mut rule) = change else { continue };
             if left {
-                rule.actions = vec![Action::Pass];
+                rule.actions = vec![RuleAction::Pass];
             }
             sets.last_mut().ok_or("no set")?.push(rule);
         }
@@ -108,8 +108,8 @@ fn normalized(rule: &Rule) -> Rule {
     let mut rule = Rule { handle: None, ..rule.clone() };
     for action in &mut rule.actions {
         match action {
-            Action::Pedit(edits) => edits.sort_by_key(|edit| format!("{edit:?}")),
-            Action::VlanPush(tag) => tag.priority = tag.priority.or(Some(0)),
+            RuleAction::Pedit(edits) => edits.sort_by_key(|edit| format!("{edit:?}")),
+            RuleAction::VlanPush(tag) => tag.priority = tag.priority.or(Some(0)),
             _ => {}
         }
     }

@@ -176,7 +176,7 @@ mod tests {
 
     /// After eviction and reload, a key encrypts a block to the same bytes.
     #[test]
-    fn a_key_comes_back_from_host_memory_as_it_was() {
+    fn a_key_returns_from_host_memory_unchanged() {
         for tweak in [Tweak::Unit, Tweak::Sectors512] {
             let key = KeyOnNic::new(DataKey::again(7, 9, 4096, tweak, SecretBytes::new((0..64).collect())));
             let back = ContextImage::build(|image| DataKeys::save(&key, image)).read(DataKeys::load).unwrap();

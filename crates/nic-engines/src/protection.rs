@@ -44,7 +44,7 @@ mod tests {
 
     /// T10's CRC of 32 bytes of ones (SBC-4) and NVMe's CRC of 4096 bytes, at their positions in a block.
     #[test]
-    fn published_guards_are_where_the_standards_have_them() {
+    fn published_guards_are_at_the_standard_offsets() {
         let format = |guard, interval| Format { guard, interval, application: 0x1234, ..Format::default() };
         let ff = vec![0xff; 4096];
         let crc_16 = [&[0xff; 32][..], &[0xa2, 0x93, 0x12, 0x34, 0, 0, 0, 7]].concat();

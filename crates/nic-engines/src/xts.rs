@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_pass_wherever_they_are_and_parts_of_them_do_not() {
+    fn whole_blocks_pass_at_any_address_and_partial_blocks_fail() {
         let volume = Volume::new(XtsKey::new(&key_bytes()).unwrap(), DataUnits::new(512).unwrap());
         let (mut keys, mut state) = (StageKeys::default(), context());
         let stages = stages(7, 1, &mut keys);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_own_key_nothing_passes() {
+    fn data_fail_without_their_own_key() {
         let (mut keys, mut state) = (StageKeys::default(), context());
         let of = [(7, 1, true), (8, 1, false), (7, 2, false)];
         let all = of.map(|(tenant, volume, works)| (stages(tenant, volume, &mut keys), works));

@@ -25,7 +25,7 @@ fn contexts(criterion: &mut Criterion) {
         ("both", 0, &[Direction::Transmit, Direction::Receive]),
         ("both-pool", 1024, &[Direction::Transmit, Direction::Receive]),
     ] {
-        let mut rig = Rig::new(pool);
+        let mut rig = ContextBench::new(pool);
         group.bench_function(name, |bencher| bencher.iter(|| rig.connect(directions)));
         rig.report(name);
     }
@@ -36,7 +36,7 @@ fn contexts(criterion: &mut Criterion) {
 }
 
 /// A NIC with a thousand contexts. A new context replaces the oldest.
-struct Rig {
+struct ContextBench {
     device: Device,
     driver: Driver,
     living: VecDeque<Handle>,
@@ -46,8 +46,8 @@ struct Rig {
     control: u64,
 }
 
-impl Rig {
-    fn new(pool: usize) -> Rig {
+impl ContextBench {
+    fn new(pool: usize) -> ContextBench {
         let config = NicConfig {
             delays: Delays::NONE,
             line_rate: None,
@@ -56,7 +56,7 @@ impl Rig {
         };
         let (device, driver) = nic(config);
         let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).expect("a key's length");
-        let mut rig = Rig { device, driver, living: VecDeque::new(), key, port: 0, added: 0, control: 0 };
+        let mut rig = ContextBench { device, driver, living: VecDeque::new(), key, port: 0, added: 0, control: 0 };
         while rig.living.len() < LIVING {
             rig.add(Direction::Transmit);
         }

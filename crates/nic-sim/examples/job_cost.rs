@@ -67,7 +67,7 @@ fn cost(burst: usize, size: usize) -> f64 {
         assert_eq!(targets.len(), burst, "all came back");
         host.as_nanos() as f64 / (bursts * burst) as f64
     };
-    // Each burst reads the clock four times, in two intervals, whose overhead is subtracted.
+    // Each burst reads the clock four times, in two intervals; the overhead of these calls is subtracted.
     let clock = 2.0 * clock() / burst as f64;
     let rounds = (0..ROUNDS).map(|_| round());
     rounds.fold(f64::MAX, f64::min) - clock

@@ -18,8 +18,8 @@ use nic_switch::action::ChecksumSet;
 use nic_switch::matching::{FragmentMatch, TunnelMatch, VlanMatch};
 use nic_switch::overlay::{OuterHeaders, encapsulate};
 use nic_switch::{
-    Action, Change, Device, Edit, Egress, EtherMatch, Frame, FunctionConfig, Mac, Match, NextHop, Ports, Rule, Switch,
-    SwitchConfig, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelSet, VlanTag, Vport,
+    Change, Device, Edit, Egress, EtherMatch, Frame, FunctionConfig, Mac, Match, NextHop, Ports, Rule, RuleAction,
+    Switch, SwitchConfig, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelSet, VlanTag, Vport,
 };
 use offload_api::Prefix;
 use offload_base::{Instant, Rng, Seed};
@@ -47,7 +47,7 @@ fn one_set(mut rng: Rng, set: u64) -> String {
     for _ in 0..4 + rng.below(9) {
         let rule = rule(&mut rng, &mut protocols);
         if switch.change(&[Change::Add(rule.clone())]).is_ok() {
-            mirrors |= rule.actions.iter().any(|action| matches!(action, Action::Mirror(_)));
+            mirrors |= rule.actions.iter().any(|action| matches!(action, RuleAction::Mirror(_)));
             let _ = writeln!(text, "R filter add {}", for_linux(rule));
         }
     }
@@ -90,7 +90,7 @@ fn switch() -> Switch {
 fn for_linux(mut rule: Rule) -> String {
     let Device::Port(Vport::Virtual(number)) = rule.device else { return rule.to_string() };
     match rule.actions.last() {
-        Some(Action::Pass) => drop(rule.actions.pop()),
+        Some(RuleAction::Pass) => drop(rule.actions.pop()),
         Some(last) if last.ends() => return rule.to_string(),
         _ => {}
     }
@@ -121,7 +121,7 @@ fn rule(rng: &mut Rng, protocols: &mut HashMap<(Device, u32, u16), Option<u16>>)
     if let Device::Tunnel(_) = device
         && rng.chance(0.8)
     {
-        actions.push(Action::TunnelUnset);
+        actions.push(RuleAction::TunnelUnset);
     }
     if rng.chance(0.3) {
         pedit(rng, &mut matching, &mut actions);
@@ -133,25 +133,25 @@ fn rule(rng: &mut Rng, protocols: &mut HashMap<(Device, u32, u16), Option<u16>>)
             ether_type: pick(rng, &[TAG, TAG, SERVICE_TAG]),
         };
         actions.push(match rng.below(8) {
-            0 => Action::VlanPop,
-            1 | 2 => Action::VlanPush(tag),
-            3 => Action::VlanModify(tag),
-            4 | 5 => Action::Mirror(port(rng)),
-            _ => Action::TunnelSet(tunnel_set(rng, VXLAN)),
+            0 => RuleAction::VlanPop,
+            1 | 2 => RuleAction::VlanPush(tag),
+            3 => RuleAction::VlanModify(tag),
+            4 | 5 => RuleAction::Mirror(port(rng)),
+            _ => RuleAction::TunnelSet(tunnel_set(rng, VXLAN)),
         });
     }
     match rng.below(10) {
-        0..4 => actions.push(Action::Redirect(port(rng))),
+        0..4 => actions.push(RuleAction::Redirect(port(rng))),
         4 | 5 => {
             let tunnel = if rng.chance(0.6) { VXLAN } else { GRETAP };
-            actions.push(Action::TunnelSet(tunnel_set(rng, tunnel)));
-            actions.push(Action::Redirect(Device::Tunnel(tunnel)));
+            actions.push(RuleAction::TunnelSet(tunnel_set(rng, tunnel)));
+            actions.push(RuleAction::Redirect(Device::Tunnel(tunnel)));
         }
-        6 => actions.push(Action::Drop),
-        7 => actions.push(Action::Pass),
+        6 => actions.push(RuleAction::Drop),
+        7 => actions.push(RuleAction::Pass),
         // A goto leads to a later chain only, as the switch requires.
-        8 if chain < 2 => actions.push(Action::Goto(chain + 1 + rng.below(2 - u64::from(chain)) as u32)),
-        _ => actions.push(Action::Drop),
+        8 if chain < 2 => actions.push(RuleAction::Goto(chain + 1 + rng.below(2 - u64::from(chain)) as u32)),
+        _ => actions.push(RuleAction::Drop),
     }
     Rule { device, chain, priority, handle: None, matching, actions }
 }
@@ -238,13 +238,13 @@ fn tunnel_set(rng: &mut Rng, tunnel: TunnelDevice) -> TunnelSet {
 }
 
 /// Returns random field changes, with the checksum actions that Linux needs.
-fn pedit(rng: &mut Rng, matching: &mut Match, actions: &mut Vec<Action>) {
+fn pedit(rng: &mut Rng, matching: &mut Match, actions: &mut Vec<RuleAction>) {
     let mut edits = vec![if rng.chance(0.5) { Edit::SourceMac(mac(rng)) } else { Edit::DestinationMac(mac(rng)) }];
     let version = match matching.protocol {
         Some(IP) => IpVersion::V4,
         Some(IPV6) => IpVersion::V6,
         _ => {
-            actions.push(Action::Pedit(edits));
+            actions.push(RuleAction::Pedit(edits));
             return;
         }
     };
@@ -261,10 +261,10 @@ fn pedit(rng: &mut Rng, matching: &mut Match, actions: &mut Vec<Action>) {
             _ => Edit::AddToHopLimit(version, 255),
         });
     }
-    actions.push(Action::Pedit(edits));
+    actions.push(RuleAction::Pedit(edits));
     let checksums = ChecksumSet { ipv4: version == IpVersion::V4, tcp: protocol == Some(6), udp: protocol == Some(17) };
     if checksums != ChecksumSet::default() {
-        actions.push(Action::Checksum(checksums));
+        actions.push(RuleAction::Checksum(checksums));
     }
 }
 

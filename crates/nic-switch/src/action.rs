@@ -6,17 +6,17 @@ use core::net::IpAddr;
 use offload_formats::protocol::{TCP, UDP};
 use offload_formats::{IpVersion, Protocol};
 
-/// One action of a rule. Actions run in order; [`ends`](Action::ends) tells whether an action is the last.
+/// One action of a rule. Actions run in order; [`ends`](RuleAction::ends) tells whether an action is the last.
 ///
 /// ```
-/// use nic_switch::{Action, Device, Vport};
+/// use nic_switch::{RuleAction, Device, Vport};
 ///
-/// assert!(Action::Redirect(Device::Port(Vport::Uplink)).ends());
-/// assert!(!Action::VlanPop.ends());
+/// assert!(RuleAction::Redirect(Device::Port(Vport::Uplink)).ends());
+/// assert!(!RuleAction::VlanPop.ends());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Action {
+pub enum RuleAction {
     /// Sends the frame out by this device.
     Redirect(Device),
     /// Sends a copy out by this device and continues.
@@ -45,10 +45,10 @@ pub enum Action {
     Police(Police),
 }
 
-impl Action {
+impl RuleAction {
     /// Tests whether the action is the last of its rule.
     pub const fn ends(&self) -> bool {
-        matches!(self, Action::Redirect(_) | Action::Drop | Action::Pass | Action::Goto(_))
+        matches!(self, RuleAction::Redirect(_) | RuleAction::Drop | RuleAction::Pass | RuleAction::Goto(_))
     }
 }
 

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn who_makes_addresses_up_pushes_out_its_own() {
+    fn a_port_with_invented_addresses_evicts_only_its_own() {
         let mut addresses = AddressTable::new(3, Duration::from_secs(300));
         let (mallory, alice) = (Vport::Virtual(0), Vport::Virtual(1));
         addresses.learn(Instant::ZERO, alice, station(200));

@@ -1,6 +1,6 @@
 //! Random rules and frames for tests. Each field has few values, so that rules overlap and match frames.
 
-use crate::action::{Action, ChecksumSet, Edit, Police, TunnelSet, VlanTag};
+use crate::action::{ChecksumSet, Edit, Police, RuleAction, TunnelSet, VlanTag};
 use crate::matching::{
     ARP, ClassMatch, EtherMatch, FragmentMatch, IPV4, IPV6, Mac, Match, Ports, SERVICE_VLAN, TunnelMatch, VLAN,
     VlanMatch,
@@ -168,30 +168,30 @@ fn edit() -> impl Strategy<Value = Edit> {
     ]
 }
 
-fn action() -> impl Strategy<Value = Action> {
+fn action() -> impl Strategy<Value = RuleAction> {
     prop_oneof![
-        device().prop_map(Action::Mirror),
-        tunnel_set().prop_map(Action::TunnelSet),
-        Just(Action::TunnelUnset),
-        tag().prop_map(Action::VlanPush),
-        Just(Action::VlanPop),
-        tag().prop_map(Action::VlanModify),
-        prop::collection::vec(edit(), 1..4).prop_map(Action::Pedit),
-        (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(ipv4, tcp, udp)| Action::Checksum(ChecksumSet {
+        device().prop_map(RuleAction::Mirror),
+        tunnel_set().prop_map(RuleAction::TunnelSet),
+        Just(RuleAction::TunnelUnset),
+        tag().prop_map(RuleAction::VlanPush),
+        Just(RuleAction::VlanPop),
+        tag().prop_map(RuleAction::VlanModify),
+        prop::collection::vec(edit(), 1..4).prop_map(RuleAction::Pedit),
+        (any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(ipv4, tcp, udp)| RuleAction::Checksum(ChecksumSet {
             ipv4,
             tcp,
             udp
         })),
-        (1u64..1 << 40, 1u32..1 << 20).prop_map(|(rate, burst)| Action::Police(Police { rate, burst })),
+        (1u64..1 << 40, 1u32..1 << 20).prop_map(|(rate, burst)| RuleAction::Police(Police { rate, burst })),
     ]
 }
 
-fn end(chain: u32) -> impl Strategy<Value = Action> {
+fn end(chain: u32) -> impl Strategy<Value = RuleAction> {
     prop_oneof![
-        4 => device().prop_map(Action::Redirect),
-        1 => Just(Action::Drop),
-        1 => Just(Action::Pass),
-        2 => (chain + 1..chain + 3).prop_map(Action::Goto),
+        4 => device().prop_map(RuleAction::Redirect),
+        1 => Just(RuleAction::Drop),
+        1 => Just(RuleAction::Pass),
+        2 => (chain + 1..chain + 3).prop_map(RuleAction::Goto),
     ]
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn rule() -> impl Strategy<Value = Rule> {
                 // Invalid actions are removed one by one, instead of the whole rule.
                 while rule.check().is_err() {
                     if rule.actions.pop().is_none() {
-                        rule.actions = vec![Action::Drop];
+                        rule.actions = vec![RuleAction::Drop];
                         rule.check().expect("a rule with only `drop` is valid");
                     }
                 }

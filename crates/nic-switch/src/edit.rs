@@ -250,7 +250,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn checksums_are_those_of_a_new_frame(
+        fn checksums_equal_a_new_frames_checksums(
             six in any::<bool>(), tagged in any::<bool>(), payload in prop::collection::vec(any::<u8>(), 0..40), edits in edits(),
         ) {
             let version = if six { IpVersion::V6 } else { IpVersion::V4 };
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_without_a_checksum_gets_none() {
+    fn a_datagram_without_a_checksum_stays_without() {
         let mut frame = datagram(IpVersion::V4, false, &[1]);
         frame[40..42].fill(0);
         let headers = Headers::parse(&frame);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_tag_keeps_what_is_not_named() {
+    fn a_changed_tag_keeps_its_unnamed_fields() {
         let mut frame = datagram(IpVersion::V4, true, &[]);
         modify_vlan(&mut frame, &VlanTag { id: 9, priority: None, ether_type: 0x88a8 });
         assert_eq!(frame[12..16], [0x88, 0xa8, 0x20, 9]);

@@ -48,7 +48,7 @@ pub(crate) struct MatchMask {
 }
 
 /// Port ranges of a rule: source, destination.
-pub(crate) type Ranges = [Option<(u16, u16)>; 2];
+pub(crate) type PortRanges = [Option<(u16, u16)>; 2];
 
 impl MatchKey {
     /// Extracts the key of a frame.
@@ -97,7 +97,7 @@ impl MatchKey {
     }
 
     /// Returns the key of a rule, with its mask and port ranges.
-    pub(crate) fn from_rule(matching: &Match) -> (MatchKey, MatchMask, Ranges) {
+    pub(crate) fn from_rule(matching: &Match) -> (MatchKey, MatchMask, PortRanges) {
         let (mut key, mut mask) = (MatchKey([0; BYTES]), MatchKey([0; BYTES]));
         let mut field = |at: Range<usize>, value: &[u8], bits: &[u8]| {
             key.set(at.clone(), value);
@@ -191,7 +191,7 @@ impl MatchKey {
     }
 
     /// Tests whether the ports are in the ranges.
-    pub(crate) fn is_within(&self, ranges: &Ranges) -> bool {
+    pub(crate) fn is_within(&self, ranges: &PortRanges) -> bool {
         let ports = [self.word(PORTS.start), self.word(PORTS.start + 2)];
         ranges.iter().zip(ports).all(|(range, port)| range.is_none_or(|(first, last)| (first..=last).contains(&port)))
     }
@@ -296,7 +296,7 @@ mod tests {
 
     /// With two tags, the EtherType behind the first tag is that of the second, as in Linux.
     #[test]
-    fn the_ether_type_behind_a_tag_is_what_follows_it() {
+    fn the_ether_type_is_read_behind_the_tags() {
         let with = |tags: usize| {
             let frame = [&[2; 12][..], &[0x81, 0, 0x60, 7].repeat(tags), &[8, 0, 0x45], &[0; 40]].concat();
             let key = MatchKey::from_frame(&frame, &Headers::parse(&frame), None);

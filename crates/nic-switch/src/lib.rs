@@ -31,7 +31,7 @@ mod table;
 mod too_big;
 pub mod words;
 
-pub use action::{Action, ChecksumSet, Edit, Police, TunnelSet, VlanTag};
+pub use action::{ChecksumSet, Edit, Police, RuleAction, TunnelSet, VlanTag};
 pub use frame::Frame;
 pub use function::FunctionConfig;
 pub use matching::{EtherMatch, Mac, Match, Ports};

@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_are_none_are_refused() {
+    fn invalid_addresses_are_rejected() {
         for text in
             ["", "02:00:00:00:00", "02:00:00:00:00:0a:0b", "02:00:00:00:00:1ff", "+2:00:00:00:00:0a", "g:0:0:0:0:0"]
         {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_tags_is_told_by_them() {
+    fn the_tags_give_the_ether_type_behind_them() {
         let tagged = VlanMatch { ether_type: Some(IPV6), ..VlanMatch::default() };
         assert_eq!(Match { protocol: Some(VLAN), vlan: tagged, ..Match::default() }.network(), Some(IPV6));
         assert_eq!(Match { protocol: Some(SERVICE_VLAN), ..Match::default() }.network(), None);

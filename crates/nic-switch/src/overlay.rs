@@ -140,7 +140,7 @@ pub(crate) enum TunnelEvidence {
 }
 
 /// Looks for a tunnel in a frame: UDP to a tunnel port, or GRE.
-pub(crate) fn shown(frame: &[u8], is_port: impl Fn(u16) -> bool) -> TunnelEvidence {
+pub(crate) fn tunnel_evidence(frame: &[u8], is_port: impl Fn(u16) -> bool) -> TunnelEvidence {
     let headers = Headers::parse_unfinished(frame);
     let (Some((version, network)), Some((protocol, at))) = (headers.network(), headers.upper()) else {
         // IP with more headers or tags than the parser reads.
@@ -455,7 +455,7 @@ mod tests {
 
     /// A single fragment that is a whole packet: Linux reassembles and decapsulates it.
     #[test]
-    fn a_tunnel_behind_a_fragment_header_and_options_is_not_passed_over() {
+    fn a_tunnel_behind_fragment_header_and_options_is_found() {
         let udp = [&[0, 9, 0x12, 0xb5, 0, 24, 0, 0][..], &[0; 16]].concat();
         let packet = |behind: &[u8]| {
             let mut packet =
@@ -463,7 +463,7 @@ mod tests {
             packet.extend([0xfd; 32]);
             [&packet[..], behind, &udp].concat()
         };
-        let shown = |frame: &[u8]| shown(frame, |port| port == 4789);
+        let shown = |frame: &[u8]| tunnel_evidence(frame, |port| port == 4789);
         assert_eq!(shown(&packet(&[17, 0, 0, 0, 0, 0, 0, 1])), TunnelEvidence::Tunnel);
         assert_eq!(shown(&packet(&[60, 0, 0, 0, 0, 0, 0, 1, 17, 0, 1, 4, 0, 0, 0, 0])), TunnelEvidence::Hidden);
         assert_eq!(shown(&packet(&[17, 0, 0, 8, 0, 0, 0, 1])), TunnelEvidence::Rest);
@@ -471,7 +471,7 @@ mod tests {
 
     /// Linux does not bound the number of extension headers and tags, and knows options that the switch does not know.
     #[test]
-    fn what_has_more_headers_than_are_read_may_hide_a_tunnel() {
+    fn a_packet_with_too_many_headers_may_hide_a_tunnel() {
         let udp = |port: u16| [&[0, 9][..], &port.to_be_bytes(), &[0, 24, 0, 0], &[0; 16]].concat();
         // `next` names the first extension header, and the last option names UDP.
         let six = |options: &[[u8; 8]], port: u16| {
@@ -514,7 +514,7 @@ mod tests {
             (vec![0; 60], TunnelEvidence::NoTunnel),
         ];
         for (number, (frame, expected)) in cases.iter().enumerate() {
-            assert_eq!(shown(frame, |port| port == 4789), *expected, "{number}");
+            assert_eq!(tunnel_evidence(frame, |port| port == 4789), *expected, "{number}");
         }
     }
 }

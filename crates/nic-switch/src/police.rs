@@ -1,6 +1,6 @@
 //! A rate limit: a token bucket with one token per bit.
 
-use crate::action::{Action, Police};
+use crate::action::{Police, RuleAction};
 use offload_base::Instant;
 
 /// A token bucket. Invariant: it never holds more than a burst. Tokens are counted in billionths of a bit.
@@ -18,9 +18,9 @@ impl TokenBucket {
     }
 
     /// Makes the bucket of a police action; `None` for other actions.
-    pub(crate) fn from_action(action: &Action) -> Option<TokenBucket> {
+    pub(crate) fn from_action(action: &RuleAction) -> Option<TokenBucket> {
         match action {
-            Action::Police(police) => Some(TokenBucket::new(*police)),
+            RuleAction::Police(police) => Some(TokenBucket::new(*police)),
             _ => None,
         }
     }
@@ -36,6 +36,7 @@ impl TokenBucket {
         self.filled = Some(now);
         self.tokens = full(&self.police).min(self.tokens + since * u128::from(self.police.rate));
         // In billionths of a bit the refill is exact for any rate and interval.
+        // Frames above the rate cost no tokens, so a fast sender still gets the rate.
         let wanted = bytes as u128 * 8 * BILLION;
         let is_enough = wanted <= self.tokens;
         if is_enough {

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_printed_and_not_otherwise() {
+    fn only_printed_names_are_parsed() {
         let ports = [Vport::Uplink, Vport::Physical, Vport::Virtual(0), Vport::Virtual(255), Vport::Card];
         let tunnels = TunnelKind::ALL.map(|kind| Device::Tunnel(TunnelDevice { kind, number: 7 }));
         for device in ports.map(Device::Port).into_iter().chain(tunnels) {

@@ -106,7 +106,7 @@ mod tests {
     const DEVICE: TunnelDevice = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
 
     #[test]
-    fn an_sa_is_for_the_networks_that_name_it_and_for_no_other() {
+    fn an_sa_serves_only_the_networks_that_name_it() {
         let mut protections = Protections::default();
         let of = |receive: &[Handle]| Some(TunnelProtection { send: vec![sa(1), sa(2)], receive: receive.to_vec() });
         let [one, two, plain] = [77, 78, 79].map(|key| (DEVICE, Some(key)));

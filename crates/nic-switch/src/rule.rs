@@ -4,7 +4,7 @@
 //! that it matches, has at most one final action, and continues only with later chains. Every frame therefore needs at
 //! most as many look-ups as there are chains.
 
-use crate::action::{Action, Edit, TunnelSet};
+use crate::action::{Edit, RuleAction, TunnelSet};
 use crate::matching::{IPV4, IPV6, Match, Ports, is_of, is_vlan};
 use crate::port::{Device, TunnelKind};
 use core::net::IpAddr;
@@ -15,12 +15,12 @@ use offload_formats::protocol::{SCTP, TCP, UDP};
 /// A rule: match conditions and actions for frames of one device.
 ///
 /// ```
-/// use nic_switch::{Action, Device, Match, Rule, RuleError, Vport};
+/// use nic_switch::{RuleAction, Device, Match, Rule, RuleError, Vport};
 ///
 /// let device = Device::Port(Vport::Virtual(0));
-/// let mut rule = Rule { device, chain: 0, priority: 1, handle: None, matching: Match::default(), actions: vec![Action::Drop] };
+/// let mut rule = Rule { device, chain: 0, priority: 1, handle: None, matching: Match::default(), actions: vec![RuleAction::Drop] };
 /// assert_eq!(rule.check(), Ok(()));
-/// rule.actions.push(Action::Pass);
+/// rule.actions.push(RuleAction::Pass);
 /// assert_eq!(rule.check(), Err(RuleError::BehindTheEnd));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Rule {
     /// Match conditions.
     pub matching: Match,
     /// Actions. If no action is final, the frame goes to the representor as changed.
-    pub actions: Vec<Action>,
+    pub actions: Vec<RuleAction>,
 }
 
 /// A selection of rules.
@@ -177,7 +177,7 @@ impl Rule {
     /// Returns the UDP tunnel ports that the rule names.
     pub(crate) fn tunnel_ports(&self) -> impl Iterator<Item = u16> + '_ {
         let wraps = self.actions.iter().filter_map(|action| match action {
-            Action::TunnelSet(set) => set.destination_port,
+            RuleAction::TunnelSet(set) => set.destination_port,
             _ => None,
         });
         wraps.chain(self.matching.tunnel.destination_port)
@@ -235,23 +235,23 @@ impl Rule {
     fn check_actions(&self) -> Result<(), RuleError> {
         let (last, before) = self.actions.split_last().ok_or(RuleError::NoAction)?;
         // An action behind a final one would never run, which tc accepts silently.
-        if before.iter().any(Action::ends) {
+        if before.iter().any(RuleAction::ends) {
             return Err(RuleError::BehindTheEnd);
         }
         // The tunnel ends are known only behind `tunnel_key set`, so the check follows the order of the actions.
         let mut ends: Option<&TunnelSet> = None;
         for action in before.iter().chain([last]) {
             match action {
-                Action::Goto(chain) if *chain <= self.chain => return Err(RuleError::Backwards(self.chain)),
-                Action::TunnelSet(set) => {
+                RuleAction::Goto(chain) if *chain <= self.chain => return Err(RuleError::Backwards(self.chain)),
+                RuleAction::TunnelSet(set) => {
                     if same_version(set.source, set.destination) {
                         ends = Some(set)
                     } else {
                         return Err(RuleError::Ends);
                     }
                 }
-                Action::TunnelUnset => ends = None,
-                Action::Redirect(Device::Tunnel(tunnel)) | Action::Mirror(Device::Tunnel(tunnel)) => {
+                RuleAction::TunnelUnset => ends = None,
+                RuleAction::Redirect(Device::Tunnel(tunnel)) | RuleAction::Mirror(Device::Tunnel(tunnel)) => {
                     // VXLAN and Geneve have a 24-bit network id, and GRE has an optional key of 32 bits.
                     let set = ends.ok_or(RuleError::NoEnds)?;
                     let fits = set.key.map_or(tunnel.kind == TunnelKind::Gretap, |key| {
@@ -261,15 +261,17 @@ impl Rule {
                         return Err(RuleError::Key);
                     }
                 }
-                Action::VlanPush(tag) | Action::VlanModify(tag) => {
+                RuleAction::VlanPush(tag) | RuleAction::VlanModify(tag) => {
                     let fits = tag.id < 1 << 12 && tag.priority.is_none_or(|priority| priority < 8);
                     if !fits || !is_vlan(tag.ether_type) {
                         return Err(RuleError::Vlan);
                     }
                 }
-                Action::Pedit(edits) => self.check_edits(edits)?,
-                Action::Checksum(checksums) if *checksums == Default::default() => return Err(RuleError::NoChecksum),
-                Action::Police(police) if police.rate == 0 || police.burst == 0 => return Err(RuleError::Police),
+                RuleAction::Pedit(edits) => self.check_edits(edits)?,
+                RuleAction::Checksum(checksums) if *checksums == Default::default() => {
+                    return Err(RuleError::NoChecksum);
+                }
+                RuleAction::Police(police) if police.rate == 0 || police.burst == 0 => return Err(RuleError::Police),
                 _ => {}
             }
         }

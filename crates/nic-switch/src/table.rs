@@ -7,7 +7,7 @@
 //! Within a priority, the rule with the older mask wins; within a mask, where port ranges may overlap, the older rule
 //! wins.
 
-use crate::key::{MatchKey, MatchMask, Ranges};
+use crate::key::{MatchKey, MatchMask, PortRanges};
 use crate::police::TokenBucket;
 use crate::port::Device;
 use crate::rule::{Change, Rule, RuleError, Selection};
@@ -78,7 +78,7 @@ pub(crate) struct InstalledRule {
     sampled: Option<Instant>,
     key: MatchKey,
     mask: MatchMask,
-    ranges: Ranges,
+    ranges: PortRanges,
     /// Sequence number of the installation.
     came: u64,
 }
@@ -254,7 +254,7 @@ impl RuleTable {
     }
 
     /// Returns the rule at the place of `rule` with the same match.
-    fn twin(&self, rule: &Rule, key: &MatchKey, mask: &MatchMask, ranges: &Ranges) -> Option<usize> {
+    fn twin(&self, rule: &Rule, key: &MatchKey, mask: &MatchMask, ranges: &PortRanges) -> Option<usize> {
         let tables = &self.chains.get(&(rule.device, rule.chain))?.tables;
         let entries = tables.iter().find(|table| table.mask == *mask)?.entries.get(key)?;
         let is_twin = |entry: &&RuleEntry| {
@@ -344,12 +344,14 @@ impl RuleChain {
         let entries = table.entries.entry(key).or_default();
         // Kept sorted, so that the first match of a bucket is the best one.
         entries.insert(entries.partition_point(|other| *other < entry), entry);
+        // A lookup stops at the first table without a better priority.
         self.tables.sort_by_key(MaskTable::best);
     }
 
     fn remove(&mut self, priority: u16, mask: &MatchMask, key: &MatchKey, slot: usize) {
         if let Some(rank) = self.ranks.get_mut(&(priority, *mask)) {
             rank.1 -= 1;
+            // A forgotten rank lets a later rule of this priority and mask rank by its own time.
             if rank.1 == 0 {
                 self.ranks.remove(&(priority, *mask));
             }
@@ -368,6 +370,7 @@ impl RuleChain {
                 table.priorities.remove(&priority);
             }
         }
+        // Each table costs every lookup one probe, so empty tables are removed.
         if table.priorities.is_empty() {
             self.tables.remove(at);
         }
@@ -400,7 +403,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_found_is_what_asking_all_gives(
+        fn lookup_finds_the_same_rule_as_a_full_search(
             changes in prop::collection::vec(arbitrary::change(), 0..60),
             frames in prop::collection::vec(arbitrary::frame(), 1..12),
         ) {

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sender_is_told_by_whom_it_sent_to() {
+    fn the_error_comes_from_the_frames_destination() {
         for (six, most) in [(false, 576), (true, 1280)] {
             // A packet below and a packet above the length that can be quoted.
             for bytes in [100, 1460] {

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_opener_says_comes_back_as_it_was_said() {
+    fn the_marks_of_an_opener_read_back_unchanged() {
         let context = Handle { index: Handle::indices(engines::ESP, 8).end - 1, generation: u32::MAX };
         for said in [
             PacketMark::Opened { context, number: u64::MAX - 1, packets: u16::MAX, code: 7 },

@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// let device = MockDevice::default();
 /// let mut below = device.clone();
-/// let _sent = below.transmit(Instant::ZERO, TxPacket::default(), &NoRecords);
+/// let _ = below.transmit(Instant::ZERO, TxPacket::default(), &NoRecords);
 /// assert_eq!(device.take_sent().len(), 1);
 ///
 /// drive(&mut below);
@@ -147,7 +147,7 @@ pub fn drive(device: &mut dyn NetDevice) {
     device.path(&flow);
     device.room(&flow);
     device.room_paced(&flow);
-    let _sent = device.transmit(Instant::ZERO, TxPacket::default(), &NoRecords);
+    let _ = device.transmit(Instant::ZERO, TxPacket::default(), &NoRecords);
     device.flush(Instant::ZERO);
     device.receive(Instant::ZERO);
     device.poll_event();
@@ -159,7 +159,7 @@ pub fn drive(device: &mut dyn NetDevice) {
     if let Some(rss) = device.rss() {
         rss.queue();
         rss.queues();
-        let _done = rss.set_indirection(&[0; INDIRECTION_ENTRIES]);
+        let _ = rss.set_indirection(&[0; INDIRECTION_ENTRIES]);
     }
     if let Some(ipsec) = device.ipsec() {
         drive_ipsec(ipsec);
@@ -191,9 +191,9 @@ fn drive_engine(contexts: &mut dyn Contexts, name: &str, direction: Direction, f
     };
     let new = NewContext { engine, direction, flow: Some(*flow), keys, spec: Box::new(()) };
     let Ok(context) = contexts.create(new) else { return };
-    let _done = contexts.steer(context, Key::Engine(engine, KeyBytes::from_parts(&[&[1]])), true);
-    let _done = contexts.command(context, Box::new(()));
-    let _done = contexts.change(engine, Box::new(()));
+    let _ = contexts.steer(context, Key::Engine(engine, KeyBytes::from_parts(&[&[1]])), true);
+    let _ = contexts.command(context, Box::new(()));
+    let _ = contexts.change(engine, Box::new(()));
     contexts.place(context, 7, Vec::new(), None);
     contexts.release(context, 7);
     contexts.answer(context, Seq(9), Some(1));
@@ -204,8 +204,8 @@ fn drive_engine(contexts: &mut dyn Contexts, name: &str, direction: Direction, f
 fn drive_ipsec(ipsec: &mut dyn IpsecDevice) {
     let sa = Handle { index: Handle::indices(engines::ESP, 1).start, generation: 0 };
     ipsec.update_sa(sa, Lifetime::default());
-    let _done = ipsec.advance_sa(sa, 7);
-    let _done = ipsec.set_policy(&Selector::ANY, 1, sa);
+    let _ = ipsec.advance_sa(sa, 7);
+    let _ = ipsec.set_policy(&Selector::ANY, 1, sa);
     ipsec.remove_policy(&Selector::ANY, 1);
     ipsec.remove_sa(sa);
     ipsec.poll_sa_event();

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_is_received() {
+    fn sent_and_received_records_have_the_same_aad() {
         for (version, suite) in ALL {
             let format = RecordFormat::new(version, suite);
             let iv = [0x5a; 12];

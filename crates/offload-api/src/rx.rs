@@ -627,7 +627,7 @@ mod tests {
 
     /// The changed range stays known by position, however pieces are cut and joined.
     #[test]
-    fn what_was_opened_is_known_of_each_part() {
+    fn each_part_of_a_packet_keeps_its_marks() {
         let home = Arc::new(TestBuffer::default());
         let mut slab = BytesMut::zeroed(100);
         let (head, tail) = (slab.split_to(40), slab);

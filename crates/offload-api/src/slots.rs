@@ -184,7 +184,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn handles_find_what_a_map_would() {
+    fn handles_find_the_same_entries_as_a_map() {
         let mut random = Seed(7).stream("slots");
         let mut slots = Slots::new(5..25);
         let (mut map, mut gone, mut reserved) = (BTreeMap::new(), Vec::new(), Vec::new());

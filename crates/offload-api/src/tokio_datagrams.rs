@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn several_at_once_arrive_as_they_were_cut_whoever_cuts_them() {
+    async fn datagram_batches_keep_their_boundaries_with_and_without_gso() {
         for cuts in [true, false] {
             let (mut near, mut far) = (bound("127.0.0.1:0").await, bound("127.0.0.1:0").await);
             near.cuts = cuts;
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_sent_is_refused_and_handed_back() {
+    async fn unsendable_datagrams_are_returned_with_an_error() {
         let mut socket = bound("127.0.0.1:0").await;
         let to = socket.local_addr().unwrap();
         let plain = TxDatagram::new(to, Bytes::from(vec![0; 100]));
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_for_both_ips_shows_ipv4_addresses_as_such() {
+    async fn a_dual_stack_socket_shows_ipv4_addresses_as_ipv4() {
         let (mut near, mut far) = (bound("[::]:0").await, bound("127.0.0.1:0").await);
         let to = far.local_addr().unwrap();
         let datagram = TxDatagram { ecn: EcnCodepoint::Capable0, ..TxDatagram::new(to, Bytes::from_static(b"there")) };

@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dropping_writes_what_goes_and_closes() {
+    async fn dropping_writes_the_queued_bytes_and_closes() {
         let (near, mut far) = tokio::io::duplex(64);
         let mut stream = TokioSegments::new(near);
         stream.send(Bytes::from_static(b"last words"), TxTag::PLAIN);
@@ -501,7 +501,7 @@ mod tests {
 
     /// Over the kernel's TCP, with a peer that has a small buffer and does not read.
     #[tokio::test]
-    async fn what_was_not_delivered_when_it_was_aborted_never_is() {
+    async fn undelivered_bytes_stay_undelivered_after_an_abort() {
         let listener = TcpSocket::new_v4().unwrap();
         listener.set_recv_buffer_size(4096).unwrap();
         listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_writer_wakes_when_the_reader_wrote_for_it() {
+    async fn the_writer_wakes_after_the_reader_wrote_its_bytes() {
         let (near, mut far) = tokio::io::duplex(8);
         let mut stream = TokioSegments::new(near);
         stream.send(Bytes::from(vec![3; 20]), TxTag::PLAIN);
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_writer_wakes_although_a_reader_polled_after_it_and_went_away() {
+    async fn the_writer_wakes_after_a_later_reader_has_gone() {
         let (near, mut far) = tokio::io::duplex(8);
         let mut stream = TokioSegments::new(near);
         stream.send(Bytes::from(vec![3; 20]), TxTag::PLAIN);
@@ -581,7 +581,7 @@ mod tests {
 
     /// Another task queues the awaited bytes.
     #[tokio::test]
-    async fn who_waits_for_bytes_that_are_still_to_be_queued_is_woken_or_told() {
+    async fn waiters_for_unqueued_bytes_are_woken_or_get_an_error() {
         let (near, _far) = tokio::io::duplex(64);
         let mut stream = TokioSegments::new(near);
         let (writes, writer) = task();
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_abort_wakes_who_reads_and_who_writes() {
+    async fn an_abort_wakes_reader_and_writer() {
         let (near, _far) = tokio::io::duplex(8);
         let mut stream = TokioSegments::new(near);
         let ((writes, writer), (reads, reader)) = (task(), task());
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_writer_with_room_is_not_woken_for_what_it_writes() {
+    async fn a_writer_with_room_is_not_woken_by_its_own_writes() {
         let (near, _far) = tokio::io::duplex(64);
         let mut stream = TokioSegments::new(near);
         let (writes, writer) = task();

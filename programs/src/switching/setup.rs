@@ -3,7 +3,7 @@
 //! The file says all that there is: read anew, it takes the place of what was there.
 
 use nic_sim::switch::{
-    Action, Change, Device, FunctionChange, FunctionConfig, FunctionFile, Rule, RuleFile, Switch, SwitchConfig,
+    RuleAction, Change, Device, FunctionChange, FunctionConfig, FunctionFile, Rule, RuleFile, Switch, SwitchConfig,
     SwitchMode, TunnelDevice, TunnelSet, Vport,
 };
 use offload_api::SaParams;
@@ -86,11 +86,11 @@ impl Setup {
         self.rules.iter().flat_map(|rule| {
             let mut set = None;
             rule.actions.iter().filter_map(move |action| match action {
-                Action::TunnelSet(new) => {
+                RuleAction::TunnelSet(new) => {
                     set = Some(*new);
                     None
                 }
-                Action::Redirect(Device::Tunnel(device)) | Action::Mirror(Device::Tunnel(device)) => {
+                RuleAction::Redirect(Device::Tunnel(device)) | RuleAction::Mirror(Device::Tunnel(device)) => {
                     Some((*device, set?))
                 }
                 _ => None,

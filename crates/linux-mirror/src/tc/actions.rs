@@ -6,11 +6,11 @@ use crate::tc::links::Links;
 use crate::tc::pedit;
 use crate::tc::unsupported::UnsupportedFilter;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use nic_switch::{Action, ChecksumSet, TunnelSet, VlanTag};
+use nic_switch::{RuleAction, ChecksumSet, TunnelSet, VlanTag};
 use std::collections::BTreeMap;
 
 /// Parses a list of actions.
-pub(crate) fn read(list: &[u8], links: &Links) -> Result<Vec<Action>, UnsupportedFilter> {
+pub(crate) fn read(list: &[u8], links: &Links) -> Result<Vec<RuleAction>, UnsupportedFilter> {
     // Sorted by position, which counts from 1.
     let list: ActionAttributes<'_> = attributes(list).collect();
     let mut actions = Vec::new();
@@ -32,7 +32,7 @@ pub(crate) fn read(list: &[u8], links: &Links) -> Result<Vec<Action>, Unsupporte
 pub(super) type ActionAttributes<'a> = BTreeMap<u16, NetlinkBytes<'a>>;
 
 /// Parses one action of type `kind`. Returns `None` if the action has no effect.
-fn read_one(kind: &str, options: &ActionAttributes<'_>, links: &Links) -> Result<Option<Action>, UnsupportedFilter> {
+fn read_one(kind: &str, options: &ActionAttributes<'_>, links: &Links) -> Result<Option<RuleAction>, UnsupportedFilter> {
     let unsupported = || UnsupportedFilter::Action(kind.into());
     let parameters =
         *options.get(&if kind == "csum" { CSUM_PARAMETERS } else { PARAMETERS }).unwrap_or(&NetlinkBytes(&[]));
@@ -49,9 +49,9 @@ fn read_one(kind: &str, options: &ActionAttributes<'_>, links: &Links) -> Result
         return match control {
             PIPE => Ok(None),
             // The packet goes to the kernel's own stack.
-            OK | TRAP => Ok(Some(Action::Pass)),
-            SHOT | STOLEN | QUEUED => Ok(Some(Action::Drop)),
-            goto if goto >> 28 == GOTO => Ok(Some(Action::Goto(goto & 0x0fff_ffff))),
+            OK | TRAP => Ok(Some(RuleAction::Pass)),
+            SHOT | STOLEN | QUEUED => Ok(Some(RuleAction::Drop)),
+            goto if goto >> 28 == GOTO => Ok(Some(RuleAction::Goto(goto & 0x0fff_ffff))),
             _ => Err(UnsupportedFilter::Control(kind.into())),
         };
     }
@@ -61,8 +61,8 @@ fn read_one(kind: &str, options: &ActionAttributes<'_>, links: &Links) -> Result
             let device = links.find(number).ok_or(UnsupportedFilter::Device(number))?;
             // Redirection ends the processing of a frame, and mirroring continues it.
             return match (own, control) {
-                (REDIRECT, STOLEN | REDIRECTED) => Ok(Some(Action::Redirect(device))),
-                (MIRROR, PIPE) => Ok(Some(Action::Mirror(device))),
+                (REDIRECT, STOLEN | REDIRECTED) => Ok(Some(RuleAction::Redirect(device))),
+                (MIRROR, PIPE) => Ok(Some(RuleAction::Mirror(device))),
                 (REDIRECT | MIRROR, _) => Err(UnsupportedFilter::Control(kind.into())),
                 _ => Err(unsupported()),
             };
@@ -72,15 +72,15 @@ fn read_one(kind: &str, options: &ActionAttributes<'_>, links: &Links) -> Result
         // An ICMP checksum is correct, because no action changes ICMP.
         "csum" if own == ICMP && control == PIPE => return Ok(None),
         "csum" if own & !(IPV4 | TCP | UDP | ICMP) == 0 => {
-            Action::Checksum(ChecksumSet { ipv4: own & IPV4 != 0, tcp: own & TCP != 0, udp: own & UDP != 0 })
+            RuleAction::Checksum(ChecksumSet { ipv4: own & IPV4 != 0, tcp: own & TCP != 0, udp: own & UDP != 0 })
         }
-        "pedit" => Action::Pedit(pedit::read(parameters, options).ok_or_else(unsupported)?),
+        "pedit" => RuleAction::Pedit(pedit::read(parameters, options).ok_or_else(unsupported)?),
         _ => return Err(unsupported()),
     };
     if control == PIPE { Ok(Some(action)) } else { Err(UnsupportedFilter::Control(kind.into())) }
 }
 
-fn read_vlan(action: u32, options: &ActionAttributes<'_>) -> Option<Action> {
+fn read_vlan(action: u32, options: &ActionAttributes<'_>) -> Option<RuleAction> {
     let tag = || {
         Some(VlanTag {
             id: options.get(&vlan::PUSH_ID)?.u16(0)?,
@@ -89,16 +89,16 @@ fn read_vlan(action: u32, options: &ActionAttributes<'_>) -> Option<Action> {
         })
     };
     match action {
-        vlan::POP => Some(Action::VlanPop),
-        vlan::PUSH => tag().map(Action::VlanPush),
-        vlan::MODIFY => tag().map(Action::VlanModify),
+        vlan::POP => Some(RuleAction::VlanPop),
+        vlan::PUSH => tag().map(RuleAction::VlanPush),
+        vlan::MODIFY => tag().map(RuleAction::VlanModify),
         _ => None,
     }
 }
 
-fn read_tunnel_key(action: u32, options: &ActionAttributes<'_>) -> Option<Action> {
+fn read_tunnel_key(action: u32, options: &ActionAttributes<'_>) -> Option<RuleAction> {
     if action == tunnel_key::RELEASE {
-        return Some(Action::TunnelUnset);
+        return Some(RuleAction::TunnelUnset);
     }
     // The switch cannot build tunnel options (`ENC_OPTIONS`).
     let known = |name: &u16| (1..=tunnel_key::NO_FRAGMENT).contains(name) && *name != tunnel_key::ENC_OPTIONS;
@@ -110,7 +110,7 @@ fn read_tunnel_key(action: u32, options: &ActionAttributes<'_>) -> Option<Action
         None => Some(IpAddr::V6(Ipv6Addr::from(options.get(&ipv6)?.array::<16>(0)?))),
     };
     let byte = |name: u16| options.get(&name).and_then(|value| value.u8(0)).unwrap_or(0);
-    Some(Action::TunnelSet(TunnelSet {
+    Some(RuleAction::TunnelSet(TunnelSet {
         source: address(tunnel_key::ENC_IPV4_SOURCE, tunnel_key::ENC_IPV6_SOURCE)?,
         destination: address(tunnel_key::ENC_IPV4_DESTINATION, tunnel_key::ENC_IPV6_DESTINATION)?,
         key: options.get(&tunnel_key::ENC_KEY_ID).and_then(|value| value.spi(0)),

@@ -3,7 +3,7 @@
 use crate::agent::{MirroredState, WriteToMirror};
 use crate::tc::line::{FilterLine, LineReader, MAX_LINE_BYTES, RuleId, RuleUse, VERSION};
 use crate::tc::watch::{FilterChange, FilterWatcher};
-use nic_switch::Action;
+use nic_switch::RuleAction;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Permissions;
 use std::io::{self, Write};
@@ -105,7 +105,7 @@ impl FilterAgentState {
                     && let FilterLine::There(rule) = &mut line
                 {
                     // The mirror cannot be told the rule, so its frames are left to the kernel.
-                    rule.actions = vec![Action::Pass];
+                    rule.actions = vec![RuleAction::Pass];
                     why = Some(format!("its line exceeds {MAX_LINE_BYTES} bytes"));
                 }
                 say(&encode(&line))?;

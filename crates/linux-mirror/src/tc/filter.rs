@@ -9,7 +9,7 @@ use crate::tc::links::Links;
 use crate::tc::unsupported::{FlowerKey, UnsupportedFilter};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nic_switch::matching::ClassMatch;
-use nic_switch::{Action, Device, EtherMatch, Mac, Match, Ports, Rule, Selection};
+use nic_switch::{RuleAction, Device, EtherMatch, Mac, Match, Ports, Rule, Selection};
 use offload_api::Prefix;
 use offload_formats::protocol;
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl FlowerParser {
     }
 
     /// Returns the rule for the parsed filter. If a part is not supported, the rule leaves the frames to the kernel.
-    fn rule(self, device: Device, chain: u32, priority: u16, handle: u32, actions: Vec<Action>) -> ParsedFilter {
+    fn rule(self, device: Device, chain: u32, priority: u16, handle: u32, actions: Vec<RuleAction>) -> ParsedFilter {
         let rule = |matching, actions| Rule { device, chain, priority, handle: Some(handle), matching, actions };
         let FlowerParser { matching, why } = self;
         let whole = rule(matching, actions);
@@ -87,13 +87,13 @@ impl FlowerParser {
             },
             Some(why) => why,
         };
-        let pass = rule(whole.matching, vec![Action::Pass]);
+        let pass = rule(whole.matching, vec![RuleAction::Pass]);
         // A match that the switch rejects is widened to all frames, so that no later filter takes a frame of this one.
-        let pass = if pass.check().is_ok() { pass } else { rule(Match::default(), vec![Action::Pass]) };
+        let pass = if pass.check().is_ok() { pass } else { rule(Match::default(), vec![RuleAction::Pass]) };
         ParsedFilter::There(Box::new(pass), Some(why))
     }
 
-    fn flower(&mut self, options: &[u8], links: &Links) -> Vec<Action> {
+    fn flower(&mut self, options: &[u8], links: &Links) -> Vec<RuleAction> {
         let mut keys: BTreeMap<u16, NetlinkBytes<'_>> = attributes(options).collect();
         let flags = keys.remove(&key::FLAGS).and_then(|flags| flags.u32(0)).unwrap_or(0);
         if flags & SKIP_HARDWARE != 0 {

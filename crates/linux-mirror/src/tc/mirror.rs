@@ -14,7 +14,7 @@
 
 use crate::tc::line::{FilterLine, LineError, LineReader, RuleId, RuleUse, VERSION};
 use nic_switch::matching::{ClassMatch, TunnelMatch};
-use nic_switch::{Action, Device, EtherMatch, Mac, Match, Rule, RuleReport};
+use nic_switch::{RuleAction, Device, EtherMatch, Mac, Match, Rule, RuleReport};
 use offload_api::Prefix;
 use offload_base::Instant;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -190,9 +190,8 @@ impl FilterMirror {
         for MirroredFilter { rule, .. } in told {
             let of = (rule.device, rule.chain, rule.priority, rule.matching);
             match there.get(&of) {
-                // Filters that the kernel distinguishes may have equal matches here. If one is left to the kernel, all
-                // are.
-                Some(at) if rule.actions == [Action::Pass] => rules[*at].actions = vec![Action::Pass],
+                // What the kernel tells apart is one here: if it is to decide about one of them, then about all.
+                Some(at) if rule.actions == [RuleAction::Pass] => rules[*at].actions = vec![RuleAction::Pass],
                 Some(_) => {}
                 None => {
                     there.insert(of, rules.len());

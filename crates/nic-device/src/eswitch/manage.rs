@@ -2,7 +2,7 @@
 //!
 //! Invariant: changes take effect between frames, in the order of the commands.
 
-use super::{FrameSender, SwitchedDevice};
+use super::{FrameSource, SwitchedDevice};
 use crate::queue_pair::Interrupt;
 use bytes::Bytes;
 use core::task::Waker;
@@ -69,12 +69,12 @@ impl SwitchedDevice {
                 let answer = self.carry_out(now, command);
                 // The answer ring is as large as the command ring, and the host takes an answer before it sends more
                 // commands.
-                let _room = self.manager.rings.answers.push(answer);
+                let _ = self.manager.rings.answers.push(answer);
             }
             self.manager.interrupt.start(now, delays.interrupt, &self.manager.rings.interrupt);
             while let Some(RepresentedFrame { port, frame }) = self.manager.rings.injected.pop() {
                 self.switch.inject(port, frame.into(), &mut self.out);
-                self.hand_out(now, None, FrameSender::Representor);
+                self.hand_out(now, None, FrameSource::Representor);
             }
         }
         self.manager.interrupt.raise_when_due(now, &self.manager.rings.interrupt);
@@ -88,7 +88,7 @@ impl SwitchedDevice {
             EswitchCommand::Remove(port) => {
                 self.switch.remove_function(port);
                 // A new function at this port starts without the memory of the old one's fragments.
-                self.fragments_out.remove(&FrameSender::Port(port));
+                self.fragments_out.remove(&FrameSource::Port(port));
                 match self.place_of(port) {
                     // Dropping the function drops its rings, by which its driver learns of the removal.
                     Ok(place) => drop(self.functions.remove(place)),

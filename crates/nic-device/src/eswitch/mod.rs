@@ -66,7 +66,7 @@ pub struct SwitchedDevice {
     /// Whether frames from the wire that no rule takes go to the representor rings instead of the host's function.
     uplink_represented: bool,
     /// Of packets that leave in fragments: whether they may be a tunnel's. Each sender has its own, for others may use its addresses.
-    fragments_out: BTreeMap<FrameSender, FragmentMemory<bool>>,
+    fragments_out: BTreeMap<FrameSource, FragmentMemory<bool>>,
     /// Frames from the wire that engines are still busy with, and when these are done.
     arriving: VecDeque<(Instant, Bytes, (usize, OpenResult))>,
     /// What the port is to send, and from when on.
@@ -84,7 +84,7 @@ pub struct SwitchedDevice {
 
 /// The sender of a frame that is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum FrameSender {
+enum FrameSource {
     /// The host's own function. Its frames are already protected where required.
     Host,
     /// The host through a representor.
@@ -247,7 +247,7 @@ impl SwitchedDevice {
         self.leaving.clear();
         self.host.reset(now);
         for (_, member) in &mut self.functions {
-            let _there = member.reset(now);
+            let _ = member.reset(now);
         }
     }
 
@@ -304,15 +304,15 @@ impl SwitchedDevice {
             // Whatever was to be protected of what the host sends is, by now.
             (None, SwitchMode::Switchdev) => return self.leave(now, frame),
         }
-        self.hand_out(now, None, from.map_or(FrameSender::Host, FrameSender::Port));
+        self.hand_out(now, None, from.map_or(FrameSource::Host, FrameSource::Port));
     }
 
     /// Delivers the output of the switch.
-    fn hand_out(&mut self, now: Instant, mut arrival: OpenedArrival, sender: FrameSender) {
+    fn hand_out(&mut self, now: Instant, mut arrival: OpenedArrival, sender: FrameSource) {
         let mut out = core::mem::take(&mut self.out);
         for (egress, frame) in out.drain(..) {
             match egress {
-                Egress::Port(Vport::Uplink) if sender == FrameSender::Host => self.leave(now, frame.bytes),
+                Egress::Port(Vport::Uplink) if sender == FrameSource::Host => self.leave(now, frame.bytes),
                 Egress::Port(Vport::Uplink) => self.protect_and_leave(now, sender, frame),
                 // Neighbour discovery must still reach the host's stack, which owns the tunnel endpoints' addresses.
                 Egress::Representor(Vport::Uplink) if self.uplink_represented => {

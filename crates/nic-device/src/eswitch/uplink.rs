@@ -3,7 +3,7 @@
 //! Invariants: a packet with a wrong ICV or number does not reach the switch; a packet that requires an SA leaves
 //! protected or not at all.
 
-use super::{FrameSender, OpenedArrival, SwitchedDevice};
+use super::{FrameSource, OpenedArrival, SwitchedDevice};
 use crate::queue_pair::OpenResult;
 use crate::queue_pair::transmit::line_time;
 use bytes::Bytes;
@@ -100,7 +100,7 @@ impl SwitchedDevice {
             other => (Frame::from(data), other),
         };
         self.switch.receive(now, Vport::Uplink, frame, &mut self.out);
-        self.hand_out(now, Some((queue, arrived)), FrameSender::Port(Vport::Uplink));
+        self.hand_out(now, Some((queue, arrived)), FrameSource::Port(Vport::Uplink));
     }
 
     /// Delivers a frame to the host's own function.
@@ -116,7 +116,7 @@ impl SwitchedDevice {
     pub(super) fn protect_and_leave(
         &mut self,
         now: Instant,
-        sender: FrameSender,
+        sender: FrameSource,
         Frame { bytes, sa, inner, .. }: Frame,
     ) {
         let plain = bytes.len();
@@ -135,7 +135,7 @@ impl SwitchedDevice {
     /// Tests whether an outgoing frame may belong to a tunnel. A UDP fragment is judged by its packet's first fragment,
     /// which shows the port. A fragment without a known first fragment may belong to a tunnel. So may a packet with the
     /// same identification as one that may, because fragments of both may still be sent.
-    fn is_of_tunnel(&mut self, sender: FrameSender, frame: &[u8]) -> bool {
+    fn is_of_tunnel(&mut self, sender: FrameSource, frame: &[u8]) -> bool {
         let shown = self.switch.is_of_tunnel(frame);
         let fragments = self.fragments_out.entry(sender).or_insert_with(|| FragmentMemory::with_room_for(FRAGMENTED));
         let of_first = |before| before == Some(true) || shown.unwrap_or(true);

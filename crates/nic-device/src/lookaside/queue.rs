@@ -361,7 +361,7 @@ impl DeviceJobQueue {
     fn give_back(&mut self, mut slot: Box<JobSlot>) {
         slot.outcome = JobOutcome::failed(JobStatus::Gone);
         // There is room; if there were not, the driver could not be told.
-        let _told = self.rings.completions.push(JobCompletion::Done(slot));
+        let _ = self.rings.completions.push(JobCompletion::Done(slot));
     }
 }
 

@@ -50,7 +50,7 @@ impl QueuePair {
             let completion = self.carry_out(entry.command);
             if is_reported {
                 // The driver bounds its commands by the size of the completion ring.
-                let _room = self.report(now, completion);
+                let _ = self.report(now, completion);
             }
         }
     }
@@ -60,7 +60,7 @@ impl QueuePair {
         self.dma.tx_parameters += dma::COMMAND_DESCRIPTOR;
         if epoch == self.counters.resets {
             // The descriptor has its own completion.
-            let _completion = self.carry_out(command);
+            let _ = self.carry_out(command);
         }
     }
 
@@ -77,7 +77,7 @@ impl QueuePair {
             ControlCommand::Reuse { handle, flow, spec } => {
                 // The driver reuses contexts only with parameters that the engine accepted before.
                 let subject = Subject { flow: Some(flow), keys: Vec::new() };
-                let _made = self.create(handle, Direction::Transmit, subject, spec);
+                let _ = self.create(handle, Direction::Transmit, subject, spec);
                 ControlCompletion::Done(handle)
             }
             ControlCommand::Park { handle } => {
@@ -132,7 +132,7 @@ impl QueuePair {
             && self.rings.control_completions.room() > self.config.control_ring
             && let Some(event) = self.contexts.pop_event()
         {
-            let _room = self.report(now, ControlCompletion::Event(event));
+            let _ = self.report(now, ControlCompletion::Event(event));
         }
     }
 
@@ -148,7 +148,7 @@ impl QueuePair {
         while self.rings.control_completions.room() > self.config.control_ring
             && let Some((handle, key)) = self.lost.pop_front()
         {
-            let _room = self.report(now, ControlCompletion::KeyMissing { handle, key });
+            let _ = self.report(now, ControlCompletion::KeyMissing { handle, key });
         }
     }
 

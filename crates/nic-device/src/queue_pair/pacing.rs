@@ -47,7 +47,7 @@ impl<T> Shaper<T> {
     }
 
     /// Tests whether items of `flow` are queued. A new item of `flow` must then be queued too, to keep the order.
-    pub(crate) fn holds(&self, flow: &FlowKey) -> bool {
+    pub(crate) fn has_queued(&self, flow: &FlowKey) -> bool {
         !self.is_empty() && self.by_flow.get(flow).is_some_and(|lane| !self.lanes[*lane].items.is_empty())
     }
 
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_remembered_for_as_long_as_it_has_to_wait_and_no_longer() {
+    fn a_flow_is_remembered_only_while_its_gap_lasts() {
         let mut shaper = Shaper::default();
         let at = Instant::from_nanos;
         shaper.push(at(0), flow(1), 'a');
@@ -226,7 +226,7 @@ mod tests {
         shaper.finish(at(0), turn, None, Duration::from_nanos(100));
         assert!(shaper.is_empty() && shaper.next_due().is_none(), "an empty lane is never due");
         shaper.push(at(10), flow(1), 'b');
-        assert!(shaper.holds(&flow(1)) && !shaper.holds(&flow(2)));
+        assert!(shaper.has_queued(&flow(1)) && !shaper.has_queued(&flow(2)));
         assert_eq!(shaper.next_due(), Some(at(100)));
         let (turn, item) = shaper.pop_due(at(100)).unwrap();
         shaper.finish(at(100), turn, Some(item), Duration::from_nanos(100));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_of_the_same_time_take_turns_in_the_order_they_came() {
+    fn flows_due_at_the_same_time_take_turns_in_arrival_order() {
         let (mut shaper, now) = (Shaper::default(), Instant::ZERO);
         let due = |shaper: &mut Shaper<char>| shaper.pop_due(now).unwrap();
         // Both flows are forgotten, and their lanes are reused, last one first.
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_makes_no_sense_holds_nothing_for_ever() {
+    fn a_very_low_rate_delays_no_packet_for_ever() {
         assert_eq!(gap(1514, NonZeroU64::MIN), Duration::from_secs(1));
         assert_eq!(gap(1514, NonZeroU64::MAX), Duration::from_nanos(1));
     }

@@ -228,7 +228,7 @@ mod tests {
         /// With payloads above and below the maximum of an IP length field, the wire carries the same frames as from
         /// many small packets.
         #[test]
-        fn a_packet_of_any_size_is_cut_as_smaller_ones_are(
+        fn packets_of_all_sizes_are_cut_by_the_same_rule(
             bytes in prop_oneof![1usize..100_000, 65_000usize..512 << 10],
             pieces in 1usize..20_000,
             mss in prop_oneof![536u16..1460, 1u16..9000],

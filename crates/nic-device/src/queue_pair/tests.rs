@@ -22,14 +22,14 @@ fn engines() -> Engines {
     EngineConfigs::default().engines()
 }
 
-struct Rig {
+struct QueuePairRig {
     device: QueuePair,
     host: DriverRings,
 }
 
-impl Rig {
-    fn new() -> Rig {
-        Rig::with(|_| ())
+impl QueuePairRig {
+    fn new() -> QueuePairRig {
+        QueuePairRig::with(|_| ())
     }
 
     fn of(config: NicConfig) -> Rig {
@@ -38,12 +38,12 @@ impl Rig {
     }
 
     /// Makes a rig with additional engines.
-    fn with(add: impl FnOnce(&mut Engines)) -> Rig {
+    fn with(add: impl FnOnce(&mut Engines)) -> QueuePairRig {
         let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
         let (device, host) = rings(&config);
         let mut engines = engines();
         add(&mut engines);
-        Rig { device: QueuePair::new(config, device, engines), host }
+        QueuePairRig { device: QueuePair::new(config, device, engines), host }
     }
 
     fn next_event(&self) -> Option<Instant> {
@@ -94,7 +94,7 @@ fn packet(context: Handle) -> SendDescriptor {
 
 #[test]
 fn an_old_generation_names_no_transmit_context() {
-    let mut rig = Rig::new();
+    let mut rig = QueuePairRig::new();
     rig.create(NEW, Direction::Transmit);
     // Parameters with another generation must not reach the context in the same slot.
     for handle in OTHERS {
@@ -133,7 +133,7 @@ fn an_old_generation_names_no_transmit_context() {
 
 #[test]
 fn an_old_generation_names_no_receive_context() {
-    let mut rig = Rig::new();
+    let mut rig = QueuePairRig::new();
     rig.create(NEW, Direction::Receive);
     // Behind a gap that hides a header, the context searches and finds a candidate.
     let engine = rig.device.contexts.stream(NEW, &mut DmaBytes::default()).expect("the context exists");
@@ -156,7 +156,7 @@ fn an_old_generation_names_no_receive_context() {
 /// The project's driver only names slots that the engine has.
 #[test]
 fn a_place_behind_an_engines_last_is_refused() {
-    let mut rig = Rig::new();
+    let mut rig = QueuePairRig::new();
     let tls = &engines().infos()[0];
     let last = Handle { index: Handle::indices(tls.number, tls.contexts).end - 1, generation: 0 };
     rig.create(last, Direction::Transmit);
@@ -170,8 +170,8 @@ fn a_place_behind_an_engines_last_is_refused() {
 
 /// The project's driver removes a context before it reuses the slot.
 #[test]
-fn what_was_in_a_place_that_is_taken_again_is_steered_to_no_more() {
-    let mut rig = Rig::new();
+fn a_reused_slot_gets_no_packets_of_its_old_context() {
+    let mut rig = QueuePairRig::new();
     rig.create(NEW, Direction::Receive);
     let [_, next] = OTHERS;
     rig.create(next, Direction::Receive);
@@ -253,7 +253,7 @@ fn commands_do_not_wait_for_the_line() {
     let delays = Delays { doorbell: Duration::from_micros(1), ..Delays::NONE };
     let config = NicConfig { delays, line_rate: Some(1000), ..NicConfig::default() };
     let (device, host) = rings(&config);
-    let mut rig = Rig { device: QueuePair::new(config.clone(), device, engines()), host };
+    let mut rig = QueuePairRig { device: QueuePair::new(config.clone(), device, engines()), host };
     let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("the descriptor is a packet") };
     packet.ask.streams = [None; 2];
     for slot in 0..2 {
@@ -261,7 +261,7 @@ fn commands_do_not_wait_for_the_line() {
     }
     // Each step advances to the time that the device itself announces.
     let mut now = Instant::ZERO;
-    let mut step = |rig: &mut Rig| {
+    let mut step = |rig: &mut QueuePairRig| {
         rig.device.process(now);
         let frame = rig.device.poll_frame(now);
         now = rig.next_event().unwrap_or(now);
@@ -283,7 +283,7 @@ fn commands_do_not_wait_for_the_line() {
 
 #[test]
 fn an_old_generation_names_no_sa() {
-    let mut rig = Rig::new();
+    let mut rig = QueuePairRig::new();
     let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
     let params = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
     let sa = Box::new(SaParams { offload: OffloadKind::Crypto, ..params });
@@ -316,7 +316,7 @@ fn an_old_generation_names_no_sa() {
 fn contexts_in_use_take_the_place_of_others() {
     let config = NicConfig { context_cache_bytes: 4 * 208, delays: Delays::NONE, ..NicConfig::default() };
     let (device, host) = rings(&config);
-    let mut rig = Rig { device: QueuePair::new(config.clone(), device, engines()), host };
+    let mut rig = QueuePairRig { device: QueuePair::new(config.clone(), device, engines()), host };
     let handles: Vec<_> = (0..8).map(|index| Handle { index, generation: 7 }).collect();
     for handle in &handles {
         rig.create(*handle, Direction::Transmit);
@@ -334,8 +334,8 @@ fn contexts_in_use_take_the_place_of_others() {
 }
 
 #[test]
-fn nothing_is_steered_to_a_context_from_before_a_reset() {
-    let mut rig = Rig::new();
+fn packets_are_not_steered_to_contexts_from_before_a_reset() {
+    let mut rig = QueuePairRig::new();
     rig.create(NEW, Direction::Receive);
     assert!(rig.device.follows(&flow()) && !rig.device.follows_nothing());
     rig.device.reset(Instant::ZERO);
@@ -345,7 +345,7 @@ fn nothing_is_steered_to_a_context_from_before_a_reset() {
 /// For example a jumbo frame of a neighbour.
 #[test]
 fn a_frame_longer_than_the_mtu_is_not_received() {
-    let mut rig = Rig::new();
+    let mut rig = QueuePairRig::new();
     for bytes in [1514, 1515, 9014] {
         let frame = vec![0xff; bytes];
         rig.device.take_frame(Instant::ZERO, &frame, &offload_formats::Headers::parse(&frame));
@@ -356,7 +356,7 @@ fn a_frame_longer_than_the_mtu_is_not_received() {
 
 #[test]
 fn frames_are_counted_by_their_address_and_checksums() {
-    let mut rig = Rig::new();
+    let mut rig = QueuePairRig::new();
     let SendDescriptor::Packet(packet) = packet(NEW) else { panic!("the descriptor is a packet") };
     let ask = TxAsk { streams: [None; 2], mss: Some(1000), ..packet.ask };
     let [right] = &rig.send(SendDescriptor::Packet(TxPacket { ask, ..packet }))[..] else { panic!("one frame") };
@@ -378,8 +378,8 @@ fn frames_are_counted_by_their_address_and_checksums() {
 
 /// If the context cannot work on a packet, no segment leaves.
 #[test]
-fn a_packet_leaves_as_a_whole_or_not_at_all() {
-    let mut rig = Rig::new();
+fn a_packet_leaves_whole_or_is_dropped() {
+    let mut rig = QueuePairRig::new();
     rig.create(NEW, Direction::Transmit);
     rig.send(SendDescriptor::ProgressParameters { handle: NEW, start: Seq(0) });
     let mut cut = |context, seq| {
@@ -398,8 +398,8 @@ fn a_packet_leaves_as_a_whole_or_not_at_all() {
 /// PDUs in records: bytes from another position of the PDU stream could be taken for data of another place, or for
 /// other fields.
 #[test]
-fn a_context_above_another_works_where_it_stands_only() {
-    let mut rig = Rig::new();
+fn an_upper_context_works_only_at_its_own_position() {
+    let mut rig = QueuePairRig::new();
     rig.create(NEW, Direction::Transmit);
     let above = Handle { index: Handle::indices(engines::NVME_TCP, 1).start, generation: 0 };
     let (flow, direction, keys) = (Some(flow()), Direction::Transmit, Vec::new());
@@ -438,8 +438,8 @@ fn a_context_above_another_works_where_it_stands_only() {
 }
 
 #[test]
-fn what_follows_a_packet_is_forgotten_though_that_was_given_up() {
-    let mut rig = Rig::new();
+fn following_bytes_are_forgotten_even_if_the_packet_is_dropped() {
+    let mut rig = QueuePairRig::new();
     rig.create(NEW, Direction::Transmit);
     for context in [NEW, OTHERS[0]] {
         rig.send(SendDescriptor::Ahead { context, bytes: Bytes::from_static(b"not encrypted") });
@@ -450,9 +450,9 @@ fn what_follows_a_packet_is_forgotten_though_that_was_given_up() {
 
 /// An engine that drops one byte of its input.
 #[derive(Debug)]
-struct Miser;
+struct ShorteningEngine;
 
-impl Engine for Miser {
+impl Engine for ShorteningEngine {
     const NAME: &'static str = "miser";
     /// Whether the engine works on whole packets.
     type Spec = bool;
@@ -475,16 +475,16 @@ impl Engine for Miser {
     }
 }
 
-impl StreamEngine for Miser {
-    fn receive(_: Context<'_, Miser>, _: &mut ReceivedPayload<'_>, _: &mut NoCounters) -> Option<Verdict> {
+impl StreamEngine for ShorteningEngine {
+    fn receive(_: Context<'_, ShorteningEngine>, _: &mut ReceivedPayload<'_>, _: &mut NoCounters) -> Option<Verdict> {
         None
     }
 
-    fn count_from(_: Context<'_, Miser>, _: u64) -> bool {
+    fn count_from(_: Context<'_, ShorteningEngine>, _: u64) -> bool {
         true
     }
 
-    fn begin(_: Context<'_, Miser>, _: Seq) -> bool {
+    fn begin(_: Context<'_, ShorteningEngine>, _: Seq) -> bool {
         true
     }
 
@@ -492,24 +492,24 @@ impl StreamEngine for Miser {
         Some(true)
     }
 
-    fn transmit(_: Context<'_, Miser>, _: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep> {
+    fn transmit(_: Context<'_, ShorteningEngine>, _: Seq, bytes: &[u8], out: &mut BytesMut) -> Result<u64, OutOfStep> {
         out.extend_from_slice(&bytes[1..]);
         Ok(0)
     }
 
-    fn works_on_whole_packets(context: &Context<'_, Miser>) -> bool {
+    fn works_on_whole_packets(context: &Context<'_, ShorteningEngine>) -> bool {
         *context.state
     }
 
     fn transmit_whole(
-        context: Context<'_, Miser>,
+        context: Context<'_, ShorteningEngine>,
         at: Seq,
         bytes: &[u8],
         _: &[u8],
         out: &mut BytesMut,
         _: Option<&mut NoCounters>,
     ) -> Result<(), OutOfStep> {
-        Miser::transmit(context, at, bytes, out).map(|_| ())
+        ShorteningEngine::transmit(context, at, bytes, out).map(|_| ())
     }
 
     fn note_sent(_: u64, _: &mut NoCounters) {}
@@ -517,8 +517,8 @@ impl StreamEngine for Miser {
 
 /// An external engine may violate its contract.
 #[test]
-fn what_an_engine_makes_too_little_of_does_not_leave() {
-    let mut rig = Rig::with(|engines| engines.add_stream(Miser, 2));
+fn a_packet_that_an_engine_shortens_does_not_leave() {
+    let mut rig = QueuePairRig::with(|engines| engines.add_stream(ShorteningEngine, 2));
     for (at, whole) in [false, true].into_iter().enumerate() {
         let index = Handle::indices(engines::STANDARD, 2).start + at as u32;
         let handle = Handle { index, generation: 0 };
@@ -535,8 +535,8 @@ fn what_an_engine_makes_too_little_of_does_not_leave() {
 }
 
 #[test]
-fn what_is_sent_is_counted() {
-    let mut rig = Rig::new();
+fn sent_bytes_are_counted() {
+    let mut rig = QueuePairRig::new();
     let SendDescriptor::Packet(plain) = packet(NEW) else { panic!("the descriptor is a packet") };
     let ask = TxAsk { streams: [None; 2], ..plain.ask };
     let header = plain.header.len();
@@ -568,11 +568,11 @@ fn what_is_sent_is_counted() {
 }
 
 #[test]
-fn a_doorbell_wakes_who_waits_for_it() {
+fn a_doorbell_wakes_its_waiter() {
     #[derive(Default)]
-    struct Woken(std::sync::atomic::AtomicU32);
-    impl std::task::Wake for Woken {
-        fn wake(self: std::sync::Arc<Woken>) {
+    struct DoorbellWaker(std::sync::atomic::AtomicU32);
+    impl std::task::Wake for DoorbellWaker {
+        fn wake(self: std::sync::Arc<DoorbellWaker>) {
             self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         }
     }
@@ -580,7 +580,7 @@ fn a_doorbell_wakes_who_waits_for_it() {
     let (device, host) = rings(&config);
     let mut pair = QueuePair::new(config.clone(), device, engines());
     assert_eq!(pair.config().mtu, 9000);
-    let woken = std::sync::Arc::new(Woken::default());
+    let woken = std::sync::Arc::new(DoorbellWaker::default());
     pair.register_doorbell(&woken.clone().into());
     host.doorbell.raise();
     assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 1);
@@ -588,7 +588,7 @@ fn a_doorbell_wakes_who_waits_for_it() {
 
 #[test]
 fn descriptors_are_reported_together() {
-    let mut rig = Rig::new();
+    let mut rig = QueuePairRig::new();
     let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("the descriptor is a packet") };
     packet.ask.streams = [None; 2];
     for slot in 0..2 * SendCompletion::BATCH as u32 {
@@ -602,15 +602,15 @@ fn descriptors_are_reported_together() {
 }
 
 #[test]
-fn commands_weigh_what_they_carry() {
-    let mut rig = Rig::new();
+fn a_commands_weight_is_the_size_of_its_data() {
+    let mut rig = QueuePairRig::new();
     let mut weight = |command| {
         let before = rig.device.dma().control;
         rig.command(command);
         rig.device.dma().control - before
     };
     assert_eq!(weight(ControlCommand::Query { handle: NEW }), dma::CONTROL_QUERY);
-    let home = std::sync::Arc::new(Nowhere);
+    let home = std::sync::Arc::new(DiscardingHome);
     let mut place = |stages: Option<offload_api::Spec>| {
         let pieces = (0..3).map(|at| offload_api::Piece::new(at, bytes::BytesMut::new(), home.clone())).collect();
         weight(ControlCommand::Place { handle: NEW, buffer: 1, pieces, stages })
@@ -622,9 +622,9 @@ fn commands_weigh_what_they_carry() {
 }
 
 /// A home that discards pieces.
-struct Nowhere;
+struct DiscardingHome;
 
-impl offload_api::rx::PieceHome for Nowhere {
+impl offload_api::rx::PieceHome for DiscardingHome {
     fn take_back(&self, _: u64, _: bytes::BytesMut) {}
 }
 

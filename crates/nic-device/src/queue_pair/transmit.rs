@@ -341,7 +341,7 @@ impl QueuePair {
             let failed = if failed.is_empty() { 0 } else { bits.sum() };
             // The completion ring has as many entries as the send ring, and each completion stands for at least one
             // descriptor.
-            let _room = self.rings.send_completions.stage(SendCompletion { slots: slots.into(), failed });
+            let _ = self.rings.send_completions.stage(SendCompletion { slots: slots.into(), failed });
             self.dma.completions += dma::COMPLETION;
         }
         self.transmit.done.clear();
@@ -436,7 +436,7 @@ impl QueuePair {
                 }
                 let flow =
                     Headers::parse_unfinished(&packet.header).transport()?.flow_of_receiver(&packet.header).reversed();
-                (paced || shaper.holds(&flow)).then_some(flow)
+                (paced || shaper.has_queued(&flow)).then_some(flow)
             }
             SendDescriptor::StaticParameters { handle, .. } | SendDescriptor::ProgressParameters { handle, .. } => {
                 self.lane_of_context(*handle)
@@ -453,7 +453,7 @@ impl QueuePair {
     fn lane_of_context(&self, handle: Handle) -> Option<FlowKey> {
         let shaper = &self.transmit.shaper;
         let flow = if shaper.is_empty() { None } else { self.contexts.flow_of(handle) };
-        flow.filter(|flow| shaper.holds(flow))
+        flow.filter(|flow| shaper.has_queued(flow))
     }
 
     /// Processes a descriptor, or starts to.

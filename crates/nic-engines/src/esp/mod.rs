@@ -334,7 +334,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_sa_that_was_in_host_memory_goes_on_as_if_it_had_not_been(
+        fn an_sa_continues_after_its_return_from_host_memory(
             before in prop::collection::vec((-400i16..400, any::<u16>()), 0..40),
             after in prop::collection::vec((-400i16..400, any::<u16>()), 1..40),
             (sends, esn, is_whole) in any::<(bool, bool, bool)>(),

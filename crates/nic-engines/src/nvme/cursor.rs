@@ -10,7 +10,7 @@ use offload_formats::nvme::PduHeader;
 
 /// A position in a received PDU.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cursor {
+pub(super) struct ReceiveCursor {
     /// Bytes of the PDU passed so far.
     at: u32,
     shape: Option<PduLayout>,
@@ -45,15 +45,23 @@ pub(super) struct DataPart {
     pub(super) is_settled: bool,
 }
 
-impl Cursor {
+impl ReceiveCursor {
     /// The position before a PDU.
-    pub(super) const START: Cursor =
-        Cursor { at: 0, shape: None, head: [0; HEADER as usize + DIGEST as usize], sum: Some(0), trailer: [0; 4] };
+    pub(super) const START: ReceiveCursor = ReceiveCursor {
+        at: 0,
+        shape: None,
+        head: [0; HEADER as usize + DIGEST as usize],
+        sum: Some(0),
+        trailer: [0; 4],
+    };
 
     /// Makes the position behind the common header of a PDU.
-    pub(super) fn behind(common: &[u8; PduHeader::BYTES], config: &NvmeTcpConfig) -> Option<Cursor> {
-        let mut cursor =
-            Cursor { shape: Some(PduLayout::parse(common, config)?), at: PduHeader::BYTES as u32, ..Cursor::START };
+    pub(super) fn behind(common: &[u8; PduHeader::BYTES], config: &NvmeTcpConfig) -> Option<ReceiveCursor> {
+        let mut cursor = ReceiveCursor {
+            shape: Some(PduLayout::parse(common, config)?),
+            at: PduHeader::BYTES as u32,
+            ..ReceiveCursor::START
+        };
         cursor.head[..PduHeader::BYTES].copy_from_slice(common);
         Some(cursor)
     }
@@ -68,15 +76,15 @@ impl Cursor {
     }
 
     /// Reads the cursor from an image.
-    pub(super) fn read(image: &mut ImageReader<'_>, config: &NvmeTcpConfig) -> Option<Cursor> {
+    pub(super) fn read(image: &mut ImageReader<'_>, config: &NvmeTcpConfig) -> Option<ReceiveCursor> {
         let (at, head) = (image.take_u32()?, image.take()?);
         let (is_summed, sum) = (image.take_u8()? != 0, image.take_u32()?);
-        let cursor = Cursor { at, shape: None, head, sum: is_summed.then_some(sum), trailer: image.take()? };
+        let cursor = ReceiveCursor { at, shape: None, head, sum: is_summed.then_some(sum), trailer: image.take()? };
         if (at as usize) < PduHeader::BYTES {
             return Some(cursor);
         }
         // The shape follows from the common header, which was valid when it was first parsed.
-        Some(Cursor { shape: Some(PduLayout::parse(head.first_chunk()?, config)?), ..cursor })
+        Some(ReceiveCursor { shape: Some(PduLayout::parse(head.first_chunk()?, config)?), ..cursor })
     }
 
     /// Returns the number of bytes before the next PDU; `None` while the length is unknown.
@@ -93,7 +101,7 @@ impl Cursor {
         self.sum = None;
         self.at += bytes;
         if self.at == shape.end {
-            *self = Cursor::START;
+            *self = ReceiveCursor::START;
         }
         true
     }
@@ -155,7 +163,7 @@ impl Cursor {
                 done += self.advance(rest, shape.end);
             }
             if self.at == shape.end {
-                *self = Cursor::START;
+                *self = ReceiveCursor::START;
                 passed.ended += 1;
             }
         }
@@ -216,14 +224,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_beyond_what_an_offset_counts_are_no_pdu() {
+    fn data_past_the_last_32_bit_offset_are_no_pdu() {
         let config = NvmeTcpConfig { header_digest: false, data_digest: false, alignment: 0, check: false };
         for (offset, fits) in [(u32::MAX - 8, true), (u32::MAX - 7, false), (u32::MAX, false)] {
             let mut pdu = [0; 32];
             pdu[..8].copy_from_slice(&[7, 0, 24, 24, 32, 0, 0, 0]);
             pdu[12..16].copy_from_slice(&offset.to_le_bytes());
             pdu[16] = 8;
-            let (mut cursor, mut seen) = (Cursor::START, Vec::new());
+            let (mut cursor, mut seen) = (ReceiveCursor::START, Vec::new());
             // The data come in two packets.
             let passed = cursor
                 .pass(&config, &pdu[..28], &mut |data| seen.push(data.offset))

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_controller_does_not_send_is_no_header() {
+    fn headers_that_no_controller_sends_are_rejected() {
         for wrong in [
             [0x06, 0b10, 24, 24, 0x20, 2, 0, 0], // a host's
             [0x07, 0b00, 24, 24, 0x20, 2, 0, 0], // no data digest

@@ -16,7 +16,7 @@ pub(crate) struct OpenBlock {
     /// End of the bytes in the command's buffer.
     end: u32,
     length: u8,
-    bytes: [u8; OpenBlock::MOST],
+    bytes: [u8; OpenBlock::MAX],
     passed: PassedData,
 }
 
@@ -31,14 +31,14 @@ struct PassedData {
 
 impl OpenBlock {
     /// Maximum number of bytes.
-    const MOST: usize = Piece::BLOCK as usize - 1;
+    const MAX: usize = Piece::BLOCK as usize - 1;
 
     /// Stores the start of a block; `bytes` end at `end` of the command's buffer.
     ///
     /// # Panics
     /// If there is a whole block or more.
     pub(super) fn keep(&mut self, command: u16, end: u32, bytes: &[u8]) {
-        *self = OpenBlock { command, end, length: bytes.len() as u8, bytes: [0; OpenBlock::MOST], passed: self.passed };
+        *self = OpenBlock { command, end, length: bytes.len() as u8, bytes: [0; OpenBlock::MAX], passed: self.passed };
         self.bytes[..bytes.len()].copy_from_slice(bytes);
     }
 
@@ -59,7 +59,7 @@ impl OpenBlock {
     }
 
     /// Takes the bytes that end at `offset` of the command's buffer. Bytes at another position are discarded.
-    pub(super) fn take(&mut self, command: u16, offset: u32) -> SmallVec<[u8; OpenBlock::MOST]> {
+    pub(super) fn take(&mut self, command: u16, offset: u32) -> SmallVec<[u8; OpenBlock::MAX]> {
         let OpenBlock { length, bytes, command: of, end, passed } = *self;
         *self = OpenBlock { passed, ..OpenBlock::default() };
         // After other data the rest of the block will never follow directly.
@@ -83,6 +83,7 @@ impl OpenBlock {
         let (command, end, length, bytes) = (image.take_u16()?, image.take_u32()?, image.take_u8()?, image.take()?);
         let passed =
             PassedData { command: image.take_u16()?, end: image.take_u32()?, states: StageStates::take(image)? };
-        (usize::from(length) <= Self::MOST).then_some(OpenBlock { command, end, length, bytes, passed })
+        // A length above the array's would make `take` panic.
+        (usize::from(length) <= Self::MAX).then_some(OpenBlock { command, end, length, bytes, passed })
     }
 }

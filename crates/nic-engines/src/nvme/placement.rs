@@ -179,9 +179,9 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     #[derive(Default)]
-    struct TestBuffer(Mutex<Vec<(u64, Vec<u8>)>>);
+    struct PieceBuffer(Mutex<Vec<(u64, Vec<u8>)>>);
 
-    impl PieceHome for TestBuffer {
+    impl PieceHome for PieceBuffer {
         fn take_back(&self, offset: u64, bytes: BytesMut) {
             self.0.lock().unwrap().push((offset, bytes.to_vec()));
         }
@@ -207,13 +207,13 @@ mod tests {
         }
     }
 
-    fn buffer(home: &Arc<TestBuffer>) -> Vec<Piece> {
+    fn buffer(home: &Arc<PieceBuffer>) -> Vec<Piece> {
         vec![Piece::new(0, BytesMut::zeroed(64), home.clone())]
     }
 
     #[test]
-    fn whole_blocks_of_settled_data_pass_the_stages_of_their_command() {
-        let home = Arc::new(TestBuffer::default());
+    fn whole_blocks_of_verified_data_pass_their_commands_stages() {
+        let home = Arc::new(PieceBuffer::default());
         let stages_of =
             |unit, name: &'static str| Some(NvmeTcpStages { command: 7, unit, stages: vec![StageSpec::new(name, ())] });
         let stages = |name| stages_of(3, name);
@@ -244,8 +244,8 @@ mod tests {
 
     /// An open block of an earlier command, and a new command with the same identifier and other pieces.
     #[test]
-    fn what_is_open_of_another_command_fits_or_is_left() {
-        let home = Arc::new(TestBuffer::default());
+    fn an_open_block_of_another_command_fits_or_is_left() {
+        let home = Arc::new(PieceBuffer::default());
         let mut placement = passing(&home);
         let mut open = OpenBlock::default();
         assert!(placement.place(7, 16, &[1; 4], true, &mut open).is_none(), "the bytes wait for their block");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     /// Adds command 7 with a stage, and a buffer in two parts.
-    fn passing(home: &Arc<TestBuffer>) -> Placement {
+    fn passing(home: &Arc<PieceBuffer>) -> Placement {
         let mut placement = Placement::with(StageMakers::default().with::<AddingStage>());
         let stages = NvmeTcpStages { command: 7, unit: 3, stages: vec![StageSpec::new("add", ())] };
         let parts = [(0, 88), (88, 40)].map(|(at, bytes)| Piece::new(at, BytesMut::zeroed(bytes), home.clone()));
@@ -266,8 +266,8 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_packets_cut_comes_with_the_last_of_them() {
-        let home = Arc::new(TestBuffer::default());
+    fn a_block_split_over_packets_is_placed_with_the_last() {
+        let home = Arc::new(PieceBuffer::default());
         let (mut placement, mut open) = (passing(&home), OpenBlock::default());
         let first = placement.place(7, 0, &[1; 20], true, &mut open).unwrap();
         assert_eq!((first.len(), first.opened()), (16, 0..16));
@@ -291,9 +291,9 @@ mod tests {
     }
 
     #[test]
-    fn other_data_than_the_next_leave_the_block_as_it_came() {
+    fn data_out_of_order_leave_the_open_block_unchanged() {
         for (command, offset, pass) in [(7, 21, true), (7, 32, true), (8, 20, true), (7, 20, false)] {
-            let (home, mut open) = (Arc::new(TestBuffer::default()), OpenBlock::default());
+            let (home, mut open) = (Arc::new(PieceBuffer::default()), OpenBlock::default());
             let mut placement = passing(&home);
             assert!(placement.place(7, 16, &[1; 4], true, &mut open).is_none());
             let other = placement.place(command, offset, &[1; 4], pass, &mut open);
@@ -305,11 +305,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_comes_home_once_with_what_was_placed_first(
+        fn every_byte_is_placed_once_and_the_first_placement_stays(
             cuts in prop::collection::vec(1usize..200, 1..6),
             places in prop::collection::vec((0u64..700, 1usize..120), 0..40),
         ) {
-            let home = Arc::new(TestBuffer::default());
+            // The pieces follow each other without gaps, as a host registers the buffer of a command.
+            let home = Arc::new(PieceBuffer::default());
             let mut offset = 0;
             let buffer: Vec<Piece> = cuts.iter().map(|cut| {
                 let piece = Piece::new(offset, BytesMut::zeroed(*cut), home.clone());
@@ -330,6 +331,7 @@ mod tests {
                     expected[range].fill(number as u8 + 1);
                 }
             }
+            // Removal drops the last references, so each piece returns to its home.
             placement.remove(7);
             let mut pieces = core::mem::take(&mut *home.0.lock().unwrap());
             pieces.sort();

@@ -16,7 +16,7 @@
 //! Invariant: packets are not held back, changed or dropped, and retransmissions are ignored. The state has constant
 //! size.
 
-use super::cursor::{Cursor, DataPart};
+use super::cursor::{DataPart, ReceiveCursor};
 use super::open_block::OpenBlock;
 use super::placement::Placement;
 use nic_engine::UnitContent;
@@ -38,15 +38,15 @@ pub(crate) struct NvmeReceive {
 #[derive(Clone, Copy, Debug)]
 enum NvmeTracking {
     /// `next` is the next byte of the stream; the cursor is at this byte, with `open` before it.
-    Known { next: Seq, cursor: Cursor, open: OpenBlock },
+    Known { next: Seq, cursor: ReceiveCursor, open: OpenBlock },
     /// Position unknown; looking for a header.
     Searching { end: Seq, have: u8, bytes: [u8; PduHeader::BYTES] },
     /// Following PDU lengths from a candidate header.
-    Tracking { asked: Seq, next: Seq, cursor: Cursor },
+    Tracking { asked: Seq, next: Seq, cursor: ReceiveCursor },
 }
 
 impl NvmeTracking {
-    fn known(next: Seq, cursor: Cursor) -> NvmeTracking {
+    fn known(next: Seq, cursor: ReceiveCursor) -> NvmeTracking {
         NvmeTracking::Known { next, cursor, open: OpenBlock::default() }
     }
 }
@@ -63,7 +63,7 @@ pub(crate) struct ReceivedPdus {
 impl NvmeReceive {
     /// Makes a context that starts with the PDU at `start`.
     pub(crate) fn new(config: NvmeTcpConfig, start: Seq) -> NvmeReceive {
-        NvmeReceive { config, place: NvmeTracking::known(start, Cursor::START), shown_to: None }
+        NvmeReceive { config, place: NvmeTracking::known(start, ReceiveCursor::START), shown_to: None }
     }
 
     /// Writes the state to an image.
@@ -104,7 +104,7 @@ impl NvmeReceive {
         let shown_to = Some(image.take_seq()?).filter(|_| flag(3));
         let place = match image.take_u8()? {
             KNOWN => {
-                let (next, cursor) = (image.take_seq()?, Cursor::read(image, &config)?);
+                let (next, cursor) = (image.take_seq()?, ReceiveCursor::read(image, &config)?);
                 NvmeTracking::Known { next, cursor, open: OpenBlock::read(image)? }
             }
             SEARCHING => {
@@ -112,7 +112,7 @@ impl NvmeReceive {
             }
             TRACKING => {
                 let (asked, next) = (image.take_seq()?, image.take_seq()?);
-                NvmeTracking::Tracking { asked, next, cursor: Cursor::read(image, &config)? }
+                NvmeTracking::Tracking { asked, next, cursor: ReceiveCursor::read(image, &config)? }
             }
             _ => return None,
         };
@@ -186,7 +186,7 @@ impl NvmeReceive {
         }
         if let Some((from, mut cursor)) = enter(cursor, next, seq, payload.len()) {
             // An invalid PDU is detected when the packet is received.
-            let _passed = cursor.pass(&self.unchecked(), &payload[from..], &mut |data| command(data.command));
+            let _ = cursor.pass(&self.unchecked(), &payload[from..], &mut |data| command(data.command));
         }
     }
 
@@ -285,7 +285,7 @@ impl NvmeReceive {
         seq: Seq,
         payload: &[u8],
         next: Seq,
-        cursor: Cursor,
+        cursor: ReceiveCursor,
         mut open: OpenBlock,
         placement: &mut Placement,
     ) -> ReceivedPdus {
@@ -339,7 +339,7 @@ impl NvmeReceive {
                 continue;
             }
             // A candidate counts only if the lengths that follow it hold to the end of the packet.
-            let Some(mut cursor) = Cursor::behind(&bytes, &self.config) else { continue };
+            let Some(mut cursor) = ReceiveCursor::behind(&bytes, &self.config) else { continue };
             let next = seq + offset as u32 + 1;
             let asked = cursor.start(next);
             if cursor.pass(&self.config, &payload[offset + 1..], &mut |_| ()).is_ok() {
@@ -352,7 +352,7 @@ impl NvmeReceive {
     }
 
     /// Follows PDU lengths through a packet.
-    fn track(&mut self, seq: Seq, payload: &[u8], asked: Seq, next: Seq, mut cursor: Cursor) -> ReceivedPdus {
+    fn track(&mut self, seq: Seq, payload: &[u8], asked: Seq, next: Seq, mut cursor: ReceiveCursor) -> ReceivedPdus {
         if seq.before(next) {
             return ReceivedPdus::default();
         }
@@ -401,7 +401,7 @@ const TRACKING: u8 = 3;
 
 /// Finds the first byte of a packet (`length` bytes at `seq`) with a known position, and the cursor there. Returns
 /// `None` if the gap after `next` hides a header.
-fn enter(mut cursor: Cursor, next: Seq, seq: Seq, length: usize) -> Option<(usize, Cursor)> {
+fn enter(mut cursor: ReceiveCursor, next: Seq, seq: Seq, length: usize) -> Option<(usize, ReceiveCursor)> {
     let left = cursor.bytes_left();
     if seq == next {
         return Some((0, cursor));
@@ -412,7 +412,7 @@ fn enter(mut cursor: Cursor, next: Seq, seq: Seq, length: usize) -> Option<(usiz
     }
     // The gap ends in another PDU. The position is known if that PDU's successor starts in this packet.
     let header = next + left?;
-    header.within(seq, seq + length as u32).then(|| (header.distance_from(seq) as usize, Cursor::START))
+    header.within(seq, seq + length as u32).then(|| (header.distance_from(seq) as usize, ReceiveCursor::START))
 }
 
 #[cfg(test)]
@@ -428,9 +428,9 @@ mod tests {
 
     /// The owner of one command's memory, which keeps the last value of each byte.
     #[derive(Default)]
-    struct TestBuffer(Mutex<BTreeMap<u64, u8>>);
+    struct ByteBuffer(Mutex<BTreeMap<u64, u8>>);
 
-    impl PieceHome for TestBuffer {
+    impl PieceHome for ByteBuffer {
         fn take_back(&self, offset: u64, bytes: BytesMut) {
             self.0.lock().unwrap().extend((offset..).zip(bytes));
         }
@@ -491,9 +491,9 @@ mod tests {
     }
 
     /// Returns buffers for commands of these lengths, and their owners.
-    fn buffers(lengths: &[usize], passes: bool) -> (Placement, Vec<Arc<TestBuffer>>) {
+    fn buffers(lengths: &[usize], passes: bool) -> (Placement, Vec<Arc<ByteBuffer>>) {
         let mut placement = Placement::with(StageMakers::default().with::<CompletingStage>());
-        let homes: Vec<Arc<TestBuffer>> = lengths.iter().map(|_| Arc::default()).collect();
+        let homes: Vec<Arc<ByteBuffer>> = lengths.iter().map(|_| Arc::default()).collect();
         for ((command, length), home) in (0u16..).zip(lengths).zip(&homes) {
             let stages = || NvmeTcpStages { command, unit: 0, stages: vec![StageSpec::new("turn", ())] };
             let pieces = vec![Piece::new(0, BytesMut::zeroed(*length), home.clone())];
@@ -504,7 +504,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_lost_what_is_placed_and_vouched_for_is_right(
+        fn placed_and_verified_data_are_right_after_any_loss(
             lengths in prop::collection::vec(1usize..900, 1..12),
             spoilt in prop::option::of(0usize..12),
             cut in 20usize..400,

@@ -91,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn data_become_the_same_however_they_are_cut(
+        fn data_are_encrypted_the_same_with_any_cuts(
             blocks in 1usize..12,
             cuts in prop::collection::vec((1usize..50, any::<bool>()), 1..20),
         ) {
@@ -114,6 +114,7 @@ mod tests {
                 };
                 let sum = |sealed: &[u8]| summed.extend_from_slice(sealed);
                 prop_assert!(seal(&mut begun, at as u64, &mut part, ahead, stages, sum));
+                // Only sent bytes must be ciphertext; other bytes only advance the state.
                 if is_sent {
                     prop_assert_eq!(&part, &expected[at..end]);
                 }
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn without_what_follows_a_cut_block_does_not_leave() {
+    fn a_cut_block_does_not_leave_without_the_bytes_behind_it() {
         let mut data = [9; 20];
         assert!(!seal(&mut BlockStart::default(), 0, &mut data, Some(&[1; 11]), stage, |_| ()));
         assert!(seal(&mut BlockStart::default(), 0, &mut data, None, stage, |_| ()));

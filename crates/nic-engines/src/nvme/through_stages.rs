@@ -82,9 +82,9 @@ fn header(kind: u8) -> Vec<u8> {
 }
 
 #[derive(Default)]
-struct TestBuffer(Mutex<Vec<(u64, Vec<u8>)>>);
+struct StageBuffer(Mutex<Vec<(u64, Vec<u8>)>>);
 
-impl PieceHome for TestBuffer {
+impl PieceHome for StageBuffer {
     fn take_back(&self, offset: u64, bytes: BytesMut) {
         self.0.lock().unwrap().push((offset, bytes.to_vec()));
     }
@@ -92,7 +92,7 @@ impl PieceHome for TestBuffer {
 
 /// Returns the buffer after receiving, and whether each 16-byte unit passed all stages.
 fn received(medium: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<bool>) {
-    let home = Arc::new(TestBuffer::default());
+    let home = Arc::new(StageBuffer::default());
     let mut placement = placement(vec![Piece::new(0, BytesMut::zeroed(BLOCKS * BLOCK), home.clone())]);
     let stream = [header(0x07).as_slice(), medium].concat();
     let mut engine = NvmeReceive::new(NvmeTcpConfig::default(), Seq(5));
@@ -130,7 +130,7 @@ fn parts(len: usize, cuts: &[usize]) -> Vec<(usize, usize)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn what_leaves_is_what_jobs_make_and_what_arrives_is_verified(
+    fn sent_data_equal_the_jobs_output_and_arriving_data_verify(
         cuts in prop::collection::vec((1usize..3000, any::<bool>()), 1..8),
         flipped in 0..BLOCKS * BLOCK * 8,
     ) {

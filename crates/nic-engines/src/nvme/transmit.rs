@@ -367,18 +367,18 @@ mod tests {
 
     /// A stage that adds the position in the volume to each byte.
     #[derive(Debug)]
-    struct AddingStage;
+    struct AddOneStage;
 
-    impl NamedStage for AddingStage {
+    impl NamedStage for AddOneStage {
         const NAME: &'static str = "add";
         type Spec = ();
 
-        fn new((): ()) -> Option<AddingStage> {
-            Some(AddingStage)
+        fn new((): ()) -> Option<AddOneStage> {
+            Some(AddOneStage)
         }
     }
 
-    impl Stage for AddingStage {
+    impl Stage for AddOneStage {
         fn pass(&self, run: StageRun, _: &mut StageState, bytes: &mut [u8]) -> bool {
             assert!(run.at.is_multiple_of(16) && bytes.len().is_multiple_of(16));
             bytes.iter_mut().zip(run.unit + run.at..).for_each(|(byte, at)| *byte = byte.wrapping_add(at as u8));
@@ -428,7 +428,7 @@ mod tests {
                 digests += u64::from(digested);
                 sealed += if is_marked { 16 * blocks as u64 } else { 0 };
             }
-            let mut held = Placement::with(StageMakers::default().with::<AddingStage>());
+            let mut held = Placement::with(StageMakers::default().with::<AddOneStage>());
             held.seal_with(NvmeTcpStages { command: 3, unit: 0, stages: vec![StageSpec::new("add", ())] });
             let mut engine = NvmeTransmit::default();
             engine.set_progress(Seq(5));
@@ -455,8 +455,8 @@ mod tests {
     }
 
     #[test]
-    fn data_do_not_leave_without_the_stages_that_they_name() {
-        let mut held = Placement::with(StageMakers::default().with::<AddingStage>());
+    fn data_do_not_leave_without_their_named_stages() {
+        let mut held = Placement::with(StageMakers::default().with::<AddOneStage>());
         held.seal_with(NvmeTcpStages { command: 3, unit: 0, stages: vec![StageSpec::new("add", ())] });
         let fill_with = |held: &Placement, (queued, _): (Vec<u8>, Vec<u8>)| {
             let mut engine = NvmeTransmit::default();
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_order_or_no_pdu_is_not_worked_on() {
+    fn bytes_out_of_order_or_of_no_pdu_are_not_processed() {
         let (queued, _) = pdu(&[1; 100], 0);
         let mut out = BytesMut::new();
         let mut engine = NvmeTransmit::default();

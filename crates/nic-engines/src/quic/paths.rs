@@ -78,7 +78,7 @@ mod tests {
     use nic_engine::ContextImage;
 
     #[test]
-    fn the_path_that_was_used_longest_ago_makes_room_and_all_fit_into_an_image() {
+    fn the_least_recently_used_path_makes_room_in_the_image() {
         let mut paths = PathNumbers::default();
         for path in 0..PathNumbers::MAX as u32 {
             paths.use_up(path, u64::from(path) << 40);

@@ -460,7 +460,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn any_cuts_give_what_ring_gives(
+        fn records_in_any_pieces_equal_rings_records(
             cipher in ciphers(),
             lengths in prop::collection::vec(prop_oneof![1usize..3000, Just(1), 16_000usize..16_384], 1..6),
             empty in any::<bool>(),
@@ -502,7 +502,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn headers_that_are_none() {
+    fn invalid_headers_are_rejected() {
         let gcm = |version| (version, TlsSuite::Aes128Gcm);
         let tls13 = [[22, 3, 3, 1, 0], [23, 3, 1, 1, 0], [23, 3, 3, 0, 16], [23, 3, 3, 0x41, 1]];
         let tls12 = [[20, 3, 3, 1, 0], [24, 3, 3, 1, 0], [23, 3, 1, 1, 0], [23, 3, 3, 0, 23], [23, 3, 3, 0x40, 25]];

@@ -29,7 +29,7 @@ fn packet(ask: EspAsk) -> TxPacket {
 }
 
 #[test]
-fn a_driver_refuses_what_its_device_cannot_protect() {
+fn a_driver_rejects_sas_that_its_device_cannot_protect() {
     let (_device, mut driver) = nic(NicConfig { engines: EspEngineConfig { sas: 0 }.into(), ..NicConfig::default() });
     assert!(driver.ipsec().is_none());
     for ask in [EspAsk::Protect { sa: SA }, FINISH] {
@@ -42,7 +42,7 @@ fn a_driver_refuses_what_its_device_cannot_protect() {
 }
 
 #[test]
-fn a_device_without_a_policy_for_it_drops_it() {
+fn a_device_without_a_matching_policy_drops_the_packet() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     let (mut device, mut driver) = nic(config);
     let sa = |spi| {
@@ -95,10 +95,10 @@ fn a_name_from_before_a_reset_takes_no_sa_away() {
 
 /// A waker with a flag.
 #[derive(Default)]
-struct Woken(AtomicBool);
+struct FlagWaker(AtomicBool);
 
-impl std::task::Wake for Woken {
-    fn wake(self: Arc<Woken>) {
+impl std::task::Wake for FlagWaker {
+    fn wake(self: Arc<FlagWaker>) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
@@ -110,8 +110,8 @@ fn the_device_hears_of_each_command_though_no_packet_follows() {
     let params = SaParams::new(Direction::Transmit, 256, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
     let params = SaParams { offload: OffloadKind::Packet, ..params };
     let sa = driver.ipsec().unwrap().add_sa(&params).unwrap();
-    type Ask = fn(&mut dyn IpsecDevice, Handle);
-    let asks: [(&str, Ask); 5] = [
+    type SaRequest = fn(&mut dyn IpsecDevice, Handle);
+    let asks: [(&str, SaRequest); 5] = [
         ("set a policy", |ipsec, sa| ipsec.set_policy(&Selector::ANY, 0, sa).unwrap()),
         ("advance an SA", |ipsec, sa| ipsec.advance_sa(sa, 1000).unwrap()),
         ("update an SA", |ipsec, sa| ipsec.update_sa(sa, Lifetime::default())),
@@ -127,11 +127,11 @@ fn the_device_hears_of_each_command_though_no_packet_follows() {
 
 /// The host's service sleeps while SAs come and go, with a free ring and with a full one.
 #[test]
-fn an_sa_comes_and_goes_though_nothing_else_happens() {
+fn an_sa_is_made_and_removed_on_an_idle_device() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     for full in [false, true] {
         let (mut device, mut driver) = nic(config.clone());
-        let woken = Arc::new(Woken::default());
+        let woken = Arc::new(FlagWaker::default());
         let mut run_until = |driver: &mut Driver, event: DeviceSaEvent| {
             for _ in 0..10 {
                 // Only events make the service run; without a wakeup the SA would wait forever.

@@ -144,17 +144,17 @@ impl PacketEngine for Shim {
 
 // ---- two NICs
 
-struct Nic {
+struct ShimNic {
     device: Device,
     driver: Driver,
 }
 
-impl Nic {
-    fn new(cache: usize) -> Nic {
+impl ShimNic {
+    fn new(cache: usize) -> ShimNic {
         let config =
             NicConfig { delays: Delays::NONE, line_rate: None, context_cache_bytes: cache, ..NicConfig::default() };
         let (device, driver) = nic_with(config, |engines| engines.add_packet(Shim::default(), 4));
-        Nic { device, driver }
+        ShimNic { device, driver }
     }
 
     fn engine(&mut self) -> EngineInfo {
@@ -224,7 +224,7 @@ const SPEC: ShimSpec = ShimSpec { id: 0x0102_0304, key: 0x1234_5678_9abc_def1 };
 fn packets_are_wrapped_on_one_nic_and_opened_on_another() {
     // With a cache of one context, each context is in host memory while the other works.
     for cache in [4 << 20, 208] {
-        let (mut near, mut far) = (Nic::new(cache), Nic::new(cache));
+        let (mut near, mut far) = (ShimNic::new(cache), ShimNic::new(cache));
         let sender = near.create(Direction::Transmit, SPEC).unwrap();
         let other = near.create(Direction::Transmit, ShimSpec { id: 5, key: 9 }).unwrap();
         let receiver = far.create(Direction::Receive, SPEC).unwrap();
@@ -264,9 +264,9 @@ fn packets_are_wrapped_on_one_nic_and_opened_on_another() {
 
 /// An engine that claims Shim's packets.
 #[derive(Debug)]
-struct Greedy;
+struct ClaimingEngine;
 
-impl Engine for Greedy {
+impl Engine for ClaimingEngine {
     const NAME: &'static str = "greedy";
     type Spec = ();
     type Command = Infallible;
@@ -286,7 +286,7 @@ impl Engine for Greedy {
     }
 }
 
-impl PacketEngine for Greedy {
+impl PacketEngine for ClaimingEngine {
     type Facts = ();
     type Encapsulation = ();
 
@@ -294,17 +294,23 @@ impl PacketEngine for Greedy {
         Shim::default().look(frame, headers)
     }
 
-    fn open(&mut self, _: Context<'_, Greedy>, _: &[u8], (): &(), _: &mut NoCounters) -> OpenedFrame {
+    fn open(&mut self, _: Context<'_, ClaimingEngine>, _: &[u8], (): &(), _: &mut NoCounters) -> OpenedFrame {
         OpenedFrame::Dropped
     }
 
-    fn begin(&mut self, _: Context<'_, Greedy>, _: PacketAsk, _: &mut TxPacket, _: &mut NoCounters) -> Option<()> {
+    fn begin(
+        &mut self,
+        _: Context<'_, ClaimingEngine>,
+        _: PacketAsk,
+        _: &mut TxPacket,
+        _: &mut NoCounters,
+    ) -> Option<()> {
         None
     }
 
     fn wrap(
         &mut self,
-        _: Context<'_, Greedy>,
+        _: Context<'_, ClaimingEngine>,
         (): &mut (),
         _: &[u8],
         _: usize,
@@ -315,14 +321,14 @@ impl PacketEngine for Greedy {
 }
 
 #[test]
-fn a_packet_is_that_engines_to_which_its_key_was_steered() {
-    let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
+fn a_packet_goes_to_the_engine_with_its_steered_key() {
+    let (mut near, mut far) = (ShimNic::new(4 << 20), ShimNic::new(4 << 20));
     // Before and behind Shim, another engine claims every packet, and has no contexts.
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     let (device, driver) = nic_with(config.clone(), |engines| {
-        engines.add_packet(Greedy, 4);
+        engines.add_packet(ClaimingEngine, 4);
         engines.add_packet(Shim::default(), 4);
-        engines.add_packet(Greedy, 4);
+        engines.add_packet(ClaimingEngine, 4);
     });
     (far.device, far.driver) = (device, driver);
     let sender = near.create(Direction::Transmit, SPEC).unwrap();
@@ -332,7 +338,7 @@ fn a_packet_is_that_engines_to_which_its_key_was_steered() {
     assert!(matches!(packet.meta.marks.packet(), PacketMark::Opened { context, .. } if context == receiver));
     // The queue of a packet is the one with the context, regardless of other engines' claims.
     let (mut device, drivers) = multi_queue_nic_with(NicConfig { queues: 4, ..config }, |engines| {
-        engines.add_packet(Greedy, 4);
+        engines.add_packet(ClaimingEngine, 4);
         engines.add_packet(Shim::default(), 4);
     });
     for (queue, mut driver) in drivers.into_iter().enumerate().skip(3) {
@@ -350,7 +356,7 @@ fn a_packet_is_that_engines_to_which_its_key_was_steered() {
 /// A key of another engine would steer that engine's packets to the wrong context.
 #[test]
 fn an_engine_has_no_keys_of_another() {
-    let mut nic = Nic::new(4 << 20);
+    let mut nic = ShimNic::new(4 << 20);
     let engine = nic.engine().number;
     for other in [engines::ESP, engine + 1] {
         let keys = vec![Key::Engine(other, KeyBytes::from_parts(&[&[1; 12]]))];
@@ -362,8 +368,8 @@ fn an_engine_has_no_keys_of_another() {
 }
 
 #[test]
-fn what_is_wrong_is_seen_as_it_was_and_what_is_gone_wraps_nothing() {
-    let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
+fn bad_packets_pass_unchanged_and_lost_contexts_wrap_nothing() {
+    let (mut near, mut far) = (ShimNic::new(4 << 20), ShimNic::new(4 << 20));
     let sender = near.create(Direction::Transmit, SPEC).unwrap();
     let receiver = far.create(Direction::Receive, SPEC).unwrap();
     let frames = near.send(&packet(100), sender).unwrap();
@@ -416,8 +422,8 @@ fn what_is_wrong_is_seen_as_it_was_and_what_is_gone_wraps_nothing() {
 
 /// An engine that saw a packet may take its retransmission for a replay.
 #[test]
-fn what_there_is_no_room_for_is_not_opened_and_may_come_again() {
-    let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
+fn packets_without_room_stay_unopened_and_may_repeat() {
+    let (mut near, mut far) = (ShimNic::new(4 << 20), ShimNic::new(4 << 20));
     // Four buffers, each for 14 of the longest frames, and completions for two more packets.
     let config =
         NicConfig { mtu: 9000, receive_ring: 58, delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
@@ -442,8 +448,8 @@ fn what_there_is_no_room_for_is_not_opened_and_may_come_again() {
 
 /// A removed context exists until all packets posted with it are gone.
 #[test]
-fn what_was_posted_is_wrapped_though_its_context_is_given_up() {
-    let mut near = Nic::new(4 << 20);
+fn posted_packets_are_wrapped_after_their_context_ends() {
+    let mut near = ShimNic::new(4 << 20);
     let sender = near.create(Direction::Transmit, SPEC).unwrap();
     let ask = TxAsk { packet: Some(PacketAsk { context: sender, number: 0, args: 0 }), ..packet(1).ask };
     assert_eq!(near.driver.transmit(Instant::ZERO, TxPacket { ask, ..packet(1) }, &NoRecords), TransmitResult::Posted);
@@ -460,9 +466,9 @@ fn what_was_posted_is_wrapped_though_its_context_is_given_up() {
 
 /// A stream engine that requests a resync with each segment, but names no header.
 #[derive(Debug)]
-struct Lost;
+struct UnfoundStream;
 
-impl Engine for Lost {
+impl Engine for UnfoundStream {
     const NAME: &'static str = "lost";
     type Spec = ();
     type Command = Infallible;
@@ -482,16 +488,16 @@ impl Engine for Lost {
     }
 }
 
-impl StreamEngine for Lost {
-    fn receive(_: Context<'_, Lost>, _: &mut ReceivedPayload<'_>, _: &mut NoCounters) -> Option<Verdict> {
+impl StreamEngine for UnfoundStream {
+    fn receive(_: Context<'_, UnfoundStream>, _: &mut ReceivedPayload<'_>, _: &mut NoCounters) -> Option<Verdict> {
         Some(Verdict::Asks)
     }
 
-    fn count_from(_: Context<'_, Lost>, _: u64) -> bool {
+    fn count_from(_: Context<'_, UnfoundStream>, _: u64) -> bool {
         false
     }
 
-    fn begin(_: Context<'_, Lost>, _: Seq) -> bool {
+    fn begin(_: Context<'_, UnfoundStream>, _: Seq) -> bool {
         false
     }
 
@@ -499,7 +505,7 @@ impl StreamEngine for Lost {
         None
     }
 
-    fn transmit(_: Context<'_, Lost>, _: Seq, _: &[u8], _: &mut BytesMut) -> Result<u64, OutOfStep> {
+    fn transmit(_: Context<'_, UnfoundStream>, _: Seq, _: &[u8], _: &mut BytesMut) -> Result<u64, OutOfStep> {
         Err(OutOfStep)
     }
 
@@ -509,17 +515,17 @@ impl StreamEngine for Lost {
 #[test]
 fn an_engine_that_names_no_place_has_nobody_asked() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
-    let (device, driver) = nic_with(config, |engines| engines.add_stream(Lost, 4));
-    let mut nic = Nic { device, driver };
+    let (device, driver) = nic_with(config, |engines| engines.add_stream(UnfoundStream, 4));
+    let mut nic = ShimNic { device, driver };
     let contexts = nic.driver.contexts().unwrap();
-    let engine = contexts.engine(Lost::NAME).unwrap().number;
+    let engine = contexts.engine(UnfoundStream::NAME).unwrap().number;
     let flow = FlowKey::tcp("10.0.0.2:5000".parse().unwrap(), "10.0.0.1:443".parse().unwrap());
     let keys = vec![Key::Flow(flow, Layer::FIRST)];
     let new = NewContext { engine, direction: Direction::Receive, flow: Some(flow), keys, spec: Box::new(()) };
     let context = contexts.create(new).unwrap();
     nic.device.process(Instant::ZERO);
     while nic.driver.poll_event().is_some() {}
-    let mut frame = Nic::new(4 << 20);
+    let mut frame = ShimNic::new(4 << 20);
     assert_eq!(frame.driver.transmit(Instant::ZERO, packet(10), &NoRecords), TransmitResult::Posted);
     frame.driver.flush(Instant::ZERO);
     frame.device.process(Instant::ZERO);

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 /// The relevant fields of a segment.
 #[derive(Clone, Debug, PartialEq)]
-struct Says {
+struct SegmentFields {
     port: u16,
     seq: u32,
     ack: u32,
@@ -24,9 +24,19 @@ struct Says {
     payload: Vec<u8>,
 }
 
-impl Says {
-    fn data(seq: u32, payload: &[u8]) -> Says {
-        Says { port: 1, seq, ack: 7, flags: ACK, window: 100, ecn: 0, hops: 64, stamp: None, payload: payload.into() }
+impl SegmentFields {
+    fn data(seq: u32, payload: &[u8]) -> SegmentFields {
+        SegmentFields {
+            port: 1,
+            seq,
+            ack: 7,
+            flags: ACK,
+            window: 100,
+            ecn: 0,
+            hops: 64,
+            stamp: None,
+            payload: payload.into(),
+        }
     }
 
     fn frame(&self, six: bool) -> Frame {
@@ -77,7 +87,7 @@ impl Says {
     }
 
     /// Parses a packet from the device.
-    fn of(frame: &[u8]) -> Says {
+    fn parse(frame: &[u8]) -> SegmentFields {
         let six = frame[12..14] == [0x86, 0xdd];
         let tcp = &frame[if six { 54 } else { 34 }..];
         let ip_bytes = u16::from_be_bytes([frame[if six { 18 } else { 16 }], frame[if six { 19 } else { 17 }]]);
@@ -89,7 +99,7 @@ impl Says {
         );
         let number = |at: usize| u32::from_be_bytes(tcp[at..at + 4].try_into().unwrap());
         let header = usize::from(tcp[12] >> 4) * 4;
-        Says {
+        SegmentFields {
             port: u16::from_be_bytes([tcp[0], tcp[1]]),
             seq: number(4),
             ack: number(8),
@@ -126,23 +136,29 @@ fn receive(device: &mut Device, driver: &mut Driver, frames: impl IntoIterator<I
 }
 
 /// Returns the payload length of each packet made from segments that arrive together.
-fn payloads(segments: &[Says]) -> Vec<usize> {
+fn payloads(segments: &[SegmentFields]) -> Vec<usize> {
     let (mut device, mut driver) = at_once(NicConfig::default());
     let packets = receive(&mut device, &mut driver, segments.iter().map(|segment| segment.frame(false)));
-    packets.iter().map(|packet| Says::of(&packet.frame).payload.len()).collect()
+    packets.iter().map(|packet| SegmentFields::parse(&packet.frame).payload.len()).collect()
 }
 
 #[test]
-fn what_says_the_same_becomes_one_packet() {
+fn segments_with_equal_headers_become_one_packet() {
     for six in [false, true] {
         let (mut device, mut driver) = at_once(NicConfig::default());
         let stream: Vec<u8> = (0..4344u32).map(|at| (at * 7) as u8).collect();
-        let mut segments: Vec<Says> =
-            stream.chunks(1000).zip((5000..).step_by(1000)).map(|(chunk, seq)| Says::data(seq, chunk)).collect();
+        let mut segments: Vec<SegmentFields> = stream
+            .chunks(1000)
+            .zip((5000..).step_by(1000))
+            .map(|(chunk, seq)| SegmentFields::data(seq, chunk))
+            .collect();
         segments[4].flags = ACK | PSH;
         let packets = receive(&mut device, &mut driver, segments.iter().map(|segment| segment.frame(six)));
         let [packet] = &packets[..] else { panic!("{} packets", packets.len()) };
-        assert_eq!(Says::of(&packet.frame), Says { flags: ACK | PSH, payload: stream, ..segments[0].clone() });
+        assert_eq!(
+            SegmentFields::parse(&packet.frame),
+            SegmentFields { flags: ACK | PSH, payload: stream, ..segments[0].clone() }
+        );
         assert_eq!(packet.joined.map(|bytes| bytes.get()), Some(1000));
         assert_eq!((packet.meta.checksums, packet.meta.tls()), (Checksums::Good, TlsVerdict::NotDecrypted));
         let counted = device.counters();
@@ -152,49 +168,52 @@ fn what_says_the_same_becomes_one_packet() {
 }
 
 #[test]
-fn whatever_differs_keeps_segments_apart() {
-    let (first, same) = (Says::data(0, &[1; 100]), Says::data(100, &[2; 100]));
+fn any_differing_header_field_keeps_segments_apart() {
+    let (first, same) = (SegmentFields::data(0, &[1; 100]), SegmentFields::data(100, &[2; 100]));
     assert_eq!(payloads(&[first.clone(), same.clone()]), [200]);
     let others = [
         // Each segment differs from `same` in one property.
-        Says { seq: 101, ..same.clone() },
-        Says { seq: 0, ..same.clone() },
-        Says { ack: 8, ..same.clone() },
-        Says { window: 99, ..same.clone() },
-        Says { ecn: 3, ..same.clone() },
-        Says { hops: 63, ..same.clone() },
-        Says { stamp: Some(1), ..same.clone() },
-        Says { flags: ACK | 0x40, ..same.clone() },
-        Says { flags: ACK | 0x80, ..same.clone() },
-        Says { flags: ACK | 0x20, ..same.clone() },
-        Says { flags: ACK | 0x04, ..same.clone() },
-        Says { flags: 0x08, ..same.clone() },
-        Says { payload: vec![2; 101], ..same.clone() },
+        SegmentFields { seq: 101, ..same.clone() },
+        SegmentFields { seq: 0, ..same.clone() },
+        SegmentFields { ack: 8, ..same.clone() },
+        SegmentFields { window: 99, ..same.clone() },
+        SegmentFields { ecn: 3, ..same.clone() },
+        SegmentFields { hops: 63, ..same.clone() },
+        SegmentFields { stamp: Some(1), ..same.clone() },
+        SegmentFields { flags: ACK | 0x40, ..same.clone() },
+        SegmentFields { flags: ACK | 0x80, ..same.clone() },
+        SegmentFields { flags: ACK | 0x20, ..same.clone() },
+        SegmentFields { flags: ACK | 0x04, ..same.clone() },
+        SegmentFields { flags: 0x08, ..same.clone() },
+        SegmentFields { payload: vec![2; 101], ..same.clone() },
     ];
     for other in others {
         assert_eq!(payloads(&[first.clone(), other.clone()]), [100, other.payload.len()], "{other:?}");
     }
     // Equal timestamps are joined, so the option itself is not the reason for a separate packet.
-    let stamped = |segment: &Says, stamp| Says { stamp: Some(stamp), ..segment.clone() };
+    let stamped = |segment: &SegmentFields, stamp| SegmentFields { stamp: Some(stamp), ..segment.clone() };
     assert_eq!(payloads(&[stamped(&first, 1), stamped(&same, 1)]), [200]);
     assert_eq!(payloads(&[stamped(&first, 1), stamped(&same, 2)]), [100, 100]);
     // No segment follows PSH or a short segment; a pure acknowledgment separates the packets around it.
-    let last = Says { flags: ACK | PSH, ..first.clone() };
+    let last = SegmentFields { flags: ACK | PSH, ..first.clone() };
     assert_eq!(payloads(&[last, same.clone()]), [100, 100]);
-    assert_eq!(payloads(&[first.clone(), Says::data(100, &[2; 99]), Says::data(199, &[3; 99])]), [199, 99]);
-    assert_eq!(payloads(&[first, Says::data(100, &[]), same]), [100, 0, 100]);
+    assert_eq!(
+        payloads(&[first.clone(), SegmentFields::data(100, &[2; 99]), SegmentFields::data(199, &[3; 99])]),
+        [199, 99]
+    );
+    assert_eq!(payloads(&[first, SegmentFields::data(100, &[]), same]), [100, 0, 100]);
 }
 
 #[test]
 fn flows_are_joined_each_by_itself_and_no_packet_exceeds_64_kib() {
-    let of = |port: u16, number: u32| Says { port, ..Says::data(number * 1400, &[port as u8; 1400]) };
-    let segments: Vec<Says> = (0..100).flat_map(|number| [of(1, number), of(2, number)]).collect();
+    let of = |port: u16, number: u32| SegmentFields { port, ..SegmentFields::data(number * 1400, &[port as u8; 1400]) };
+    let segments: Vec<SegmentFields> = (0..100).flat_map(|number| [of(1, number), of(2, number)]).collect();
     let both = payloads(&segments);
     assert_eq!(both.iter().sum::<usize>(), 200 * 1400);
     // A packet also ends at the end of its buffer.
     assert!(both.len() <= 8 && both.iter().max() == Some(&(46 * 1400)), "{both:?}");
     // More flows than sessions.
-    let segments: Vec<Says> = (0..3).flat_map(|number| (1..=17).map(move |port| of(port, number))).collect();
+    let segments: Vec<SegmentFields> = (0..3).flat_map(|number| (1..=17).map(move |port| of(port, number))).collect();
     assert_eq!(payloads(&segments), [1400; 51]);
 }
 
@@ -204,7 +223,8 @@ fn a_packet_may_be_longer_than_its_header_tells() {
         let config = NicConfig { lro_max_bytes: 256 << 10, ..NicConfig::default() };
         let (mut device, mut driver) = at_once(config);
         let stream: Vec<u8> = (0..400_000u32).map(|at| ((at * 7) >> 3) as u8).collect();
-        let segments = stream.chunks(1400).zip((5000..).step_by(1400)).map(|(chunk, seq)| Says::data(seq, chunk));
+        let segments =
+            stream.chunks(1400).zip((5000..).step_by(1400)).map(|(chunk, seq)| SegmentFields::data(seq, chunk));
         let packets = receive(&mut device, &mut driver, segments.map(|segment| segment.frame(six)));
         let lengths: Vec<usize> = packets.iter().map(|packet| packet.frame.len()).collect();
         assert!(
@@ -212,16 +232,19 @@ fn a_packet_may_be_longer_than_its_header_tells() {
             "{lengths:?}"
         );
         assert_eq!(packets[0].joined.map(|bytes| bytes.get()), Some(1400));
-        assert_eq!(packets.iter().flat_map(|packet| Says::of(&packet.frame).payload).collect::<Vec<_>>(), stream);
+        assert_eq!(
+            packets.iter().flat_map(|packet| SegmentFields::parse(&packet.frame).payload).collect::<Vec<_>>(),
+            stream
+        );
     }
 }
 
 /// A frame with a length of zero on the wire is invalid. It is not joined, and passed on unchanged.
 #[test]
-fn a_frame_whose_header_tells_no_length_is_left_as_it_is() {
+fn a_frame_without_a_header_length_stays_unchanged() {
     for six in [false, true] {
         let (mut device, mut driver) = at_once(NicConfig { lro_max_bytes: 256 << 10, ..NicConfig::default() });
-        let [first, mut second] = [0, 100].map(|seq| Says::data(seq, &[1; 100]).frame(six).data.to_vec());
+        let [first, mut second] = [0, 100].map(|seq| SegmentFields::data(seq, &[1; 100]).frame(six).data.to_vec());
         second[if six { 18 } else { 16 }..][..2].fill(0);
         let mut packets = receive(&mut device, &mut driver, [first.clone().into(), second.clone().into()]);
         // The frame belongs to no flow, so it is not delayed.
@@ -234,18 +257,18 @@ fn a_frame_whose_header_tells_no_length_is_left_as_it_is() {
 
 /// With `lro_wait`, segments wait for others regardless of the host, until the time is over or a segment has PSH.
 #[test]
-fn segments_wait_as_long_as_they_are_told_to() {
+fn segments_wait_for_the_configured_time() {
     let wait = Duration::from_micros(16);
     let config = NicConfig { lro_wait: wait, lro_max_bytes: 256 << 10, ..NicConfig::default() };
     let delays = config.delays.dma + config.delays.engine + config.delays.interrupt;
     // One segment every 200 ns, the 150th with PSH. Host and interrupts have no effect in between.
-    let last = Says { flags: ACK | PSH, ..Says::data(149_000, &[1; 1000]) };
-    let segments =
-        (0..200u32).map(|number| if number == 149 { last.clone() } else { Says::data(number * 1000, &[1; 1000]) });
+    let last = SegmentFields { flags: ACK | PSH, ..SegmentFields::data(149_000, &[1; 1000]) };
+    let segments = (0..200u32)
+        .map(|number| if number == 149 { last.clone() } else { SegmentFields::data(number * 1000, &[1; 1000]) });
     let mut arrivals =
         segments.zip((0u64..).step_by(200)).map(|(says, at)| (Instant::from_nanos(at), says.frame(false))).peekable();
     let (mut device, mut driver) = nic(config);
-    let woken = std::sync::Arc::new(Woken::default());
+    let woken = std::sync::Arc::new(LroWaker::default());
     assert!(driver.arm(&woken.clone().into()));
     let mut seen = Vec::new();
     while let Some(now) = offload_base::time::earliest(arrivals.peek().map(|(at, _)| *at), device.next_event()) {
@@ -254,7 +277,7 @@ fn segments_wait_as_long_as_they_are_told_to() {
         }
         device.process(now);
         if woken.0.swap(false, std::sync::atomic::Ordering::SeqCst) {
-            let packets = core::iter::from_fn(|| driver.receive(now)).map(|packet| Says::of(&packet.frame));
+            let packets = core::iter::from_fn(|| driver.receive(now)).map(|packet| SegmentFields::parse(&packet.frame));
             seen.extend(packets.map(|says| (now, says.seq, says.payload.len())));
             assert!(driver.arm(&woken.clone().into()));
         }
@@ -269,11 +292,11 @@ fn segments_wait_as_long_as_they_are_told_to() {
 
 /// A segment that no other can follow is not delayed: PSH, a shorter segment, a pure acknowledgment.
 #[test]
-fn what_nothing_can_follow_does_not_wait() {
-    let first = Says::data(0, &[1; 1000]);
-    let pushed = Says { flags: ACK | PSH, ..Says::data(1000, &[1; 1000]) };
-    let short = Says::data(1000, &[1; 999]);
-    let alone = Says::data(0, &[]);
+fn a_segment_without_a_successor_does_not_wait() {
+    let first = SegmentFields::data(0, &[1; 1000]);
+    let pushed = SegmentFields { flags: ACK | PSH, ..SegmentFields::data(1000, &[1; 1000]) };
+    let short = SegmentFields::data(1000, &[1; 999]);
+    let alone = SegmentFields::data(0, &[]);
     for (segments, shown) in [
         (vec![first.clone()], vec![]),
         (vec![first.clone(), pushed], vec![2000]),
@@ -283,27 +306,27 @@ fn what_nothing_can_follow_does_not_wait() {
         let config = NicConfig { lro_wait: Duration::from_micros(16), ..NicConfig::default() };
         let (mut device, mut driver) = at_once(config);
         let packets = receive(&mut device, &mut driver, segments.iter().map(|says| says.frame(false)));
-        let bytes: Vec<_> = packets.iter().map(|packet| Says::of(&packet.frame).payload.len()).collect();
+        let bytes: Vec<_> = packets.iter().map(|packet| SegmentFields::parse(&packet.frame).payload.len()).collect();
         assert_eq!(bytes, shown, "{} segments", segments.len());
     }
 }
 
 /// Four segments of 1,000 bytes with their headers, exact to the byte.
 #[test]
-fn a_packet_is_as_long_as_it_may_be_and_no_longer() {
+fn a_packet_grows_exactly_to_the_limit() {
     for (most, expected) in [(4040, [4000, 1000]), (4039, [3000, 2000])] {
         let (mut device, mut driver) = at_once(NicConfig { lro_max_bytes: most, ..NicConfig::default() });
-        let segments = (0..5).map(|number| Says::data(number * 1000, &[1; 1000]).frame(false));
+        let segments = (0..5).map(|number| SegmentFields::data(number * 1000, &[1; 1000]).frame(false));
         let packets = receive(&mut device, &mut driver, segments);
-        let bytes: Vec<_> = packets.iter().map(|packet| Says::of(&packet.frame).payload.len()).collect();
+        let bytes: Vec<_> = packets.iter().map(|packet| SegmentFields::parse(&packet.frame).payload.len()).collect();
         assert_eq!(bytes, expected, "{most}");
     }
 }
 
 #[test]
-fn without_it_frames_stay_what_they_are() {
+fn without_lro_frames_stay_unchanged() {
     let (mut device, mut driver) = at_once(NicConfig { lro: false, receive_ring: 4, ..NicConfig::default() });
-    let segments = (0..6).map(|number| Says::data(number * 100, &[1; 100]).frame(false));
+    let segments = (0..6).map(|number| SegmentFields::data(number * 100, &[1; 100]).frame(false));
     let packets = receive(&mut device, &mut driver, segments);
     assert_eq!(packets.len(), 4);
     assert!(packets.iter().all(|packet| packet.joined.is_none()));
@@ -312,7 +335,7 @@ fn without_it_frames_stay_what_they_are() {
 
 /// A record in three segments: decrypted and undecrypted segments are never joined, and decrypted ones are.
 #[test]
-fn what_was_decrypted_is_never_joined_with_what_was_not() {
+fn decrypted_and_undecrypted_segments_are_never_joined() {
     let key = [7; 16];
     let sealing = ring::aead::LessSafeKey::new(ring::aead::UnboundKey::new(&ring::aead::AES_128_GCM, &key).unwrap());
     let mut wire = Vec::new();
@@ -333,28 +356,28 @@ fn what_was_decrypted_is_never_joined_with_what_was_not() {
     driver.tls().unwrap().add(&flow, Direction::Receive, Seq(2 * 2005), 2, &key).unwrap();
     device.process(Instant::ZERO);
     assert!(device.poll_frame(Instant::ZERO).is_none());
-    let cut = |from: usize, to: usize| Says::data(from as u32, &wire[from..to]).frame(false);
+    let cut = |from: usize, to: usize| SegmentFields::data(from as u32, &wire[from..to]).frame(false);
     // All segments have 401 bytes, five per record.
     let frames: Vec<Frame> = (0..20).map(|number| cut(number * 401, number * 401 + 401)).collect();
     let packets = receive(&mut device, &mut driver, frames);
     let told: Vec<(TlsVerdict, usize)> =
-        packets.iter().map(|packet| (packet.meta.tls(), Says::of(&packet.frame).payload.len())).collect();
+        packets.iter().map(|packet| (packet.meta.tls(), SegmentFields::parse(&packet.frame).payload.len())).collect();
     assert_eq!(told, [(TlsVerdict::NotDecrypted, 4010), (TlsVerdict::Decrypted, 4010)]);
-    assert_eq!(Says::of(&packets[0].frame).payload, wire[..4010]);
-    let plain = Says::of(&packets[1].frame);
+    assert_eq!(SegmentFields::parse(&packets[0].frame).payload, wire[..4010]);
+    let plain = SegmentFields::parse(&packets[1].frame);
     assert_eq!(plain.seq, 4010);
     assert!(plain.payload[5..1989].iter().all(|byte| *byte == b'P'));
     // Each packet has headers once; the headers of later segments do not cross the bus.
     assert_eq!(device.dma().rx_payload, 20 * 401 + 2 * 54);
     // Engines give no verdict on a segment without data.
-    let packets = receive(&mut device, &mut driver, [Says::data(20 * 401, &[]).frame(false)]);
+    let packets = receive(&mut device, &mut driver, [SegmentFields::data(20 * 401, &[]).frame(false)]);
     assert_eq!(packets[0].meta, RxMeta { checksums: Checksums::Good, ..RxMeta::default() });
 }
 
 /// A buffer is used while the longest frame fits into its rest. A buffer must not grow, because it would be
 /// reallocated.
 #[test]
-fn a_buffer_takes_frames_as_long_as_the_longest_has_room() {
+fn a_buffer_takes_frames_while_the_longest_still_fits() {
     const BUFFER: usize = 128 << 10;
     for (mtu, rest_is_used) in [(1522, true), (1530, false)] {
         let config = NicConfig { mtu, receive_ring: 400, ..NicConfig::default() };
@@ -377,11 +400,11 @@ fn a_buffer_takes_frames_as_long_as_the_longest_has_room() {
 #[test]
 fn nobody_waits_longer() {
     let arrivals: Vec<(u64, Frame)> = (0..60u32)
-        .map(|number| (u64::from(number) * 130, Says::data(number * 1000, &[1; 1000]).frame(false)))
+        .map(|number| (u64::from(number) * 130, SegmentFields::data(number * 1000, &[1; 1000]).frame(false)))
         .collect();
     let run = |lro: bool| {
         let (mut device, mut driver) = nic(NicConfig { lro, ..NicConfig::default() });
-        let woken = std::sync::Arc::new(Woken::default());
+        let woken = std::sync::Arc::new(LroWaker::default());
         assert!(driver.arm(&woken.clone().into()));
         let mut arrivals = arrivals.iter().peekable();
         let (mut seen, mut packets) = (Vec::new(), Vec::new());
@@ -396,7 +419,7 @@ fn nobody_waits_longer() {
             // The host looks only after an interrupt.
             if woken.0.swap(false, std::sync::atomic::Ordering::SeqCst) {
                 while let Some(packet) = driver.receive(now) {
-                    let says = Says::of(&packet.frame);
+                    let says = SegmentFields::parse(&packet.frame);
                     seen.extend((says.seq..says.seq + says.payload.len() as u32).step_by(1000).map(|seq| (now, seq)));
                     packets.push(says.payload.len());
                 }
@@ -414,10 +437,10 @@ fn nobody_waits_longer() {
 }
 
 #[derive(Default)]
-struct Woken(std::sync::atomic::AtomicBool);
+struct LroWaker(std::sync::atomic::AtomicBool);
 
-impl std::task::Wake for Woken {
-    fn wake(self: std::sync::Arc<Woken>) {
+impl std::task::Wake for LroWaker {
+    fn wake(self: std::sync::Arc<LroWaker>) {
         self.0.store(true, std::sync::atomic::Ordering::SeqCst);
     }
 }
@@ -426,7 +449,7 @@ proptest! {
     /// Any packets, cut at the segment size, are the received segments in the order of each flow. Time advances
     /// arbitrarily, and no buffer is lost or created.
     #[test]
-    fn cut_again_it_is_what_arrived(
+    fn a_joined_packet_cut_again_equals_the_arrivals(
         segments in prop::collection::vec(
             (1u16..4, prop_oneof![8 => Just(300usize), 1 => 0usize..400], any::<prop::sample::Index>(), 0u64..3000),
             1..120,
@@ -445,7 +468,7 @@ proptest! {
         // Cuts packets back into segments, which must equal the received ones.
         let mut drain = |driver: &mut Driver, now| {
             while let Some(packet) = driver.receive(now) {
-                let says = Says::of(&packet.frame);
+                let says = SegmentFields::parse(&packet.frame);
                 let size = packet.joined.map_or(usize::MAX, |bytes| usize::from(bytes.get()));
                 let mut rest = &says.payload[..];
                 let mut seq = says.seq;
@@ -453,7 +476,7 @@ proptest! {
                     let (here, behind) = rest.split_at(size.min(rest.len()));
                     // PSH of a joined packet belongs to its last segment.
                     let flags = if behind.is_empty() { says.flags } else { says.flags & !PSH };
-                    heard[usize::from(says.port)].push(Says { seq, flags, payload: here.into(), ..says.clone() });
+                    heard[usize::from(says.port)].push(SegmentFields { seq, flags, payload: here.into(), ..says.clone() });
                     seq += here.len() as u32;
                     rest = behind;
                     if rest.is_empty() {
@@ -461,15 +484,15 @@ proptest! {
                     }
                 }
             }
-            let _armed = driver.arm(core::task::Waker::noop());
+            let _ = driver.arm(core::task::Waker::noop());
         };
         for (turn, (port, bytes, kind, after)) in segments.into_iter().enumerate() {
             let seq = next[usize::from(port)];
-            let plain = Says { port, ..Says::data(seq, &vec![turn as u8; bytes]) };
+            let plain = SegmentFields { port, ..SegmentFields::data(seq, &vec![turn as u8; bytes]) };
             let segment = match kind.index(12) {
-                0 => Says { ack: 8, ..plain },
-                1 => Says { flags: ACK | PSH, ..plain },
-                2 => Says { ecn: 3, ..plain },
+                0 => SegmentFields { ack: 8, ..plain },
+                1 => SegmentFields { flags: ACK | PSH, ..plain },
+                2 => SegmentFields { ecn: 3, ..plain },
                 _ => plain,
             };
             next[usize::from(port)] += segment.payload.len() as u32;
@@ -502,7 +525,7 @@ proptest! {
         let fit = |device: &mut Device| {
             let before = device.counters().rx_out_of_buffer;
             (0u16..).take_while(|port| {
-                device.receive_frame(now, Says { port: 100 + port, ..Says::data(0, &[1; 1400]) }.frame(false));
+                device.receive_frame(now, SegmentFields { port: 100 + port, ..SegmentFields::data(0, &[1; 1400]) }.frame(false));
                 device.counters().rx_out_of_buffer == before
             }).count()
         };
@@ -582,7 +605,7 @@ fn datagrams_are_joined_if_the_host_wants_that() {
 
 /// A packet of an engine's kind without a context: joined packets could not be opened later.
 #[test]
-fn what_an_engine_may_have_to_open_is_joined_to_nothing() {
+fn packets_that_an_engine_may_open_are_not_joined() {
     for six in [false, true] {
         let (mut device, mut driver) = at_once(NicConfig { lro_datagrams: true, ..NicConfig::default() });
         // ESP in UDP starts with a nonzero number; other packets at that port start with zero (RFC 3948 2.2).
@@ -604,7 +627,7 @@ fn what_an_engine_may_have_to_open_is_joined_to_nothing() {
 
 proptest! {
     #[test]
-    fn datagrams_stay_what_they_were_however_they_are_joined(
+    fn joined_datagrams_stay_unchanged(
         sent in proptest::collection::vec((1u16..4, 0u8..2, prop_oneof![0usize..4, Just(1000), Just(1450)]), 1..150),
         six: bool,
     ) {

@@ -9,7 +9,7 @@ use offload_api::{DropReason, FlowKey, NetDevice, NoRecords, TransmitResult, TxA
 use offload_base::{Instant, Seq};
 
 /// A sender of one flow that always has data.
-struct Sender {
+struct PacedSender {
     flow: FlowKey,
     rate: Option<NonZeroU64>,
     segments: usize,
@@ -17,17 +17,17 @@ struct Sender {
 }
 
 /// A frame that was sent.
-struct Departure {
+struct SentFrame {
     at: Instant,
     flow: u16,
     seq: Seq,
     bytes: usize,
 }
 
-impl Sender {
-    fn new(number: u16, rate: Option<u64>, segments: usize) -> Sender {
+impl PacedSender {
+    fn new(number: u16, rate: Option<u64>, segments: usize) -> PacedSender {
         let flow = FlowKey::tcp("10.0.0.1:443".parse().unwrap(), ([10, 0, 0, 2], number).into());
-        Sender { flow, rate: rate.and_then(NonZeroU64::new), segments, next: Seq(0) }
+        PacedSender { flow, rate: rate.and_then(NonZeroU64::new), segments, next: Seq(0) }
     }
 
     fn packet(&mut self) -> TxPacket {
@@ -55,7 +55,7 @@ impl Sender {
 }
 
 /// Runs a NIC for `span`; its senders fill the ring whenever there is room.
-fn run(device: &mut Device, driver: &mut Driver, senders: &mut [Sender], span: Duration) -> Vec<Departure> {
+fn run(device: &mut Device, driver: &mut Driver, senders: &mut [PacedSender], span: Duration) -> Vec<SentFrame> {
     let (mut now, mut left) = (Instant::ZERO, Vec::new());
     while now - Instant::ZERO < span {
         driver.poll_event();
@@ -68,7 +68,7 @@ fn run(device: &mut Device, driver: &mut Driver, senders: &mut [Sender], span: D
             let data = &frame.data;
             let flow = u16::from_be_bytes([data[36], data[37]]);
             let seq = Seq(u32::from_be_bytes([data[38], data[39], data[40], data[41]]));
-            left.push(Departure { at: now, flow, seq, bytes: frame.len() });
+            left.push(SentFrame { at: now, flow, seq, bytes: frame.len() });
         }
         now = device.next_event().expect("the senders always have data");
     }
@@ -76,21 +76,21 @@ fn run(device: &mut Device, driver: &mut Driver, senders: &mut [Sender], span: D
 }
 
 #[test]
-fn eight_flows_at_fixed_rates_share_a_nic_with_one_that_takes_the_rest() {
+fn eight_paced_flows_share_a_nic_with_one_unpaced_flow() {
     let gigabits = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0];
     let (mut device, mut driver) = nic(NicConfig::default());
-    let mut senders: Vec<Sender> = (1..)
+    let mut senders: Vec<PacedSender> = (1..)
         .zip(gigabits)
-        .map(|(number, gigabits)| Sender::new(number, Some((gigabits * 1e9 / 8.0) as u64), 8))
+        .map(|(number, gigabits)| PacedSender::new(number, Some((gigabits * 1e9 / 8.0) as u64), 8))
         .collect();
-    senders.push(Sender::new(99, None, 45));
+    senders.push(PacedSender::new(99, None, 45));
     let span = Duration::from_millis(50);
     let left = run(&mut device, &mut driver, &mut senders, span);
 
     let mut table =
         String::from("asked Gb/s  got Gb/s  frames  closest, of their distance  most within one distance\n");
     for sender in &senders {
-        let frames: Vec<&Departure> = left.iter().filter(|frame| frame.flow == sender.flow.remote.port()).collect();
+        let frames: Vec<&SentFrame> = left.iter().filter(|frame| frame.flow == sender.flow.remote.port()).collect();
         // In order, and complete.
         for pair in frames.windows(2) {
             assert_eq!(pair[1].seq, pair[0].seq + MSS as u32);
@@ -127,8 +127,8 @@ fn eight_flows_at_fixed_rates_share_a_nic_with_one_that_takes_the_rest() {
 #[test]
 fn a_rate_is_no_claim() {
     let (mut device, mut driver) = nic(NicConfig { line_rate: Some(10_000_000_000), ..NicConfig::default() });
-    let mut senders: Vec<Sender> = (1..5).map(|number| Sender::new(number, Some(2_000_000_000), 8)).collect();
-    senders.push(Sender::new(99, None, 8));
+    let mut senders: Vec<PacedSender> = (1..5).map(|number| PacedSender::new(number, Some(2_000_000_000), 8)).collect();
+    senders.push(PacedSender::new(99, None, 8));
     let left = run(&mut device, &mut driver, &mut senders, Duration::from_millis(5));
     let share = |flow: u16| left.iter().filter(|frame| frame.flow == flow).count() as f64 / left.len() as f64;
     assert!((0.49..0.51).contains(&share(99)), "{}", share(99));
@@ -138,10 +138,10 @@ fn a_rate_is_no_claim() {
 }
 
 #[test]
-fn a_flow_that_waits_holds_nobody_up_and_has_no_more_in_the_device_than_it_needs() {
+fn a_waiting_flow_blocks_no_other_and_holds_few_descriptors() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     let (mut device, mut driver) = nic(config);
-    let (mut slow, mut fast) = (Sender::new(1, Some(1_000_000), 10), Sender::new(2, None, 1));
+    let (mut slow, mut fast) = (PacedSender::new(1, Some(1_000_000), 10), PacedSender::new(2, None, 1));
     slow.fill(Instant::ZERO, &mut driver);
     assert_eq!(driver.room_paced(&slow.flow), 0);
     assert!(driver.room_paced(&fast.flow) > 0 && driver.room(&fast.flow) > 0);
@@ -177,28 +177,28 @@ fn a_flow_that_waits_holds_nobody_up_and_has_no_more_in_the_device_than_it_needs
 /// A flow has at most two packets in the device, or a millisecond's worth if that is more. All paced flows together
 /// have three quarters of the ring.
 #[test]
-fn there_is_room_for_what_flows_go_on_with_and_for_others() {
+fn room_remains_for_waiting_flows_and_for_others() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     const TWO: u32 = (2 * MSS) as u32;
     for (rate, bytes) in [(1_000, TWO), (u64::from(TWO) * 1000, TWO), (u64::from(TWO + 1) * 1000, TWO + MSS as u32)] {
         let (_device, mut driver) = nic(config.clone());
-        let mut sender = Sender::new(1, Some(rate), 1);
+        let mut sender = PacedSender::new(1, Some(rate), 1);
         sender.fill(Instant::ZERO, &mut driver);
         assert_eq!(sender.next, Seq(bytes), "at {rate} bytes a second");
     }
     let (_device, mut driver) = nic(config.clone());
-    let mut senders: Vec<Sender> = (0..1000).map(|number| Sender::new(number, Some(1000), 1)).collect();
+    let mut senders: Vec<PacedSender> = (0..1000).map(|number| PacedSender::new(number, Some(1000), 1)).collect();
     senders.iter_mut().for_each(|sender| sender.fill(Instant::ZERO, &mut driver));
     let packets: u32 = senders.iter().map(|sender| sender.next.0 / MSS as u32).sum();
     assert_eq!(packets as usize, config.send_ring / 4 * 3);
-    assert!(driver.room(&Sender::new(1000, None, 1).flow) > 0);
+    assert!(driver.room(&PacedSender::new(1000, None, 1).flow) > 0);
 }
 
 #[test]
-fn what_waits_is_done_with_when_the_device_is_reset() {
+fn delayed_packets_complete_when_the_device_is_reset() {
     let (mut device, mut driver) = nic(NicConfig { delays: Delays::NONE, ..NicConfig::default() });
-    let before = driver.room(&Sender::new(1, None, 1).flow);
-    let mut senders: Vec<Sender> = (1..200).map(|number| Sender::new(number, Some(1_000_000), 40)).collect();
+    let before = driver.room(&PacedSender::new(1, None, 1).flow);
+    let mut senders: Vec<PacedSender> = (1..200).map(|number| PacedSender::new(number, Some(1_000_000), 40)).collect();
     for sender in &mut senders {
         sender.fill(Instant::ZERO, &mut driver);
     }
@@ -217,7 +217,7 @@ fn what_waits_is_done_with_when_the_device_is_reset() {
 #[test]
 fn a_nic_without_a_rate_limiter_says_so() {
     let (_, mut driver) = nic(NicConfig { pacing: false, ..NicConfig::default() });
-    let mut sender = Sender::new(1, Some(1_000_000), 1);
+    let mut sender = PacedSender::new(1, Some(1_000_000), 1);
     assert!(!driver.path(&sender.flow).pacing);
     let refused = driver.transmit(Instant::ZERO, sender.packet(), &NoRecords);
     assert_eq!(refused, TransmitResult::Dropped(DropReason::Unsupported));

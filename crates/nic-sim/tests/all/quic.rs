@@ -23,15 +23,15 @@ fn config() -> NicConfig {
     NicConfig { delays: Delays::NONE, line_rate: None, lro_datagrams: true, ..NicConfig::default() }
 }
 
-struct Nic {
+struct QuicNic {
     device: Device,
     driver: Driver,
 }
 
-impl Nic {
-    fn new(context_cache_bytes: usize) -> Nic {
+impl QuicNic {
+    fn new(context_cache_bytes: usize) -> QuicNic {
         let (device, driver) = nic(NicConfig { context_cache_bytes, ..config() });
-        Nic { device, driver }
+        QuicNic { device, driver }
     }
 
     /// Calls `f` with the QUIC interface, and runs the device.
@@ -41,7 +41,7 @@ impl Nic {
         result
     }
 
-    fn create(&mut self, direction: Direction, keys: &Keys) -> Handle {
+    fn create(&mut self, direction: Direction, keys: &GenerationKeys) -> Handle {
         self.quic(|quic| quic.create(direction, keys.context(0))).unwrap()
     }
 
@@ -68,25 +68,25 @@ impl Nic {
 }
 
 /// A connection's keys in one direction: each generation's.
-struct Keys(Vec<TrafficSecret>);
+struct GenerationKeys(Vec<TrafficSecret>);
 
-impl Keys {
-    fn new(cipher: QuicCipher) -> Keys {
+impl GenerationKeys {
+    fn new(cipher: QuicCipher) -> GenerationKeys {
         let first =
             TrafficSecret::new(cipher, &[7; 48][..if cipher == QuicCipher::Aes256Gcm { 48 } else { 32 }]).unwrap();
-        Keys(core::iter::successors(Some(first), |secret| Some(secret.next())).take(6).collect())
+        GenerationKeys(core::iter::successors(Some(first), |secret| Some(secret.next())).take(6).collect())
     }
 
     fn context(&self, generation: u64) -> QuicContext {
         QuicContext { header: self.0[0].header(), generation, key: self.0[generation as usize].key() }
     }
 
-    fn set(&self, nic: &mut Nic, context: Handle, generation: u64) {
+    fn set(&self, nic: &mut QuicNic, context: Handle, generation: u64) {
         nic.quic(|quic| quic.set_key(context, generation, self.0[generation as usize].key())).unwrap();
     }
 
     /// Seals a packet in software.
-    fn seal(&self, packet: &Packet) -> Vec<u8> {
+    fn seal(&self, packet: &PacketStep) -> Vec<u8> {
         let mut bytes = packet.plain();
         let key = self.0[packet.generation as usize].packet_key();
         seal(&key, &self.0[0].header_key(), &mut bytes, 1 + packet.cid.len(), packet.path, packet.number).unwrap();
@@ -95,7 +95,7 @@ impl Keys {
 }
 
 #[derive(Clone, Debug)]
-struct Packet {
+struct PacketStep {
     cid: Vec<u8>,
     path: u32,
     number: u64,
@@ -105,10 +105,10 @@ struct Packet {
     payload: Vec<u8>,
 }
 
-impl Packet {
-    fn new(number: u64, payload: usize) -> Packet {
+impl PacketStep {
+    fn new(number: u64, payload: usize) -> PacketStep {
         let payload = (0..payload).map(|at| (at as u64 * 31 + number) as u8).collect();
-        Packet { cid: vec![0xc1; 8], path: 0, number, number_bytes: 2, generation: 0, fixed_bit: true, payload }
+        PacketStep { cid: vec![0xc1; 8], path: 0, number, number_bytes: 2, generation: 0, fixed_bit: true, payload }
     }
 
     /// Returns the packet in plaintext, with space for the tag.
@@ -161,7 +161,7 @@ fn payload_of(frame: &[u8]) -> &[u8] {
     &frame[transport.payload..transport.end]
 }
 
-fn packets() -> impl Strategy<Value = (QuicCipher, Vec<Packet>)> {
+fn packets() -> impl Strategy<Value = (QuicCipher, Vec<PacketStep>)> {
     let cipher = prop::sample::select(QuicCipher::ALL.to_vec());
     let cid = prop::collection::vec(any::<u8>(), 0..=20);
     let first = prop_oneof![0u64..1000, 0u64..1 << 61];
@@ -171,8 +171,8 @@ fn packets() -> impl Strategy<Value = (QuicCipher, Vec<Packet>)> {
     (cipher, common, each).prop_map(|(cipher, (cid, path, mut number, number_bytes, bytes, generation), each)| {
         let mut packets = Vec::new();
         for (step, fixed_bit) in each {
-            let packet = Packet::new(number, bytes);
-            packets.push(Packet { cid: cid.clone(), path, number_bytes, generation, fixed_bit, ..packet });
+            let packet = PacketStep::new(number, bytes);
+            packets.push(PacketStep { cid: cid.clone(), path, number_bytes, generation, fixed_bit, ..packet });
             number += step;
         }
         (cipher, packets)
@@ -181,16 +181,16 @@ fn packets() -> impl Strategy<Value = (QuicCipher, Vec<Packet>)> {
 
 proptest! {
     #[test]
-    fn the_device_seals_as_software_does(
+    fn the_device_and_software_seal_equally(
         (cipher, packets) in packets(),
         six: bool,
         cache in prop::sample::select(vec![208, 4 << 20]),
     ) {
-        let (keys, mut nic) = (Keys::new(cipher), Nic::new(cache));
+        let (keys, mut nic) = (GenerationKeys::new(cipher), QuicNic::new(cache));
         let context = nic.create(Direction::Transmit, &keys);
         let _other = nic.create(Direction::Transmit, &keys);
         keys.set(&mut nic, context, 1);
-        let plain: Vec<_> = packets.iter().map(Packet::plain).collect();
+        let plain: Vec<_> = packets.iter().map(PacketStep::plain).collect();
         // All at once, by USO.
         let frames = nic.send(&plain, six, packets[0].ask(context)).unwrap();
         let sealed: Vec<_> = packets.iter().map(|packet| keys.seal(packet)).collect();
@@ -205,7 +205,7 @@ proptest! {
     }
 
     #[test]
-    fn the_device_opens_what_software_does(
+    fn the_device_and_software_open_the_same_packets(
         (cipher, packets) in packets(),
         six: bool,
         order in any::<prop::sample::Index>(),
@@ -213,12 +213,12 @@ proptest! {
         at_once: bool,
         cache in prop::sample::select(vec![208, 4 << 20]),
     ) {
-        let (keys, mut nic) = (Keys::new(cipher), Nic::new(cache));
+        let (keys, mut nic) = (GenerationKeys::new(cipher), QuicNic::new(cache));
         let context = nic.create(Direction::Receive, &keys);
         // Another context with the same connection ID at another port must not be used.
         let other = nic.create(Direction::Receive, &keys);
         keys.set(&mut nic, context, 1);
-        let Packet { cid, path, number, .. } = packets[0].clone();
+        let PacketStep { cid, path, number, .. } = packets[0].clone();
         nic.quic(|quic| {
             quic.listen(PORT, cid.len() as u8).unwrap();
             quic.learn(other, PORT + 1, &cid, 0, None).unwrap();
@@ -275,14 +275,14 @@ proptest! {
 /// Packets with consecutive numbers are joined; a skipped number starts another packet.
 #[test]
 fn packets_are_joined_by_their_numbers() {
-    let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
+    let (keys, mut nic) = (GenerationKeys::new(QuicCipher::Aes128Gcm), QuicNic::new(4 << 20));
     let context = nic.create(Direction::Receive, &keys);
     nic.quic(|quic| {
         quic.listen(PORT, 8).unwrap();
         quic.learn(context, PORT, &[0xc1; 8], 0, None).unwrap();
     });
     let frames: Vec<_> =
-        [0, 1, 2, 4, 5, 3].map(|number| frame(false, 1, &keys.seal(&Packet::new(number, 1000)))).into();
+        [0, 1, 2, 4, 5, 3].map(|number| frame(false, 1, &keys.seal(&PacketStep::new(number, 1000)))).into();
     let shown: Vec<_> = nic.receive(&frames).iter().map(|packet| QuicVerdict::from_marks(&packet.meta.marks)).collect();
     let opened = |first, packets| QuicVerdict::Opened { context, first, packets, generation: 0 };
     assert_eq!(shown, [opened(0, 3), opened(4, 2), opened(3, 1)]);
@@ -292,15 +292,15 @@ fn packets_are_joined_by_their_numbers() {
 /// RFC 9001 6: the next key opens a packet of the other phase. Without the next key, the packet is passed on unchanged.
 #[test]
 fn a_key_update_finds_the_next_key_in_place() {
-    let (keys, mut nic) = (Keys::new(QuicCipher::ChaCha20Poly1305), Nic::new(4 << 20));
+    let (keys, mut nic) = (GenerationKeys::new(QuicCipher::ChaCha20Poly1305), QuicNic::new(4 << 20));
     let context = nic.create(Direction::Receive, &keys);
     nic.quic(|quic| {
         quic.listen(PORT, 8).unwrap();
         quic.learn(context, PORT, &[0xc1; 8], 0, None).unwrap();
     });
     // Returns the generation that opened a packet, or checks that the packet is unchanged.
-    let generation_of = |nic: &mut Nic, number, generation| {
-        let wire = keys.seal(&Packet { generation, ..Packet::new(number, 40) });
+    let generation_of = |nic: &mut QuicNic, number, generation| {
+        let wire = keys.seal(&PacketStep { generation, ..PacketStep::new(number, 40) });
         let packet = nic.receive(&[frame(false, 1, &wire)]).remove(0);
         match QuicVerdict::from_marks(&packet.meta.marks) {
             QuicVerdict::Opened { generation, .. } => Some(generation),
@@ -332,13 +332,13 @@ fn a_key_update_finds_the_next_key_in_place() {
 /// A peer that updates keys every 100 packets on three paths, far more often than RFC 9001 6.5 allows. Counts the
 /// unopened packets if the host sets keys after it saw a packet of the new phase, and if it sets keys in advance.
 #[test]
-fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
+fn a_key_update_costs_at_most_one_packet_a_path() {
     const PATHS: u32 = 3;
     const UPDATES: u64 = 50;
     let unopened = |cipher: QuicCipher, beforehand: bool| {
-        let first = Keys::new(cipher).0.remove(0);
-        let keys = Keys(core::iter::successors(Some(first), |secret| Some(secret.next())).take(60).collect());
-        let mut nic = Nic::new(4 << 20);
+        let first = GenerationKeys::new(cipher).0.remove(0);
+        let keys = GenerationKeys(core::iter::successors(Some(first), |secret| Some(secret.next())).take(60).collect());
+        let mut nic = QuicNic::new(4 << 20);
         let context = nic.create(Direction::Receive, &keys);
         nic.quic(|quic| {
             quic.listen(PORT, 8).unwrap();
@@ -355,7 +355,8 @@ fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
             // One packet on each path, before the host has seen any of them.
             let sent: Vec<_> = (0..PATHS)
                 .map(|path| {
-                    let packet = Packet { cid: vec![path as u8; 8], path, generation, ..Packet::new(turn, 1200) };
+                    let packet =
+                        PacketStep { cid: vec![path as u8; 8], path, generation, ..PacketStep::new(turn, 1200) };
                     frame(false, 1, &keys.seal(&packet))
                 })
                 .collect();
@@ -386,13 +387,13 @@ fn keys_that_change_every_100_packets_cost_a_packet_a_path_or_none() {
 /// Only authentic packets determine the next expected number.
 #[test]
 fn a_forged_packet_moves_no_window() {
-    let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
+    let (keys, mut nic) = (GenerationKeys::new(QuicCipher::Aes128Gcm), QuicNic::new(4 << 20));
     let context = nic.create(Direction::Receive, &keys);
     nic.quic(|quic| {
         quic.listen(PORT, 8).unwrap();
         quic.learn(context, PORT, &[0xc1; 8], 0, Some(10)).unwrap();
     });
-    let sealed = |number| keys.seal(&Packet { number_bytes: 1, ..Packet::new(number, 40) });
+    let sealed = |number| keys.seal(&PacketStep { number_bytes: 1, ..PacketStep::new(number, 40) });
     // Far ahead, each as far as a one-byte number can express.
     for number in [130, 250, 300] {
         let mut forged = sealed(number);
@@ -408,14 +409,14 @@ fn a_forged_packet_moves_no_window() {
 /// A packet that cannot be sealed as requested never leaves.
 #[test]
 fn an_ask_that_cannot_be_met_is_dropped() {
-    let (keys, mut nic) = (Keys::new(QuicCipher::Aes256Gcm), Nic::new(4 << 20));
+    let (keys, mut nic) = (GenerationKeys::new(QuicCipher::Aes256Gcm), QuicNic::new(4 << 20));
     let context = nic.create(Direction::Transmit, &keys);
     let receiver = nic.create(Direction::Receive, &keys);
-    let packet = Packet::new(10, 50);
+    let packet = PacketStep::new(10, 50);
     let (plain, ask) = (packet.plain(), packet.ask(context));
     let mut drops = 0;
     // Each case must drop exactly one packet, and must not seal any.
-    let mut is_dropped = |nic: &mut Nic, plain: Vec<u8>, ask: QuicAsk| {
+    let mut is_dropped = |nic: &mut QuicNic, plain: Vec<u8>, ask: QuicAsk| {
         drops += 1;
         let sent = nic.send(&[plain], false, ask);
         let counters: QuicCounters = nic.device.engine_counters();
@@ -424,7 +425,7 @@ fn an_ask_that_cannot_be_met_is_dropped() {
     };
     let other_key = is_dropped(&mut nic, plain.clone(), QuicAsk { generation: 2, ..ask });
     assert_eq!(other_key, (1, 0));
-    let no_key = is_dropped(&mut nic, Packet { generation: 1, ..packet.clone() }.plain(), ask);
+    let no_key = is_dropped(&mut nic, PacketStep { generation: 1, ..packet.clone() }.plain(), ask);
     assert_eq!(no_key, (2, 0));
     let other_number = is_dropped(&mut nic, plain.clone(), QuicAsk { number: 11, ..ask });
     assert_eq!(other_number, (2, 1));
@@ -454,7 +455,7 @@ fn an_ask_that_cannot_be_met_is_dropped() {
 /// Packets of a connection go to the queue of its context, by any flow, while the context exists.
 #[test]
 fn paths_of_a_connection_come_to_one_queue() {
-    let keys = Keys::new(QuicCipher::Aes128Gcm);
+    let keys = GenerationKeys::new(QuicCipher::Aes128Gcm);
     let (mut device, mut drivers) = multi_queue_nic(NicConfig { queues: 4, ..config() });
     for driver in &mut drivers {
         QuicContexts::from_contexts(driver.contexts().unwrap()).unwrap().listen(PORT, 8).unwrap();
@@ -473,7 +474,7 @@ fn paths_of_a_connection_come_to_one_queue() {
         // Sixteen source ports, so that the RSS hash spreads the packets without a context.
         for from in 0..16 {
             number += 1;
-            let packet = Packet { cid: vec![cid; 8], path, ..Packet::new(number, 60) };
+            let packet = PacketStep { cid: vec![cid; 8], path, ..PacketStep::new(number, 60) };
             device.receive_frame(NOW, frame(false, from, &keys.seal(&packet)).into());
             device.process(NOW);
             for (queue, driver) in drivers.iter_mut().enumerate() {
@@ -510,14 +511,14 @@ fn paths_of_a_connection_come_to_one_queue() {
 
 /// The host does not check an opened datagram again, so the NIC must not open one with a wrong checksum.
 #[test]
-fn a_packet_with_a_wrong_checksum_goes_up_as_it_came() {
-    let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
+fn a_packet_with_a_wrong_checksum_is_delivered_unchanged() {
+    let (keys, mut nic) = (GenerationKeys::new(QuicCipher::Aes128Gcm), QuicNic::new(4 << 20));
     let context = nic.create(Direction::Receive, &keys);
     nic.quic(|quic| {
         quic.listen(PORT, 8).unwrap();
         quic.learn(context, PORT, &[0xc1; 8], 0, None).unwrap();
     });
-    let wire = keys.seal(&Packet::new(5, 100));
+    let wire = keys.seal(&PacketStep::new(5, 100));
     for six in [false, true] {
         let mut wrong = frame(six, 1, &wire);
         // The UDP checksum, behind 14 bytes of Ethernet and the IP header.
@@ -537,7 +538,7 @@ fn a_packet_with_a_wrong_checksum_goes_up_as_it_came() {
 /// context's packet window would move past it.
 #[test]
 fn packets_of_a_context_keep_their_order_across_flows() {
-    let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
+    let (keys, mut nic) = (GenerationKeys::new(QuicCipher::Aes128Gcm), QuicNic::new(4 << 20));
     let context = nic.create(Direction::Receive, &keys);
     nic.quic(|quic| {
         quic.listen(PORT, 8).unwrap();
@@ -545,7 +546,7 @@ fn packets_of_a_context_keep_their_order_across_flows() {
     });
     // A shorter datagram ends a run, which is passed on at once.
     let frames = [(2, 0, 1000), (1, 1, 1000), (1, 2, 500)];
-    let frames = frames.map(|(from, number, len)| frame(false, from, &keys.seal(&Packet::new(number, len))));
+    let frames = frames.map(|(from, number, len)| frame(false, from, &keys.seal(&PacketStep::new(number, len))));
     let shown: Vec<_> = nic.receive(&frames).iter().map(|packet| QuicVerdict::from_marks(&packet.meta.marks)).collect();
     let opened = |first, packets| QuicVerdict::Opened { context, first, packets, generation: 0 };
     assert_eq!(shown, [opened(0, 1), opened(1, 2)]);

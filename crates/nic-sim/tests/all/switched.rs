@@ -107,7 +107,7 @@ impl Hypervisor {
     /// Returns the frames on the wire when a virtual machine sends a frame.
     fn sends(&mut self, machine: usize, frame: &[u8]) -> Vec<Frame> {
         let packet = TxPacket { header: frame.iter().copied().collect(), ..TxPacket::default() };
-        let _sent = self.machines[machine].transmit(NOW, packet, &NoRecords);
+        let _ = self.machines[machine].transmit(NOW, packet, &NoRecords);
         self.machines[machine].flush(NOW);
         self.device.process(NOW);
         core::iter::from_fn(|| self.device.poll_frame(NOW)).collect()
@@ -173,7 +173,7 @@ fn sealed(plain: &[u8], tenant: u8, number: u64) -> BytesMut {
 }
 
 #[test]
-fn a_tenant_hears_its_own_and_the_wire_shows_nothing() {
+fn a_tenant_hears_its_own_frames_and_the_wire_hides_them() {
     let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));
     for tenant in 0..2u8 {
         let sent = left.sends(tenant.into(), &datagram(tenant, mac(1, tenant)));
@@ -237,7 +237,7 @@ fn a_handle_of_another_queue_is_another_sa() {
 }
 
 #[test]
-fn what_policies_want_is_protected_without_a_network_and_a_fragment_is_not_let_by() {
+fn policies_protect_packets_without_a_network_and_fragments() {
     let mut left = Hypervisor::new(1);
     let ipsec = left.host.ipsec().expect("the host has IPsec");
     let params = sa(Direction::Transmit, 1, 2, 5);
@@ -256,7 +256,7 @@ fn what_policies_want_is_protected_without_a_network_and_a_fragment_is_not_let_b
     fragment[21] = 8;
     assert_eq!(left.sends(0, &fragment).len(), 0);
     assert_eq!(left.device.uplink_counters().not_protected, 1);
-    // Between other addresses the packet does not belong to the SA, whatever the policy says.
+    // Between other addresses the packet does not belong to the SA, even if the policy names the SA.
     let mut tunnel = datagram(0, mac(1, 0));
     tunnel[36..38].copy_from_slice(&4789u16.to_be_bytes());
     assert_eq!(left.sends(0, &tunnel).len(), 0);
@@ -264,7 +264,7 @@ fn what_policies_want_is_protected_without_a_network_and_a_fragment_is_not_let_b
 }
 
 #[test]
-fn after_a_reset_nothing_of_a_protected_network_leaves() {
+fn after_a_reset_no_frame_of_a_protected_network_leaves() {
     let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));
     left.device.reset(NOW);
     right.device.reset(NOW);
@@ -281,7 +281,7 @@ fn after_a_reset_nothing_of_a_protected_network_leaves() {
 }
 
 #[test]
-fn what_no_rule_takes_is_the_hosts_and_goes_where_it_says() {
+fn unmatched_frames_go_to_the_host_and_on_to_its_choice() {
     let mut left = Hypervisor::new(1);
     left.ask(EswitchCommand::Replace(Vec::new()));
     let frame = datagram(0, mac(1, 0));
@@ -302,7 +302,7 @@ fn what_no_rule_takes_is_the_hosts_and_goes_where_it_says() {
 }
 
 #[test]
-fn the_hosts_function_counts_what_is_not_for_it_and_what_its_sas_refuse() {
+fn the_hosts_function_counts_foreign_and_rejected_packets() {
     let mut right = Hypervisor::new(2);
     let bytes_before = right.host_bytes();
     for tenant in 0..2u8 {
@@ -330,7 +330,7 @@ fn the_hosts_function_counts_what_is_not_for_it_and_what_its_sas_refuse() {
 }
 
 #[test]
-fn with_the_uplinks_representor_the_hosts_function_hears_of_neighbours_only() {
+fn the_hosts_function_gets_only_neighbour_messages() {
     let mut right = Hypervisor::new(2);
     let plain = |protocol: u8| {
         let mut frame = datagram(0, mac(1, 9));
@@ -359,7 +359,7 @@ fn with_the_uplinks_representor_the_hosts_function_hears_of_neighbours_only() {
 }
 
 #[test]
-fn if_all_tunnels_are_protected_none_passes_in_the_clear_whoever_sends_it() {
+fn if_all_tunnels_are_protected_no_sender_passes_in_the_clear() {
     let mut left = Hypervisor::new(1);
     left.ask(EswitchCommand::Protect(DEVICE, Some(network(0)), None));
     let wraps = |left: &mut Hypervisor| left.sends(0, &datagram(0, mac(1, 0))).len();
@@ -433,7 +433,7 @@ fn protected_beside_the_wire() -> Hypervisor {
 
 /// A packet's first fragment shows the port and decides about the others.
 #[test]
-fn if_all_tunnels_are_protected_fragments_pass_that_are_of_no_tunnel() {
+fn if_all_tunnels_are_protected_tunnelless_fragments_pass() {
     let (plain, tunnel) = (9, 4789);
     // In later fragments, the bytes at the port's offset are arbitrary.
     let course = [
@@ -475,7 +475,7 @@ fn if_all_tunnels_are_protected_fragments_pass_that_are_of_no_tunnel() {
 
 /// Machines choose their IP addresses, and therefore the identification of their fragments.
 #[test]
-fn what_a_machine_sends_in_fragments_says_nothing_of_what_others_send() {
+fn fragments_of_one_machine_do_not_affect_the_others() {
     let (plain, tunnel) = (9, 4789);
     let mut left = protected_beside_the_wire();
     assert_eq!(left.injects(&fragment(1, 0, tunnel)).len(), 0);
@@ -496,7 +496,7 @@ fn what_a_machine_sends_in_fragments_says_nothing_of_what_others_send() {
 
 /// If rules name a port, tunnels are recognized at this port too: in whole packets and fragments, in both directions.
 #[test]
-fn a_tunnel_at_a_port_of_its_own_is_known_whoever_wraps_it() {
+fn a_tunnel_at_its_own_port_is_known_from_every_sender() {
     let whole = |port: u16| {
         let mut frame = datagram(0, mac(1, 0));
         frame[36..38].copy_from_slice(&port.to_be_bytes());
@@ -533,7 +533,7 @@ fn a_tunnel_at_a_port_of_its_own_is_known_whoever_wraps_it() {
 
 /// More headers than the NIC reads may hide a tunnel, which a Linux would find.
 #[test]
-fn if_all_tunnels_are_protected_nothing_passes_that_hides_what_it_is() {
+fn if_all_tunnels_are_protected_opaque_packets_do_not_pass() {
     let behind = |headers: u8| {
         let mut frame =
             [&mac(2, 9).0[..], &mac(1, 0).0, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 8 * headers + 24, 60, 64]].concat();
@@ -558,7 +558,7 @@ fn if_all_tunnels_are_protected_nothing_passes_that_hides_what_it_is() {
 
 /// A tunnel without a device here may belong to a Linux with the uplink's representor.
 #[test]
-fn if_all_tunnels_are_protected_those_of_nobody_here_do_not_come_in_the_clear() {
+fn if_all_tunnels_are_protected_unknown_tunnels_do_not_pass() {
     let mut right = Hypervisor::new(2);
     right.ask(EswitchCommand::RepresentUplink(true));
     let geneve = {
@@ -581,7 +581,7 @@ fn if_all_tunnels_are_protected_those_of_nobody_here_do_not_come_in_the_clear() 
 }
 
 #[test]
-fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
+fn host_deliveries_stay_due_while_frames_wait_for_the_port() {
     let delays = Delays { engine: Delays::default().engine, ..Delays::NONE };
     let own = NicConfig { mac: mac(2, 9).0, line_rate: Some(1_000_000), delays, ..NicConfig::default() };
     let quick = NicConfig { mac: mac(2, 0).0, delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
@@ -597,7 +597,7 @@ fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
     // More frames than the port's queue holds, so that frames wait.
     for _ in 0..64 {
         let packet = TxPacket { header: frame.iter().copied().collect(), ..TxPacket::default() };
-        let _sent = machine[0].transmit(NOW, packet, &NoRecords);
+        let _ = machine[0].transmit(NOW, packet, &NoRecords);
     }
     machine[0].flush(NOW);
     device.process(NOW);
@@ -616,7 +616,7 @@ fn what_the_host_has_coming_is_due_while_frames_wait_for_the_port() {
 
 /// An attempt to cross between tenants.
 #[derive(Clone, Copy, Debug)]
-enum Attempt {
+enum CrossingAttempt {
     /// A packet of a protected network in plaintext.
     Plain { tenant: u8 },
     /// A packet of the other tenant's network under the sender's own SA.
@@ -631,14 +631,14 @@ enum Attempt {
     Honest { tenant: u8 },
 }
 
-fn attempt() -> impl Strategy<Value = Attempt> {
+fn attempt() -> impl Strategy<Value = CrossingAttempt> {
     (0u8..6, 0u8..2, 0u8..60).prop_map(|(kind, tenant, at)| match kind {
-        0 => Attempt::Plain { tenant },
-        1 => Attempt::OtherNetwork { tenant },
-        2 => Attempt::NoTunnel { tenant },
-        3 => Attempt::Changed { tenant, at },
-        4 => Attempt::Forged { tenant },
-        _ => Attempt::Honest { tenant },
+        0 => CrossingAttempt::Plain { tenant },
+        1 => CrossingAttempt::OtherNetwork { tenant },
+        2 => CrossingAttempt::NoTunnel { tenant },
+        3 => CrossingAttempt::Changed { tenant, at },
+        4 => CrossingAttempt::Forged { tenant },
+        _ => CrossingAttempt::Honest { tenant },
     })
 }
 
@@ -647,29 +647,29 @@ proptest! {
 
     /// No attempt succeeds, in any order, and each attempt is counted by its kind.
     #[test]
-    fn nothing_crosses(attempts in prop::collection::vec(attempt(), 1..40)) {
+    fn frames_do_not_cross_networks(attempts in prop::collection::vec(attempt(), 1..40)) {
         let (mut left, mut right) = (Hypervisor::new(1), Hypervisor::new(2));
         let (mut expected, mut spoofed) = ([0u64; 4], 0);
         for (number, attempt) in (1 << 20..).zip(attempts) {
             let mut heard = [0; 3];
             // Each attempt has its own sequence number, so that no packet is a replay.
             match attempt {
-                Attempt::Plain { tenant } => {
+                CrossingAttempt::Plain { tenant } => {
                     expected[0] += 1;
                     prop_assert_eq!(right.hears([Frame::new(wrapped(tenant, network(tenant)))]), heard);
                 }
-                Attempt::OtherNetwork { tenant } => {
+                CrossingAttempt::OtherNetwork { tenant } => {
                     expected[1] += 1;
                     let frame = sealed(&wrapped(1 - tenant, network(1 - tenant)), tenant, number);
                     prop_assert_eq!(right.hears([Frame::new(frame.freeze())]), heard);
                 }
-                Attempt::NoTunnel { tenant } => {
+                CrossingAttempt::NoTunnel { tenant } => {
                     expected[1] += 1;
                     let mut plain = wrapped(tenant, network(tenant)).to_vec();
                     plain[36..38].copy_from_slice(&9u16.to_be_bytes());
                     prop_assert_eq!(right.hears([Frame::new(sealed(&plain, tenant, number).freeze())]), heard);
                 }
-                Attempt::Changed { tenant, at } => {
+                CrossingAttempt::Changed { tenant, at } => {
                     let mut frame = sealed(&wrapped(tenant, network(tenant)), tenant, number);
                     // Behind the IV, so that the packet still belongs to the SA.
                     let place = 50 + usize::from(at);
@@ -678,12 +678,12 @@ proptest! {
                     heard[2] = 1; // as it was on the wire, for the host to count
                     prop_assert_eq!(right.hears([Frame::new(frame.freeze())]), heard);
                 }
-                Attempt::Forged { tenant } => {
+                CrossingAttempt::Forged { tenant } => {
                     spoofed += 1;
                     let frame = datagram(1 - tenant, mac(1, 1 - tenant));
                     prop_assert_eq!(left.sends(tenant.into(), &frame).len(), 0);
                 }
-                Attempt::Honest { tenant } => {
+                CrossingAttempt::Honest { tenant } => {
                     heard[usize::from(tenant)] = 1;
                     let frame = sealed(&wrapped(tenant, network(tenant)), tenant, number);
                     prop_assert_eq!(right.hears([Frame::new(frame.freeze())]), heard);
@@ -696,9 +696,9 @@ proptest! {
 }
 
 /// A port that always has another frame, with a forged address.
-struct Flood;
+struct FloodingPort;
 
-impl Port for Flood {
+impl Port for FloodingPort {
     fn receive_frame(&mut self, _: Instant, _: Frame) {}
 
     fn poll_frame(&mut self, _: Instant) -> Option<Frame> {
@@ -717,9 +717,9 @@ impl Port for Flood {
 }
 
 #[test]
-fn who_always_has_another_frame_does_not_keep_the_nic_from_all_else() {
+fn an_endless_sender_does_not_starve_the_nic() {
     let (mut device, _host, _eswitch) = switched_nic(NicConfig::default(), SwitchConfig::default());
-    device.attach(Vport::Virtual(0), FunctionConfig::new(Mac([2, 0, 0, 0, 0, 9])), Flood);
+    device.attach(Vport::Virtual(0), FunctionConfig::new(Mac([2, 0, 0, 0, 0, 9])), FloodingPort);
     for turn in 1..=3 {
         device.process(Instant::ZERO);
         let mut set = CounterSet::default();
@@ -799,40 +799,40 @@ proptest! {
             // Rules may send an inner frame to either machine, so only the sum is checked.
             let machines = |heard: [usize; 3]| heard[0] + heard[1];
             match attempt {
-                Attempt::Plain { tenant } => {
+                CrossingAttempt::Plain { tenant } => {
                     expected[0] += 1;
                     prop_assert_eq!(machines(right.hears([Frame::new(wrapped(tenant, network(tenant)))])), 0);
                 }
-                Attempt::OtherNetwork { tenant } => {
+                CrossingAttempt::OtherNetwork { tenant } => {
                     expected[1] += 1;
                     let frame = sealed(&wrapped(1 - tenant, network(1 - tenant)), tenant, number);
                     prop_assert_eq!(machines(right.hears([Frame::new(frame.freeze())])), 0);
                 }
-                Attempt::NoTunnel { tenant } => {
+                CrossingAttempt::NoTunnel { tenant } => {
                     expected[1] += 1;
                     let mut plain = wrapped(tenant, network(tenant)).to_vec();
                     plain[36..38].copy_from_slice(&9u16.to_be_bytes());
                     prop_assert_eq!(machines(right.hears([Frame::new(sealed(&plain, tenant, number).freeze())])), 0);
                 }
-                Attempt::Changed { tenant, at } => {
+                CrossingAttempt::Changed { tenant, at } => {
                     expected[2] += 1;
                     let mut frame = sealed(&wrapped(tenant, network(tenant)), tenant, number);
                     frame[50 + usize::from(at)] ^= 1;
                     prop_assert_eq!(machines(right.hears([Frame::new(frame.freeze())])), 0);
                 }
-                Attempt::Forged { tenant } => {
+                CrossingAttempt::Forged { tenant } => {
                     spoofed += 1;
                     prop_assert_eq!(left.sends(tenant.into(), &datagram(1 - tenant, mac(1, 1 - tenant))).len(), 0);
                     prop_assert_eq!(machines(left.hears([])), 0);
                 }
-                Attempt::Honest { tenant } => {
+                CrossingAttempt::Honest { tenant } => {
                     // If anything leaves, its network must belong to the tenant of its SA.
                     for frame in left.sends(tenant.into(), &datagram(tenant, mac(1, tenant))) {
                         let (network_seen, under) = on_the_wire(&frame.data);
                         let owner = (0..2).find(|tenant| network(*tenant) == network_seen);
                         prop_assert_eq!(owner, under);
                     }
-                    let _among_themselves = left.hears([]);
+                    let _ = left.hears([]);
                 }
             }
         }

@@ -100,7 +100,7 @@ fn other_tenants_keys_and_handles_are_refused() {
 /// A wrapped key is not secret: it may lie in host memory or on a disk. Only the queue with the wrapping key can open
 /// it.
 #[test]
-fn wrapping_keys_belong_to_the_queue_that_gave_them() {
+fn wrapping_keys_belong_to_their_queue() {
     let (mut device, mut queues) = accelerator(100, vec![1, 1]);
     let [mine, theirs] = &mut queues[..] else { panic!("two queues") };
     import(mine, TENANT);

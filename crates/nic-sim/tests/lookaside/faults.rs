@@ -21,7 +21,7 @@ fn transforms() -> [Transform; 3] {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum FaultStep {
     Open(usize),
     Close(usize),
     /// Session, length, room in the target, and whether to undo.
@@ -34,23 +34,23 @@ enum Step {
     Reset,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = FaultStep> {
     prop_oneof![
-        3 => (0usize..3).prop_map(Step::Open),
-        2 => (0usize..8).prop_map(Step::Close),
+        3 => (0usize..3).prop_map(FaultStep::Open),
+        2 => (0usize..8).prop_map(FaultStep::Close),
         20 => (0usize..8, prop_oneof![Just(512), Just(1024), 0usize..2000], 0usize..4000, any::<bool>())
-            .prop_map(|(session, len, room, undo)| Step::Submit(session, len, room, undo)),
-        6 => Just(Step::Flush),
-        8 => (0u64..100_000).prop_map(Step::Pass),
-        5 => Just(Step::Complete),
-        1 => (0usize..2).prop_map(Step::Lose),
-        1 => (0usize..2).prop_map(Step::Restore),
-        1 => Just(Step::Reset),
+            .prop_map(|(session, len, room, undo)| FaultStep::Submit(session, len, room, undo)),
+        6 => Just(FaultStep::Flush),
+        8 => (0u64..100_000).prop_map(FaultStep::Pass),
+        5 => Just(FaultStep::Complete),
+        1 => (0usize..2).prop_map(FaultStep::Lose),
+        1 => (0usize..2).prop_map(FaultStep::Restore),
+        1 => Just(FaultStep::Reset),
     ]
 }
 
 /// A submitted job, as the test knows it.
-struct Submitted {
+struct SubmittedJob {
     transform: usize,
     source: Bytes,
     capacity: usize,
@@ -59,7 +59,7 @@ struct Submitted {
 }
 
 /// Checks a returned job: returned once, with its own buffers, and with the CPU's result unless a fault occurred.
-fn check(jobs: &mut [Submitted], sessions: &[Session], done: offload_api::CompletedJob) {
+fn check(jobs: &mut [SubmittedJob], sessions: &[Session], done: offload_api::CompletedJob) {
     let job = &mut jobs[done.user as usize];
     assert!(!core::mem::replace(&mut job.back, true), "job {} ended twice", done.user);
     assert_eq!(done.source[0].as_ptr(), job.source.as_ptr(), "its own source");
@@ -91,18 +91,18 @@ proptest! {
         let queue = &mut queues[0];
         let sessions = transforms().map(|transform| Session::new(&transform).unwrap());
         let mut open: Vec<(Handle, usize)> = Vec::new();
-        let mut jobs: Vec<Submitted> = Vec::new();
+        let mut jobs: Vec<SubmittedJob> = Vec::new();
         let mut now = Instant::ZERO;
         for step in steps {
             match step {
-                Step::Open(transform) => {
+                FaultStep::Open(transform) => {
                     if let Ok(handle) = queue.open(transforms()[transform].clone()) {
                         open.push((handle, transform));
                     }
                 }
                 // The session stays in the list, so that jobs with removed sessions are submitted too.
-                Step::Close(at) if !open.is_empty() => queue.contexts().remove(open[at % open.len()].0),
-                Step::Submit(at, len, room, undo) if !open.is_empty() => {
+                FaultStep::Close(at) if !open.is_empty() => queue.contexts().remove(open[at % open.len()].0),
+                FaultStep::Submit(at, len, room, undo) if !open.is_empty() => {
                     let (handle, transform) = open[at % open.len()];
                     let mut job = job(handle, jobs.len() as u64, Bytes::from(vec![7; len]));
                     job.target = BytesMut::with_capacity(room + 2);
@@ -111,24 +111,24 @@ proptest! {
                     let (source, capacity) = (job.source[0].clone(), job.target.capacity());
                     let room = queue.room();
                     match queue.submit(now, job) {
-                        Ok(()) => jobs.push(Submitted { transform, source, capacity, undo, back: false }),
+                        Ok(()) => jobs.push(SubmittedJob { transform, source, capacity, undo, back: false }),
                         Err(job) => {
                             prop_assert_eq!((room, job.source[0].as_ptr(), &job.target[..]), (0, source.as_ptr(), &b"in"[..]));
                         }
                     }
                 }
-                Step::Flush => queue.flush(now),
-                Step::Pass(nanos) => {
+                FaultStep::Flush => queue.flush(now),
+                FaultStep::Pass(nanos) => {
                     now += Duration::from_nanos(nanos);
                     device.process(now);
                 }
-                Step::Complete => while let Some(done) = queue.complete(now) {
+                FaultStep::Complete => while let Some(done) = queue.complete(now) {
                     check(&mut jobs, &sessions, done);
                 },
-                Step::Lose(unit) => device.lose_unit(now, unit),
-                Step::Restore(unit) => device.restore_unit(now, unit),
-                Step::Reset => device.reset(now),
-                Step::Close(_) | Step::Submit(..) => {}
+                FaultStep::Lose(unit) => device.lose_unit(now, unit),
+                FaultStep::Restore(unit) => device.restore_unit(now, unit),
+                FaultStep::Reset => device.reset(now),
+                FaultStep::Close(_) | FaultStep::Submit(..) => {}
             }
         }
         queue.flush(now);
@@ -152,7 +152,7 @@ proptest! {
     }
 }
 
-/// The same program on the device, on the CPU in virtual time, and on threads produces the same bytes.
+/// A program produces the same bytes on the device, on the CPU in virtual time, and on threads.
 #[test]
 fn three_queues_give_the_same() {
     let device = {

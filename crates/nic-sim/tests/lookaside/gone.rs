@@ -19,36 +19,36 @@ use std::task::Wake;
 
 /// A clock that the test advances.
 #[derive(Clone, Default)]
-struct Hand(Arc<AtomicU64>);
+struct ManualClock(Arc<AtomicU64>);
 
-impl Clock for Hand {
+impl Clock for ManualClock {
     fn now(&self) -> Instant {
         Instant::from_nanos(self.0.load(Ordering::Relaxed))
     }
 }
 
-impl Timers for Hand {
+impl Timers for ManualClock {
     fn alarm(&self) -> Box<dyn Alarm> {
         Box::new(self.clone())
     }
 }
 
-impl Alarm for Hand {
+impl Alarm for ManualClock {
     fn poll(&mut self, _: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
         if deadline.is_some_and(|deadline| deadline <= self.now()) { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
 #[derive(Default)]
-struct Wakes(AtomicUsize);
+struct WakeCount(AtomicUsize);
 
-impl Wakes {
+impl WakeCount {
     fn take(&self) -> usize {
         self.0.swap(0, Ordering::Relaxed)
     }
 }
 
-impl Wake for Wakes {
+impl Wake for WakeCount {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -65,7 +65,7 @@ fn open_sealing(queue: &mut dyn JobQueue) -> Handle {
 
 /// Polls the runner until it sleeps, as an executor does.
 fn run_until_idle(runs: &mut RunQueue) {
-    let wakes = Arc::new(Wakes::default());
+    let wakes = Arc::new(WakeCount::default());
     let waker = Waker::from(wakes.clone());
     for _ in 0..10 {
         assert!(Pin::new(&mut *runs).poll(&mut Context::from_waker(&waker)).is_pending());
@@ -84,7 +84,7 @@ fn take_removed(queue: &mut JobDriver) -> Vec<Handle> {
 #[test]
 fn runner_sleeps_when_the_device_is_gone() {
     let (device, queue) = accelerator(8);
-    let (queue, mut runs) = SharedQueue::new(queue, Arc::new(Hand::default()));
+    let (queue, mut runs) = SharedQueue::new(queue, Arc::new(ManualClock::default()));
     let mut client = queue.client();
     let session = client.open(Transform::Copy).unwrap();
     client.submit(job(session, 1, vec![1; 8].into())).unwrap();
@@ -126,11 +126,11 @@ fn arm_is_true_once_a_gone_device_gave_all_back() {
 
 /// The device wakes the driver only once: an entry that the driver misses then is never found.
 #[test]
-fn driver_woken_by_the_end_of_the_device_finds_it_gone() {
+fn a_driver_woken_by_the_devices_end_sees_the_end() {
     /// A waker that takes all completions.
-    struct Takes(Arc<Mutex<JobDriver>>, Mutex<Vec<u64>>);
+    struct CompletionTaker(Arc<Mutex<JobDriver>>, Mutex<Vec<u64>>);
 
-    impl Wake for Takes {
+    impl Wake for CompletionTaker {
         fn wake(self: Arc<Self>) {
             let mut queue = self.0.lock().unwrap();
             let ended = core::iter::from_fn(|| queue.complete(Instant::ZERO)).map(|done| done.user);
@@ -147,7 +147,7 @@ fn driver_woken_by_the_end_of_the_device_finds_it_gone() {
     queue.submit(Instant::ZERO, job(session, 2, vec![1; 8].into())).unwrap();
     queue.flush(Instant::ZERO);
     let queue = Arc::new(Mutex::new(queue));
-    let takes = Arc::new(Takes(queue.clone(), Mutex::default()));
+    let takes = Arc::new(CompletionTaker(queue.clone(), Mutex::default()));
     assert!(queue.lock().unwrap().arm(&Waker::from(takes.clone())));
     drop(device);
     assert_eq!(*takes.1.lock().unwrap(), [1, 2]);
@@ -173,7 +173,7 @@ fn command_places_come_back_when_the_device_is_gone() {
 #[test]
 fn client_of_a_gone_device_does_not_wait_for_room() {
     let (device, queue) = accelerator(2);
-    let (queue, _runs) = SharedQueue::new(queue, Arc::new(Hand::default()));
+    let (queue, _runs) = SharedQueue::new(queue, Arc::new(ManualClock::default()));
     let mut client = queue.client();
     let session = client.open(Transform::Copy).unwrap();
     let _other = client.open(Transform::Copy).unwrap();
@@ -187,9 +187,9 @@ fn client_of_a_gone_device_does_not_wait_for_room() {
 
 /// An engine without keys. Reference counts of its specs show how many are still in memory.
 #[derive(Debug)]
-struct Keyless;
+struct KeylessEngine;
 
-impl Engine for Keyless {
+impl Engine for KeylessEngine {
     const NAME: &'static str = "keyless";
     type Spec = Arc<()>;
     type Command = Infallible;
@@ -209,8 +209,8 @@ impl Engine for Keyless {
     }
 }
 
-impl JobEngine for Keyless {
-    fn run(&mut self, _: engine::Context<'_, Keyless>, _: &mut Job, _: &mut Self::Counters) -> JobOutcome {
+impl JobEngine for KeylessEngine {
+    fn run(&mut self, _: engine::Context<'_, KeylessEngine>, _: &mut Job, _: &mut Self::Counters) -> JobOutcome {
         JobOutcome::failed(JobStatus::Own(1))
     }
 }
@@ -226,7 +226,7 @@ fn open_keyless(queue: &mut dyn JobQueue, key: &Arc<()>) -> Handle {
 
 #[test]
 fn keys_on_the_ring_go_with_the_device() {
-    let (device, mut queues) = lookaside(LookasideConfig::default(), |engines| engines.add_job(Keyless, 10));
+    let (device, mut queues) = lookaside(LookasideConfig::default(), |engines| engines.add_job(KeylessEngine, 10));
     let key = Arc::new(());
     for _ in 0..3 {
         open_keyless(&mut queues[0], &key);
@@ -240,7 +240,7 @@ fn keys_on_the_ring_go_with_the_device() {
 #[test]
 fn keys_of_a_dropped_driver_leave_the_device() {
     let config = LookasideConfig { shares: vec![1, 1], ..LookasideConfig::default() };
-    let (mut device, mut queues) = lookaside(config, |engines| engines.add_job(Keyless, 10));
+    let (mut device, mut queues) = lookaside(config, |engines| engines.add_job(KeylessEngine, 10));
     let (key, others) = (Arc::new(()), Arc::new(()));
     let now = &mut { Instant::ZERO };
     open_keyless(&mut queues[1], &others);
@@ -289,7 +289,7 @@ fn session_given_up_takes_no_more_jobs() {
     );
 }
 
-fn polls(client: &mut JobClient, runs: &mut RunQueue, device: &mut Lookaside, time: &Hand) {
+fn polls(client: &mut JobClient, runs: &mut RunQueue, device: &mut Lookaside, time: &ManualClock) {
     for _ in 0..20 {
         device.process(time.now());
         run_until_idle(runs);
@@ -301,7 +301,7 @@ fn polls(client: &mut JobClient, runs: &mut RunQueue, device: &mut Lookaside, ti
 #[test]
 fn sessions_of_a_dropped_client_leave_the_device() {
     let (mut device, queue) = accelerator(4);
-    let time = Hand::default();
+    let time = ManualClock::default();
     let (queue, mut runs) = SharedQueue::new(queue, Arc::new(time.clone()));
     let (mut client, mut other) = (queue.client(), queue.client());
     for _ in 0..4 {
@@ -321,9 +321,9 @@ fn news_behind_a_job_keep_the_queue_awake() {
     while queue.contexts().poll_news().is_some() {}
     queue.submit(*now, job(session, 1, vec![1; 8].into())).unwrap();
     queue.flush(*now);
-    settle(&mut device, now);
+    finish_jobs(&mut device, now);
     queue.contexts().remove(session);
-    settle(&mut device, now);
+    finish_jobs(&mut device, now);
     assert_eq!(queue.contexts().poll_news(), None, "the event is behind the job");
     assert_eq!(core::iter::from_fn(|| queue.complete(*now)).count(), 1);
     assert!(!queue.arm(Waker::noop()), "the session's removal is pending");
@@ -332,7 +332,7 @@ fn news_behind_a_job_keep_the_queue_awake() {
 }
 
 /// Runs the device alone until nothing is due.
-fn settle(device: &mut Lookaside, now: &mut Instant) {
+fn finish_jobs(device: &mut Lookaside, now: &mut Instant) {
     device.process(*now);
     while let Some(at) = device.next_event() {
         *now = at.max(*now);

@@ -19,24 +19,24 @@ use std::task::Wake;
 
 /// A clock that advances when no task can run, and the task that waits for it.
 #[derive(Clone, Default)]
-struct Time {
+struct VirtualClock {
     now: Arc<AtomicU64>,
     waiting: Arc<Mutex<Option<(Instant, Waker)>>>,
 }
 
-impl Clock for Time {
+impl Clock for VirtualClock {
     fn now(&self) -> Instant {
         Instant::from_nanos(self.now.load(Ordering::Relaxed))
     }
 }
 
-impl Timers for Time {
+impl Timers for VirtualClock {
     fn alarm(&self) -> Box<dyn Alarm> {
         Box::new(self.clone())
     }
 }
 
-impl Alarm for Time {
+impl Alarm for VirtualClock {
     fn poll(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
         let due = deadline.is_some_and(|deadline| deadline <= self.now());
         *self.waiting.lock().unwrap() = deadline.filter(|_| !due).map(|at| (at, cx.waker().clone()));
@@ -44,17 +44,17 @@ impl Alarm for Time {
     }
 }
 
-struct Flag(AtomicBool);
+struct TaskFlag(AtomicBool);
 
-impl Wake for Flag {
+impl Wake for TaskFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-impl Flag {
-    fn new() -> Arc<Flag> {
-        Arc::new(Flag(AtomicBool::new(true)))
+impl TaskFlag {
+    fn new() -> Arc<TaskFlag> {
+        Arc::new(TaskFlag(AtomicBool::new(true)))
     }
 
     fn take(&self) -> bool {
@@ -63,9 +63,9 @@ impl Flag {
 }
 
 /// The SplitMix64 generator.
-struct Random(u64);
+struct SplitMix(u64);
 
-impl Random {
+impl SplitMix {
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut value = self.0;
@@ -76,7 +76,7 @@ impl Random {
 }
 
 /// Runs jobs one after the other, and opens and closes sessions meanwhile.
-async fn work(mut client: JobClient, mut random: Random, seen: Arc<Mutex<Vec<JobStatus>>>) {
+async fn work(mut client: JobClient, mut random: SplitMix, seen: Arc<Mutex<Vec<JobStatus>>>) {
     let mut session = None;
     for number in 0..1 + random.below(6) {
         if session.is_none() || random.below(3) == 0 {
@@ -94,25 +94,25 @@ async fn work(mut client: JobClient, mut random: Random, seen: Arc<Mutex<Vec<Job
     }
 }
 
-type Task = Pin<Box<dyn Future<Output = ()>>>;
+type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
 
 fn run_schedule(seed: u64) -> Vec<JobStatus> {
-    let mut random = Random(seed);
+    let mut random = SplitMix(seed);
     let units = vec![LookasideUnit { latency: Duration::from_micros(random.below(30)), rate: Some(1_000_000_000) }; 2];
     let config = LookasideConfig { units, depth: 1 + random.below(6) as usize, ..LookasideConfig::default() };
-    let time = Time::default();
+    let time = VirtualClock::default();
     let (device, mut queues) = lookaside(config, |_| ());
     let (queue, runs) = SharedQueue::new(queues.remove(0), Arc::new(time.clone()));
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let mut tasks: Vec<(Option<Task>, Arc<Flag>)> = Vec::new();
+    let mut tasks: Vec<(Option<BoxedTask>, Arc<TaskFlag>)> = Vec::new();
     let runs: RunQueue = runs;
-    tasks.push((Some(Box::pin(runs)), Flag::new()));
+    tasks.push((Some(Box::pin(runs)), TaskFlag::new()));
     for _ in 0..1 + random.below(4) {
-        let task = work(queue.client(), Random(random.below(u64::MAX)), seen.clone());
-        tasks.push((Some(Box::pin(task)), Flag::new()));
+        let task = work(queue.client(), SplitMix(random.below(u64::MAX)), seen.clone());
+        tasks.push((Some(Box::pin(task)), TaskFlag::new()));
     }
     drop(queue);
-    let (mut device, device_flag): (Option<Lookaside>, _) = (Some(device), Flag::new());
+    let (mut device, device_flag): (Option<Lookaside>, _) = (Some(device), TaskFlag::new());
     let goes_at = random.below(120);
     for step in 0..10_000 {
         match step {

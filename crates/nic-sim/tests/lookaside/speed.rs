@@ -47,7 +47,7 @@ fn throughput(config: LookasideConfig, in_flight: usize) -> f64 {
 /// A unit that starts a job every 10 us and takes 100 us per job is full with ten in flight. Fewer give their share;
 /// more give no more.
 #[test]
-fn full_rate_with_as_many_in_flight_as_rate_times_latency() {
+fn full_rate_needs_rate_times_latency_jobs_in_flight() {
     let rate = |in_flight| throughput(config(), in_flight) / 1_638_400_000.0;
     for (in_flight, expected) in [(1, 0.1), (5, 0.5), (10, 1.0), (40, 1.0)] {
         let found = rate(in_flight);
@@ -142,7 +142,7 @@ fn bytes_over_pcie_are_counted_by_purpose() {
 
 /// An accelerator without an AEAD does not list the AEAD as a capability, and refuses its sessions.
 #[test]
-fn what_an_accelerator_has_is_asked_and_held_to() {
+fn an_accelerators_capabilities_are_reported_and_enforced() {
     for driver in TransformCapabilities::drivers() {
         let transforms = TransformCapabilities::for_driver(driver).unwrap();
         let (mut device, mut queues) = lookaside(LookasideConfig { transforms, ..config() }, |_| ());

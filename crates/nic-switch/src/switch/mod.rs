@@ -324,15 +324,15 @@ impl Switch {
     /// assert_eq!(switch.is_of_tunnel(&gre), None);
     /// ```
     pub fn is_of_tunnel(&self, frame: &[u8]) -> Option<bool> {
-        match self.shown(frame) {
+        match self.tunnel_evidence(frame) {
             TunnelEvidence::Tunnel => Some(true),
             TunnelEvidence::NoTunnel => Some(false),
             TunnelEvidence::Rest | TunnelEvidence::Hidden => None,
         }
     }
 
-    fn shown(&self, frame: &[u8]) -> TunnelEvidence {
-        overlay::shown(frame, |port| self.tunnel_ports.contains(&port))
+    fn tunnel_evidence(&self, frame: &[u8]) -> TunnelEvidence {
+        overlay::tunnel_evidence(frame, |port| self.tunnel_ports.contains(&port))
     }
 
     /// Returns the forwarding mode.

@@ -1,7 +1,7 @@
 //! The path of a frame through the switch: admission, rules, tunnels, and delivery.
 
 use super::{Switch, Tunnel};
-use crate::action::{Action, Police, TunnelSet};
+use crate::action::{Police, RuleAction, TunnelSet};
 use crate::edit;
 use crate::frame::Frame;
 use crate::key::{MatchKey, TunnelState};
@@ -119,18 +119,18 @@ impl Switch {
             let mut next = None;
             for action in &rule.actions {
                 match action {
-                    Action::Redirect(to) => {
+                    RuleAction::Redirect(to) => {
                         self.leave(now, from, *to, passing, out);
                         return RuleOutcome::Done;
                     }
-                    Action::Mirror(to) => self.leave(now, from, *to, passing.copy(), out),
-                    Action::Drop => {
+                    RuleAction::Mirror(to) => self.leave(now, from, *to, passing.copy(), out),
+                    RuleAction::Drop => {
                         self.counters.by_rule += 1;
                         return RuleOutcome::Done;
                     }
-                    Action::Pass => return self.pass(from, device, passing.frame, out),
-                    Action::Goto(chain) => next = Some(*chain),
-                    Action::Police(_) => {
+                    RuleAction::Pass => return self.pass(from, device, passing.frame, out),
+                    RuleAction::Goto(chain) => next = Some(*chain),
+                    RuleAction::Police(_) => {
                         let installed = self.table.installed_mut(slot);
                         let conforms = installed
                             .and_then(|installed| installed.buckets.get_mut(bucket))
@@ -173,7 +173,7 @@ impl Switch {
         // their first one.
         if self.protections.all
             && sa.is_none()
-            && matches!(self.shown(&frame.bytes), TunnelEvidence::Tunnel | TunnelEvidence::Hidden)
+            && matches!(self.tunnel_evidence(&frame.bytes), TunnelEvidence::Tunnel | TunnelEvidence::Hidden)
         {
             self.counters.unprotected += 1;
             return UnwrapOutcome::Done;
@@ -368,28 +368,28 @@ impl SwitchedFrame {
     }
 
     /// Executes an action that changes the frame or its metadata.
-    fn change(&mut self, action: &Action) {
+    fn change(&mut self, action: &RuleAction) {
         let headers = self.headers;
         match action {
-            Action::TunnelSet(set) => self.tunnel.set = Some(*set),
-            Action::TunnelUnset => self.tunnel = TunnelState::default(),
-            Action::Pedit(edits) => {
+            RuleAction::TunnelSet(set) => self.tunnel.set = Some(*set),
+            RuleAction::TunnelUnset => self.tunnel = TunnelState::default(),
+            RuleAction::Pedit(edits) => {
                 self.frame.change(|bytes| edits.iter().for_each(|one| edit::edit(bytes, &headers, one)));
             }
-            Action::Checksum(checksums) => {
+            RuleAction::Checksum(checksums) => {
                 // A frame that will be cut gets its checksums then.
                 if self.frame.cut.is_none() {
                     self.frame.change(|bytes| edit::compute(bytes, &headers, checksums));
                 }
             }
-            Action::VlanPush(tag) => {
+            RuleAction::VlanPush(tag) => {
                 let control = edit::control_of(tag.id, tag.priority.unwrap_or(0));
                 self.frame.change(|bytes| edit::push_vlan(bytes, tag.ether_type, control));
             }
-            Action::VlanPop => self.frame.change(|bytes| {
+            RuleAction::VlanPop => self.frame.change(|bytes| {
                 let _ = edit::pop_vlan(bytes);
             }),
-            Action::VlanModify(tag) => self.frame.change(|bytes| edit::modify_vlan(bytes, tag)),
+            RuleAction::VlanModify(tag) => self.frame.change(|bytes| edit::modify_vlan(bytes, tag)),
             _ => return,
         }
         self.headers = headers_of(&self.frame);

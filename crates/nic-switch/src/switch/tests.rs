@@ -2,7 +2,7 @@
 
 use super::passage::ID;
 use super::*;
-use crate::action::{Action, TunnelSet};
+use crate::action::{RuleAction, TunnelSet};
 use crate::matching::{Mac, VLAN};
 use crate::overlay::{self, OuterHeaders};
 use crate::port::TunnelKind;
@@ -57,7 +57,7 @@ const ONE: Vport = Vport::Virtual(0);
 const OTHER: Vport = Vport::Virtual(1);
 
 #[test]
-fn what_no_rule_takes_goes_to_the_representor_and_what_the_host_sends_there_to_the_port() {
+fn unmatched_frames_pass_between_port_and_representor() {
     let mut switch = switch("pf0vf0 ingress protocol arp prio 1 flower action drop");
     let frame = datagram(mac(1), mac(0));
     assert_eq!(sent(&mut switch, ONE, frame.clone()), [(Egress::Representor(ONE), frame.clone())]);
@@ -69,7 +69,7 @@ fn what_no_rule_takes_goes_to_the_representor_and_what_the_host_sends_there_to_t
 
 /// The SA of a received frame does not apply to the output, or the frame would leave under the keys of another network.
 #[test]
-fn a_frame_leaves_without_the_sa_that_it_came_by() {
+fn a_frame_leaves_without_its_inbound_sa() {
     let frame = datagram(mac(1), mac(0));
     let protected = Frame { sa: Some(offload_api::Handle { index: 3, generation: 1 }), ..frame.clone() };
     for (rules, egress) in [
@@ -84,7 +84,7 @@ fn a_frame_leaves_without_the_sa_that_it_came_by() {
 
 /// A Linux behind the representor forwards sample frames, and sees by them that the rule is in use.
 #[test]
-fn a_rule_leaves_a_frame_as_it_came_to_the_representor_now_and_then() {
+fn the_uplink_representor_gets_sampled_frames_unchanged() {
     let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
     let local: IpAddr = [192, 0, 2, 1].into();
     let set = TunnelSet { key: Some(5), destination_port: Some(4789), ..TunnelSet::new([192, 0, 2, 2].into(), local) };
@@ -126,7 +126,7 @@ fn a_rule_leaves_a_frame_as_it_came_to_the_representor_now_and_then() {
 
 /// There are no tunnels behind a representor, so it gets the packet as on the wire.
 #[test]
-fn what_a_tunnels_rule_passes_goes_to_the_uplinks_representor_as_it_came() {
+fn frames_passed_by_tunnel_rules_reach_the_uplinks_representor() {
     let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
     let local: IpAddr = [192, 0, 2, 1].into();
     let set = TunnelSet { key: Some(5), destination_port: Some(4789), ..TunnelSet::new([192, 0, 2, 2].into(), local) };
@@ -146,7 +146,7 @@ fn what_a_tunnels_rule_passes_goes_to_the_uplinks_representor_as_it_came() {
 }
 
 #[test]
-fn classes_and_checksums_of_tunnels_are_looked_at_and_packets_forbid_fragments() {
+fn tunnel_rules_match_class_and_checksum_and_set_dont_fragment() {
     let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
     let local: IpAddr = [192, 0, 2, 1].into();
     let hop = NextHop { destination: mac(9), source: mac(8) };
@@ -189,7 +189,7 @@ fn classes_and_checksums_of_tunnels_are_looked_at_and_packets_forbid_fragments()
 }
 
 #[test]
-fn a_rule_may_want_control_packets_of_geneve_or_none() {
+fn a_rule_may_require_or_exclude_geneve_control_packets() {
     let geneve0 = TunnelDevice { kind: TunnelKind::Geneve, number: 0 };
     let local: IpAddr = [192, 0, 2, 1].into();
     let set = TunnelSet { key: Some(5), checksum: false, ..TunnelSet::new([192, 0, 2, 2].into(), local) };
@@ -212,7 +212,7 @@ fn a_rule_may_want_control_packets_of_geneve_or_none() {
 }
 
 #[test]
-fn chains_see_the_frame_as_it_is_then_and_mirrors_as_it_was() {
+fn chains_see_the_edited_frame_and_mirrors_the_earlier_one() {
     let mut switch = switch(
         "pf0vf0 ingress protocol ip prio 1 flower action mirred egress mirror dev pf0vf1 action pedit ex munge ip dst set 10.0.0.9 pipe action goto chain 1
 pf0vf0 ingress protocol ip prio 1 chain 1 flower dst_ip 10.0.0.2 action drop
@@ -230,14 +230,14 @@ pf0vf0 ingress protocol ip prio 2 chain 1 flower dst_ip 10.0.0.9 action vlan pus
 }
 
 #[test]
-fn counters_outlive_replacement_and_a_refused_change_changes_nothing() {
+fn counters_survive_replacement_and_a_rejected_change() {
     let mut switch = switch("pf0vf0 ingress protocol ip prio 1 flower ip_proto udp action drop");
     sent(&mut switch, ONE, datagram(mac(1), mac(0)));
     let report = switch.rules().next().unwrap();
     let seen = RuleCounters { packets: 1, bytes: 74, last_used: Some(NOW) };
     assert_eq!(report.counters, seen);
     let mut rule = Rule::clone(&report.rule);
-    rule.actions = vec![Action::Pass];
+    rule.actions = vec![RuleAction::Pass];
     switch.change(&[Change::Replace(rule.clone())]).unwrap();
     assert_eq!(switch.rules().next().unwrap().counters, seen);
     let other = Rule { priority: 2, ..rule.clone() };
@@ -254,7 +254,7 @@ fn counters_outlive_replacement_and_a_refused_change_changes_nothing() {
 }
 
 #[test]
-fn what_exceeds_a_rate_is_dropped() {
+fn frames_above_the_rate_are_dropped() {
     let mut switch = switch(
         "pf0vf0 ingress protocol ip prio 1 flower action police rate 8kbit burst 100b conform-exceed drop/pipe action mirred egress redirect dev pf0vf1",
     );
@@ -295,7 +295,7 @@ const TUNNELS: [(&str, &str, &str); 5] = [
 ];
 
 #[test]
-fn what_is_wrapped_here_is_unwrapped_there() {
+fn encapsulated_frames_are_decapsulated_at_the_other_end() {
     for (kind, id, back) in TUNNELS {
         for six in [false, true] {
             if six && id.contains("nocsum") && kind == "vxlan0" {
@@ -345,7 +345,7 @@ fn checksum_is_right(frame: &[u8]) -> bool {
 }
 
 #[test]
-fn damaged_packets_of_tunnels_and_critical_options_are_dropped_and_counted() {
+fn bad_tunnel_packets_are_dropped_and_counted() {
     let (mut here, mut there) = overlay("geneve0", false, "id 77", "enc_key_id 77");
     let packet = sent(&mut here, ONE, datagram(mac(1), mac(0))).remove(0).1.bytes;
     let mut damaged = packet.to_vec();
@@ -395,7 +395,7 @@ fn congestion_on_the_way_is_told_inside() {
 }
 
 #[test]
-fn who_sends_more_than_the_tunnel_carries_is_told_and_nothing_is_cut() {
+fn senders_of_too_big_frames_get_an_error() {
     let (mut here, _) = overlay("vxlan0", false, "id 77", "enc_key_id 77");
     let long = |bytes: usize| {
         let mut frame = datagram(mac(1), mac(0)).bytes.to_vec();
@@ -426,7 +426,7 @@ fn without_a_next_hop_the_host_gets_the_frame() {
 
 /// The uplink's representor shows packets as on the wire.
 #[test]
-fn what_came_out_of_a_tunnel_and_finds_no_way_into_another_is_shown_to_nobody() {
+fn a_decapsulated_frame_without_a_next_hop_is_dropped() {
     let (mut here, mut there) = overlay("vxlan0", false, "id 77", "enc_key_id 77");
     let packet = sent(&mut here, ONE, datagram(mac(1), mac(0))).remove(0).1;
     let set = "tunnel_key set src_ip 192.0.2.2 dst_ip 192.0.2.3 id 5";
@@ -486,7 +486,7 @@ fn tenant(port: Vport) -> Option<u16> {
 proptest! {
     /// A tenant's frames reach only functions of that tenant, and frames with a forged address reach no port.
     #[test]
-    fn nothing_crosses_tenants(
+    fn frames_do_not_cross_tenants(
         legacy in any::<bool>(),
         changes in prop::collection::vec(arbitrary::change(), 0..30),
         frames in prop::collection::vec((0u16..5, arbitrary::frame(), any::<bool>()), 1..30),
@@ -497,7 +497,7 @@ proptest! {
             // Rules may send frames anywhere, but must not change tags: tags are the administrator's decision.
             let is_plain = |change: &&Change| match change {
                 Change::Add(rule) | Change::Replace(rule) => rule.actions.iter().all(|action| {
-                    !matches!(action, Action::VlanPush(_) | Action::VlanPop | Action::VlanModify(_))
+                    !matches!(action, RuleAction::VlanPush(_) | RuleAction::VlanPop | RuleAction::VlanModify(_))
                 }),
                 Change::Delete(_) => true,
             };

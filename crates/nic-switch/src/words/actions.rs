@@ -5,13 +5,13 @@
 
 use super::line::{LineWords, ParseError, ParseProblem};
 use super::{read, value};
-use crate::action::{Action, ChecksumSet, Edit, Police, TunnelSet, VlanTag};
+use crate::action::{ChecksumSet, Edit, Police, RuleAction, TunnelSet, VlanTag};
 use crate::matching::VLAN;
 use core::net::IpAddr;
 use offload_formats::{IpVersion, Protocol};
 
 /// Parses the actions behind the first `action` keyword.
-pub(super) fn actions(words: &mut LineWords<'_>) -> Result<Vec<Action>, ParseError> {
+pub(super) fn actions(words: &mut LineWords<'_>) -> Result<Vec<RuleAction>, ParseError> {
     let mut actions = Vec::new();
     loop {
         action(words, &mut actions)?;
@@ -23,26 +23,26 @@ pub(super) fn actions(words: &mut LineWords<'_>) -> Result<Vec<Action>, ParseErr
     }
 }
 
-fn action(words: &mut LineWords<'_>, actions: &mut Vec<Action>) -> Result<(), ParseError> {
+fn action(words: &mut LineWords<'_>, actions: &mut Vec<RuleAction>) -> Result<(), ParseError> {
     let word = words.expect("an action")?;
     actions.push(match word {
         "mirred" => mirred(words)?,
-        "drop" | "shot" => Action::Drop,
-        "pass" | "ok" => Action::Pass,
+        "drop" | "shot" => RuleAction::Drop,
+        "pass" | "ok" => RuleAction::Pass,
         "goto" => {
             words.expect_word("chain")?;
-            Action::Goto(words.value("the number of a chain", value::number)?)
+            RuleAction::Goto(words.value("the number of a chain", value::number)?)
         }
         "tunnel_key" => tunnel(words)?,
         "vlan" => vlan(words)?,
         "pedit" => pedit(words)?,
-        "csum" => Action::Checksum(checksums(words)?),
-        "police" => Action::Police(police(words)?),
+        "csum" => RuleAction::Checksum(checksums(words)?),
+        "police" => RuleAction::Police(police(words)?),
         "ct" => return Err(words.wrong(ParseProblem::ConnectionState)),
         _ => return Err(words.wrong(ParseProblem::Expected("an action that the switch has: see its chapter"))),
     });
     // `pipe` continues with the next action, and other control words are actions themselves.
-    let is_over = actions.last().is_some_and(Action::ends);
+    let is_over = actions.last().is_some_and(RuleAction::ends);
     // Nothing can follow a final action, so no control word is read.
     if is_over || words.take_if("pipe") {
         return Ok(());
@@ -50,14 +50,14 @@ fn action(words: &mut LineWords<'_>, actions: &mut Vec<Action>) -> Result<(), Pa
     // Without a control word, `pedit` and `csum` end the rule in tc, while other actions continue.
     let passes = words.take_if("pass") || words.take_if("ok");
     if words.take_if("drop") {
-        actions.push(Action::Drop);
+        actions.push(RuleAction::Drop);
     } else if passes || matches!(word, "pedit" | "csum") {
-        actions.push(Action::Pass);
+        actions.push(RuleAction::Pass);
     }
     Ok(())
 }
 
-fn mirred(words: &mut LineWords<'_>) -> Result<Action, ParseError> {
+fn mirred(words: &mut LineWords<'_>) -> Result<RuleAction, ParseError> {
     words.expect_word("egress")?;
     let redirects = words.value("redirect or mirror", |word| match word {
         "redirect" => Some(true),
@@ -66,17 +66,17 @@ fn mirred(words: &mut LineWords<'_>) -> Result<Action, ParseError> {
     })?;
     words.expect_word("dev")?;
     let device = read::device(words)?;
-    Ok(if redirects { Action::Redirect(device) } else { Action::Mirror(device) })
+    Ok(if redirects { RuleAction::Redirect(device) } else { RuleAction::Mirror(device) })
 }
 
-fn tunnel(words: &mut LineWords<'_>) -> Result<Action, ParseError> {
+fn tunnel(words: &mut LineWords<'_>) -> Result<RuleAction, ParseError> {
     let sets = words.value("set or unset", |word| match word {
         "set" => Some(true),
         "unset" => Some(false),
         _ => None,
     })?;
     if !sets {
-        return Ok(Action::TunnelUnset);
+        return Ok(RuleAction::TunnelUnset);
     }
     let (mut source, mut destination) = (None, None);
     let (mut key, mut port, mut tos, mut ttl, mut checksum) = (None, None, None, None, None);
@@ -105,7 +105,7 @@ fn tunnel(words: &mut LineWords<'_>) -> Result<Action, ParseError> {
     let (Some(source), Some(destination)) = ends else {
         return Err(words.wrong(ParseProblem::Expected("all: a tunnel has src_ip and dst_ip")));
     };
-    Ok(Action::TunnelSet(TunnelSet {
+    Ok(RuleAction::TunnelSet(TunnelSet {
         key,
         destination_port: port,
         tos: tos.unwrap_or(0),
@@ -116,11 +116,11 @@ fn tunnel(words: &mut LineWords<'_>) -> Result<Action, ParseError> {
     }))
 }
 
-fn vlan(words: &mut LineWords<'_>) -> Result<Action, ParseError> {
+fn vlan(words: &mut LineWords<'_>) -> Result<RuleAction, ParseError> {
     let what = words.expect("push, pop or modify")?;
     let (mut id, mut priority, mut tag) = (None, None, None);
     match what {
-        "pop" => return Ok(Action::VlanPop),
+        "pop" => return Ok(RuleAction::VlanPop),
         "push" | "modify" => {}
         _ => return Err(words.wrong(ParseProblem::Expected("push, pop or modify"))),
     }
@@ -143,16 +143,16 @@ fn vlan(words: &mut LineWords<'_>) -> Result<Action, ParseError> {
     }
     let id = id.ok_or_else(|| words.wrong(ParseProblem::Expected("all: `id N` names the VLAN")))?;
     let tag = VlanTag { id, priority, ether_type: tag.unwrap_or(VLAN) };
-    Ok(if what == "push" { Action::VlanPush(tag) } else { Action::VlanModify(tag) })
+    Ok(if what == "push" { RuleAction::VlanPush(tag) } else { RuleAction::VlanModify(tag) })
 }
 
-fn pedit(words: &mut LineWords<'_>) -> Result<Action, ParseError> {
+fn pedit(words: &mut LineWords<'_>) -> Result<RuleAction, ParseError> {
     words.expect_word("ex")?;
     let mut edits = Vec::new();
     while words.take_if("munge") {
         edits.push(edit(words)?);
     }
-    Ok(Action::Pedit(edits))
+    Ok(RuleAction::Pedit(edits))
 }
 
 fn edit(words: &mut LineWords<'_>) -> Result<Edit, ParseError> {

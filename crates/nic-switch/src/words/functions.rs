@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_iproute2() {
+    fn words_equal_iproute2s() {
         let function = |change| match change {
             Ok(FunctionChange::Function(port, words)) => (port, words),
             other => panic!("{other:?}"),
@@ -259,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_words_are_read_or_refused_where_they_are(words in prop::collection::vec(prop_oneof![
+        fn any_words_parse_or_fail_with_their_position(words in prop::collection::vec(prop_oneof![
             prop::sample::select(vec!["ip", "link", "set", "dev", "p0", "vf", "1", "mac", "2:0:0:0:0:1", "vlan", "trust", "on",
                 "spoofchk", "off", "max_tx_rate", "mtu", "pf0vf1", "devlink", "port", "function", "hw_addr", "eswitch", "mode",
                 "legacy", "#"]).prop_map(String::from),

@@ -149,7 +149,7 @@ impl<'a> LineWords<'a> {
     /// Makes an error at the word with this index.
     pub(super) fn wrong_at(&self, index: usize, problem: ParseProblem) -> ParseError {
         let (column, word) = self.words.get(index).copied().unwrap_or((self.end, ""));
-        self.error(column, word.escape_debug().take(MOST_SHOWN).collect(), problem)
+        self.error(column, word.escape_debug().take(MAX_SHOWN).collect(), problem)
     }
 
     fn missing(&self, what: &'static str) -> ParseError {
@@ -161,4 +161,4 @@ impl<'a> LineWords<'a> {
     }
 }
 
-const MOST_SHOWN: usize = 40;
+const MAX_SHOWN: usize = 40;

@@ -75,10 +75,10 @@ impl fmt::Display for RuleFile {
 mod tests {
     use super::*;
     use crate::rule::RuleError;
-    use crate::{Action, arbitrary};
+    use crate::{RuleAction, arbitrary};
     use proptest::prelude::*;
 
-    fn actions(text: &str) -> Vec<Action> {
+    fn actions(text: &str) -> Vec<RuleAction> {
         let text = format!("tc filter add dev p0 ingress protocol ip prio 1 flower ip_proto tcp action {text}");
         match RuleFile::parse("test", &text).unwrap().changes.remove(0) {
             Change::Add(rule) => rule.actions,
@@ -92,14 +92,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back(changes in prop::collection::vec(arbitrary::change(), 0..5)) {
+        fn printed_rules_parse_to_the_same_rules(changes in prop::collection::vec(arbitrary::change(), 0..5)) {
             let file = RuleFile { changes };
             let text = file.to_string();
             prop_assert_eq!(RuleFile::parse("printed", &text).map_err(|error| format!("{error}\n{text}")), Ok(file));
         }
 
         #[test]
-        fn any_words_are_read_or_refused_where_they_are(words in prop::collection::vec(prop_oneof![
+        fn any_words_parse_or_fail_with_their_position(words in prop::collection::vec(prop_oneof![
             prop::sample::select(vec!["tc", "filter", "add", "dev", "p0", "vxlan0", "ingress", "protocol", "ip", "prio", "1", "flower",
                 "action", "drop", "pipe", "mirred", "egress", "redirect", "tunnel_key", "set", "src_ip", "10.0.0.1", "pedit", "ex",
                 "munge", "vlan", "push", "id", "goto", "chain", "csum", "police", "rate", "#", "é"]).prop_map(String::from),
@@ -153,8 +153,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_as_in_tc() {
-        use Action::*;
+    fn unnamed_options_have_the_defaults_of_tc() {
+        use RuleAction::*;
         assert!(matches!(actions("vlan pop action drop")[..], [VlanPop, Drop]));
         assert!(matches!(actions("pedit ex munge eth dst set 2:0:0:0:0:1")[..], [Pedit(_), Pass]));
         assert!(matches!(actions("csum tcp pipe action drop")[..], [Checksum(_), Drop]));

@@ -1,7 +1,7 @@
 //! Printer of rules as `tc filter` lines, in the form that the parser accepts.
 
 use super::value;
-use crate::action::{Action, ChecksumSet, Edit, Police, TunnelSet, VlanTag};
+use crate::action::{ChecksumSet, Edit, Police, RuleAction, TunnelSet, VlanTag};
 use crate::matching::{ClassMatch, EtherMatch, Mac, Match, Ports};
 use crate::rule::{Change, Rule, Selection};
 use core::fmt::{Display, Formatter, Result};
@@ -67,27 +67,27 @@ impl Display for Match {
 }
 
 /// Prints the words behind `action`.
-impl Display for Action {
+impl Display for RuleAction {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
-            Action::Redirect(device) => write!(f, "mirred egress redirect dev {device}"),
-            Action::Mirror(device) => write!(f, "mirred egress mirror dev {device}"),
-            Action::Drop => f.write_str("drop"),
-            Action::Pass => f.write_str("pass"),
-            Action::Goto(chain) => write!(f, "goto chain {chain}"),
-            Action::TunnelSet(set) => tunnel(f, set),
-            Action::TunnelUnset => f.write_str("tunnel_key unset"),
-            Action::VlanPush(tag) => vlan(f, "push", tag),
-            Action::VlanPop => f.write_str("vlan pop"),
-            Action::VlanModify(tag) => vlan(f, "modify", tag),
-            Action::Pedit(edits) => {
+            RuleAction::Redirect(device) => write!(f, "mirred egress redirect dev {device}"),
+            RuleAction::Mirror(device) => write!(f, "mirred egress mirror dev {device}"),
+            RuleAction::Drop => f.write_str("drop"),
+            RuleAction::Pass => f.write_str("pass"),
+            RuleAction::Goto(chain) => write!(f, "goto chain {chain}"),
+            RuleAction::TunnelSet(set) => tunnel(f, set),
+            RuleAction::TunnelUnset => f.write_str("tunnel_key unset"),
+            RuleAction::VlanPush(tag) => vlan(f, "push", tag),
+            RuleAction::VlanPop => f.write_str("vlan pop"),
+            RuleAction::VlanModify(tag) => vlan(f, "modify", tag),
+            RuleAction::Pedit(edits) => {
                 f.write_str("pedit ex")?;
                 // The parser reads `pedit` without `pipe` as final.
                 edits.iter().try_for_each(|edit| write!(f, " munge {edit}"))?;
                 f.write_str(" pipe")
             }
-            Action::Checksum(checksums) => checksum(f, checksums),
-            Action::Police(Police { rate, burst }) => {
+            RuleAction::Checksum(checksums) => checksum(f, checksums),
+            RuleAction::Police(Police { rate, burst }) => {
                 write!(f, "police rate {rate}bit burst {burst}b conform-exceed drop/pipe")
             }
         }

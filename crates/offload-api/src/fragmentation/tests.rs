@@ -77,7 +77,7 @@ fn at(seconds: u64) -> Instant {
 
 proptest! {
     #[test]
-    fn a_packet_is_what_its_fragments_were_in_any_order(
+    fn fragments_in_any_order_rebuild_the_packet(
         six: bool, extended: bool, bytes in 2000usize..20_000, mtu in 100u16..2000, seed: u64, again: bool,
     ) {
         let extension: &[u8] = if six && extended { &[17, 0, 1, 4, 0, 0, 0, 0] } else { &[] };
@@ -168,7 +168,7 @@ fn overlapping(six: bool) -> (Vec<Vec<u8>>, Vec<u8>) {
 }
 
 #[test]
-fn fragments_that_overlap_spoil_their_packet_until_its_time_is_over() {
+fn overlapping_fragments_spoil_their_packet_for_its_lifetime() {
     for six in [false, true] {
         let (fragments, between) = overlapping(six);
         let mut reassembler =
@@ -212,7 +212,7 @@ fn the_same_place_with_other_bytes_or_another_end_is_an_overlap() {
 }
 
 #[test]
-fn what_waits_too_long_is_given_up_and_its_first_fragment_told() {
+fn an_expired_packet_is_dropped_and_its_first_fragment_reported() {
     let (fragments, _) = overlapping(true);
     let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V6));
     assert_eq!(reassembler.insert(at(5), &fragments[2], LINK.len()), FragmentOutcome::Kept);
@@ -226,7 +226,7 @@ fn what_waits_too_long_is_given_up_and_its_first_fragment_told() {
 }
 
 #[test]
-fn space_is_made_by_what_would_be_given_up_first() {
+fn the_packet_next_to_expire_makes_space() {
     let limits = ReassemblyLimits { packets: 2, ..ReassemblyLimits::for_version(IpVersion::V4) };
     let mut reassembler = Reassembler::new(limits);
     let whole = packet(false, IpProtocol::Udp, &[], &data(1, 3000));
@@ -256,7 +256,7 @@ fn a_mark_of_congestion_on_one_is_one_on_the_whole() {
 }
 
 #[test]
-fn a_mark_beside_a_fragment_that_cannot_be_marked_makes_no_whole() {
+fn mixed_ecn_marks_that_rfc_3168_forbids_build_no_packet() {
     for (six, marked) in [(false, 0), (false, 2), (true, 0), (true, 2)] {
         let (mut fragments, _) = overlapping(six);
         let version = if six { IpVersion::V6 } else { IpVersion::V4 };
@@ -285,7 +285,7 @@ fn a_mark_beside_a_fragment_that_cannot_be_marked_makes_no_whole() {
 }
 
 #[test]
-fn what_no_packet_can_have_is_refused() {
+fn impossible_fragments_are_rejected() {
     let mut reassembler = Reassembler::new(ReassemblyLimits::for_version(IpVersion::V6));
     let mut refused = |next: u8, place: u16, data: &[u8]| {
         // The pointer of the ICMP message names the wrong field.
@@ -316,7 +316,7 @@ fn an_atomic_fragment_is_a_packet_by_itself() {
 }
 
 #[test]
-fn what_may_not_be_cut_is_not() {
+fn unfragmentable_packets_are_not_fragmented() {
     let try_cut = |frame: &[u8], mtu, ask| {
         let packet = TxPacket { header: frame.into(), ask, ..TxPacket::default() };
         fragment(packet, LINK.len(), mtu, 1).map(|fragments| fragments.len())

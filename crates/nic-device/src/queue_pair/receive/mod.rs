@@ -32,7 +32,7 @@ pub(super) struct ReceiveSide {
     /// Buffers with room for at least a frame, last used at the end.
     buffers: Vec<BytesMut>,
     /// Segments that others may still join, oldest first; at most one session per flow.
-    open: Vec<Session>,
+    open: Vec<LroSession>,
     /// Packets on their way to host memory, by time of arrival.
     under_way: VecDeque<(Instant, ReceiveCompletion)>,
     /// Time at which bus and engines have processed all frames so far.
@@ -50,7 +50,7 @@ pub(super) struct Start {
 
 /// A packet that is being joined.
 #[derive(Debug)]
-struct Session {
+struct LroSession {
     joint: JoinedPacket,
     meta: RxMeta,
     /// The packet so far, followed by the rest of its buffer.
@@ -77,7 +77,7 @@ struct ProcessedFrame {
     within: Option<InnerPosition>,
 }
 
-impl Session {
+impl LroSession {
     /// Returns the headers of the first segment, without outer headers.
     fn first(&self) -> &[u8] {
         self.wrapping.as_ref().map_or(&self.buffer, OuterParts::plain)
@@ -104,7 +104,7 @@ impl Session {
 
 impl ReceiveSide {
     pub(super) fn next_due(&self) -> Option<Instant> {
-        let open = self.open.iter().map(Session::next_event).min();
+        let open = self.open.iter().map(LroSession::next_event).min();
         earliest(open, self.next_under_way())
     }
 
@@ -203,7 +203,7 @@ impl QueuePair {
         while self.receive.next_under_way().is_some_and(|due| due <= now) {
             let Some((_, completion)) = self.receive.under_way.pop_front() else { break };
             // Every packet reserved its completion when it was received.
-            let _room = self.rings.receive_completions.stage(completion);
+            let _ = self.rings.receive_completions.stage(completion);
             self.dma.completions += dma::COMPLETION;
         }
         if self.rings.receive_completions.staged() > 0 {
@@ -331,7 +331,7 @@ impl QueuePair {
         };
         let (first_due, last_due) = (due, due);
         let wrapping = within.map(|within| OuterParts::begin(data, transport, within, &mut buffer));
-        self.receive.open.push(Session {
+        self.receive.open.push(LroSession {
             joint,
             meta,
             buffer,
@@ -365,7 +365,7 @@ impl QueuePair {
     }
 
     fn end_session(&mut self, place: usize, ends_buffer: bool) {
-        let Session { joint, meta, buffer: frame, placed, last_due, .. } = self.receive.open.remove(place);
+        let LroSession { joint, meta, buffer: frame, placed, last_due, .. } = self.receive.open.remove(place);
         let joined = joint.segment_bytes();
         if joined.is_some() {
             self.counters.rx_lro_packets += 1;

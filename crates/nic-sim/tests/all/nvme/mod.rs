@@ -28,7 +28,7 @@ const HEADERS: usize = 54;
 const MSS: usize = 1446;
 
 /// A stream of PDUs, as queued for the device and as on the wire.
-struct Stream {
+struct PduStream {
     start: Seq,
     units: Vec<Unit>,
     queued: Vec<u8>,
@@ -37,9 +37,9 @@ struct Stream {
     sealed: Vec<bool>,
 }
 
-impl Stream {
+impl PduStream {
     /// Makes PDUs with data of these lengths; without data a PDU has no digest.
-    fn new(start: Seq, lengths: &[usize]) -> Stream {
+    fn new(start: Seq, lengths: &[usize]) -> PduStream {
         let (mut queued, mut wire, mut units) = (Vec::new(), Vec::new(), Vec::new());
         for (number, length) in lengths.iter().enumerate() {
             let from = start + wire.len() as u32;
@@ -61,7 +61,7 @@ impl Stream {
             let touched_from = if data.is_empty() { len } else { len - 4 };
             units.push(Unit { layer: Layer::FIRST, number: number as u64, offset, start: from, len, touched_from });
         }
-        Stream { start, sealed: vec![false; units.len()], units, queued, wire }
+        PduStream { start, sealed: vec![false; units.len()], units, queued, wire }
     }
 
     /// Makes a packet of up to `bytes` bytes, of either context PDUs or other PDUs.
@@ -93,7 +93,7 @@ impl Stream {
     }
 }
 
-impl RecordSource for Stream {
+impl RecordSource for PduStream {
     fn unit_at(&self, layer: Layer, offset: u64) -> Lookup {
         assert_eq!(layer, Layer::FIRST);
         let unit = self.units.iter().find(|unit| unit.contains(offset));
@@ -137,7 +137,7 @@ fn context(driver: &mut Driver) -> Handle {
 fn send(
     device: &mut Device,
     driver: &mut Driver,
-    stream: &mut Stream,
+    stream: &mut PduStream,
     at: usize,
     bytes: usize,
     handle: Handle,
@@ -170,9 +170,9 @@ fn leaves(device: &mut Device, driver: &mut Driver, expected: &[u8], at: usize) 
 }
 
 /// Random steps: a position, a number of bytes, and the kind of the step.
-type Events = Vec<(prop::sample::Index, usize, u8)>;
+type RandomSteps = Vec<(prop::sample::Index, usize, u8)>;
 
-fn events() -> impl Strategy<Value = Events> {
+fn events() -> impl Strategy<Value = RandomSteps> {
     prop::collection::vec((any::<prop::sample::Index>(), 1usize..30_000, 0u8..24), 1..40)
 }
 
@@ -189,7 +189,7 @@ fn config(next_record: bool, cached: usize) -> NicConfig {
 /// Plays random steps on a stream of `len` bytes: sends the next bytes or earlier ones by `send`, which returns the end
 /// position, or resets the device. After a reset `come_back` may create contexts again.
 fn play(
-    events: Events,
+    events: RandomSteps,
     len: usize,
     (device, driver): (&mut Device, &mut Driver),
     mut send: impl FnMut(&mut Device, &mut Driver, usize, usize) -> usize,
@@ -214,14 +214,14 @@ fn play(
 proptest! {
     /// Transmission in any order, in any packets, with resets: the digests are correct each time.
     #[test]
-    fn whatever_leaves_is_what_software_would_have_sent(
+    fn the_sent_stream_equals_softwares_stream(
         lengths in prop::collection::vec(prop_oneof![3 => 1usize..6000, 1 => Just(0), 1 => 40_000usize..120_000], 1..8),
         start: u32,
         next_record: bool,
         cached in 1usize..4,
         events in events(),
     ) {
-        let mut stream = Stream::new(Seq(start), &lengths);
+        let mut stream = PduStream::new(Seq(start), &lengths);
         let (mut device, mut driver) = pair(config(next_record, cached));
         let handle = Cell::new(context(&mut driver));
         play(
@@ -240,10 +240,10 @@ proptest! {
 }
 
 #[test]
-fn only_what_holds_a_digest_is_followed_when_it_is_sent_again() {
+fn only_retransmitted_digests_are_followed_by_a_dump() {
     let (mut device, mut driver) = pair(NicConfig::default());
     let handle = context(&mut driver);
-    let mut stream = Stream::new(Seq(7), &[8000, 8000]);
+    let mut stream = PduStream::new(Seq(7), &[8000, 8000]);
     let all = stream.wire.len();
     let mut at = 0;
     while at < all {
@@ -263,7 +263,7 @@ fn only_what_holds_a_digest_is_followed_when_it_is_sent_again() {
     assert_eq!((counters.dump_bytes, counters.needs_software), (7300, 0));
     assert_eq!(device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_digests, 3);
     // Too far into a PDU for DUMPs.
-    let mut long = Stream::new(Seq(7 + all as u32), &[100_000]);
+    let mut long = PduStream::new(Seq(7 + all as u32), &[100_000]);
     let length = long.wire.len();
     send(&mut device, &mut driver, &mut long, 0, 50_000, handle);
     send(&mut device, &mut driver, &mut long, 50_000, length, handle);
@@ -279,7 +279,7 @@ fn a_context_goes_after_its_last_packet() {
         ..NicConfig::default()
     });
     let handle = context(&mut driver);
-    let stream = Stream::new(Seq(7), &[100]);
+    let stream = PduStream::new(Seq(7), &[100]);
     assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 132, handle), &stream), TransmitResult::Posted);
     driver.nvme().unwrap().remove(handle);
     assert!(driver.nvme().unwrap().add_transmit(&flow()).is_err(), "there is room for one");
@@ -299,9 +299,9 @@ fn a_context_goes_after_its_last_packet() {
 }
 
 #[derive(Default)]
-struct Woken(AtomicBool);
+struct NvmeWaker(AtomicBool);
 
-impl Wake for Woken {
+impl Wake for NvmeWaker {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -309,11 +309,11 @@ impl Wake for Woken {
 
 /// The application removes a context while its last packet is in the device and the host's service sleeps.
 #[test]
-fn a_context_goes_though_nothing_else_happens() {
+fn a_context_is_removed_on_an_idle_device() {
     let (mut device, mut driver) = pair(NicConfig::default());
-    let woken = Arc::new(Woken::default());
+    let woken = Arc::new(NvmeWaker::default());
     let handle = context(&mut driver);
-    let stream = Stream::new(Seq(7), &[100]);
+    let stream = PduStream::new(Seq(7), &[100]);
     let mut events = Vec::new();
     let mut falls_asleep = |driver: &mut Driver| {
         while !driver.arm(&woken.clone().into()) {
@@ -446,9 +446,9 @@ impl RecordSource for Records {
     }
 }
 
-struct Nowhere;
+struct DiscardingBuffer;
 
-impl PieceHome for Nowhere {
+impl PieceHome for DiscardingBuffer {
     fn take_back(&self, _: u64, _: BytesMut) {}
 }
 
@@ -469,7 +469,7 @@ fn receiver(cipher: Cipher, records: &Records, lengths: &[usize]) -> (Device, Dr
         driver.nvme().unwrap().place(
             nvme,
             command as u16,
-            vec![Piece::new(0, BytesMut::zeroed(*length), Arc::new(Nowhere))],
+            vec![Piece::new(0, BytesMut::zeroed(*length), Arc::new(DiscardingBuffer))],
         );
     }
     run(&mut device);
@@ -549,7 +549,7 @@ fn ciphers() -> impl Strategy<Value = Cipher> {
 proptest! {
     /// Records and PDUs overlap at any position; packets are lost, late and duplicated.
     #[test]
-    fn over_tls_what_is_placed_and_vouched_for_is_right(
+    fn over_tls_placed_and_verified_data_are_right(
         cipher in ciphers(),
         lengths in prop::collection::vec(prop_oneof![1usize..900, 2_000usize..20_000], 1..12),
         cuts in prop::collection::vec(prop_oneof![1usize..50, 100usize..2_000, 16_384usize..16_385], 1..6),
@@ -593,7 +593,7 @@ proptest! {
 }
 
 #[test]
-fn over_tls_a_gap_in_a_record_costs_that_record_and_not_the_place_in_the_pdu() {
+fn over_tls_a_gap_in_a_record_keeps_the_pdu_position() {
     let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
     let lengths = [60_000, 10_000];
     let records = Records::new(cipher, Seq(u32::MAX - 5_000), &lengths, &[4_000], None);
@@ -623,13 +623,13 @@ fn over_tls_a_gap_in_a_record_costs_that_record_and_not_the_place_in_the_pdu() {
 /// command's data may arrive in several PDUs, so parts that are adjacent in the buffer need not be adjacent in the
 /// packet.
 #[test]
-fn what_is_placed_of_joined_segments_is_told_in_one_packet() {
+fn placements_of_joined_segments_are_reported_in_one_packet() {
     joined_segments_are_told_in_one_packet(None);
 }
 
 /// Cipher blocks that segments cut are whole again.
 #[test]
-fn what_is_decrypted_of_joined_segments_is_told_in_one_packet() {
+fn decryption_of_joined_segments_is_reported_in_one_packet() {
     let key: Vec<u8> = (0..64).collect();
     let units = DataUnits::new(512).unwrap();
     joined_segments_are_told_in_one_packet(Some(Volume::new(XtsKey::new(&key).unwrap(), units)));
@@ -664,7 +664,7 @@ fn joined_segments_are_told_in_one_packet(volume: Option<Volume>) {
     let mut contexts = receiver.nvme().unwrap();
     let context = contexts.add(&flow().reversed(), Seq(7), &NvmeTcpConfig::default()).unwrap();
     // Two buffers, of 2,512 and 3,488 bytes.
-    let piece = |offset, bytes| Piece::new(offset, BytesMut::zeroed(bytes), Arc::new(Nowhere));
+    let piece = |offset, bytes| Piece::new(offset, BytesMut::zeroed(bytes), Arc::new(DiscardingBuffer));
     let buffers = vec![piece(0, 2512), piece(2512, 3488)];
     // Without a volume the same data are placed unencrypted, with the same positions.
     match &volume {
@@ -707,7 +707,7 @@ fn deliver(content: &[u8], far: &mut Device) {
 
 /// The way in which a buffer with stages leaves the device before a plain buffer with the same identifier.
 #[derive(Clone, Copy, Debug)]
-enum Before {
+enum BufferExit {
     /// Number of free places on the control ring.
     Room(usize),
     /// Number of pieces of the buffer.
@@ -719,8 +719,8 @@ enum Before {
 /// of the first command, the data of the second must pass no stages.
 #[test]
 fn stages_go_with_their_buffer() {
-    let rooms = (0..4).map(Before::Room);
-    for before in rooms.chain([1, 31, 32, 33, 100].map(Before::Pieces)).chain([Before::Released]) {
+    let rooms = (0..4).map(BufferExit::Room);
+    for before in rooms.chain([1, 31, 32, 33, 100].map(BufferExit::Pieces)).chain([BufferExit::Released]) {
         let config = NicConfig {
             control_ring: 8,
             engines: NvmeTcpEngineConfig { io_threshold: 0, ..NvmeTcpEngineConfig::default() }.into(),
@@ -745,23 +745,25 @@ fn stages_go_with_their_buffer() {
         };
         let mut pieces = 1;
         match before {
-            Before::Room(room) => {
+            BufferExit::Room(room) => {
                 // The ring is filled up to the given number of free places.
                 let places = (0..).take_while(|_| fill(&mut receiver)).count();
                 settle(&mut receiver);
                 (room..places).for_each(|_| assert!(fill(&mut receiver)));
             }
-            Before::Pieces(count) => pieces = count,
-            Before::Released => {}
+            BufferExit::Pieces(count) => pieces = count,
+            BufferExit::Released => {}
         }
         let buffer = |pieces: usize| {
-            (0..pieces as u64).map(|at| Piece::new(512 * at, BytesMut::zeroed(512), Arc::new(Nowhere))).collect()
+            (0..pieces as u64)
+                .map(|at| Piece::new(512 * at, BytesMut::zeroed(512), Arc::new(DiscardingBuffer)))
+                .collect()
         };
         let stages = NvmeTcpStages { command: 0, unit: 3, stages: vec![StageSpec::new(XTS_STAGE, key)] };
         // If the ring lacks room, the driver returns the buffer at once.
         receiver.nvme().unwrap().place_through(context, stages, buffer(pieces));
         settle(&mut receiver);
-        if let Before::Released = before {
+        if let BufferExit::Released = before {
             receiver.nvme().unwrap().release(context, 0);
             settle(&mut receiver);
         }

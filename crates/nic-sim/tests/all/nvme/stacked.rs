@@ -19,18 +19,18 @@ use proptest::prelude::*;
 use resumable_aead::{DataUnits, Volume, XtsKey};
 
 /// PDUs as the content of records, as a transport keeps them.
-struct Queue {
+struct PduQueue {
     start: Seq,
-    chunks: Vec<Chunk>,
+    chunks: Vec<PduChunk>,
     /// The stream as on the wire.
     wire: Vec<u8>,
     /// Content of all records, with digests.
     content: Vec<u8>,
-    handles: Handles,
+    handles: LayerHandles,
 }
 
 #[derive(Clone)]
-struct Chunk {
+struct PduChunk {
     at: usize,
     data: Bytes,
     record: UnitTag,
@@ -42,12 +42,12 @@ struct Chunk {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Handles {
+struct LayerHandles {
     tls: Handle,
     nvme: Handle,
 }
 
-impl Chunk {
+impl PduChunk {
     fn end(&self) -> usize {
         self.at + self.data.len()
     }
@@ -63,14 +63,14 @@ impl Chunk {
 }
 
 /// A PDU as queued and as on the wire, and the first byte that the NIC changes.
-struct Made {
+struct BuiltPdu {
     queued: Vec<u8>,
     wire: Vec<u8>,
     touched_from: u32,
 }
 
 /// Makes PDUs with data of these lengths and digests by the NIC. Without data a PDU has no digest.
-fn with_digests(lengths: &[usize]) -> Vec<Made> {
+fn with_digests(lengths: &[usize]) -> Vec<BuiltPdu> {
     let made = |(number, length): (usize, &usize)| {
         let data: Vec<u8> = (0..*length).map(|at| (at * 31 + number * 7) as u8).collect();
         let (flags, offset) = if data.is_empty() { (0, 0) } else { (0b10, 28) };
@@ -84,13 +84,13 @@ fn with_digests(lengths: &[usize]) -> Vec<Made> {
             wire.extend(crc32c::crc32c(&data).to_le_bytes());
         }
         let touched_from = if plen > 24 { plen as u32 - 4 } else { 24 };
-        Made { queued, wire, touched_from }
+        BuiltPdu { queued, wire, touched_from }
     };
     lengths.iter().enumerate().map(made).collect()
 }
 
 /// Makes host PDUs with data of these lengths, in blocks of 16 bytes of a volume, some with a digest.
-fn encrypted(volume: &Volume, lengths: &[usize]) -> Vec<Made> {
+fn encrypted(volume: &Volume, lengths: &[usize]) -> Vec<BuiltPdu> {
     let made = |(number, blocks): (usize, &usize)| {
         let data: Vec<u8> = (0..blocks * 16).map(|at| (at * 31 + number * 7) as u8).collect();
         let digested = number % 3 < 2;
@@ -110,7 +110,7 @@ fn encrypted(volume: &Volume, lengths: &[usize]) -> Vec<Made> {
             queued.extend([0; 4]);
             wire.extend(crc32c::crc32c(&ciphertext).to_le_bytes());
         }
-        Made { queued, wire, touched_from: MarkedData::AT as u32 }
+        BuiltPdu { queued, wire, touched_from: MarkedData::AT as u32 }
     };
     lengths.iter().enumerate().map(made).collect()
 }
@@ -118,9 +118,9 @@ fn encrypted(volume: &Volume, lengths: &[usize]) -> Vec<Made> {
 /// Number by which PDUs name the volume's stages.
 const VOLUME: u16 = 3;
 
-impl Queue {
+impl PduQueue {
     /// Puts PDUs into records with content of these lengths.
-    fn new((version, suite): Cipher, start: Seq, made: &[Made], cuts: &[usize], handles: Handles) -> Queue {
+    fn new((version, suite): Cipher, start: Seq, made: &[BuiltPdu], cuts: &[usize], handles: LayerHandles) -> PduQueue {
         let (mut queued, mut content, mut pdus) = (Vec::new(), Vec::new(), Vec::new());
         for pdu in made {
             pdus.push((content.len(), pdu.wire.len(), pdu.touched_from));
@@ -132,7 +132,7 @@ impl Queue {
         let (mut chunks, mut at, mut done) = (Vec::new(), 0, 0);
         let mut cuts = cuts.iter().cycle();
         while done < content.len() {
-            let number = chunks.last().map_or(0, |chunk: &Chunk| chunk.record.number + 1);
+            let number = chunks.last().map_or(0, |chunk: &PduChunk| chunk.record.number + 1);
             let end = content.len().min(done + cuts.next().unwrap());
             let after = (explicit + end - done + inner.len() + 16) as u16;
             let mut prefix = vec![23, 3, 3, (after >> 8) as u8, after as u8];
@@ -143,7 +143,8 @@ impl Queue {
             let mut push = |data: Vec<u8>, pdu: Option<UnitTag>, content_at: usize| {
                 let record = UnitTag { number, at: (at - record_start) as u32, len, touched_from: 0 };
                 let data = Bytes::from(data);
-                let chunk = Chunk { at, data, record, pdu, content_at, needs_digest: pdu.is_some(), needs_seal: true };
+                let chunk =
+                    PduChunk { at, data, record, pdu, content_at, needs_digest: pdu.is_some(), needs_seal: true };
                 at = chunk.end();
                 chunks.push(chunk);
             };
@@ -160,7 +161,7 @@ impl Queue {
             }
             push([inner, &[0; 16]].concat(), None, done);
         }
-        let mut queue = Queue { start, chunks, wire: Vec::new(), content, handles };
+        let mut queue = PduQueue { start, chunks, wire: Vec::new(), content, handles };
         // The expected bytes come from a NIC that sees the finished content, without the digest engine.
         queue.wire = queue.sealed((version, suite));
         queue
@@ -194,7 +195,7 @@ impl Queue {
         wire
     }
 
-    fn tag(&self, chunk: &Chunk, from: usize) -> TxTag {
+    fn tag(&self, chunk: &PduChunk, from: usize) -> TxTag {
         let content = match chunk.pdu {
             Some(pdu) if chunk.needs_digest => TxTag::device(self.handles.nvme, pdu),
             Some(pdu) => TxTag::done(pdu),
@@ -204,7 +205,7 @@ impl Queue {
         tag.unwrap().advanced(from as u32)
     }
 
-    fn chunk_at(&self, at: usize) -> &Chunk {
+    fn chunk_at(&self, at: usize) -> &PduChunk {
         self.chunks.iter().find(|chunk| (chunk.at..chunk.end()).contains(&at)).unwrap()
     }
 
@@ -277,7 +278,7 @@ impl Queue {
     }
 }
 
-impl RecordSource for Queue {
+impl RecordSource for PduQueue {
     fn unit_at(&self, layer: Layer, offset: u64) -> Lookup {
         let chunk = self.chunks.iter().find(|chunk| {
             let from = chunk.offset(layer);
@@ -287,7 +288,7 @@ impl RecordSource for Queue {
             return Lookup::Released;
         };
         let UnitTag { number, len, touched_from, .. } = tag;
-        let is_first = |chunk: &&Chunk| chunk.unit(layer).is_some_and(|tag| tag.number == number && tag.at == 0);
+        let is_first = |chunk: &&PduChunk| chunk.unit(layer).is_some_and(|tag| tag.number == number && tag.at == 0);
         let start = self.start + self.chunks.iter().find(is_first).unwrap().at as u32;
         Lookup::In(Unit { layer, number, offset: chunk.offset(layer) - u64::from(tag.at), start, len, touched_from })
     }
@@ -305,14 +306,14 @@ impl RecordSource for Queue {
     }
 }
 
-fn contexts(driver: &mut Driver, cipher: Cipher, start: Seq) -> Handles {
+fn contexts(driver: &mut Driver, cipher: Cipher, start: Seq) -> LayerHandles {
     let tls = driver.tls().unwrap().add(&flow(), Direction::Transmit, start, 0, &key(cipher)).unwrap();
-    Handles { tls, nvme: driver.nvme().unwrap().add_transmit(&flow()).unwrap() }
+    LayerHandles { tls, nvme: driver.nvme().unwrap().add_transmit(&flow()).unwrap() }
 }
 
 /// Sends up to `bytes` bytes from `at` on, with the help of software if necessary, and checks them. Returns the end
 /// position.
-fn send(device: &mut Device, driver: &mut Driver, queue: &mut Queue, at: usize, bytes: usize) -> usize {
+fn send(device: &mut Device, driver: &mut Driver, queue: &mut PduQueue, at: usize, bytes: usize) -> usize {
     let length = loop {
         let packet = queue.packet(at, bytes);
         let length = packet.payload_len();
@@ -329,7 +330,7 @@ fn send(device: &mut Device, driver: &mut Driver, queue: &mut Queue, at: usize, 
 proptest! {
     /// Transmission in any order, in any packets, with resets: digests and records are correct each time.
     #[test]
-    fn whatever_leaves_is_what_software_would_have_sealed(
+    fn sent_records_equal_softwares_records(
         cipher in ciphers(),
         lengths in prop::collection::vec(prop_oneof![3 => 1usize..3000, 1 => Just(0), 1 => 20_000usize..60_000], 1..8),
         cuts in prop::collection::vec(prop_oneof![1usize..60, 100usize..3_000, Just(16_384)], 1..6),
@@ -343,7 +344,7 @@ proptest! {
         let cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.max(least)).collect();
         let (mut device, mut driver) = pair(config(next_record, cached));
         let handles = contexts(&mut driver, cipher, Seq(start));
-        let queue = RefCell::new(Queue::new(cipher, Seq(start), &with_digests(&lengths), &cuts, handles));
+        let queue = RefCell::new(PduQueue::new(cipher, Seq(start), &with_digests(&lengths), &cuts, handles));
         let len = queue.borrow().wire.len();
         play(
             events,
@@ -360,17 +361,17 @@ proptest! {
 }
 
 /// A volume and its key for the NIC.
-struct Keyed {
+struct KeyedVolumeStage {
     volume: Volume,
     key: Vec<u8>,
     unit: u32,
 }
 
-impl Keyed {
-    fn new(bytes: usize, unit: u32) -> Keyed {
+impl KeyedVolumeStage {
+    fn new(bytes: usize, unit: u32) -> KeyedVolumeStage {
         let key: Vec<u8> = (0..bytes as u8).collect();
         let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(unit as usize).unwrap());
-        Keyed { volume, key, unit }
+        KeyedVolumeStage { volume, key, unit }
     }
 
     /// Gives the key to the NIC and to the digest context's stages. Returns the key's context.
@@ -386,9 +387,10 @@ impl Keyed {
 }
 
 proptest! {
-    /// The same with encryption before the digest; packets, segments, records and DUMPs cut blocks at any position.
+    /// Sent records also equal those of software if the NIC encrypts before the digest. Packets, segments, records and
+    /// DUMPs cut blocks at any position.
     #[test]
-    fn whatever_leaves_is_what_software_would_have_encrypted_and_sealed(
+    fn sent_records_equal_software_encryption_and_sealing(
         cipher in ciphers(),
         key_bytes in prop_oneof![Just(32usize), Just(64)],
         unit in prop_oneof![Just(512u32), Just(4096)],
@@ -404,10 +406,10 @@ proptest! {
         let cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.max(least)).collect();
         let (mut device, mut driver) = pair(config(next_record, cached));
         let handles = contexts(&mut driver, cipher, Seq(start));
-        let keyed = Keyed::new(key_bytes, unit);
+        let keyed = KeyedVolumeStage::new(key_bytes, unit);
         keyed.import(&mut device, &mut driver, handles.nvme);
         let made = encrypted(&keyed.volume, &lengths);
-        let queue = RefCell::new(Queue::new(cipher, Seq(start), &made, &cuts, handles));
+        let queue = RefCell::new(PduQueue::new(cipher, Seq(start), &made, &cuts, handles));
         let len = queue.borrow().wire.len();
         play(
             events,
@@ -433,10 +435,10 @@ fn dumps_of_records_bring_ciphertext() {
     let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
     let (mut device, mut driver) = pair(NicConfig::default());
     let handles = contexts(&mut driver, cipher, Seq(7));
-    let keyed = Keyed::new(64, 512);
+    let keyed = KeyedVolumeStage::new(64, 512);
     keyed.import(&mut device, &mut driver, handles.nvme);
     let made = encrypted(&keyed.volume, &[500, 500]);
-    let mut queue = Queue::new(cipher, Seq(7), &made, &[3001], handles);
+    let mut queue = PduQueue::new(cipher, Seq(7), &made, &[3001], handles);
     let mut at = 0;
     while at < queue.wire.len() {
         at = send(&mut device, &mut driver, &mut queue, at, MSS + 1);
@@ -452,7 +454,7 @@ fn dumps_of_records_bring_ciphertext() {
 }
 
 /// Removes a key from the NIC, and sends a packet with data or DUMPs that need the key: no frame leaves.
-fn miss(device: &mut Device, driver: &mut Driver, queue: &Queue, key: Handle, at: usize, bytes: usize) -> usize {
+fn miss(device: &mut Device, driver: &mut Driver, queue: &PduQueue, key: Handle, at: usize, bytes: usize) -> usize {
     driver.contexts().unwrap().remove(key);
     let packet = queue.packet(at, bytes);
     let length = packet.payload_len();
@@ -479,10 +481,10 @@ fn records_go_on_where_a_key_was_missing() {
             ..NicConfig::default()
         });
         let handles = contexts(&mut driver, cipher, Seq(7));
-        let keyed = Keyed::new(64, 512);
+        let keyed = KeyedVolumeStage::new(64, 512);
         let key = keyed.import(&mut device, &mut driver, handles.nvme);
         let made = encrypted(&keyed.volume, &[500, 500, 500]);
-        let mut queue = Queue::new(cipher, Seq(7), &made, &[1000], handles);
+        let mut queue = PduQueue::new(cipher, Seq(7), &made, &[1000], handles);
         let mut lost = 0;
         // With next-record resync, two contexts do not start at one packet, so software processes the first PDU.
         while device.engine_counters::<NvmeTcpCounters>().tx_nvmeotcp_sealed_bytes == 0 {
@@ -504,10 +506,10 @@ fn a_key_may_be_missing_in_a_dump() {
     let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
     let (mut device, mut driver) = pair(NicConfig::default());
     let handles = contexts(&mut driver, cipher, Seq(7));
-    let keyed = Keyed::new(64, 512);
+    let keyed = KeyedVolumeStage::new(64, 512);
     let key = keyed.import(&mut device, &mut driver, handles.nvme);
     let made = encrypted(&keyed.volume, &[500]);
-    let mut queue = Queue::new(cipher, Seq(7), &made, &[3000], handles);
+    let mut queue = PduQueue::new(cipher, Seq(7), &made, &[3000], handles);
     let mut at = 0;
     while at < queue.wire.len() {
         at = send(&mut device, &mut driver, &mut queue, at, 1500);
@@ -524,12 +526,12 @@ fn a_key_may_be_missing_in_a_dump() {
 }
 
 #[test]
-fn dumps_restore_both_layers_and_only_for_what_needs_them() {
+fn dumps_restore_both_layers_and_only_where_needed() {
     let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
     let (mut device, mut driver) = pair(NicConfig::default());
     let handles = contexts(&mut driver, cipher, Seq(7));
     // PDUs of 8032 bytes in records of 3000: the first digest ends 2032 bytes into the third record.
-    let mut queue = Queue::new(cipher, Seq(7), &with_digests(&[8000, 8000]), &[3000], handles);
+    let mut queue = PduQueue::new(cipher, Seq(7), &with_digests(&[8000, 8000]), &[3000], handles);
     let mut at = 0;
     while at < queue.wire.len() {
         at = send(&mut device, &mut driver, &mut queue, at, MSS);
@@ -558,11 +560,11 @@ fn dumps_restore_both_layers_and_only_for_what_needs_them() {
 }
 
 #[test]
-fn without_the_digest_context_software_makes_the_digests_and_the_nic_still_encrypts() {
+fn the_nic_encrypts_without_a_digest_context() {
     let cipher = (TlsVersion::Tls12, TlsSuite::Aes128Gcm);
     let (mut device, mut driver) = pair(NicConfig::default());
     let handles = contexts(&mut driver, cipher, Seq(7));
-    let mut queue = Queue::new(cipher, Seq(7), &with_digests(&[4000, 4000]), &[1500], handles);
+    let mut queue = PduQueue::new(cipher, Seq(7), &with_digests(&[4000, 4000]), &[1500], handles);
     driver.nvme().unwrap().remove(handles.nvme);
     let mut at = 0;
     while at < queue.wire.len() {

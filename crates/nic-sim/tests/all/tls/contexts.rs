@@ -3,8 +3,8 @@
 use super::*;
 
 #[test]
-fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
-    let stream = Stream::new(Seq(0), 0, &[3000]);
+fn slots_are_reused_with_a_new_generation() {
+    let stream = RecordStream::new(Seq(0), 0, &[3000]);
     let config = NicConfig {
         engines: TlsEngineConfig { contexts: 1, context_pool: 0, ..TlsEngineConfig::default() }.into(),
         ..NicConfig::default()
@@ -33,7 +33,7 @@ fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
 /// The pool saves the device a creation and removal, and saves the driver the wait.
 #[test]
 fn a_context_from_the_pool_needs_a_key_only() {
-    let stream = Stream::new(Seq(0), 0, &[3000]);
+    let stream = RecordStream::new(Seq(0), 0, &[3000]);
     let control = [0, 1].map(|context_pool| {
         let (mut device, mut driver) = nic(fast(NicConfig {
             engines: TlsEngineConfig { contexts: 1, context_pool, ..TlsEngineConfig::default() }.into(),
@@ -84,7 +84,7 @@ fn a_context_from_the_pool_needs_a_key_only() {
 
 #[test]
 fn commands_from_before_a_reset_are_forgotten() {
-    let stream = Stream::new(Seq(0), 0, &[100]);
+    let stream = RecordStream::new(Seq(0), 0, &[100]);
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     device.reset(Instant::ZERO);
     // The driver does not know of the reset when it posts this command.
@@ -103,7 +103,7 @@ fn a_driver_that_looks_away_hears_of_the_last_reset() {
     for commands in 0..4 {
         let (mut device, mut driver) = nic(fast(NicConfig { control_ring: 4, ..NicConfig::default() }));
         for _ in 0..commands {
-            let _busy = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key());
+            let _ = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key());
         }
         frames(&mut device);
         for _ in 0..6 {
@@ -126,7 +126,7 @@ fn keys_are_never_printed() {
     let (key, iv) = ([0xc7; 16], [0xb3; 12]);
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &key, iv).unwrap();
     let (mut device, mut driver) = nic(fast(NicConfig { context_cache_bytes: 208, ..NicConfig::default() }));
-    let stream = Stream::new(Seq(0), 0, &[3000]);
+    let stream = RecordStream::new(Seq(0), 0, &[3000]);
     let mut printed = Vec::new();
     for direction in [Direction::Transmit, Direction::Receive, Direction::Transmit] {
         let handle = driver.tls().unwrap().add(&sender(), direction, Seq(0), 0, &key).unwrap();

@@ -6,26 +6,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 #[derive(Default)]
-struct Wakes(AtomicU32);
+struct ServiceWaker(AtomicU32);
 
-impl std::task::Wake for Wakes {
-    fn wake(self: Arc<Wakes>) {
+impl std::task::Wake for ServiceWaker {
+    fn wake(self: Arc<ServiceWaker>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 /// A NIC, and its host's service, which sleeps.
-struct Host {
+struct SleepingHost {
     device: Device,
     driver: Driver,
-    wakes: Arc<Wakes>,
+    wakes: Arc<ServiceWaker>,
     events: Vec<DeviceEvent>,
 }
 
-impl Host {
-    fn new(config: NicConfig) -> Host {
+impl SleepingHost {
+    fn new(config: NicConfig) -> SleepingHost {
         let (device, driver) = nic(fast(config));
-        Host { device, driver, wakes: Arc::default(), events: Vec::new() }
+        SleepingHost { device, driver, wakes: Arc::default(), events: Vec::new() }
     }
 
     fn add(&mut self, number: usize, direction: Direction) -> Handle {
@@ -65,7 +65,7 @@ impl Host {
 fn contexts_given_up_at_once_all_leave() {
     for direction in [Direction::Transmit, Direction::Receive] {
         for (count, context_pool) in [(200, 1024), (600, 0), (600, 300), (600, 1024)] {
-            let mut host = Host::new(NicConfig {
+            let mut host = SleepingHost::new(NicConfig {
                 engines: TlsEngineConfig { context_pool, ..TlsEngineConfig::default() }.into(),
                 ..NicConfig::default()
             });
@@ -86,8 +86,8 @@ fn contexts_given_up_at_once_all_leave() {
 
 /// The ring is full of keys for pooled contexts, which have no completions either.
 #[test]
-fn what_waits_behind_keys_for_pooled_contexts_is_done() {
-    let mut host = Host::new(NicConfig { control_ring: 8, ..NicConfig::default() });
+fn packets_behind_keys_for_pooled_contexts_complete() {
+    let mut host = SleepingHost::new(NicConfig { control_ring: 8, ..NicConfig::default() });
     host.driver.arm(&host.wakes.clone().into());
     let mut handles: Vec<Handle> = Vec::new();
     for number in 0..12 {
@@ -117,8 +117,8 @@ fn what_waits_behind_keys_for_pooled_contexts_is_done() {
 #[test]
 fn a_context_leaves_after_its_last_packet() {
     for context_pool in [0, 8] {
-        let stream = Stream::new(Seq(0), 0, &[3000]);
-        let mut host = Host::new(NicConfig {
+        let stream = RecordStream::new(Seq(0), 0, &[3000]);
+        let mut host = SleepingHost::new(NicConfig {
             engines: TlsEngineConfig { context_pool, ..TlsEngineConfig::default() }.into(),
             ..NicConfig::default()
         });
@@ -137,10 +137,10 @@ fn a_context_leaves_after_its_last_packet() {
 /// A context that is being removed encrypts the posted packets and accepts no new ones.
 #[test]
 fn a_context_that_leaves_is_named_by_no_packet() {
-    let stream = Stream::new(Seq(0), 0, &[3000]);
-    let mut host = Host::new(NicConfig::default());
+    let stream = RecordStream::new(Seq(0), 0, &[3000]);
+    let mut host = SleepingHost::new(NicConfig::default());
     let context = host.add(0, Direction::Transmit);
-    let send = |host: &mut Host, at| {
+    let send = |host: &mut SleepingHost, at| {
         let sent = host.driver.transmit(Instant::ZERO, stream.packet(at, 1000, 1000, context), &stream);
         host.driver.flush(Instant::ZERO);
         sent
@@ -157,7 +157,7 @@ fn a_context_that_leaves_is_named_by_no_packet() {
     assert_eq!(host.run(), 1);
 }
 
-impl Host {
+impl SleepingHost {
     fn add_when_there_is_room(&mut self, direction: Direction) -> Handle {
         self.run();
         self.add(99, direction)

@@ -52,7 +52,7 @@ fn flow(remote_port: u16) -> FlowKey {
 }
 
 /// A stream of records, as queued for the device and as on the wire.
-struct Stream {
+struct RecordStream {
     start: Seq,
     units: Vec<Unit>,
     queued: Bytes,
@@ -61,12 +61,12 @@ struct Stream {
     sealed: Vec<bool>,
 }
 
-impl Stream {
-    fn new(start: Seq, first_number: u64, lengths: &[usize]) -> Stream {
-        Stream::sealed_with(AES_128, start, first_number, lengths)
+impl RecordStream {
+    fn new(start: Seq, first_number: u64, lengths: &[usize]) -> RecordStream {
+        RecordStream::sealed_with(AES_128, start, first_number, lengths)
     }
 
-    fn sealed_with((version, suite): Cipher, start: Seq, first_number: u64, lengths: &[usize]) -> Stream {
+    fn sealed_with((version, suite): Cipher, start: Seq, first_number: u64, lengths: &[usize]) -> RecordStream {
         let algorithm = match suite {
             TlsSuite::Aes128Gcm => &ring::aead::AES_128_GCM,
             TlsSuite::Aes256Gcm => &ring::aead::AES_256_GCM,
@@ -97,7 +97,7 @@ impl Stream {
             let len = (wire.len() as u64 - offset) as u32;
             units.push(Unit { layer: Layer::FIRST, number, offset, start: unit_start, len, touched_from: 0 });
         }
-        Stream { start, sealed: vec![false; units.len()], units, queued: queued.into(), wire }
+        RecordStream { start, sealed: vec![false; units.len()], units, queued: queued.into(), wire }
     }
 
     /// Makes a packet of up to `bytes` bytes. Sealed and unsealed units are never in one packet.
@@ -127,7 +127,7 @@ impl Stream {
     }
 }
 
-impl RecordSource for Stream {
+impl RecordSource for RecordStream {
     fn unit_at(&self, _: Layer, offset: u64) -> Lookup {
         let unit = self.units.iter().find(|unit| unit.contains(offset));
         unit.map_or(Lookup::Released, |unit| Lookup::In(*unit))
@@ -174,13 +174,13 @@ fn seq_of(frame: &Frame) -> Seq {
 }
 
 /// Returns frames with a whole wire stream in segments, for the receiver.
-fn segments(stream: &Stream, mss: usize) -> Vec<Frame> {
+fn segments(stream: &RecordStream, mss: usize) -> Vec<Frame> {
     let cuts: Vec<usize> = (mss..stream.wire.len()).step_by(mss).collect();
     segments_cut_at(stream, sender(), &cuts)
 }
 
 /// Returns frames of `flow` with the stream cut at these positions.
-fn segments_cut_at(stream: &Stream, flow: FlowKey, cuts: &[usize]) -> Vec<Frame> {
+fn segments_cut_at(stream: &RecordStream, flow: FlowKey, cuts: &[usize]) -> Vec<Frame> {
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     let wire = Bytes::from(stream.wire.clone());
     let (mut all, mut at) = (Vec::new(), 0);
@@ -206,7 +206,7 @@ fn lengths() -> impl Strategy<Value = Vec<usize>> {
 proptest! {
     /// Transmission in any order, with any segment size and with resets: only correct ciphertext leaves.
     #[test]
-    fn whatever_leaves_is_what_software_would_have_sent(
+    fn the_sent_stream_equals_softwares_stream(
         cipher in ciphers(),
         next_record in any::<bool>(),
         lengths in lengths(),
@@ -214,7 +214,7 @@ proptest! {
         first_number in 0u64..1 << 40,
         sends in prop::collection::vec((any::<prop::sample::Index>(), 1usize..9000, 100u16..1460, 0u8..20), 1..40),
     ) {
-        let mut stream = Stream::sealed_with(cipher, Seq(start), first_number, &lengths);
+        let mut stream = RecordStream::sealed_with(cipher, Seq(start), first_number, &lengths);
         let transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
         let (mut device, mut driver) = nic(fast(NicConfig { engines: EngineConfigs::default().with_transmit_resync(transmit_resync), ..NicConfig::default() }));
         let mut context = driver.tls().unwrap().add(&sender(), Direction::Transmit, stream.start, first_number, &key_for(cipher)).unwrap();
@@ -282,7 +282,7 @@ proptest! {
         ),
     ) {
         let flows = [5000, 5001].map(flow);
-        let streams = starts.map(|start| Stream::new(Seq(start), 9, &[3000, 16_000, 1, 500]));
+        let streams = starts.map(|start| RecordStream::new(Seq(start), 9, &[3000, 16_000, 1, 500]));
         let (mut device, mut driver) = nic(NicConfig { delays: Delays::NONE, ..NicConfig::default() });
         let contexts = [0, 1].map(|number| {
             driver.tls().unwrap().add(&flows[number], Direction::Transmit, streams[number].start, 9, &key()).unwrap()
@@ -345,7 +345,7 @@ proptest! {
 
     /// Arrival in any order, with losses and duplicates.
     #[test]
-    fn a_verdict_says_what_the_bytes_are(
+    fn the_verdict_matches_the_delivered_bytes(
         cipher in ciphers(),
         lengths in lengths(),
         start: u32,
@@ -353,7 +353,7 @@ proptest! {
         moves in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..4),
         corrupt in prop::option::of((any::<prop::sample::Index>(), HEADERS..200usize)),
     ) {
-        let stream = Stream::sealed_with(cipher, Seq(start), 3, &lengths);
+        let stream = RecordStream::sealed_with(cipher, Seq(start), 3, &lengths);
         let mut frames = segments(&stream, mss);
         let in_order = moves.is_empty();
         // Moving a frame causes a gap and a late arrival.
@@ -405,7 +405,7 @@ proptest! {
     /// More flows than the NIC's cache holds, in both directions, interleaved at any byte. Contexts are evicted and
     /// reloaded inside records, which changes only the cost.
     #[test]
-    fn evicted_contexts_go_on_where_they_were(
+    fn evicted_contexts_continue_at_their_position(
         flows in prop::collection::vec((ciphers(), lengths(), any::<u32>()), 2..6),
         fits in 1usize..4,
         turns in prop::collection::vec((any::<prop::sample::Index>(), 1usize..3000), 1..80),
@@ -416,7 +416,7 @@ proptest! {
         let (mut receives, mut receiver_driver) = nic(config);
         let mut streams = Vec::new();
         for (number, (cipher, lengths, start)) in flows.iter().enumerate() {
-            let stream = Stream::sealed_with(*cipher, Seq(*start), 9, lengths);
+            let stream = RecordStream::sealed_with(*cipher, Seq(*start), 9, lengths);
             let flow = flow(5000 + number as u16);
             let key = key_for(*cipher);
             let context = sender_driver.tls().unwrap().add(&flow, Direction::Transmit, stream.start, 9, &key).unwrap();
@@ -474,7 +474,7 @@ proptest! {
 }
 
 /// Tests whether `payload` is the stream from `at` on, with decrypted bodies and unchanged tags.
-fn decrypted(stream: &Stream, at: usize, payload: &[u8]) -> bool {
+fn decrypted(stream: &RecordStream, at: usize, payload: &[u8]) -> bool {
     payload.iter().zip(at..).all(|(byte, at)| {
         let unit = stream.units.iter().find(|unit| unit.contains(at as u64)).unwrap();
         let in_tag = unit.end() - at as u64 <= 16;

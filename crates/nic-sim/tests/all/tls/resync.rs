@@ -28,7 +28,7 @@ fn an_answer_waits_for_a_place_on_the_control_ring() {
 #[test]
 fn a_receive_context_finds_its_place_again_with_help() {
     for resync in [ResyncMode::DriverRequest, ResyncMode::Asynchronous] {
-        let mut rig = Lossy::new(resync);
+        let mut rig = ResyncRig::new(resync);
         let mut verdicts = Vec::new();
         for number in 0..rig.frames.len() {
             if (1..=2).contains(&number) {
@@ -62,8 +62,8 @@ fn a_receive_context_finds_its_place_again_with_help() {
 
 /// The request is obsolete when the driver asks for its header, so the recorded headers may be discarded.
 #[test]
-fn an_asynchronous_request_is_cancelled_when_the_device_no_longer_waits() {
-    let mut rig = Lossy::new(ResyncMode::Asynchronous);
+fn an_asynchronous_request_is_cancelled_with_the_devices_wait() {
+    let mut rig = ResyncRig::new(ResyncMode::Asynchronous);
     rig.deliver(0);
     rig.deliver(3);
     assert_eq!(rig.deliver(4), TlsVerdict::ResyncRequested);
@@ -80,7 +80,7 @@ fn an_asynchronous_request_is_cancelled_when_the_device_no_longer_waits() {
 #[test]
 fn a_hint_brings_a_receive_context_back_and_a_late_one_does_not() {
     use TlsVerdict::{Decrypted, NotDecrypted};
-    let mut rig = Lossy::new(ResyncMode::CoreHint);
+    let mut rig = ResyncRig::new(ResyncMode::CoreHint);
     assert_eq!(rig.deliver(0), Decrypted);
     rig.tell(rig.stream.units[2].start, Some(42));
     assert_eq!(rig.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip, 1, "the context knows its position");
@@ -105,8 +105,8 @@ fn a_hint_brings_a_receive_context_back_and_a_late_one_does_not() {
 }
 
 /// A receive context, with packets of 700 bytes and records of 1021 bytes from number 40 on.
-struct Lossy {
-    stream: Stream,
+struct ResyncRig {
+    stream: RecordStream,
     frames: Vec<Frame>,
     device: Device,
     driver: Driver,
@@ -114,9 +114,9 @@ struct Lossy {
     context: Handle,
 }
 
-impl Lossy {
-    fn new(resync: ResyncMode) -> Lossy {
-        let stream = Stream::new(Seq(7_000), 40, &[1000; 8]);
+impl ResyncRig {
+    fn new(resync: ResyncMode) -> ResyncRig {
+        let stream = RecordStream::new(Seq(7_000), 40, &[1000; 8]);
         let frames = segments(&stream, 700);
         let (mut device, mut driver) = nic(fast(NicConfig {
             engines: TlsEngineConfig { resync, ..TlsEngineConfig::default() }.into(),
@@ -127,7 +127,7 @@ impl Lossy {
         device.process(Instant::ZERO);
         device.poll_frame(Instant::ZERO);
         assert!(matches!(driver.poll_event(), Some(DeviceEvent::Ready { .. })));
-        Lossy { stream, frames, device, driver, flow, context }
+        ResyncRig { stream, frames, device, driver, flow, context }
     }
 
     /// Receives a frame. The driver's commands in response are not executed yet.
@@ -147,9 +147,9 @@ impl Lossy {
 /// A retransmitted segment at byte x of its record makes the device read x bytes again. For the last segment of a 16
 /// KiB record that is more than ten times its own length.
 #[test]
-fn a_retransmitted_segment_has_all_before_it_in_its_record_read_again() {
+fn a_retransmission_reads_its_record_again_from_the_start() {
     const MSS: usize = 1448;
-    let stream = Stream::new(Seq(0), 0, &[16_384, 16_384]);
+    let stream = RecordStream::new(Seq(0), 0, &[16_384, 16_384]);
     let record = stream.units[0].len as usize;
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
@@ -180,15 +180,15 @@ fn a_retransmitted_segment_has_all_before_it_in_its_record_read_again() {
 /// The alternative, step by step: bytes before the context's position are sealed in software without disturbing the
 /// context. A record interrupted in the middle is given up, and the device continues with the next record.
 #[test]
-fn next_record_sync_reads_nothing_twice() {
-    let mut stream = Stream::new(Seq(0), 0, &[2000; 4]);
+fn next_record_sync_reads_every_byte_once() {
+    let mut stream = RecordStream::new(Seq(0), 0, &[2000; 4]);
     let config = NicConfig {
         engines: EngineConfigs::default().with_transmit_resync(TransmitResync::NextRecord),
         ..NicConfig::default()
     };
     let (mut device, mut driver) = nic(fast(config));
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
-    let mut send = |stream: &Stream, at: usize, bytes: usize| {
+    let mut send = |stream: &RecordStream, at: usize, bytes: usize| {
         let packet = stream.packet(at, bytes, 1448, context);
         let by_device = packet.ask.has_context();
         let sent = driver.transmit(Instant::ZERO, packet, stream);
@@ -223,9 +223,9 @@ fn next_record_sync_reads_nothing_twice() {
 }
 
 /// A source that gives the same answer for every byte.
-struct Forgetful(Lookup);
+struct FixedAnswerSource(Lookup);
 
-impl RecordSource for Forgetful {
+impl RecordSource for FixedAnswerSource {
     fn unit_at(&self, _: Layer, _: u64) -> Lookup {
         self.0
     }
@@ -233,17 +233,20 @@ impl RecordSource for Forgetful {
     fn pieces(&self, _: Layer, _: u64, _: u64, _: &mut dyn FnMut(QueuedBytes)) {}
 }
 
-/// Plaintext never leaves unencrypted, whatever the transport answers.
+/// Plaintext never leaves unencrypted, for any answer of the transport.
 #[test]
-fn what_cannot_be_encrypted_is_dropped_and_counted() {
-    let stream = Stream::new(Seq(0), 0, &[2000; 2]);
+fn packets_that_fail_encryption_are_dropped_and_counted() {
+    let stream = RecordStream::new(Seq(0), 0, &[2000; 2]);
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     let stranger = Handle { index: context.index, generation: context.generation + 1 };
     for (handle, reason) in [(context, DropReason::NoSyncData), (stranger, DropReason::DeviceGone)] {
         for lookup in [Lookup::Released, Lookup::BeforeStart] {
             let packet = stream.packet(500, 500, 1448, handle);
-            assert_eq!(driver.transmit(Instant::ZERO, packet, &Forgetful(lookup)), TransmitResult::Dropped(reason));
+            assert_eq!(
+                driver.transmit(Instant::ZERO, packet, &FixedAnswerSource(lookup)),
+                TransmitResult::Dropped(reason)
+            );
         }
     }
     driver.flush(Instant::ZERO);
@@ -254,8 +257,8 @@ fn what_cannot_be_encrypted_is_dropped_and_counted() {
 
 /// Packets, contexts and errors, as the device counts them.
 #[test]
-fn what_a_receive_context_does_is_counted() {
-    let mut rig = Lossy::new(ResyncMode::DriverRequest);
+fn the_work_of_a_receive_context_is_counted() {
+    let mut rig = ResyncRig::new(ResyncMode::DriverRequest);
     rig.stream.wire[1020] ^= 1;
     rig.frames = segments(&rig.stream, 700);
     assert_eq!(rig.deliver(0), TlsVerdict::Decrypted);

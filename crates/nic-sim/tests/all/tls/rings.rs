@@ -3,8 +3,8 @@
 use super::*;
 
 #[test]
-fn a_ring_that_is_full_has_no_room_until_the_device_catches_up() {
-    let stream = Stream::new(Seq(0), 0, &[16_000]);
+fn a_full_ring_gets_room_when_the_device_catches_up() {
+    let stream = RecordStream::new(Seq(0), 0, &[16_000]);
     let (mut device, mut driver) = nic(fast(NicConfig { send_queue_bytes: 40_000, ..NicConfig::default() }));
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     let mut posted = 0;
@@ -32,16 +32,16 @@ fn a_ring_that_is_full_has_no_room_until_the_device_catches_up() {
 
 /// The ring fills while the interrupt service sleeps. The service is woken when there is room again.
 #[test]
-fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
+fn returning_room_wakes_a_sleeping_driver() {
     #[derive(Default)]
-    struct Woken(std::sync::atomic::AtomicU32);
-    impl std::task::Wake for Woken {
-        fn wake(self: std::sync::Arc<Woken>) {
+    struct RingWaker(std::sync::atomic::AtomicU32);
+    impl std::task::Wake for RingWaker {
+        fn wake(self: std::sync::Arc<RingWaker>) {
             self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         }
     }
-    let woken = std::sync::Arc::new(Woken::default());
-    let stream = Stream::new(Seq(0), 0, &[16_000]);
+    let woken = std::sync::Arc::new(RingWaker::default());
+    let stream = RecordStream::new(Seq(0), 0, &[16_000]);
     // One packet fills the ring.
     let (mut device, mut driver) = nic(fast(NicConfig { send_queue_bytes: 1, ..NicConfig::default() }));
     let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();

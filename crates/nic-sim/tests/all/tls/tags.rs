@@ -7,12 +7,12 @@ const LENGTH: usize = 300;
 /// Returns the verdict on the second packet of a record that is cut at byte `split` of its tag, with byte `wrong`
 /// flipped, if any. If `evicted`, the context goes to host memory and back between the packets.
 fn second_verdict(cipher: Cipher, split: usize, wrong: Option<usize>, evicted: bool) -> TlsVerdict {
-    let mut stream = Stream::sealed_with(cipher, Seq(u32::MAX - 50), 7, &[LENGTH]);
+    let mut stream = RecordStream::sealed_with(cipher, Seq(u32::MAX - 50), 7, &[LENGTH]);
     let tag = stream.wire.len() - 16;
     if let Some(wrong) = wrong {
         stream.wire[tag + wrong] ^= 0x40;
     }
-    let other = Stream::sealed_with(cipher, Seq(0), 7, &[LENGTH]);
+    let other = RecordStream::sealed_with(cipher, Seq(0), 7, &[LENGTH]);
     let (mut device, mut driver) = nic(fast(NicConfig { context_cache_bytes: 208, ..NicConfig::default() }));
     // The second flow's context evicts the first one from a cache of one.
     for (stream, port) in [(&stream, 5000), (&other, 5001)].into_iter().take(1 + usize::from(evicted)) {
@@ -53,19 +53,19 @@ fn each_byte_counts(evicted: bool) {
 }
 
 #[test]
-fn each_byte_of_a_tag_counts_in_whichever_packet_it_comes() {
+fn each_tag_byte_is_verified_in_any_packet() {
     each_byte_counts(false);
 }
 
 #[test]
-fn each_byte_of_a_tag_counts_though_its_context_was_in_host_memory_in_between() {
+fn each_tag_byte_is_verified_after_an_eviction() {
     each_byte_counts(true);
 }
 
 /// Neither the received nor the expected tag is printed, because the message is not verified yet.
 #[test]
 fn a_tag_that_is_awaited_is_never_printed() {
-    let stream = Stream::new(Seq(0), 7, &[LENGTH]);
+    let stream = RecordStream::new(Seq(0), 7, &[LENGTH]);
     let tag = stream.wire.len() - 16;
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     driver.tls().unwrap().add(&sender().reversed(), Direction::Receive, Seq(0), 7, &key()).unwrap();

@@ -63,7 +63,7 @@ fn the_past_passes_by() {
 }
 
 #[test]
-fn what_was_missing_may_still_come_in_order() {
+fn missing_bytes_may_still_arrive_in_order() {
     let mut rig = ReceiveRig::new(2, 100);
     assert_eq!(rig.verdict(0, 30), Decrypted);
     assert_eq!(rig.verdict(60, 90), NotDecrypted);
@@ -96,7 +96,7 @@ fn a_context_that_does_not_ask_waits_for_a_hint() {
 }
 
 #[test]
-fn a_hint_whose_header_is_lost_helps_nobody() {
+fn a_hint_about_a_lost_header_has_no_effect() {
     let mut rig = ReceiveRig::new(9, 100);
     rig.engine.asks = false;
     assert!(rig.feed(10, 130).lost);
@@ -148,7 +148,7 @@ fn the_past_does_not_disturb_a_search() {
 
 /// An overtaken packet may contain the header that the gap hid.
 #[test]
-fn a_header_in_an_overtaken_packet_is_of_use_if_it_leads_beyond_what_was_seen() {
+fn a_header_in_a_late_packet_helps_if_its_record_ends_past_seen() {
     let mut rig = ReceiveRig::new(3, 1000);
     assert_eq!(rig.verdict(0, 900), Decrypted);
     assert!(rig.feed(1100, 1500).lost);
@@ -162,7 +162,7 @@ fn a_header_in_an_overtaken_packet_is_of_use_if_it_leads_beyond_what_was_seen() 
 
 /// A request or its answer may be lost.
 #[test]
-fn a_question_is_asked_again_until_it_is_given_up() {
+fn a_resync_request_repeats_while_its_header_is_tracked() {
     let header = [23, 3, 3, 0, 17];
     let record: Vec<u8> = header.iter().copied().chain([0; 17]).collect();
     let many = record.repeat(RECORDS_BETWEEN_QUESTIONS as usize);
