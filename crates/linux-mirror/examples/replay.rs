@@ -12,7 +12,7 @@ use bytes::Bytes;
 use linux_mirror::MirrorListener;
 use linux_mirror::tc::FilterMirror;
 use nic_switch::{
-    RuleAction, Change, Device, Frame, FunctionConfig, Mac, Rule, RuleFile, Switch, SwitchConfig, SwitchMode, Vport,
+    Change, Device, Frame, FunctionConfig, Mac, Rule, RuleAction, RuleFile, Switch, SwitchConfig, SwitchMode, Vport,
 };
 use offload_base::Instant;
 use std::collections::BTreeSet;

@@ -3,7 +3,7 @@
 //! The file says all that there is: read anew, it takes the place of what was there.
 
 use nic_sim::switch::{
-    RuleAction, Change, Device, FunctionChange, FunctionConfig, FunctionFile, Rule, RuleFile, Switch, SwitchConfig,
+    Change, Device, FunctionChange, FunctionConfig, FunctionFile, Rule, RuleAction, RuleFile, Switch, SwitchConfig,
     SwitchMode, TunnelDevice, TunnelSet, Vport,
 };
 use offload_api::SaParams;

@@ -6,7 +6,7 @@ use crate::tc::links::Links;
 use crate::tc::pedit;
 use crate::tc::unsupported::UnsupportedFilter;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use nic_switch::{RuleAction, ChecksumSet, TunnelSet, VlanTag};
+use nic_switch::{ChecksumSet, RuleAction, TunnelSet, VlanTag};
 use std::collections::BTreeMap;
 
 /// Parses a list of actions.
@@ -32,7 +32,11 @@ pub(crate) fn read(list: &[u8], links: &Links) -> Result<Vec<RuleAction>, Unsupp
 pub(super) type ActionAttributes<'a> = BTreeMap<u16, NetlinkBytes<'a>>;
 
 /// Parses one action of type `kind`. Returns `None` if the action has no effect.
-fn read_one(kind: &str, options: &ActionAttributes<'_>, links: &Links) -> Result<Option<RuleAction>, UnsupportedFilter> {
+fn read_one(
+    kind: &str,
+    options: &ActionAttributes<'_>,
+    links: &Links,
+) -> Result<Option<RuleAction>, UnsupportedFilter> {
     let unsupported = || UnsupportedFilter::Action(kind.into());
     let parameters =
         *options.get(&if kind == "csum" { CSUM_PARAMETERS } else { PARAMETERS }).unwrap_or(&NetlinkBytes(&[]));

@@ -9,7 +9,7 @@ use crate::tc::links::Links;
 use crate::tc::unsupported::{FlowerKey, UnsupportedFilter};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use nic_switch::matching::ClassMatch;
-use nic_switch::{RuleAction, Device, EtherMatch, Mac, Match, Ports, Rule, Selection};
+use nic_switch::{Device, EtherMatch, Mac, Match, Ports, Rule, RuleAction, Selection};
 use offload_api::Prefix;
 use offload_formats::protocol;
 use std::collections::BTreeMap;

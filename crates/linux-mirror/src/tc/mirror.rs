@@ -14,7 +14,7 @@
 
 use crate::tc::line::{FilterLine, LineError, LineReader, RuleId, RuleUse, VERSION};
 use nic_switch::matching::{ClassMatch, TunnelMatch};
-use nic_switch::{RuleAction, Device, EtherMatch, Mac, Match, Rule, RuleReport};
+use nic_switch::{Device, EtherMatch, Mac, Match, Rule, RuleAction, RuleReport};
 use offload_api::Prefix;
 use offload_base::Instant;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
