@@ -4,7 +4,7 @@ use crate::Service;
 
 /// A service of a chain with its number of instances.
 ///
-/// See [`Chain`] for an example.
+/// See [`ServiceChain`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChainStage {
     /// The service.
@@ -23,9 +23,9 @@ impl ChainStage {
 /// A cipher as a sequence of services that each block of a packet passes.
 ///
 /// ```
-/// use crypto_services::{Chain, Service};
+/// use crypto_services::{ServiceChain, Service};
 ///
-/// let mut chain = Chain::new(&[Service::Aes128, Service::Counter, Service::Ghash])?;
+/// let mut chain = ServiceChain::new(&[Service::Aes128, Service::Counter, Service::Ghash])?;
 /// assert_eq!(chain.bottleneck().service, Service::Aes128);
 /// // Only the bottleneck is multiplied, and once GHASH is it, more AES brings nothing.
 /// while chain.bottleneck().service == Service::Aes128 {
@@ -36,16 +36,16 @@ impl ChainStage {
 /// # Ok::<(), crypto_services::ChainError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chain {
+pub struct ServiceChain {
     stages: Vec<ChainStage>,
 }
 
 /// Error in a list of services. A mistake of the caller.
 ///
 /// ```
-/// use crypto_services::{Chain, ChainError};
+/// use crypto_services::{ServiceChain, ChainError};
 ///
-/// assert_eq!(Chain::new(&[]).err(), Some(ChainError::Empty));
+/// assert_eq!(ServiceChain::new(&[]).err(), Some(ChainError::Empty));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -58,12 +58,12 @@ pub enum ChainError {
     Twice(Service),
 }
 
-impl Chain {
+impl ServiceChain {
     /// Creates a chain with one instance of each service.
     ///
     /// # Errors
     /// [`ChainError`] if the list is empty or contains a service twice.
-    pub fn new(services: &[Service]) -> Result<Chain, ChainError> {
+    pub fn new(services: &[Service]) -> Result<ServiceChain, ChainError> {
         if services.is_empty() {
             return Err(ChainError::Empty);
         }
@@ -72,7 +72,9 @@ impl Chain {
                 return Err(ChainError::Twice(*service));
             }
         }
-        Ok(Chain { stages: services.iter().map(|service| ChainStage { service: *service, instances: 1 }).collect() })
+        Ok(ServiceChain {
+            stages: services.iter().map(|service| ChainStage { service: *service, instances: 1 }).collect(),
+        })
     }
 
     /// Returns the services in order.
@@ -104,15 +106,15 @@ impl Chain {
     /// Returns the chain with the fewest instances that carry this bit rate; `None` if it does not fit `area`.
     ///
     /// ```
-    /// use crypto_services::{Chain, Service};
+    /// use crypto_services::{ServiceChain, Service};
     ///
-    /// let chain = Chain::new(&[Service::Aes128])?;
+    /// let chain = ServiceChain::new(&[Service::Aes128])?;
     /// let needed = chain.sized_for(25e9, f64::MAX).expect("there is room");
     /// assert_eq!(needed.stages()[0].instances, 52); // at 0.48 Gb/s each
     /// assert!(chain.sized_for(25e9, 51.0).is_none());
     /// # Ok::<(), crypto_services::ChainError>(())
     /// ```
-    pub fn sized_for(&self, bits_a_second: f64, area: f64) -> Option<Chain> {
+    pub fn sized_for(&self, bits_a_second: f64, area: f64) -> Option<ServiceChain> {
         let interval = 8.0 * crate::service::BLOCK * 1e9 / bits_a_second;
         let mut sized = self.clone();
         for stage in &mut sized.stages {

@@ -288,7 +288,7 @@ impl Predictive {
         (times, clear_ns): (f64, f64),
     ) -> u32 {
         // More instances than the area holds are pointless, even with an infinite demand.
-        let most = ((self.goal.area / self.goal.costs.of(of.service).area) as u32).max(1);
+        let most = ((self.goal.area / self.goal.costs.get(of.service).area) as u32).max(1);
         let backlog = of.waiting as f64 * work.mean_ns();
         // More instances do not make a serial packet faster. If a packet alone exceeds the target, only its wait
         // counts.
@@ -309,7 +309,7 @@ impl Predictive {
     /// Limits decisions to the free area, in their order. A decision without room for one more instance stays, so that
     /// the log shows it.
     fn fit(&self, services: &[ServiceWindow], decisions: &mut [InstanceDecision]) {
-        let area = |service: Service, instances: u32| self.goal.costs.of(service).area * f64::from(instances);
+        let area = |service: Service, instances: u32| self.goal.costs.get(service).area * f64::from(instances);
         // May be negative, if the present instances exceed the area.
         let mut left = self.goal.area - services.iter().map(|of| area(of.service, of.instances)).sum::<f64>();
         for decision in decisions {

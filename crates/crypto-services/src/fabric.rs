@@ -251,9 +251,9 @@ impl Fabric {
         let missing = graph.steps().iter().map(|step| step.service).filter(|service| self.pool_of(*service).is_none());
         let missing: Vec<Service> = missing.collect();
         // Checked before any pool is created, so that a refused chain leaves no trace.
-        self.check_area(missing.iter().map(|service| self.config.costs.of(*service).area).sum())?;
+        self.check_area(missing.iter().map(|service| self.config.costs.get(*service).area).sum())?;
         for service in missing {
-            let cost = self.config.costs.of(service);
+            let cost = self.config.costs.get(service);
             self.pools.push(ServicePool {
                 service,
                 block: to_time(cost.block_ns).max(1),
@@ -284,7 +284,7 @@ impl Fabric {
             return Err(FabricError::NoInstance(service));
         }
         let has = self.pools[pool].instances.len() + self.pools[pool].starting.len();
-        self.check_area((f64::from(instances) - has as f64) * self.config.costs.of(service).area)?;
+        self.check_area((f64::from(instances) - has as f64) * self.config.costs.get(service).area)?;
         let (now, of_service) = (self.now, &mut self.pools[pool]);
         // Descending, so that truncation drops the instances that are free earliest.
         of_service.instances.sort_unstable_by_key(|free| Reverse(*free));
@@ -306,7 +306,7 @@ impl Fabric {
         if instances == 0 {
             return Err(FabricError::NoInstance(service));
         }
-        let (now, cost) = (self.now, self.config.costs.of(service));
+        let (now, cost) = (self.now, self.config.costs.get(service));
         let wanted = instances as usize;
         let has = self.pools[pool].wanted();
         // Retiring instances can stay at once. Only new ones have to be configured and need area.

@@ -17,7 +17,7 @@
 //! - [`Study`] (`study.rs`): runs a [`TrafficLoad`] (`load.rs`) through a fabric and compares with the least sufficient
 //!   area; [`picture`] draws the run, [`text`] prints it;
 //! - [`Service`] (`service.rs`): costs of a block in each service, with the origin of each figure;
-//! - [`Chain`], [`Pipeline`] (`chain.rs`, `pipeline.rs`): a single chain in closed form, exact to the block;
+//! - [`ServiceChain`], [`Pipeline`] (`chain.rs`, `pipeline.rs`): a single chain in closed form, exact to the block;
 //! - [`queueing`]: closed forms and approximations of waiting times;
 //! - [`published`]: the figures of the poster, and the line through two of its rows.
 
@@ -44,7 +44,7 @@ mod suite;
 pub mod text;
 mod window;
 
-pub use chain::{Chain, ChainError, ChainStage};
+pub use chain::{ChainError, ChainStage, ServiceChain};
 pub use controller::{Controller, Fixed, Goal, Hysteresis, InstanceChange, InstanceDecision, Predictive};
 pub use fabric::{ChainId, DepartedPacket, Fabric, FabricConfig, FabricError, Packet};
 pub use graph::{Graph, GraphError, GraphStep};

@@ -5,14 +5,14 @@
 //! so the first and the last block determine all others. A packet therefore costs a few operations per stage, whatever
 //! its length, and the result equals a simulation of every block.
 
-use crate::Chain;
+use crate::ServiceChain;
 
 /// A chain in operation. Packets leave in order of arrival.
 ///
 /// ```
-/// use crypto_services::{Chain, Pipeline, Service};
+/// use crypto_services::{ServiceChain, Pipeline, Service};
 ///
-/// let chain = Chain::new(&[Service::Aes128, Service::Ghash])?;
+/// let chain = ServiceChain::new(&[Service::Aes128, Service::Ghash])?;
 /// let mut pipeline = Pipeline::new(&chain);
 /// let first = pipeline.pass(0.0, 4);
 /// let second = pipeline.pass(0.0, 4); // comes at the same time, and waits
@@ -22,11 +22,11 @@ use crate::Chain;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Pipeline {
-    stages: Vec<StageState>,
+    stages: Vec<PipelineStage>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct StageState {
+struct PipelineStage {
     interval: f64,
     block: f64,
     /// Time when the stage accepts the next block.
@@ -46,8 +46,8 @@ pub struct PacketTimes {
 
 impl Pipeline {
     /// Creates an empty pipeline.
-    pub fn new(chain: &Chain) -> Pipeline {
-        let state = |stage: &crate::ChainStage| StageState {
+    pub fn new(chain: &ServiceChain) -> Pipeline {
+        let state = |stage: &crate::ChainStage| PipelineStage {
             interval: stage.interval_ns(),
             block: stage.service.cost().block_ns,
             free: f64::NEG_INFINITY,
@@ -77,7 +77,7 @@ mod tests {
     use offload_base::Seed;
 
     /// Simulates every block.
-    fn block_by_block(chain: &Chain, packets: &[(f64, u32)]) -> Vec<f64> {
+    fn block_by_block(chain: &ServiceChain, packets: &[(f64, u32)]) -> Vec<f64> {
         let mut free = vec![f64::NEG_INFINITY; chain.stages().len()];
         let each = packets.iter().map(|(now, blocks)| {
             let mut left = 0.0;
@@ -99,7 +99,8 @@ mod tests {
     fn closed_form_matches_every_block() {
         let mut rng = Seed(7).stream("pipeline");
         for round in 0..200 {
-            let mut chain = Chain::new(&[Service::Counter, Service::Aes128, Service::Zuc, Service::Ghash]).unwrap();
+            let mut chain =
+                ServiceChain::new(&[Service::Counter, Service::Aes128, Service::Zuc, Service::Ghash]).unwrap();
             (0..round % 9).for_each(|_| chain.grow());
             let mut now = 0.0;
             let packets: Vec<(f64, u32)> = (0..50)

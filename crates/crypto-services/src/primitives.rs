@@ -49,9 +49,9 @@ pub type CipherBlock = [u8; 16];
 /// Key expansion and AES, block by block. The key is wiped on drop.
 ///
 /// See [the module](self) for an example.
-pub struct AesBlocks(AesKey);
+pub struct AesBlocks(AesSchedule);
 
-enum AesKey {
+enum AesSchedule {
     Aes128(Box<Aes128>),
     Aes256(Box<Aes256>),
 }
@@ -60,8 +60,8 @@ impl AesBlocks {
     /// Expands a key of 16 or 32 bytes; `None` for other lengths.
     pub fn new(key: &[u8]) -> Option<AesBlocks> {
         let aes = match key.len() {
-            16 => AesKey::Aes128(Box::new(Aes128::new_from_slice(key).ok()?)),
-            32 => AesKey::Aes256(Box::new(Aes256::new_from_slice(key).ok()?)),
+            16 => AesSchedule::Aes128(Box::new(Aes128::new_from_slice(key).ok()?)),
+            32 => AesSchedule::Aes256(Box::new(Aes256::new_from_slice(key).ok()?)),
             _ => return None,
         };
         Some(AesBlocks(aes))
@@ -71,8 +71,8 @@ impl AesBlocks {
     pub fn encrypt(&self, blocks: &mut [CipherBlock]) {
         for block in blocks {
             match &self.0 {
-                AesKey::Aes128(aes) => aes.encrypt_block(block.into()),
-                AesKey::Aes256(aes) => aes.encrypt_block(block.into()),
+                AesSchedule::Aes128(aes) => aes.encrypt_block(block.into()),
+                AesSchedule::Aes256(aes) => aes.encrypt_block(block.into()),
             }
         }
     }
@@ -81,8 +81,8 @@ impl AesBlocks {
 impl fmt::Debug for AesBlocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            AesKey::Aes128(_) => "AesBlocks(128 bits)",
-            AesKey::Aes256(_) => "AesBlocks(256 bits)",
+            AesSchedule::Aes128(_) => "AesBlocks(128 bits)",
+            AesSchedule::Aes256(_) => "AesBlocks(256 bits)",
         })
     }
 }

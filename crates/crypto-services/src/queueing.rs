@@ -93,7 +93,7 @@ impl QueueModel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Chain, Pipeline, Service};
+    use crate::{Pipeline, Service, ServiceChain};
     use offload_base::Seed;
 
     const PACKETS: usize = 16_000_000;
@@ -133,7 +133,7 @@ mod tests {
     /// IMIX (7:4:1) through a single stage of a chain, which is an M/G/1 queue.
     #[test]
     fn chain_matches_pollaczek_and_khinchine() {
-        let chain = Chain::new(&[Service::Aes128]).unwrap();
+        let chain = ServiceChain::new(&[Service::Aes128]).unwrap();
         let interval = chain.bottleneck().interval_ns();
         let sizes: Vec<u32> = [(7, 64u32), (4, 594), (1, 1518)]
             .into_iter()

@@ -176,7 +176,7 @@ impl Service {
 /// use crypto_services::{ServiceCosts, Service};
 ///
 /// let costs = ServiceCosts::default().scaled(Service::Ghash, 2.0);
-/// assert_eq!(costs.of(Service::Ghash).block_ns, 2.0 * Service::Ghash.cost().block_ns);
+/// assert_eq!(costs.get(Service::Ghash).block_ns, 2.0 * Service::Ghash.cost().block_ns);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceCosts([ServiceCost; Service::ALL.len()]);
@@ -190,7 +190,7 @@ impl Default for ServiceCosts {
 
 impl ServiceCosts {
     /// Returns the costs of a service.
-    pub fn of(&self, service: Service) -> ServiceCost {
+    pub fn get(&self, service: Service) -> ServiceCost {
         self.0[service.index()]
     }
 
@@ -206,7 +206,7 @@ impl ServiceCosts {
     /// ```
     /// use crypto_services::{ServiceCosts, Service};
     ///
-    /// assert_eq!(ServiceCosts::default().starting_in(5e5).of(Service::Ghash).start_ns, 5e5);
+    /// assert_eq!(ServiceCosts::default().starting_in(5e5).get(Service::Ghash).start_ns, 5e5);
     /// ```
     #[must_use]
     pub fn starting_in(mut self, start_ns: f64) -> ServiceCosts {

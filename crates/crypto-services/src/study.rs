@@ -173,7 +173,7 @@ impl Study {
             {
                 let packet = Packet { chain, flow: arrival.flow, bytes: arrival.bytes, name: next as u64 };
                 let taken = fabric.offer(arrival.at_ns, packet).is_ok();
-                seen.came(arrival, taken);
+                seen.add_arrival(arrival, taken);
                 next += 1;
             }
             fabric.advance(now);
@@ -212,7 +212,7 @@ impl Study {
     /// ```
     pub fn growth(&self, bytes: u32) -> Vec<Vec<(Service, u32)>> {
         let steps: Vec<_> = self.graph.steps().iter().filter(|step| !step.once).collect();
-        let cost = |service: Service| self.fabric.costs.of(service);
+        let cost = |service: Service| self.fabric.costs.get(service);
         let all: f64 = self.graph.steps().iter().map(|step| cost(step.service).area).sum();
         let (mut area, mut instances) = (all, vec![1u32; steps.len()]);
         let mut growth = Vec::new();
@@ -279,7 +279,7 @@ impl Study {
     /// Returns the area of a chain with these instances, and one instance of each other service.
     pub fn area_of(&self, instances: &[(Service, u32)]) -> f64 {
         let count = |service: Service| instances.iter().find(|(of, _)| *of == service).map_or(1, |(_, count)| *count);
-        let area = |service: Service| f64::from(count(service)) * self.fabric.costs.of(service).area;
+        let area = |service: Service| f64::from(count(service)) * self.fabric.costs.get(service).area;
         self.graph.steps().iter().map(|step| area(step.service)).sum()
     }
 
@@ -306,12 +306,12 @@ impl Study {
         self.graph.steps().iter().filter(|step| !step.once).all(|step| {
             let count = instances.iter().find(|(of, _)| *of == step.service).map_or(1, |(_, count)| *count);
             let blocks: f64 = load.iter().map(|arrival| f64::from(step.blocks(arrival.bytes))).sum();
-            blocks * self.fabric.costs.of(step.service).block_ns <= f64::from(count) * self.window_ns
+            blocks * self.fabric.costs.get(step.service).block_ns <= f64::from(count) * self.window_ns
         })
     }
 
     fn longest_start(&self) -> f64 {
-        self.graph.steps().iter().map(|step| self.fabric.costs.of(step.service).start_ns).fold(0.0, f64::max)
+        self.graph.steps().iter().map(|step| self.fabric.costs.get(step.service).start_ns).fold(0.0, f64::max)
     }
 
     /// Returns the least growth step that meets the target; the number of steps if none does.
@@ -392,7 +392,7 @@ impl RunRecords<'_> {
         ((at_ns / self.study.window_ns) as usize).min(self.windows.len().saturating_sub(1))
     }
 
-    fn came(&mut self, arrival: &PacketArrival, taken: bool) {
+    fn add_arrival(&mut self, arrival: &PacketArrival, taken: bool) {
         let window = self.window_of(arrival.at_ns);
         self.bits[window] += 8.0 * f64::from(arrival.bytes);
         if !taken {

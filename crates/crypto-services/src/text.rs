@@ -77,7 +77,7 @@ pub fn sensitivity(study: &Study, load: &[PacketArrival]) -> String {
         "if double"
     );
     for step in study.graph.steps() {
-        let (service, cost) = (step.service, now.of(step.service));
+        let (service, cost) = (step.service, now.get(step.service));
         let origin = if cost.origin == CostOrigin::Fitted { "fitted" } else { "assumed" };
         let _ = writeln!(
             text,

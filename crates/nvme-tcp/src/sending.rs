@@ -37,7 +37,7 @@ pub(super) struct PduSender {
 
 impl PduSender {
     /// Sets whether a device should fill in digests, if there is one.
-    pub(super) fn want_device(&mut self, wanted: bool, counters: &SharedCounters, span: &Span) {
+    pub(super) fn set_digests_by_device(&mut self, wanted: bool, counters: &SharedCounters, span: &Span) {
         (self.wanted, self.asking) = (wanted, ContextRequest::new(counters, span));
     }
 
@@ -52,19 +52,19 @@ impl PduSender {
     }
 
     /// Handles a device event.
-    pub(super) fn hear(&mut self, event: &DeviceEvent, stream: &mut dyn SegmentStream) {
+    pub(super) fn handle_device_event(&mut self, event: &DeviceEvent, stream: &mut dyn SegmentStream) {
         match event {
             DeviceEvent::Reset => {
                 if self.watches_device() {
                     self.asking.begin();
                 }
-                self.keys.lose_all();
+                self.keys.forget_all();
                 // The event may be older than the context, so the device may still have the context.
                 self.give_up(stream);
             }
             DeviceEvent::KeyMissing { handle, key, .. } if self.context == Some(*handle) => {
                 self.asking.note_key_missing();
-                self.keys.lose(*key);
+                self.keys.forget(*key);
             }
             DeviceEvent::Removed { handle, .. } if self.context == Some(*handle) => {
                 self.context = None;
@@ -116,7 +116,7 @@ impl PduSender {
         let number = self.volumes.number(volume)?;
         let marked = MarkedData::new(number, *first)?;
         // The key is sent to the device before the first PDU that needs it, on the same ring.
-        let is_told = self.volumes.is_told(number, key, || {
+        let is_told = self.volumes.tell_key(number, key, || {
             let (mut stages, mut told) = (vec![StageSpec::new(XTS_STAGE, key)], false);
             stream.control(&mut |_, contexts| {
                 if let Some(mut contexts) = NvmeTcpContexts::from_contexts(contexts) {
@@ -166,7 +166,7 @@ impl PduSender {
             return;
         }
         // A new context knows no keys.
-        self.volumes.forget_told();
+        self.volumes.forget_device_keys();
         self.context = self.asking.ask(stream, |flow, device| device.add_transmit(flow));
         if self.context.is_some() && !core::mem::replace(&mut self.has_sealer, true) {
             stream.install(Layer::FIRST, Box::new(PduSealer { volumes: self.volumes.by_number() }));

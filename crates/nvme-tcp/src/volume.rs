@@ -80,7 +80,7 @@ impl KeyedVolume {
     }
 
     /// Forgets the device key if it is still `key`.
-    pub(crate) fn lose_device_key(&self, key: XtsStage) {
+    pub(crate) fn forget_device_key(&self, key: XtsStage) {
         self.on_device().key.take_if(|known| *known == key);
     }
 
@@ -173,22 +173,22 @@ impl NamedKeys {
     }
 
     /// Forgets a key that is missing on the device.
-    pub(crate) fn lose(&self, key: Handle) {
+    pub(crate) fn forget(&self, key: Handle) {
         lock(&self.0).retain(|_, (volume, named)| {
             let is_lost = named.key == key;
             if is_lost && let Some(volume) = volume.get() {
-                volume.lose_device_key(*named);
+                volume.forget_device_key(*named);
             }
             !is_lost
         });
     }
 
     /// Forgets all keys after a reset of the device.
-    pub(crate) fn lose_all(&self) {
+    pub(crate) fn forget_all(&self) {
         let named = core::mem::take(&mut *lock(&self.0));
         for (volume, key) in named.into_values() {
             if let Some(volume) = volume.get() {
-                volume.lose_device_key(key);
+                volume.forget_device_key(key);
             }
         }
     }
@@ -214,11 +214,11 @@ mod tests {
         let known = dropped.known();
         drop(dropped);
         assert!(known.get().is_none() && known.is_over());
-        keys.lose(Handle { index: 2, generation: 0 });
+        keys.forget(Handle { index: 2, generation: 0 });
         assert!(lost.device_key().is_none() && reset.device_key().is_some());
         drop(new(4));
         assert!(lock(&keys.0).len() <= 2, "dropped volumes are forgotten when new ones arrive");
-        keys.lose_all();
+        keys.forget_all();
         assert!(reset.device_key().is_none());
     }
 

@@ -64,7 +64,7 @@ impl NumberedVolumes {
 
     /// Returns whether the device uses `key` for a number. If not, calls `tell`, which returns whether it told the
     /// device.
-    pub(crate) fn is_told(&mut self, number: u16, key: XtsStage, tell: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn tell_key(&mut self, number: u16, key: XtsStage, tell: impl FnOnce() -> bool) -> bool {
         let Some(known) = self.carried.get_mut(usize::from(number) - 1) else { return false };
         if known.told != Some(key) {
             known.told = tell().then_some(key);
@@ -73,7 +73,7 @@ impl NumberedVolumes {
     }
 
     /// Forgets the keys of a context that was replaced.
-    pub(crate) fn forget_told(&mut self) {
+    pub(crate) fn forget_device_keys(&mut self) {
         self.carried.iter_mut().for_each(|known| known.told = None);
     }
 

@@ -1,8 +1,8 @@
 //! Fabrics: accepted packets leave once, in order, at the times of closed forms, despite changes of instances.
 
 use crypto_services::{
-    Chain, ChainId, DepartedPacket, Fabric, FabricConfig, FabricError, Graph, GraphError, GraphStep, Packet, Pipeline,
-    Service, ServiceCosts, Suite, TransformDirection,
+    ChainId, DepartedPacket, Fabric, FabricConfig, FabricError, Graph, GraphError, GraphStep, Packet, Pipeline,
+    Service, ServiceChain, ServiceCosts, Suite, TransformDirection,
 };
 use offload_base::Seed;
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ fn single_chain_matches_the_closed_form() {
     let mut rng = Seed(4).stream("fabric");
     for round in 0..60 {
         let services = [Service::Counter, Service::Aes128, Service::Zuc, Service::Ghash];
-        let mut chain = Chain::new(&services).unwrap();
+        let mut chain = ServiceChain::new(&services).unwrap();
         (0..round % 9).for_each(|_| chain.grow());
         let graph = Graph::new(services.map(GraphStep::for_service).to_vec()).unwrap();
         let mut fabric = Fabric::new(FabricConfig { queue: 1000, ..FabricConfig::default() });

@@ -108,7 +108,7 @@ impl HostError {
             HostError::Queue(error) => matches!(error, QueueError::TimedOut),
             // System errors for an unreachable peer differ by cause, for example a router or a neighbour. All kinds
             // count except the known ones.
-            HostError::Stream(error) => !was_told(error.kind()),
+            HostError::Stream(error) => !has_ended_at_both_sides(error.kind()),
             HostError::TimedOut(_) => true,
             _ => false,
         }
@@ -116,7 +116,7 @@ impl HostError {
 }
 
 /// Returns whether a stream that failed with `kind` has ended at both sides.
-fn was_told(kind: io::ErrorKind) -> bool {
+fn has_ended_at_both_sides(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, UnexpectedEof};
     matches!(kind, BrokenPipe | ConnectionAborted | ConnectionRefused | ConnectionReset | UnexpectedEof)
 }

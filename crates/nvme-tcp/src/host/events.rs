@@ -92,12 +92,12 @@ impl StoredEvents {
 
 impl EventState {
     /// Returns whether a slot of the queue has to be reserved for the next command.
-    pub(super) fn wants_place(self) -> bool {
+    pub(super) fn needs_slot(self) -> bool {
         matches!(self, EventState::Asking | EventState::Found(_))
     }
 
     /// Sends the next command, if one is due.
-    pub(super) fn go_on(&mut self, queue: &mut Queue, now: Instant) {
+    pub(super) fn send_next(&mut self, queue: &mut Queue, now: Instant) {
         match *self {
             EventState::Asking => {
                 let submission = Submission { command: commands::event_request(), payload: CommandData::None };

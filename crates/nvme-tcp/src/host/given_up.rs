@@ -38,7 +38,7 @@ struct HeldCommand {
 
 impl AbandonedCommands {
     /// Holds a command for `lane` if it overlaps a listed command. Otherwise returns the command.
-    pub(super) fn hold(&self, lane: &Arc<CommandLane>, entry: LaneEntry) -> Option<LaneEntry> {
+    pub(super) fn hold_back(&self, lane: &Arc<CommandLane>, entry: LaneEntry) -> Option<LaneEntry> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Some(entry);
         }

@@ -26,7 +26,7 @@ impl InspectedNamespace {
     }
 
     /// Returns the same namespace with its new size.
-    pub(super) fn grown(&self, data: NamespaceData) -> InspectedNamespace {
+    pub(super) fn with_size(&self, data: NamespaceData) -> InspectedNamespace {
         InspectedNamespace { id: self.id, data, ids: self.ids, standing: self.standing.clone() }
     }
 
@@ -41,7 +41,7 @@ impl InspectedNamespace {
     }
 
     /// Marks the namespace as gone.
-    pub(super) fn take_away(&self) {
+    pub(super) fn mark_gone(&self) {
         self.standing.store(GONE, Ordering::Release);
     }
 
@@ -51,12 +51,12 @@ impl InspectedNamespace {
     }
 
     /// Ends the doubt: the namespace is the same.
-    pub(super) fn trust(&self) {
+    pub(super) fn confirm(&self) {
         self.change(IN_DOUBT, SURE);
     }
 
     /// Returns whether both entries are the same namespace, which may have grown.
-    pub(super) fn is_one_with(&self, other: &InspectedNamespace) -> bool {
+    pub(super) fn is_same_namespace(&self, other: &InspectedNamespace) -> bool {
         Arc::ptr_eq(&self.standing, &other.standing)
     }
 
@@ -98,14 +98,14 @@ mod tests {
     #[test]
     fn gone_namespace_does_not_come_back() {
         let known = InspectedNamespace::new(1, NamespaceData::default(), NamespaceIds::default());
-        let grown = known.grown(NamespaceData { blocks: 7, ..NamespaceData::default() });
+        let grown = known.with_size(NamespaceData { blocks: 7, ..NamespaceData::default() });
         grown.doubt();
-        assert!(known.is_in_doubt() && known.is_one_with(&grown));
-        known.trust();
+        assert!(known.is_in_doubt() && known.is_same_namespace(&grown));
+        known.confirm();
         assert!(!grown.is_in_doubt() && !grown.is_gone());
-        known.take_away();
+        known.mark_gone();
         grown.doubt();
-        grown.trust();
+        grown.confirm();
         assert!(grown.is_gone() && !known.is_in_doubt());
     }
 

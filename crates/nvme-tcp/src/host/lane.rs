@@ -252,7 +252,7 @@ impl LaneEntry {
         self.ticket.0.known.as_ref().is_some_and(|known| known.is_in_doubt())
     }
 
-    fn may_change_something_yet(&self) -> bool {
+    fn may_still_change_data(&self) -> bool {
         self.was_sent && self.ticket.scope().changes()
     }
 }
@@ -266,7 +266,7 @@ impl CommandLane {
     /// Queues a command, or holds it while an overlapping abandoned command may still be executed.
     pub(super) fn submit(self: &Arc<CommandLane>, submission: Submission, ticket: CommandTicket) -> PendingCommand {
         let ticket = Arc::new(ticket);
-        if let Some(entry) = self.given_up.hold(self, LaneEntry::new(submission, OwnedTicket(ticket.clone()))) {
+        if let Some(entry) = self.given_up.hold_back(self, LaneEntry::new(submission, OwnedTicket(ticket.clone()))) {
             self.enqueue(entry);
         }
         PendingCommand { ticket, lane: Some(self.clone()) }
@@ -327,25 +327,25 @@ impl CommandLane {
     }
 
     /// Lets a command wait until the given time, or, without one, until its namespace is confirmed.
-    pub(super) fn rest(&self, until: Option<Instant>, entry: LaneEntry) {
+    pub(super) fn delay(&self, until: Option<Instant>, entry: LaneEntry) {
         let mut state = lock(&self.state);
         lock(&entry.ticket.0.state).id = None;
         // A cancelled command must not wait for its retry.
         if entry.ticket.is_cancelled() || state.ended.is_some() {
             drop(state);
-            self.put_back(vec![entry]);
+            self.return_to_front(vec![entry]);
         } else {
             state.resting.push((until, entry));
         }
     }
 
     /// Puts commands back to the front in their order.
-    pub(super) fn put_back(&self, entries: Vec<LaneEntry>) {
+    pub(super) fn return_to_front(&self, entries: Vec<LaneEntry>) {
         let mut over = Vec::new();
         let mut state = lock(&self.state);
         // Reversed, because each entry is pushed to the front.
         for entry in entries.into_iter().rev() {
-            if entry.ticket.is_cancelled() && !entry.may_change_something_yet() {
+            if entry.ticket.is_cancelled() && !entry.may_still_change_data() {
                 over.push((entry, CommandError::Cancelled));
             } else if let Some(error) = state.ended.clone() {
                 over.push((entry, CommandError::Lost(error)));
@@ -362,7 +362,7 @@ impl CommandLane {
     pub(super) fn hand_over(&self, cx: &Context<'_>, other: &CommandLane) -> Option<LaneInstruction> {
         let LaneWork { news, entries, cancelled, .. } = self.take_work(cx, usize::MAX, Instant::ZERO);
         if !entries.is_empty() {
-            other.put_back(entries);
+            other.return_to_front(entries);
         }
         let resting = core::mem::take(&mut lock(&self.state).resting);
         resting.into_iter().for_each(|(_, entry)| other.enqueue(entry));
@@ -433,7 +433,7 @@ impl LaneState {
     /// Removes the command of `ticket` if it waits here and cannot be executed.
     fn take_unsent(&mut self, ticket: &Arc<CommandTicket>) -> Option<LaneEntry> {
         // A write that was sent on a lost connection cannot be recalled: the old controller may still execute it.
-        let is_it = |entry: &LaneEntry| entry.ticket.is(ticket) && !entry.may_change_something_yet();
+        let is_it = |entry: &LaneEntry| entry.ticket.is(ticket) && !entry.may_still_change_data();
         if let Some(place) = self.pending.iter().position(is_it) {
             return self.pending.remove(place);
         }
@@ -496,7 +496,7 @@ impl OwnedTicket {
     }
 
     /// Returns whether the command is for an inspected namespace.
-    pub(super) fn is_of_known(&self) -> bool {
+    pub(super) fn is_inspected(&self) -> bool {
         self.0.known.is_some()
     }
 

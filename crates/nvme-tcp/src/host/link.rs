@@ -115,7 +115,7 @@ impl QueueLink {
         self.queue.handle_timeout(self.timers.now());
         let OffloadStream { stream, offload, sending } = &mut self.below;
         let mut progress = offload.poll(cx, &mut **stream, &mut self.queue, sending);
-        self.queue.poll_home(cx.waker());
+        self.queue.poll_returned_buffers(cx.waker());
         for _ in 0..SEGMENTS {
             if self.queue.error().is_some() {
                 break;
@@ -137,7 +137,7 @@ impl QueueLink {
         }
         let OffloadStream { stream, offload, sending } = &mut self.below;
         // Buffers must be with the device before the command that reads into them is sent.
-        offload.carry_out(&mut **stream, &mut self.queue, sending.keys());
+        offload.execute_orders(&mut **stream, &mut self.queue, sending.keys());
         progress |= self.transmit(cx)?;
         let OffloadStream { stream, sending, .. } = &mut self.below;
         sending.poll_arrived(cx, &mut **stream);
@@ -157,8 +157,8 @@ impl QueueLink {
 
     /// Has the device do its part, if there is one that can.
     pub(super) fn offload(&mut self, offload: Offload, counters: &SharedCounters, span: &Span) {
-        self.below.offload.want(offload, counters, span);
-        self.below.sending.want_device(offload == Offload::PlaceAndCheck, counters, span);
+        self.below.offload.set_offload(offload, counters, span);
+        self.below.sending.set_digests_by_device(offload == Offload::PlaceAndCheck, counters, span);
         self.queue.set_emulation(offload.is_emulation());
     }
 

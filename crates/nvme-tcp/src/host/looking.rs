@@ -93,16 +93,16 @@ impl NamespaceInspections {
             // An empty list means that the log page has overflowed.
             let is_named = namespaces.is_empty() || namespaces.contains(&known.id);
             let look = self.look.as_mut().map(|look| &mut look.doubt);
-            match self.in_doubt.iter_mut().chain(look).find(|doubt| doubt.known.is_one_with(&known)) {
+            match self.in_doubt.iter_mut().chain(look).find(|doubt| doubt.known.is_same_namespace(&known)) {
                 Some(doubt) => doubt.is_told |= is_named,
                 None if is_named => self.in_doubt.push_back(NamespaceDoubt::new(known, true)),
-                None => known.trust(),
+                None => known.confirm(),
             }
         }
     }
 
     /// Returns whether a slot of the queue has to be reserved.
-    pub(super) fn wants_place(&self) -> bool {
+    pub(super) fn needs_slot(&self) -> bool {
         self.look.as_ref().map_or(!self.in_doubt.is_empty(), |look| look.asked.is_none())
     }
 
@@ -112,7 +112,7 @@ impl NamespaceInspections {
     }
 
     /// Sends the next command, if one is due.
-    pub(super) fn go_on(&mut self, queue: &mut Queue, now: Instant) {
+    pub(super) fn send_next(&mut self, queue: &mut Queue, now: Instant) {
         // One inspection at a time, so that a single reserved slot of the queue is enough.
         if self.look.is_none() {
             self.in_doubt.retain(|doubt| !doubt.known.is_gone());
@@ -147,7 +147,7 @@ impl NamespaceInspections {
             CommandData::Read(buffer) if status.is_success() => buffer.to_vec(),
             // The namespace does not exist, or the controller does not support this structure.
             _ if status.do_not_retry() || status.is_same_as(Status::INVALID_NAMESPACE) => Vec::new(),
-            _ => return Ok(self.put_off(now, look.doubt)),
+            _ => return Ok(self.postpone(now, look.doubt)),
         };
         // The data may have been read before the latest change.
         if look.is_stale {
@@ -169,7 +169,7 @@ impl NamespaceInspections {
     }
 
     /// Tries again later. After too long, the namespace counts as gone.
-    fn put_off(&mut self, now: Instant, mut doubt: NamespaceDoubt) -> Option<InspectionResult> {
+    fn postpone(&mut self, now: Instant, mut doubt: NamespaceDoubt) -> Option<InspectionResult> {
         let (since, times) = doubt.unanswered.unwrap_or((now, 0));
         doubt.unanswered = Some((since, times.saturating_add(1)));
         doubt.due = now + pause(times);

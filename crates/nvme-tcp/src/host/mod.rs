@@ -454,7 +454,7 @@ impl Host {
                 let central = lock(&self.handle.shared.central);
                 (central.generation, central.doubts)
             };
-            let (data, ids) = self.look_at(namespace).await?;
+            let (data, ids) = self.inspect_namespace(namespace).await?;
             let mut central = lock(&self.handle.shared.central);
             let there = central.association.clone().filter(|there| there.generation == generation);
             let Some(association) = there.filter(|_| central.doubts == doubts) else {
@@ -464,10 +464,10 @@ impl Host {
             let known = match central.known.get(&namespace) {
                 Some(known) if !known.is_gone() && known.is(&data, &ids) => match known.data == data {
                     true => known.clone(),
-                    false => Arc::new(known.grown(data)),
+                    false => Arc::new(known.with_size(data)),
                 },
                 before => {
-                    before.into_iter().for_each(|before| before.take_away());
+                    before.into_iter().for_each(|before| before.mark_gone());
                     Arc::new(InspectedNamespace::new(namespace, data, ids))
                 }
             };
@@ -521,7 +521,7 @@ impl Host {
         .await;
     }
 
-    async fn look_at(&self, namespace: u32) -> Result<(NamespaceData, NamespaceIds), CommandError> {
+    async fn inspect_namespace(&self, namespace: u32) -> Result<(NamespaceData, NamespaceIds), CommandError> {
         let read = |cns| self.admin_read(commands::identify(cns, namespace), Buffer::zeroed(identify::LEN));
         let page = read(NAMESPACE).await.map_err(|failed| failed.error)?.to_vec();
         let data = NamespaceData::parse(&page)

@@ -36,7 +36,7 @@ pub(super) struct ReceiveOffload {
 }
 
 impl ReceiveOffload {
-    pub(super) fn want(&mut self, offload: Offload, counters: &SharedCounters, span: &Span) {
+    pub(super) fn set_offload(&mut self, offload: Offload, counters: &SharedCounters, span: &Span) {
         (self.wanted, self.asking) = (offload, ContextRequest::new(counters, span));
         if offload.uses_device() {
             self.asking.begin();
@@ -57,8 +57,8 @@ impl ReceiveOffload {
         let mut progress = false;
         while let Poll::Ready(event) = stream.poll_device_event(cx) {
             progress = true;
-            self.hear(&event, stream, queue);
-            sending.hear(&event, stream);
+            self.handle_device_event(&event, stream, queue);
+            sending.handle_device_event(&event, stream);
         }
         // The device asks about a position that the stream may not have reached yet.
         if let (Some(handle), Some(header)) = (self.handle, self.question)
@@ -106,7 +106,7 @@ impl ReceiveOffload {
     }
 
     /// Executes the queue's orders. Without a device, dropping an order returns its buffer.
-    pub(super) fn carry_out(&mut self, stream: &mut dyn SegmentStream, queue: &mut Queue, keys: &NamedKeys) {
+    pub(super) fn execute_orders(&mut self, stream: &mut dyn SegmentStream, queue: &mut Queue, keys: &NamedKeys) {
         while let Some(order) = queue.poll_order() {
             let Some(handle) = self.handle else { continue };
             let settles = self.settles;
@@ -149,7 +149,7 @@ impl ReceiveOffload {
         }
     }
 
-    fn hear(&mut self, event: &DeviceEvent, stream: &mut dyn SegmentStream, queue: &mut Queue) {
+    fn handle_device_event(&mut self, event: &DeviceEvent, stream: &mut dyn SegmentStream, queue: &mut Queue) {
         match *event {
             DeviceEvent::Ready { handle, .. } if self.handle == Some(handle) => queue.set_placement(self.limits),
             DeviceEvent::ResyncRequested { handle, header, .. } if self.handle == Some(handle) => {

@@ -63,7 +63,7 @@ impl CommandScope {
             Some(IoOpcode::Write | IoOpcode::WriteZeroes | IoOpcode::WriteUncorrectable) => (Effect::Repeatable, range),
             // The ranges are in the data. If they are incomplete, the command may concern any block.
             Some(IoOpcode::DatasetManagement) => {
-                let (first, end) = hull(command, payload).unwrap_or((0, u64::MAX));
+                let (first, end) = enclosing_range(command, payload).unwrap_or((0, u64::MAX));
                 (Effect::Repeatable, Reach::Blocks { namespace, first, end })
             }
             None if command.opcode() == RESERVATION_REPORT => (Effect::None, all),
@@ -121,7 +121,7 @@ impl Reach {
 }
 
 /// Returns the range from the first to the last block of all ranges of a Dataset Management command.
-fn hull(command: &Command, payload: &CommandData) -> Option<(u64, u64)> {
+fn enclosing_range(command: &Command, payload: &CommandData) -> Option<(u64, u64)> {
     let CommandData::Write(pieces) = payload else { return None };
     let ranges = (command.u32(10) & 0xff) as usize + 1;
     let data = match &pieces[..] {

@@ -68,13 +68,13 @@ pub(super) async fn serve(
     };
     let ended = poll_fn(|cx| serving.poll(&mut link, cx)).await;
     if number == 0 && matches!(ended, ServiceEnd::Wanted) {
-        serving.say_goodbye(&mut link).await;
+        serving.send_shutdown(&mut link).await;
     }
     let mut jobs = serving.jobs;
     if let ServiceEnd::Failed(error) = &ended {
         // Before any command ends for this reason: a command submitted then must not go to another queue of the lost
         // controller.
-        shared.lose(generation, error, number == 0 && error.is_final());
+        shared.lose_controller(generation, error, number == 0 && error.is_final());
     }
     let mut unfinished = Vec::new();
     let last_words =
@@ -104,7 +104,7 @@ pub(super) async fn serve(
     if replays > 0 && !matches!(ended, ServiceEnd::Wanted) {
         lock(&shared.central).stats.replays += replays as u64;
     }
-    lane.put_back(unfinished);
+    lane.return_to_front(unfinished);
     ended
 }
 
@@ -112,14 +112,15 @@ impl HostShared {
     /// Returns the error if a command that was running on a connection lost by `error` must not be sent again.
     fn no_replay(&self, entry: &LaneEntry, error: &HostError) -> Option<CommandError> {
         let scope = entry.ticket.scope();
-        if scope.changes() && self.never_given_up(error) {
+        if scope.changes() && self.may_execute_later(error) {
             return Some(CommandError::Uncertain(error.clone()));
         }
         if entry.ticket.is_cancelled() {
             return None; // completed on the next connection
         }
         // A namespace that was not inspected may be another one after the reconnect.
-        if scope.effect == Effect::Once || (scope.is_about_blocks() && scope.changes() && !entry.ticket.is_of_known()) {
+        if scope.effect == Effect::Once || (scope.is_about_blocks() && scope.changes() && !entry.ticket.is_inspected())
+        {
             return Some(CommandError::Uncertain(error.clone()));
         }
         // The command itself may be the reason why connections are lost.
@@ -128,7 +129,7 @@ impl HostShared {
 
     /// Returns whether a controller lost by `error` may execute old commands at any later time: it did not notice the
     /// loss, and there is no keep-alive.
-    fn never_given_up(&self, error: &HostError) -> bool {
+    fn may_execute_later(&self, error: &HostError) -> bool {
         error.is_silence() && self.config.keep_alive.is_zero()
     }
 }
@@ -172,9 +173,9 @@ impl QueueService<'_> {
         let had_entries = !entries.is_empty();
         self.submit(link, now, entries);
         self.abandon(link, cancelled);
-        self.heed(news)?;
+        self.follow_instruction(news)?;
         self.stay_alive(link, now)?;
-        let due = time::earliest(self.look_around(link, now), rested);
+        let due = time::earliest(self.send_duties(link, now), rested);
         let worked = link.poll(cx, due);
         let has_finished = self.complete_finished(link);
         Ok(had_entries | has_finished | worked.map_err(ServiceEnd::Failed)?)
@@ -183,8 +184,8 @@ impl QueueService<'_> {
     /// Returns the number of commands that the lane may send.
     fn room(&self, link: &QueueLink) -> usize {
         // Slots are reserved for the keep-alive, the next event command, and the next inspection.
-        let looks = self.looking.as_ref().is_some_and(NamespaceInspections::wants_place);
-        let kept = usize::from(self.keep_alive.is_some()) + usize::from(self.events.wants_place()) + usize::from(looks);
+        let looks = self.looking.as_ref().is_some_and(NamespaceInspections::needs_slot);
+        let kept = usize::from(self.keep_alive.is_some()) + usize::from(self.events.needs_slot()) + usize::from(looks);
         link.queue.room().saturating_sub(kept)
     }
 
@@ -198,7 +199,7 @@ impl QueueService<'_> {
             }
             if entry.is_in_doubt() {
                 // Sent now, the command could reach another namespace with the same number.
-                self.lane.rest(None, entry);
+                self.lane.delay(None, entry);
                 continue;
             }
             let LaneEntry { submission, ticket, tries, was_sent } = entry;
@@ -213,7 +214,7 @@ impl QueueService<'_> {
             }
         }
         if !unsent.is_empty() {
-            self.lane.put_back(unsent);
+            self.lane.return_to_front(unsent);
         }
     }
 
@@ -236,7 +237,7 @@ impl QueueService<'_> {
     }
 
     /// Ends the service if the instruction says so.
-    fn heed(&self, news: Option<LaneInstruction>) -> Result<(), ServiceEnd> {
+    fn follow_instruction(&self, news: Option<LaneInstruction>) -> Result<(), ServiceEnd> {
         match news {
             Some(LaneInstruction::End) => Err(ServiceEnd::Wanted),
             Some(LaneInstruction::Cut) => Err(ServiceEnd::Cut),
@@ -250,11 +251,11 @@ impl QueueService<'_> {
     }
 
     /// Sends commands for events and inspections. Returns when the queue has to act by itself.
-    fn look_around(&mut self, link: &mut QueueLink, now: Instant) -> Option<Instant> {
-        self.events.go_on(&mut link.queue, now);
+    fn send_duties(&mut self, link: &mut QueueLink, now: Instant) -> Option<Instant> {
+        self.events.send_next(&mut link.queue, now);
         let due = self.keep_alive.as_ref().map(|keep_alive| keep_alive.due);
         let Some(looking) = &mut self.looking else { return due };
-        looking.go_on(&mut link.queue, now);
+        looking.send_next(&mut link.queue, now);
         time::earliest(due, looking.next_event())
     }
 
@@ -284,7 +285,7 @@ impl QueueService<'_> {
     }
 
     /// Shuts the controller down, if it still answers. Commands that finish meanwhile are completed.
-    async fn say_goodbye(&mut self, link: &mut QueueLink) {
+    async fn send_shutdown(&mut self, link: &mut QueueLink) {
         if link.queue.is_open() {
             let shutdown: Command = commands::property_set(crate::wire::property::CC, SHUTDOWN);
             // The host ends whatever the answer is.
@@ -297,7 +298,7 @@ impl QueueService<'_> {
     fn complete(&mut self, finished: FinishedCommand) {
         // Commands of the queue's own duties belong to no job, so they are sorted out first.
         let finished = match self.events.finish(finished) {
-            Ok(heard) => return self.hear(heard),
+            Ok(heard) => return self.report_event(heard),
             Err(finished) => finished,
         };
         let finished = match &mut self.looking {
@@ -328,16 +329,16 @@ impl QueueService<'_> {
             lock(&self.shared.central).stats.retries += 1;
             let entry = LaneEntry { submission, ticket, tries, was_sent: false };
             if pause.is_zero() {
-                self.lane.put_back(vec![entry]);
+                self.lane.return_to_front(vec![entry]);
             } else {
-                self.lane.rest(Some(self.shared.timers.now() + pause), entry);
+                self.lane.delay(Some(self.shared.timers.now() + pause), entry);
             }
         } else {
             ticket.complete(Err(CommandError::Status(status)), submission.payload);
         }
     }
 
-    fn hear(&mut self, heard: EventResult) {
+    fn report_event(&mut self, heard: EventResult) {
         match heard {
             EventResult::Nothing => {}
             EventResult::NamespacesMayDiffer => {

@@ -62,7 +62,7 @@ async fn keep_controller(task: TaskGuard) {
             }
             Err(HostError::Closed) => ServiceEnd::Wanted,
             Err(error) => {
-                shared.lose(generation, &error, error.is_final());
+                shared.lose_controller(generation, &error, error.is_final());
                 ServiceEnd::Failed(error)
             }
         };
@@ -108,7 +108,7 @@ async fn keep_queue(task: TaskGuard, number: usize) {
                 }
             }
             // Not final: only the admin queue can find out whether the controller is gone permanently.
-            Err(error) => shared.lose(association.generation, &error, false),
+            Err(error) => shared.lose_controller(association.generation, &error, false),
         }
     }
 }
@@ -173,7 +173,7 @@ impl HostShared {
     }
 
     /// Closes all queues of the controller after the failure of one. Later commands wait for the reconnect.
-    pub(super) fn lose(&self, generation: u64, error: &HostError, is_final: bool) {
+    pub(super) fn lose_controller(&self, generation: u64, error: &HostError, is_final: bool) {
         let mut central = lock(&self.central);
         if central.generation != generation {
             return;
@@ -339,11 +339,12 @@ impl HostShared {
         {
             let mut central = lock(&self.central);
             // A concurrent `Host::disk` may have seen that the namespace has grown.
-            let latest = central.known.get(&known.id).filter(|latest| latest.is_one_with(&known)).unwrap_or(&known);
+            let latest =
+                central.known.get(&known.id).filter(|latest| latest.is_same_namespace(&known)).unwrap_or(&known);
             if now.is_some_and(|(data, ids)| latest.is(&data, &ids)) {
-                known.trust();
+                known.confirm();
             } else if !known.is_gone() {
-                known.take_away();
+                known.mark_gone();
                 if !is_told {
                     central.untold.keep(HostEvent::NamespacesChanged(vec![known.id]));
                 }

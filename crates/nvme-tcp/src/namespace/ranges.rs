@@ -37,20 +37,20 @@ pub(super) struct BlockingRangeLock<'a> {
 impl BlockingRangeLocks {
     /// Locks `range` for reading. Waits for overlapping writers.
     pub(super) fn read(&self, range: Range<u64>) -> BlockingRangeLock<'_> {
-        self.hold(range, false)
+        self.lock_range(range, false)
     }
 
     /// Locks `range` for writing. Waits for all overlapping entries.
     pub(super) fn write(&self, range: Range<u64>) -> BlockingRangeLock<'_> {
-        self.hold(range, true)
+        self.lock_range(range, true)
     }
 
-    fn hold(&self, range: Range<u64>, writes: bool) -> BlockingRangeLock<'_> {
+    fn lock_range(&self, range: Range<u64>, writes: bool) -> BlockingRangeLock<'_> {
         let mut queue = self.queue();
         let number = queue.next;
         queue.next += 1;
         queue.entries.push(LockEntry { number, range, writes });
-        while queue.has_to_wait(number) {
+        while queue.has_conflict(number) {
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
         BlockingRangeLock { ranges: self, number }
@@ -63,7 +63,7 @@ impl BlockingRangeLocks {
 
 impl LockQueue {
     /// Returns whether an earlier entry conflicts with `number`.
-    fn has_to_wait(&self, number: u64) -> bool {
+    fn has_conflict(&self, number: u64) -> bool {
         let Some(place) = self.entries.iter().position(|entry| entry.number == number) else { return false };
         let (before, entry) = (&self.entries[..place], &self.entries[place]);
         before.iter().any(|other| {
@@ -100,7 +100,7 @@ mod tests {
             let number = queue.next;
             queue.next += 1;
             queue.entries.push(LockEntry { number, range, writes });
-            let waits = queue.has_to_wait(number);
+            let waits = queue.has_conflict(number);
             queue.entries.pop();
             waits
         };

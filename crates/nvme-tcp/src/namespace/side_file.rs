@@ -102,7 +102,7 @@ fn parse(text: &str, capacity: u64) -> Result<Vec<Range<u64>>, MarksFault> {
                 None => Ok(ranges),
             };
         }
-        let range = content.split_once(' ').and_then(|(start, end)| Some(number_in(start)?..number_in(end)?));
+        let range = content.split_once(' ').and_then(|(start, end)| Some(parse_number(start)?..parse_number(end)?));
         let range = range.filter(|range| range.start >= from && range.start < range.end);
         let range = range.ok_or(MarksFault::Range { line })?;
         if range.end > capacity {
@@ -116,7 +116,7 @@ fn parse(text: &str, capacity: u64) -> Result<Vec<Range<u64>>, MarksFault> {
 }
 
 /// Parses digits. `str::parse` alone would accept a sign.
-fn number_in(text: &str) -> Option<u64> {
+fn parse_number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
@@ -132,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
     use std::fs;
 
-    fn side_of(path: &Path) -> SideFile {
+    fn side_file_for(path: &Path) -> SideFile {
         SideFile::for_file(path, &(Arc::new(RealSystem) as Arc<dyn FileSystem>))
     }
 
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn list_is_replaced_atomically() {
         let path = blocks("list");
-        let side = side_of(&path);
+        let side = side_file_for(&path);
         assert_eq!(side.read(100).unwrap(), []);
         let (old, new) = (vec![3..7, 9..10], vec![3..5, 20..100]);
         side.replace(&old).unwrap();
@@ -154,7 +154,7 @@ mod tests {
         let next = text(&new);
         for cut in 0..next.len() {
             fs::write(with_suffix(&side.path, ".new"), &next[..cut]).unwrap();
-            assert_eq!(side_of(&path).read(100).unwrap(), old);
+            assert_eq!(side_file_for(&path).read(100).unwrap(), old);
         }
         side.replace(&new).unwrap();
         assert_eq!(side.read(100).unwrap(), new);
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn damaged_list_is_refused_by_name() {
         let path = blocks("refused");
-        let side = side_of(&path);
+        let side = side_file_for(&path);
         let list = |lines: &str| format!("{FIRST_LINE}\n{lines}");
         // The longest valid size is 1 MiB.
         let lines = list("1 2\nend\n");

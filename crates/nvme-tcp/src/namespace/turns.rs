@@ -84,7 +84,7 @@ impl RangeLocks {
         let mut queue = self.queue();
         let number = queue.next;
         queue.next += 1;
-        let blockers = queue.enter(number, &span);
+        let blockers = queue.add_entry(number, &span);
         for blocker in &blockers {
             if let Some(blocker) = queue.entries.get_mut(blocker) {
                 blocker.behind.push(number);
@@ -104,14 +104,14 @@ impl RangeLocks {
 
 impl RangeQueue {
     /// Enters `number` into its segments. Returns the entries it has to wait for.
-    fn enter(&mut self, number: u64, span: &LockSpan) -> Vec<u64> {
+    fn add_entry(&mut self, number: u64, span: &LockSpan) -> Vec<u64> {
         let mut blockers = Vec::new();
         if span.flushes {
             blockers.extend(self.last_flush.replace(number));
         }
         if !span.bytes.is_empty() {
-            self.cut(span.bytes.start);
-            self.cut(span.bytes.end);
+            self.split_segment(span.bytes.start);
+            self.split_segment(span.bytes.end);
             match span.writes {
                 true => self.write(number, &span.bytes, &mut blockers),
                 false => self.read(number, &span.bytes, &mut blockers),
@@ -155,7 +155,7 @@ impl RangeQueue {
     }
 
     /// Removes `number`. Returns the callbacks of entries that no longer wait, in order of arrival.
-    fn leave(&mut self, number: u64) -> Vec<(u64, LockCallback)> {
+    fn remove_entry(&mut self, number: u64) -> Vec<(u64, LockCallback)> {
         let Some(RangeEntry { span, behind, .. }) = self.entries.remove(&number) else { return Vec::new() };
         self.last_flush.take_if(|last| *last == number);
         let mut seen = behind.len();
@@ -185,7 +185,7 @@ impl RangeQueue {
     }
 
     /// Divides the segment around `at`, if there is one.
-    fn cut(&mut self, at: u64) {
+    fn split_segment(&mut self, at: u64) {
         let around = self.segments.range_mut(..at).next_back();
         let Some((_, segment)) = around.filter(|(_, segment)| segment.end > at) else { return };
         let second = segment.clone();
@@ -217,7 +217,7 @@ impl RangeQueue {
 impl Drop for RangeLock {
     fn drop(&mut self) {
         // Callbacks run without the lock, because they may request further turns.
-        let due = self.turns.queue().leave(self.number);
+        let due = self.turns.queue().remove_entry(self.number);
         for (number, LockCallback(then)) in due {
             then(RangeLock { turns: self.turns.clone(), number });
         }
@@ -236,7 +236,7 @@ mod tests {
     use proptest::prelude::*;
 
     impl LockSpan {
-        fn is_in_the_way_of(&self, other: &LockSpan) -> bool {
+        fn conflicts_with(&self, other: &LockSpan) -> bool {
             let overlap = self.bytes.start.max(other.bytes.start) < self.bytes.end.min(other.bytes.end);
             (overlap && (self.writes || other.writes)) || (self.flushes && other.flushes)
         }
@@ -256,7 +256,7 @@ mod tests {
             for place in 0..self.entries.len() {
                 let (before, rest) = self.entries.split_at_mut(place);
                 let (number, span, has_come) = &mut rest[0];
-                if !*has_come && !before.iter().any(|(_, other, _)| other.is_in_the_way_of(span)) {
+                if !*has_come && !before.iter().any(|(_, other, _)| other.conflicts_with(span)) {
                     *has_come = true;
                     due.push(*number);
                 }

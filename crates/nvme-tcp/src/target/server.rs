@@ -173,7 +173,7 @@ impl Server {
         lock(&self.shared.mailboxes.inner).insert(connection.id(), mailbox.clone());
         let alarm = self.shared.timers.alarm();
         let mut sending = PduSender::default();
-        sending.want_device(self.digests_by_device, &self.offloads, &span);
+        sending.set_digests_by_device(self.digests_by_device, &self.offloads, &span);
         ServedConnection {
             shared: self.shared.clone(),
             connection,
@@ -342,7 +342,7 @@ impl<S: SegmentStream> ServedConnection<S> {
                         self.phase = ServePhase::Lingering { until: self.shared.timers.now() + LINGER };
                         true
                     }
-                    Poll::Pending => self.gives_up(cx)?,
+                    Poll::Pending => self.check_close_deadline(cx)?,
                 },
                 ServePhase::Lingering { until } if self.alarm.poll(cx, Some(until)).is_ready() => {
                     return Poll::Ready(Ok(()));
@@ -401,7 +401,7 @@ impl<S: SegmentStream> ServedConnection<S> {
             return Ok(true);
         }
         if self.connection.is_closing() {
-            return Ok(progress | self.gives_up(cx)?);
+            return Ok(progress | self.check_close_deadline(cx)?);
         }
         if !self.connection.wants_input() {
             // Without anything to receive or to send, nothing would poll the stream, and its loss would go unnoticed.
@@ -413,7 +413,7 @@ impl<S: SegmentStream> ServedConnection<S> {
         if self.alarm.poll(cx, time::earliest(due, looks)).is_pending() {
             return Ok(progress);
         }
-        self.look_at_mark(cx)?;
+        self.check_progress(cx)?;
         Ok(true)
     }
 
@@ -427,7 +427,7 @@ impl<S: SegmentStream> ServedConnection<S> {
     }
 
     /// Resets the stream of a host that has made no progress until its deadline.
-    fn look_at_mark(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+    fn check_progress(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let Some(mark) = self.mark.take_if(|mark| mark.until <= self.shared.timers.now()) else { return Ok(()) };
         let has_given = mark
             .received
@@ -443,7 +443,7 @@ impl<S: SegmentStream> ServedConnection<S> {
     }
 
     /// Fails once the time for the last PDUs of a closing connection is over.
-    fn gives_up(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+    fn check_close_deadline(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let until = *self.closes_by.get_or_insert_with(|| self.shared.timers.now() + CLOSE_TIME);
         match self.alarm.poll(cx, Some(until)) {
             Poll::Ready(()) => {
@@ -481,7 +481,7 @@ impl<S: SegmentStream> ServedConnection<S> {
         while self.sending.watches_device()
             && let Poll::Ready(event) = self.stream.poll_device_event(cx)
         {
-            self.sending.hear(&event, &mut self.stream);
+            self.sending.handle_device_event(&event, &mut self.stream);
             progress = true;
         }
         progress

@@ -62,7 +62,7 @@ pub(super) fn execute(
         }
         AdminOpcode::Abort => {
             let (queue, aborted) = (command.u16(40), command.u16(42));
-            if queue == 0 && session.abort_wait(aborted) {
+            if queue == 0 && session.remove_event_request(aborted) {
                 return Ok(Reply::Aborted(aborted));
             }
             // An I/O command belongs to another connection, which aborts it later. The result says: not aborted yet.

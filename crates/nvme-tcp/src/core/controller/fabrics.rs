@@ -115,7 +115,7 @@ pub(super) fn connect(
 /// Reads a property of controller `id`.
 pub(super) fn property_get(target: &mut Target, id: u16, command: &Command, now: Instant) -> Result<Reply, Status> {
     let session = target.sessions.get_mut(&id).ok_or(Status::INTERNAL_ERROR)?;
-    session.hear_property(now);
+    session.note_property_access(now);
     let (wide, offset) = (command.u8(40) & 7 == 1, command.u32(11));
     let value = match (offset, wide) {
         (property::CAP, true) => capabilities(target.config.max_queue_entries),
@@ -145,7 +145,7 @@ pub(super) fn property_set(
     now: Instant,
 ) -> Result<PropertySet, Status> {
     let session = target.sessions.get_mut(&id).ok_or(Status::INTERNAL_ERROR)?;
-    session.hear_property(now);
+    session.note_property_access(now);
     let (wide, offset, value) = (command.u8(40) & 7 == 1, command.u32(11), command.u32(12));
     if (offset, wide) != (property::CC, false) {
         return Err(Status::INVALID_FIELD);

@@ -448,7 +448,8 @@ impl Target {
         // Replaces the host's own oldest controller first: it is probably the one that this connection replaces.
         if self.sessions.len() >= usize::from(self.config.max_controllers.clamp(1, MAX_CONTROLLER)) {
             let forsaken = || {
-                let sessions = self.sessions.iter().filter_map(|(id, session)| Some((session.is_forsaken(now)?, *id)));
+                let sessions =
+                    self.sessions.iter().filter_map(|(id, session)| Some((session.replacement_order(now)?, *id)));
                 sessions.min().map(|(_, id)| id)
             };
             let Some(gives_way) = oldest.map(|(_, id)| id).or_else(forsaken) else {

@@ -245,7 +245,7 @@ impl Session {
     }
 
     /// Notes a property access, which restarts the timer unless the controller is active.
-    pub(super) fn hear_property(&mut self, now: Instant) {
+    pub(super) fn note_property_access(&mut self, now: Instant) {
         self.watch(now);
         if self.stage != ControllerStage::Active {
             self.note_contact(now);
@@ -259,7 +259,7 @@ impl Session {
     pub(super) fn watch(&mut self, now: Instant) {
         let stage = if self.configuration & CC_ENABLE == 0 || self.status & CSTS_SHUT_DOWN != 0 {
             ControllerStage::Idle
-        } else if self.configuration & CC_SHUTDOWN != 0 || !self.unfinished.is_over_or_calls(self.admin) {
+        } else if self.configuration & CC_SHUTDOWN != 0 || !self.unfinished.is_over_or_registers(self.admin) {
             ControllerStage::Busy
         } else {
             ControllerStage::Active
@@ -289,7 +289,7 @@ impl Session {
 
     /// Returns whether the controller may be replaced for another host at `now`, with a sort key: smaller keys go
     /// first. Either the host had time to connect I/O queues and has none, or it promised no keep-alive and is silent.
-    pub(super) fn is_forsaken(&self, now: Instant) -> Option<(bool, Instant)> {
+    pub(super) fn replacement_order(&self, now: Instant) -> Option<(bool, Instant)> {
         if self.queues.is_empty() {
             // A controller without I/O queues serves nobody, so a keep-alive does not protect it.
             let is_old = now.saturating_since(self.began) >= SETUP_TIME;
@@ -350,7 +350,7 @@ impl Session {
     }
 
     /// Removes a waiting request. Returns whether there was one.
-    pub(super) fn abort_wait(&mut self, command: u16) -> bool {
+    pub(super) fn remove_event_request(&mut self, command: u16) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|waiting| *waiting != command);
         self.waiting.len() != before

@@ -153,7 +153,7 @@ impl QueueBacklog {
     }
 
     /// Returns whether all have ended. If not, `connection` is called when they have.
-    fn is_over_or_calls(&self, connection: ConnectionId) -> bool {
+    fn is_over_or_registers(&self, connection: ConnectionId) -> bool {
         let mut state = self.work.state();
         let is_over = state.oldest() >= self.until;
         let waiter = (self.until, connection);
@@ -177,8 +177,8 @@ impl Backlog {
     }
 
     /// Returns whether all commands have ended. If not, `connection` is called when those of one queue have.
-    pub(super) fn is_over_or_calls(&self, connection: ConnectionId) -> bool {
-        self.0.iter().all(|under_way| under_way.is_over_or_calls(connection))
+    pub(super) fn is_over_or_registers(&self, connection: ConnectionId) -> bool {
+        self.0.iter().all(|under_way| under_way.is_over_or_registers(connection))
     }
 
     /// Adds `more`, with one entry for each queue.
@@ -228,12 +228,12 @@ mod tests {
         all.extend([work.backlog()]);
         let _later_command = work.begin(1);
         let waiter = ConnectionId(7);
-        assert!(!all.is_over_or_calls(waiter) && !all.is_over_or_calls(waiter));
+        assert!(!all.is_over_or_registers(waiter) && !all.is_over_or_registers(waiter));
         drop(second);
         assert_eq!(bell.take(), []);
         drop(first);
         assert_eq!(bell.take(), [waiter], "called once");
-        assert!(all.is_over_or_calls(waiter));
+        assert!(all.is_over_or_registers(waiter));
     }
 
     #[test]

@@ -6,17 +6,17 @@ use crate::wire::{Completion, Status};
 
 impl Queue {
     /// Asks the device to release a buffer, and waits for it.
-    pub(super) fn send_home(&mut self, id: u16) {
+    pub(super) fn recall_buffer(&mut self, id: u16) {
         self.orders.push_back(DeviceOrder::Release { command: id });
         self.homing.push(id);
     }
 
     /// Continues with a command that waited for its buffer.
-    pub(super) fn finish_if_home(&mut self, id: u16) {
+    pub(super) fn finish_if_returned(&mut self, id: u16) {
         if self.active(id).is_none() {
             return;
         }
-        if self.land(id) {
+        if self.take_returned_buffer(id) {
             self.finish_if_done(id);
         } else {
             self.homing.push(id);
@@ -25,7 +25,7 @@ impl Queue {
 
     /// Takes a returned buffer, and passes the buffer of an abandoned command to its task. Returns false if a device
     /// still has a part.
-    pub(super) fn land(&mut self, id: u16) -> bool {
+    pub(super) fn take_returned_buffer(&mut self, id: u16) -> bool {
         let Some(active) = self.active(id) else { return true };
         let Some(landing) = active.landing.take_if(|landing| landing.is_home()) else {
             return active.landing.is_none();
@@ -47,9 +47,9 @@ impl Queue {
         if self.active(id).filter(done).is_none() {
             return;
         }
-        if !self.land(id) {
+        if !self.take_returned_buffer(id) {
             if !self.homing.contains(&id) {
-                self.send_home(id);
+                self.recall_buffer(id);
             }
             return;
         }

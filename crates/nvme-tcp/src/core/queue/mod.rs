@@ -300,7 +300,7 @@ impl Queue {
         }
         active.abandoned = true;
         if active.landing.is_some() {
-            self.send_home(id);
+            self.recall_buffer(id);
             return AbandonResult::Later;
         }
         AbandonResult::Now(core::mem::take(&mut active.submission.payload))
@@ -392,12 +392,12 @@ impl Queue {
     }
 
     /// Completes commands with buffers that have come back. `waker` is woken when more have.
-    pub(crate) fn poll_home(&mut self, waker: &Waker) {
+    pub(crate) fn poll_returned_buffers(&mut self, waker: &Waker) {
         if !self.bell.listen(waker) {
             return;
         }
         for id in core::mem::take(&mut self.homing) {
-            self.finish_if_home(id);
+            self.finish_if_returned(id);
         }
     }
 

@@ -25,12 +25,12 @@ impl DataEncryption {
             let _scope = cost::work(WorkKind::Copy);
             data.iter().for_each(|piece| sealed.extend_from_slice(piece));
         }
-        self.work(&mut sealed);
+        self.encrypt_in_place(&mut sealed);
         sealed.freeze()
     }
 
     /// Encrypts `data` in place.
-    pub(crate) fn work(&self, data: &mut [u8]) {
+    pub(crate) fn encrypt_in_place(&self, data: &mut [u8]) {
         let _scope = cost::work(WorkKind::Crypto);
         if self.volume.encrypt(self.first, self.at.into(), data).is_err() {
             // The data are outside the volume, or the volume was erased. Send zeros rather than plaintext.

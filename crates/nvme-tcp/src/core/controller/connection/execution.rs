@@ -139,14 +139,14 @@ impl Connection {
     /// Answers a Connect once all commands of the queue's earlier connections are over.
     pub(super) fn finish_connect(&mut self, target: &mut Target) {
         let id = self.id;
-        let Some((command, _)) = self.connecting.take_if(|(_, before)| before.is_over_or_calls(id)) else { return };
+        let Some((command, _)) = self.connecting.take_if(|(_, before)| before.is_over_or_registers(id)) else { return };
         self.deadline = None;
         let controller = self.queue.map_or(0, |queue| queue.controller);
         self.complete_with(command, Status::SUCCESS, u64::from(controller), target);
     }
 
     /// Aborts the commands that an Abort named. Running commands see the abort themselves.
-    pub(super) fn abort_some(&mut self, target: &mut Target) {
+    pub(super) fn handle_aborts(&mut self, target: &mut Target) {
         let aborts = self.work.as_ref().map(|work| work.take_aborts()).unwrap_or_default();
         for (id, until) in aborts {
             // A newer command may have the same identifier. Its number is higher, and it is not aborted.

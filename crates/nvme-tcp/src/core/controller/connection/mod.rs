@@ -306,7 +306,7 @@ impl Connection {
             self.complete_with(command, Status::SUCCESS, result, target);
         }
         self.finish_connect(target);
-        self.abort_some(target);
+        self.handle_aborts(target);
         self.ask();
         if self.unasked.is_empty() && self.jobs.is_empty() {
             // The commands that waited for memory are over, so the account's place in the line is no longer needed.
