@@ -11,8 +11,8 @@
 //!
 //! - [`sa`]: SAs and policies, mirrored into a [`Keying`](ipsec::Keying);
 //! - [`tc`]: flower filters, mirrored into the rules of a [`nic_switch`];
-//! - [`Agent`] (`agent`), [`Channel`], [`NetlinkSocket`], [`MirrorListener`] (`socket`): the only parts that open sockets and files;
-//!   [`supervise`] restarts an agent;
+//! - [`Agent`] (`agent`), [`Channel`], [`NetlinkSocket`], [`MirrorListener`] (`socket`): the only parts that open
+//!   sockets and files; [`supervise`] restarts an agent;
 //! - [`netlink`]: messages of any netlink family.
 //!
 //! Keys are overwritten when they are no longer needed, and are never printed.

@@ -1,8 +1,8 @@
 //! Netlink messages of a Linux kernel (`linux/netlink.h`).
 //!
-//! [`messages`] iterates over a datagram, [`attributes`] over a message's attributes, [`NetlinkBytes`] reads a structure's
-//! fields, and [`message`] builds a message to the kernel. All numbers are in the machine's byte order except
-//! addresses, SPIs and ports. Parsed values are borrowed, so that keys are not copied.
+//! [`messages`] iterates over a datagram, [`attributes`] over a message's attributes, [`NetlinkBytes`] reads a
+//! structure's fields, and [`message`] builds a message to the kernel. All numbers are in the machine's byte order
+//! except addresses, SPIs and ports. Parsed values are borrowed, so that keys are not copied.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

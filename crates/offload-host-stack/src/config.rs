@@ -196,7 +196,7 @@ pub enum CongestionAlgorithm {
 pub enum Ecn {
     /// Neither requested nor accepted.
     Off,
-    /// Used if the peer requests it.
+    /// Used at the peer's request.
     #[default]
     Accept,
     /// Requested on connections from here, and accepted from peers.
@@ -254,7 +254,7 @@ pub struct TcpConfig {
     pub retries: u32,
     /// Like `retries`, for a connection whose stream the application has dropped.
     pub orphan_retries: u32,
-    /// Keep-alive probing of silent peers on new connections. `None` disables it.
+    /// Keep-alive probing of silent peers on new connections. `None` disables probing.
     pub keep_alive: Option<KeepAlive>,
     /// Maximum time that sent bytes of new connections may stay unacknowledged (RFC 5482's user timeout, without the
     /// option on the wire). `None` leaves the limit to `retries`.

@@ -3,7 +3,7 @@
 
 use core::hash::{BuildHasher, Hasher};
 
-/// A SipHash key. Builds hashers that use it.
+/// A SipHash key, and a builder of hashers with this key.
 #[derive(Clone, Copy)]
 pub(crate) struct SipKey(pub(crate) u64, pub(crate) u64);
 

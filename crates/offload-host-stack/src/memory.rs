@@ -46,7 +46,7 @@ impl Memory {
     /// Changes the charge of one connection from `before` to `after`.
     pub(crate) fn change(&mut self, before: usize, after: usize, counters: &mut HostCounters) {
         self.used = self.used + after - before;
-        // Pressure ends well below its threshold. Otherwise each segment could begin and end it again.
+        // Pressure ends well below its threshold. Otherwise each segment could begin and end pressure again.
         if self.used > self.limits.pressure && !self.pressed {
             self.pressed = true;
             counters.memory_pressures += 1;

@@ -1,8 +1,8 @@
 //! SAs and policies of a kernel, mirrored into a [`Keying`](ipsec::Keying), so that an unmodified keying daemon keys
 //! the NIC.
 //!
-//! - [`SaWatcher`] (`watch`, `xfrm/`): parses the kernel's messages into [`SaChange`]s, and turns [`SaReport`]s into messages
-//!   for the kernel.
+//! - [`SaWatcher`] (`watch`, `xfrm/`): parses the kernel's messages into [`SaChange`]s, and turns [`SaReport`]s into
+//!   messages for the kernel.
 //! - [`encode`], [`FrameDecoder`] (`frame/`): the protocol between agent and mirror, over any stream.
 //! - [`SaMirror`] (`mirror`): applies changes to a [`Keying`](ipsec::Keying), and reports refusals.
 

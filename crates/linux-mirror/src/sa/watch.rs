@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   handle_datagram: messages --> changes       ask_again: the kernel dropped messages --> a new snapshot is requested
-//!   poll_request: dump of SAs, then of policies, then defaults; one at a time, because a kernel allows one dump per socket
+//!   poll_request: dump of SAs, then of policies, then defaults; one at a time: a kernel allows one dump per socket
 //! ```
 //!
 //! Invariant: the changes between `SnapshotBegins` and `SnapshotEnds` cover all SAs and policies that existed at the

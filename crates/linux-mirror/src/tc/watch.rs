@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   handle_datagram: messages --> changes       ask_again: the kernel dropped messages --> a new snapshot is requested
-//!   poll_request: dump of devices, then of each device's filters; one at a time, because a kernel allows one dump per socket
+//!   poll_request: dump of devices, then of each device's filters; one at a time: a kernel allows one dump per socket
 //! ```
 //!
 //! Invariant: the changes between `Begins` and `Ends` cover all filters that existed at the start and still exist.

@@ -110,7 +110,7 @@ impl StackPair {
         })
     }
 
-    /// Does all work at this instant, and advances to the next event. Returns false if there is none.
+    /// Does all work at this instant, and advances to the next event. Returns false without a next event.
     fn step(&mut self) -> bool {
         let mut next = None;
         for side in 0..2 {

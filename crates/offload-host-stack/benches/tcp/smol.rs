@@ -101,7 +101,7 @@ impl SmoltcpPair {
         smol
     }
 
-    /// Sends `bytes` bytes, and waits until they have arrived.
+    /// Sends `bytes` bytes, and waits for their arrival.
     pub(crate) fn transfer(&mut self, bytes: u64) {
         let (mut sent, mut received) = (0, 0);
         while received < bytes {

@@ -145,7 +145,7 @@ impl InterfaceAddresses {
         self.six.as_ref().is_some_and(|six| six.is_tentative(address))
     }
 
-    /// Gives up the tentative `address`, because another host has it.
+    /// Gives up the tentative `address`, because another host has the address.
     pub(super) fn give_up(&mut self, address: Ipv6Addr) {
         self.six.iter_mut().for_each(|six| six.give_up(address));
     }

@@ -8,8 +8,8 @@
 //! Packets without a connection (requests, answers, datagrams, and packets that waited for address resolution) wait in
 //! the outbox until the stack gives them to the device.
 //!
-//! Invariant: a packet that [`NetworkLayer::receive`] accepts is complete and addressed to this host. Bytes after its IP
-//! length are ignored.
+//! Invariant: a packet that [`NetworkLayer::receive`] accepts is complete and addressed to this host. Bytes after its
+//! IP length are ignored.
 
 mod addresses;
 mod arp;
@@ -271,7 +271,7 @@ impl NetworkLayer {
         self.receive_frame(now, received, true, counters)
     }
 
-    /// Processes a packet that another shard of this host received and answers. This shard only learns from it, and
+    /// Processes a packet that another shard of this host received and answers. This shard only learns, and
     /// sends the packets that waited for an address.
     pub(crate) fn overhear(&mut self, now: Instant, received: &mut RxPacket) -> Option<ReceivedContent> {
         // The receiving shard has counted the packet.
@@ -502,7 +502,7 @@ impl NetworkLayer {
         self.set_next_hop(now, destination, TxPacket { header, fragments, ask }, counters)
     }
 
-    /// Records that `address` is at `mac`, and sends the packets that waited for it.
+    /// Records that `address` is at `mac`, and sends the waiting packets.
     fn record(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress, create: bool) {
         for mut packet in self.neighbours.record(now, address, mac, create) {
             EthernetFrame::new_unchecked(&mut packet.header[..]).set_dst_addr(mac);

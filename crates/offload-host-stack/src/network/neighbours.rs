@@ -141,7 +141,7 @@ impl NeighbourTable {
         }
     }
 
-    /// Records that `address` is at `mac`. `create` adds an entry if there is none. Returns the packets that waited.
+    /// Records that `address` is at `mac`. `create` adds a missing entry. Returns the packets that waited.
     pub(crate) fn record(
         &mut self,
         now: Instant,

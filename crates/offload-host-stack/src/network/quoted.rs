@@ -25,7 +25,7 @@ pub(crate) enum IcmpErrorCause {
     Refused,
     /// The host is unreachable.
     Unreachable,
-    /// The packet exceeded an MTU on the path. `mtu` is the reported MTU, 0 if none was reported.
+    /// The packet exceeded an MTU on the path. `mtu` is the reported MTU, 0 if unknown.
     TooLarge { mtu: u16 },
 }
 

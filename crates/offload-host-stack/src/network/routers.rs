@@ -70,7 +70,7 @@ impl NetworkLayer {
         advertisement.prefixes.iter().for_each(|prefix| self.addresses.note_prefix(now, prefix));
     }
 
-    /// Gives up a tentative address, because another host has or wants it.
+    /// Gives up a tentative address, because another host has or wants the address.
     pub(super) fn on_duplicate(&mut self, address: Ipv6Addr, counters: &mut HostCounters) {
         counters.duplicate_addresses += 1;
         self.addresses.give_up(address);

@@ -183,7 +183,8 @@ impl Ipv6Interface {
     /// Records a default router at `address` for `lifetime`.
     pub(super) fn note_router(&mut self, now: Instant, address: Ipv6Addr, lifetime: Duration) {
         if !lifetime.is_zero() {
-            // RFC 4861 6.3.7: a default router ends the solicitations. A router with lifetime zero is none.
+            // RFC 4861 6.3.7: a default router ends the solicitations. A router with lifetime zero is no default
+            // router.
             self.solicits = None;
         }
         // A lifetime of zero removes the router (RFC 4861 6.3.4).

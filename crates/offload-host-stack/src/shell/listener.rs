@@ -7,7 +7,8 @@ use core::task::{Context, Poll};
 use std::io;
 use std::sync::Arc;
 
-/// A TCP listener for both IP versions. Dropping it closes the port and resets the connections that were not accepted.
+/// A TCP listener for both IP versions. Dropping the listener closes the port and resets the connections that were not
+/// accepted.
 ///
 /// ```
 /// use offload_host_stack::Host;

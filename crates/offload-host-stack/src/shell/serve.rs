@@ -12,7 +12,7 @@ pub(crate) fn serve(shard: Arc<Shard>) -> impl Future<Output = ()> + Send + 'sta
 }
 
 fn poll_serve(shard: &Shard, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Poll<()> {
-    // Wakers are collected under the lock and called after it: a woken task would only wait for the lock.
+    // Wakers are collected under the lock and called afterwards: a woken task would only wait for the lock.
     for _ in 0..MAX_ROUNDS_PER_POLL {
         let mut wakers = ReadyWakers::new();
         let (deadline, idle, is_over, handed_on) = {

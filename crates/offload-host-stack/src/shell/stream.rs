@@ -201,7 +201,7 @@ impl TcpStream {
         }
     }
 
-    /// Polls for room in the send queue. If there is none, the queued data are sent first.
+    /// Polls for room in the send queue. Without room, the queued data are sent first.
     fn poll_room_after_sending(
         inner: &mut Inner,
         now: Instant,

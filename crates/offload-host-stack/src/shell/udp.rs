@@ -238,7 +238,7 @@ impl DatagramSocket for UdpSocket {
                     store_waker(&mut inner.udp_waiting(self.port).writable, cx);
                     Poll::Pending
                 }
-                // After a partial success the error is not reported. The next call meets it again.
+                // After a partial success the error is not reported. The next call meets the same error.
                 Some((error, first)) if sent == 0 => Poll::Ready(Err(error.refusal(first))),
                 _ => Poll::Ready(Ok(sent)),
             }

@@ -52,7 +52,7 @@ impl Stack {
             self.counters.cookies_failed += 1;
             return None;
         }
-        // Without timestamps the options are lost, and the connection goes on without them.
+        // Without timestamps the options are lost, and the connection continues without options.
         self.counters.cookies_received += 1;
         let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
         let kept = echo.map_or(SynOptions::default(), SynOptions::from_echo);

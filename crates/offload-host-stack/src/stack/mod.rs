@@ -166,7 +166,7 @@ impl Stack {
     }
 
     /// Processes a packet from `device`. The next [`transmit`](Self::transmit) sends the answers; duplicate
-    /// acknowledgments and resets go to the device at once, if it has room.
+    /// acknowledgments and resets go to a device with room at once.
     pub fn receive(&mut self, now: Instant, mut packet: RxPacket, device: &mut dyn NetDevice) {
         // The network layer consumes ARP, discovery and echo itself; only content for the upper layers comes back.
         match self.network.receive(now, &mut packet, &mut self.counters) {
@@ -258,7 +258,7 @@ impl Stack {
         data.truncate(payload.end);
         data.advance(payload.start);
         let segment_bytes = joined.map_or(data.len(), |bytes| usize::from(bytes.get()).min(data.len()));
-        // A joined packet counts as the segments that it was joined from.
+        // A joined packet counts as all the segments in the packet.
         self.counters.in_segments += (data.len().div_ceil(segment_bytes.max(1)) as u64).saturating_sub(1);
         let payload = SegmentPayload { data, meta, placed, segment_bytes };
         let reset = self.with(now, id, |connection, env| {
@@ -280,7 +280,8 @@ impl Stack {
         if device.next_event().is_some_and(|at| at <= now) {
             device.handle_timeout(now);
         }
-        // News come before events: the socket must hear of a context before it hears that a reset destroyed the context.
+        // News come before events: the socket must hear of a context before it hears that a reset destroyed the
+        // context.
         while let Some(news) = device.contexts().and_then(|contexts| contexts.poll_news()) {
             self.sockets.on_news(news);
         }
@@ -375,7 +376,7 @@ impl Stack {
         self.dirty_paced.is_empty()
     }
 
-    /// Lets a connection from a dirty list send. Returns `None` if it is no longer dirty.
+    /// Lets a connection from a dirty list send. Returns `None` for a connection that is no longer dirty.
     fn take_turn(&mut self, now: Instant, id: ConnectionId, device: &mut dyn NetDevice) -> Option<TransmitOutcome> {
         let connection = self.flows.get_mut(id)?;
         core::mem::take(&mut connection.notes.dirty)
@@ -506,7 +507,7 @@ impl Stack {
         stays
     }
 
-    /// Updates timers, listeners and lists after a change of a connection. Removes the connection if it is done.
+    /// Updates timers, listeners and lists after a change of a connection. Removes a finished connection.
     fn release_if_done(&mut self, id: ConnectionId) {
         let Some(connection) = self.flows.get_mut(id) else { return };
         if let Some(name) = connection.listener

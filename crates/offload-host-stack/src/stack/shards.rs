@@ -5,10 +5,10 @@
 //! only. A shard therefore passes a packet of an unknown flow on, until each shard has seen the packet. The last shard
 //! answers as a single stack would.
 //!
-//! A SYN first looks for an existing flow on all shards. Only in a second round may a listener take it, because every
-//! shard may have a listener on the port, and the first one would open the flow again. An ACK that may carry a cookie
-//! also makes two rounds. ARP and ICMP packets go to all shards: the receiving shard answers, and the others only
-//! learn.
+//! A SYN first looks for an existing flow on all shards. Only in a second round may a listener take the SYN, because
+//! every shard may have a listener on the port, and the first one would open the flow again. An ACK that may carry a
+//! cookie also makes two rounds. ARP and ICMP packets go to all shards: the receiving shard answers, and the others
+//! only learn.
 //!
 //! Invariants:
 //! - A packet is passed on less than twice as often as there are shards.

@@ -1,7 +1,7 @@
 //! The contexts of a device, as lent to a UDP socket.
 //!
-//! Invariant: all events during the loan are recorded in their order: contexts created or removed through it, news, and
-//! resets. A context created after a reset is therefore not mistaken for one that the reset destroyed.
+//! Invariant: all events during the loan are recorded in their order: contexts created or removed through the loan,
+//! news, and resets. A context created after a reset is therefore not mistaken for one that the reset destroyed.
 
 use offload_api::{
     ContextNews, ContextRefusal, Contexts, DeviceEvent, EngineInfo, Handle, Key, NetDevice, NewContext, Piece, Spec,

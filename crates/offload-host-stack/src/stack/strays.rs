@@ -80,7 +80,7 @@ impl Stack {
 
     /// Sends a reset without a connection.
     pub(super) fn send_stray(&mut self, now: Instant, flow: &FlowKey, reset: &Segment, device: &mut dyn NetDevice) {
-        // A lost reset does no harm, because the peer's next segment causes another one. It is not worth a queue.
+        // A lost reset does no harm, because the peer's next segment causes another one. A queue is not worthwhile.
         if device.room(flow) == 0 {
             return;
         }

@@ -19,7 +19,7 @@ pub(super) struct OwedAcks {
     answered: Option<Instant>,
     /// Position after the last acknowledged byte.
     until: u64,
-    /// Duplicate range not reported to the peer yet. Empty if there is none.
+    /// Duplicate range not reported to the peer yet. Empty without a duplicate.
     duplicate: Range<u64>,
 }
 
@@ -70,7 +70,7 @@ impl OwedAcks {
         self.answered.is_some_and(|at| now - at < time)
     }
 
-    /// Records the answer to an unacceptable segment, and makes it due.
+    /// Records the answer to an unacceptable segment, due at once.
     pub(super) fn answer(&mut self, now: Instant) {
         self.answered = Some(now);
         self.owed = true;

@@ -21,7 +21,7 @@ pub(super) struct ApplicationHandle {
     gone: bool,
     /// Whether data were discarded because of that. The peer must then be told by a reset.
     discarded: bool,
-    /// Position whose acknowledgment the application waits for.
+    /// Position for the acknowledgment of which the application waits.
     waits_for: Option<u64>,
 }
 
@@ -48,7 +48,8 @@ impl ApplicationHandle {
         self.waits_for = position;
     }
 
-    /// Records the acknowledgment of all bytes before `position`. Returns whether the application waited for it.
+    /// Records the acknowledgment of all bytes before `position`. Returns whether the application waited for this
+    /// acknowledgment.
     pub(super) fn note_acknowledged(&mut self, position: u64) -> bool {
         let reached = self.waits_for.is_some_and(|target| target <= position);
         if reached {
@@ -59,7 +60,7 @@ impl ApplicationHandle {
 }
 
 impl Connection {
-    /// Queues `data`. Discards them if this side is closed.
+    /// Queues `data`, or discards `data` if this side is closed.
     pub(crate) fn queue(&mut self, data: Bytes, tag: TxTag) -> Seq {
         if !self.may_queue() {
             return self.send.seq(self.send.end());

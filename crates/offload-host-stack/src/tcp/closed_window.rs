@@ -11,7 +11,7 @@ pub(super) struct ClosedWindow {
     probes: u32,
     probe_owed: bool,
     use_small: bool,
-    /// Time since which the window is closed while bytes wait. `None` if it is open.
+    /// Time since which the window is closed while bytes wait. `None` if the window is open.
     since: Option<Instant>,
 }
 
@@ -31,7 +31,7 @@ impl ClosedWindow {
         self.probes += 1;
     }
 
-    /// Returns whether a probe is to be sent. An open window needs none.
+    /// Returns whether a probe is to be sent. An open window needs no probe.
     pub(super) fn owes_probe(&mut self, closed: bool) -> bool {
         self.probe_owed &= closed;
         self.probe_owed
@@ -62,7 +62,7 @@ impl ClosedWindow {
         self.since = if closed { self.since.or(Some(now)) } else { None };
     }
 
-    /// Returns how long the window has been closed. `None` if it is open.
+    /// Returns how long the window has been closed. `None` for an open window.
     pub(super) fn closed_time(&self, now: Instant) -> Option<Duration> {
         self.since.map(|since| now - since)
     }

@@ -1,6 +1,6 @@
 //! Explicit congestion notification (RFC 3168): the network marks packets instead of dropping them.
 //!
-//! The SYNs negotiate it. Then new data are sent as ECN-capable. A receiver of a marked packet sets ECE in all its
+//! The SYNs negotiate ECN. Then new data are sent as ECN-capable. A receiver of a marked packet sets ECE in all its
 //! segments until it sees CWR. A sender that sees ECE reduces its window, at most once per round trip, and sets CWR on
 //! its next new data.
 
@@ -39,7 +39,7 @@ impl EcnState {
         };
     }
 
-    /// Records a data segment with `bytes` payload bytes. Returns `None` if it was not marked; otherwise whether to
+    /// Records a data segment with `bytes` payload bytes. Returns `None` without a mark; otherwise whether to
     /// acknowledge at once, because a sender with a small window must not wait for the echo.
     pub(super) fn note_arrival(&mut self, segment: &Segment, bytes: usize) -> Option<bool> {
         if !self.agreed || segment.flags.syn || bytes == 0 {

@@ -59,7 +59,7 @@ pub(crate) struct OverdueData {
     pub(crate) lost: u64,
     /// Whether the lost bytes include retransmissions.
     pub(crate) retransmits_lost: bool,
-    /// Time at which the next transmission will be overdue. `None` if none is.
+    /// Time at which the next transmission will be overdue. `None` if the log is empty.
     pub(crate) next: Option<Instant>,
 }
 

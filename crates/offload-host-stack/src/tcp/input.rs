@@ -256,7 +256,7 @@ impl Connection {
     /// Takes data and FIN from position `start` on, as far as they lie within the window.
     fn take_data(&mut self, env: &mut ConnectionEnv<'_>, start: u64, segment: &Segment, mut payload: SegmentPayload) {
         if !self.state.may_receive() {
-            // The peer's FIN was received, so only repetitions of it and of earlier data are expected.
+            // The peer's FIN was received, so only repetitions of that FIN and of earlier data are expected.
             let end = start + u64::from(segment.sequence_len(payload.data.len()));
             if end <= self.receive.next() && !segment.flags.syn {
                 self.acks.note_duplicate(start..end);
@@ -433,7 +433,8 @@ pub(crate) fn reset_for(segment: &Segment, payload: usize) -> Option<Segment> {
 
 /// Minimum time between answers to unacceptable segments without payload; shorter than any probe interval.
 const MIN_ANSWER_INTERVAL: Duration = Duration::from_millis(10);
-/// Minimum time between challenge ACKs: Linux's tcp_invalid_ratelimit, and less than a peer's SYN retransmission timeout.
+/// Minimum time between challenge ACKs: Linux's tcp_invalid_ratelimit, and less than a peer's SYN retransmission
+/// timeout.
 const MIN_CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
 /// Time in TIME-WAIT after which a flow may be reopened. One second, as in Linux's tcp_tw_reuse: at least two ticks of
 /// any timestamp clock (RFC 7323 5.4).

@@ -10,7 +10,7 @@ use crate::config::{KeepAlive, TcpConfig};
 use core::time::Duration;
 use offload_base::{Instant, time::earliest};
 
-/// The state of liveness checks. Most connections have none.
+/// The state of liveness checks, absent on most connections.
 #[derive(Debug)]
 pub(super) struct Liveness {
     keep_alive: Option<KeepAlive>,
@@ -29,7 +29,7 @@ pub(super) struct Liveness {
 }
 
 impl Liveness {
-    /// Returns the checks that the configuration requests. `None` if it requests none.
+    /// Returns the checks that the configuration requests. `None` without requested checks.
     pub(super) fn new(config: &TcpConfig) -> Option<Box<Liveness>> {
         Liveness::when_enabled(config.keep_alive, config.user_timeout, Instant::ZERO)
     }
@@ -128,7 +128,7 @@ impl Connection {
             };
             if over {
                 self.time_out(env);
-                // The peer's host may have lost the connection, but a middlebox may still know it.
+                // The peer's host may have lost the connection while a middlebox still knows the flow.
                 self.reset_owed = true;
                 return;
             }

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 /// Result of a connection's turn to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransmitOutcome {
-    /// Nothing more to send now.
+    /// No data can be sent now.
     Done,
     /// The device has no room and took no packet in this turn.
     NoRoom,
@@ -33,7 +33,7 @@ enum NextPacket {
     New(Range<u64>),
     /// A window probe or a keep-alive probe.
     Probe,
-    /// A tail loss probe. `again` is true if it repeats sent data.
+    /// A tail loss probe. `again` is true if the probe repeats sent data.
     TailProbe {
         range: Range<u64>,
         again: bool,
@@ -161,7 +161,7 @@ impl Connection {
         let allowance = self.congestion_allowance();
         let mss = self.mss as u64;
         if let Some(lost) = self.flight.first_lost() {
-            // The window holds lost data back, so it is the limit of this flow.
+            // The window holds lost data back and therefore limits this flow.
             self.window_limited = true;
             if allowance == 0 {
                 return None;
@@ -312,7 +312,7 @@ impl Connection {
         SendResult::Sent
     }
 
-    /// Sends `range`, or the part of it that fits into one packet.
+    /// Sends `range`, or its start if one packet cannot hold the whole range.
     fn send_range(
         &mut self,
         range: Range<u64>,
@@ -344,11 +344,12 @@ impl Connection {
                 streams: cut.streams,
                 ident: self.labels.ident(),
                 mss: self.mss,
-                // RFC 3168 6.1.5: retransmissions are not ECN-capable, because marks on them would not be reliable.
+                // RFC 3168 6.1.5: retransmissions are not ECN-capable, because their marks would not be reliable.
                 ecn_capable: fresh && self.ecn.is_capable(),
                 rate: self.pace(),
             };
-            // Without a known next hop, the packet waits in the network layer or is lost; TCP counts it as sent.
+            // Without a known next hop, the packet waits in the network layer or is lost; TCP counts the packet as
+            // sent.
             if let Some(packet) = env.network.packet(env.now, outgoing, caps, env.counters) {
                 match device.transmit(env.now, packet, &self.send) {
                     TransmitResult::Posted => {}

@@ -90,7 +90,7 @@ impl Connection {
     }
 }
 
-/// Returns the segment size of a peer that announces none (RFC 9293 3.7.1).
+/// Returns the segment size of a peer that announces no size (RFC 9293 3.7.1).
 pub(super) fn default_mss(flow: &FlowKey) -> usize {
     match IpVersion::of_address(&flow.remote.ip()) {
         IpVersion::V4 => 536,

@@ -53,7 +53,7 @@ struct UndoEvidence {
 struct TailProbe {
     /// Position after the last byte sent, at the time of the probe.
     end: u64,
-    /// Whether the probe is a retransmission; otherwise it carries new data.
+    /// Whether the probe is a retransmission; another probe carries new data.
     retransmission: bool,
     /// Value of `carried` at the time of the probe.
     carried: u64,
@@ -200,7 +200,7 @@ impl Connection {
         let of_probe = self.end_tail_probe(env, delivery);
         if let Some(duplicate) = &delivery.duplicate {
             env.counters.dsacks_received += 1;
-            // A tail probe is sent by a timer, so a duplicate of it is no sign of reordering.
+            // A tail probe is sent by a timer, so its duplicate is no sign of reordering.
             if !of_probe {
                 self.note_duplicate(duplicate);
             }

@@ -141,7 +141,7 @@ impl TcpReceiveQueue {
         self.initial + position as u32
     }
 
-    /// Returns the position of `seq`. `None` if it lies before the stream.
+    /// Returns the position of `seq`. `None` if `seq` lies before the stream.
     pub(crate) fn position(&self, seq: Seq) -> Option<u64> {
         self.next.checked_add_signed(i64::from(seq - self.seq(self.next)))
     }
@@ -187,7 +187,7 @@ impl TcpReceiveQueue {
         !self.ready.is_empty()
     }
 
-    /// Inserts `data` at position `start`. They must lie within the window. Some parts were placed elsewhere by the
+    /// Inserts `data` at position `start`, within the window. Some parts were placed elsewhere by the
     /// device.
     pub(crate) fn insert_parts(
         &mut self,
@@ -201,7 +201,7 @@ impl TcpReceiveQueue {
         }
         let (mut received, mut at) = (InsertResult::default(), 0);
         for (offset, mut piece) in placed {
-            // The data beyond the window were cut off, and the placed parts beyond it are dropped.
+            // The data beyond the window were cut off, and the placed parts there are dropped.
             if offset >= at + data.len() {
                 break;
             }
@@ -220,7 +220,7 @@ impl TcpReceiveQueue {
         received
     }
 
-    /// Inserts `data` at position `start`. They must lie within the window. Bytes received before are kept.
+    /// Inserts `data` at position `start`, within the window. Bytes received before are kept.
     pub(crate) fn insert(&mut self, start: u64, data: impl Into<RxBuf>, meta: RxMeta) -> InsertResult {
         let mut data = data.into();
         let mut received = InsertResult::default();
@@ -289,7 +289,7 @@ impl TcpReceiveQueue {
         self.seq(self.ready.front().map_or(self.next, |held| held.start))
     }
 
-    /// Takes the next in-order range. The application must later consume it.
+    /// Takes the next in-order range, which the application must later consume.
     pub(crate) fn take(&mut self) -> Option<RxSegment> {
         let held = self.ready.pop_front()?;
         self.taken += held.segment.data.len();
@@ -715,7 +715,7 @@ mod tests {
 
         let mut queue = TcpReceiveQueue::new(Seq(0), 100_000, 2_000_000);
         for _ in 0..1000 {
-            // One segment per round trip is little, however long it goes on.
+            // One segment per round trip is little, even over a long time.
             now += Duration::from_millis(10);
             queue.tune(now, Duration::from_millis(10));
             let next = queue.next();

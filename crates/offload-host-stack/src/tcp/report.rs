@@ -25,7 +25,7 @@ pub enum ConnectionError {
     /// The peer reset the connection.
     #[error("the peer reset the connection")]
     Reset,
-    /// The peer is unreachable: a router reported it, or address resolution failed.
+    /// The peer is unreachable: a router reported an error, or address resolution failed.
     #[error("the peer cannot be reached")]
     Unreachable,
     /// The peer did not answer the retransmissions or probes.

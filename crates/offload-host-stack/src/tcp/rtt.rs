@@ -73,7 +73,7 @@ impl RttEstimator {
     }
 }
 
-/// Lifetime of the minimum RTT: Linux's tcp_min_rtt_wlen. After it, a path that became longer is accepted.
+/// Lifetime of the minimum RTT: Linux's tcp_min_rtt_wlen. Later samples of a longer path are then accepted.
 const MIN_RTT_LIFETIME: Duration = Duration::from_secs(300);
 
 #[cfg(test)]

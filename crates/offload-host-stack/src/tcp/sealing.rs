@@ -1,4 +1,4 @@
-//! The software sealers of a stream, each for a section of it, and the device contexts about to be removed.
+//! The software sealers of a stream, each for one section, and the device contexts about to be removed.
 //!
 //! Invariants:
 //! - The sealers of a layer are sorted by start.

@@ -99,7 +99,7 @@ impl TcpSendQueue {
         self.initial + position as u32
     }
 
-    /// Returns the position of `seq`, close to the first unacknowledged byte. `None` if it lies before the stream.
+    /// Returns the position of `seq`, close to the first unacknowledged byte. `None` if `seq` lies before the stream.
     pub(crate) fn position(&self, seq: Seq) -> Option<u64> {
         self.acked.checked_add_signed(i64::from(seq - self.seq(self.acked)))
     }
@@ -109,7 +109,7 @@ impl TcpSendQueue {
         self.end
     }
 
-    /// Returns the memory charge: for each chunk its bytes, even if they are shared, and its entry.
+    /// Returns the memory charge: for each chunk its entry and its bytes, even shared ones.
     pub(crate) fn charged(&self) -> usize {
         self.charged
     }
@@ -374,7 +374,7 @@ impl TcpSendQueue {
     fn finish_copy_buffer(&mut self) {
         if !self.open.is_empty() {
             let data = self.open.split().freeze();
-            // The rest of the buffer is too small to keep the whole buffer for it.
+            // The rest of the buffer is too small to justify the whole buffer.
             self.open = BytesMut::new();
             let start = self.end - data.len() as u64;
             self.charged += CHUNK_BYTES;
@@ -474,7 +474,7 @@ fn offset_of(layer: Layer, start: u64, above: [u64; LAYERS - 1]) -> u64 {
     }
 }
 
-/// Position of a stream's first byte; the SYN comes before it.
+/// Position of a stream's first byte, directly after the SYN.
 pub(crate) const FIRST_BYTE: u64 = 1;
 /// Maximum length of plain data that are copied together instead of queued as separate chunks.
 const MAX_COPIED_BYTES: usize = 256;

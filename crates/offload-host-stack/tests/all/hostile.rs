@@ -372,7 +372,7 @@ fn listener_ignores_segments_without_syn_ack_or_rst() {
     }
     assert_eq!(pair.stacks[1].counters().in_errors, 3);
     assert_eq!(deliver(&mut pair, &CraftedSegment { ack: Some(Seq(7)), ..bare.clone() }.frame()).len(), 1, "a reset");
-    // A closed port answers all of them with resets.
+    // A closed port answers all segments with resets.
     let closed = CraftedSegment { ports: (5000, PORT + 1), ..bare };
     for flags in ["", "F", "SF"] {
         assert_eq!(deliver(&mut pair, &CraftedSegment { flags, ..closed.clone() }.frame()).len(), 1, "{flags:?}");
@@ -617,7 +617,7 @@ proptest! {
             while pair.stacks[1].take(ids[1]).is_some() {}
             pair.stacks[1].detach(pair.now, ids[1]);
         }
-        // With the wire cut, every connection ends, in whatever state it is.
+        // With the wire cut, every connection ends, in any state.
         pair.wire.config.loss = 1.0;
         pair.run_for(Duration::from_secs(4 * 3600));
         prop_assert_eq!(pair.stacks[1].connections(), 0);

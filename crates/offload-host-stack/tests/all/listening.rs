@@ -63,7 +63,7 @@ fn syn_flood_takes_no_memory_and_clients_connect() {
     }
 }
 
-/// Returns a SYN to side 1's listener, without a client behind it.
+/// Returns a SYN to side 1's listener that no client sent.
 fn syn(number: u32) -> Vec<u8> {
     let mut bytes = [0; 20];
     let mut tcp = TcpPacket::new_unchecked(&mut bytes[..]);

@@ -306,7 +306,8 @@ impl NetDevice for MaskingNic {
                     return TransmitResult::NeedsSoftware(unit);
                 }
                 assert_eq!(unit.start + (at - unit.offset) as u32, packet.ask.seq + (at - ask.offset) as u32);
-                // A driver would feed this prefix to the engine to rebuild its state, so all of it must be available.
+                // A driver would feed this prefix to the engine to rebuild its state, so the whole prefix must be
+                // available.
                 let mut prefix = 0;
                 source.pieces(Layer::FIRST, unit.offset, at, &mut |piece| prefix += piece.bytes.len() as u64);
                 assert_eq!(prefix, at - unit.offset, "the unit's prefix is not there");
@@ -388,7 +389,7 @@ impl NicPort {
     }
 }
 
-/// Returns the mask of the byte at `at` of a unit. It is never zero.
+/// Returns the mask, never zero, of the byte at `at` of a unit.
 pub(crate) fn mask(unit: Unit, at: Seq) -> u8 {
     let place = at.distance_from(unit.start);
     ((unit.number as u32).wrapping_mul(31).wrapping_add(place.wrapping_mul(7)) % 255) as u8 + 1

@@ -129,7 +129,7 @@ impl HostPair {
         moved
     }
 
-    /// Runs everything that is due now, then advances to the next event. Returns false if there is none.
+    /// Runs everything that is due now, then advances to the next event. Returns false without a next event.
     pub(crate) fn step(&mut self) -> bool {
         while self.run_now() {}
         let next = [self.wire.next_event(), self.stacks[0].next_event(), self.stacks[1].next_event()];

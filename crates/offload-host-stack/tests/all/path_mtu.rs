@@ -104,7 +104,7 @@ fn path_mtu_is_found_at_once_without_window_reduction() {
             let stats = pair.stacks[0].stats(ids[0]);
             assert_eq!(stats.slow_start_threshold, u64::MAX, "no congestion response");
             assert!(stats.congestion_window * 2 > window);
-            // The next connection uses the path MTU, until it expires after ten minutes.
+            // The next connection uses the path MTU, which expires after ten minutes.
             let next = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
             pair.run_for(Duration::from_secs(1));
             assert!(pair.stacks[0].stats(next).segment_size <= usize::from(largest) + 14 - TCP - 32);

@@ -157,7 +157,7 @@ fn sealer_with_a_wrong_length_ends_the_connection() {
 fn software_seals_a_unit_after_its_last_byte() {
     let (mut pair, ids) = HostPair::connected(&PairConfig::default());
     pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(MaskSealer));
-    // The device does not know this context, so it asks for software.
+    // The device does not know this context and asks for software.
     let stale = Handle { index: 9, generation: 9 };
     let tag = |at: u32| TxTag::device(stale, UnitTag { number: 5, at, len: 300, touched_from: 0 });
     let start = pair.stacks[0].send(ids[0], vec![1; 100].into(), tag(0));

@@ -25,7 +25,7 @@ struct VirtualRuntime {
     now: Mutex<Instant>,
     alarms: Mutex<BTreeMap<(Instant, u64), Waker>>,
     next_alarm: Mutex<u64>,
-    /// Number of clock reads. A shell reads the clock each time it takes its lock.
+    /// Number of clock reads. A shell reads the clock each time after taking its lock.
     looks: AtomicU64,
     ready: Mutex<VecDeque<usize>>,
 }

@@ -246,7 +246,7 @@ fn time_wait_flow_yields_to_a_new_connection() {
         pair.run_until(|pair| pair.stacks[0].state(client) == TcpState::Established);
         pair.run_for(SECOND);
         let server = pair.stacks[1].accept(PORT).unwrap();
-        // The server closes first, so it enters TIME-WAIT.
+        // The server closes first and therefore enters TIME-WAIT.
         pair.stacks[1].detach(pair.now, server);
         pair.run_for(SECOND);
         pair.stacks[0].detach(pair.now, client);

@@ -5,7 +5,8 @@
 //! start again, or old packets could be replayed. The table holds hashes instead of keys, made with a secret random
 //! hash key.
 //!
-//! Invariant: the numbers of the last [`MAX_NUMBERS`] deleted SAs are known, so that no packet under their keys passes twice.
+//! Invariant: the numbers of the last [`MAX_NUMBERS`] deleted SAs are known, so that no packet under their keys passes
+//! twice.
 
 use core::hash::BuildHasher;
 use offload_api::SaParams;
@@ -17,7 +18,7 @@ pub(super) struct LastNumbers {
     hasher: RandomState,
     /// Number by hash. Only looked up, never iterated.
     numbers: HashMap<u64, u64>,
-    /// The same hashes, oldest first.
+    /// Order of the hashes, oldest first.
     order: VecDeque<u64>,
 }
 
