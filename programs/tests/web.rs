@@ -353,7 +353,7 @@ fn connection(shown: ServerConfig, pin: Option<Pin>) -> (Result<u64, String>, u6
 #[test]
 fn a_pinned_client_refuses_whoever_gets_between() {
     let honest = || identity::server_config(Randomness::Seeded(Seed(1)), None);
-    let pin = Pin::of(&identity::server_certificate());
+    let pin = Pin::for_certificate(&identity::server_certificate());
     assert_eq!(connection(honest(), Some(pin)), (Ok(3_000), 1));
 
     // Its authority is trusted here, as that of a company's proxy is: without a pin it reads everything.
@@ -362,7 +362,10 @@ fn a_pinned_client_refuses_whoever_gets_between() {
     let (fetched, seen_by_proxy) = connection(proxy.config(), Some(pin));
     let error = fetched.unwrap_err();
     assert!(error.contains("the connection is intercepted"), "{error}");
-    assert!(error.contains(&pin.to_string()) && error.contains(&Pin::of(&proxy.certificate).to_string()), "{error}");
+    assert!(
+        error.contains(&pin.to_string()) && error.contains(&Pin::for_certificate(&proxy.certificate).to_string()),
+        "{error}"
+    );
     assert_eq!(seen_by_proxy, 0);
 }
 
