@@ -137,7 +137,7 @@ pub fn batch_done(done: Done) -> (JobStatus, Vec<BatchPdu>) {
 pub fn run_batch(context: &PdcpContext, job: &mut Job) -> Outcome {
     let source_bytes = job.source_len();
     let [table, body] = &job.source[..] else { return Outcome::failed(JobStatus::Length) };
-    let Some(mut pdus) = parted(table.clone(), body) else { return Outcome::failed(JobStatus::Length) };
+    let Some(mut pdus) = split_batch(table.clone(), body) else { return Outcome::failed(JobStatus::Length) };
     if job.target.capacity() - job.target.len() < source_bytes {
         return Outcome::failed(JobStatus::OutOfSpace);
     }
@@ -161,7 +161,7 @@ pub fn run_batch(context: &PdcpContext, job: &mut Job) -> Outcome {
 }
 
 /// Splits a batch into its PDUs. `None` if table and body do not match.
-fn parted(mut table: Bytes, body: &Bytes) -> Option<Vec<(u32, BytesMut)>> {
+fn split_batch(mut table: Bytes, body: &Bytes) -> Option<Vec<(u32, BytesMut)>> {
     let (mut pdus, mut at) = (Vec::with_capacity(table.len() / ENTRY), 0);
     while table.has_remaining() {
         let count = table.try_get_u32().ok()?;
