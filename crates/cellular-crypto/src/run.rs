@@ -45,7 +45,7 @@ fn snow_3g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
     // Lanes of shorter messages run on, and their keystream is unused.
     for index in 0..blocks(lanes) {
         W::keystream(&generator.block(), &mut out);
-        hand_out::<W>(proof, lanes, index, &out);
+        process_blocks::<W>(proof, lanes, index, &out);
     }
 }
 
@@ -72,7 +72,7 @@ fn snow_5g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
             for (number, generator) in generators[..registers].iter_mut().enumerate() {
                 generator.keystream(&mut out, number * side_by_side);
             }
-            hand_out::<W>(proof, lanes, index, &out);
+            process_blocks::<W>(proof, lanes, index, &out);
         }
     }
 }
@@ -94,7 +94,7 @@ fn zuc<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], rounds: ZucRounds) {
     let mut out = Blocks::new();
     for index in 0..blocks(lanes) {
         W::keystream(&generator.block(), &mut out);
-        hand_out::<W>(proof, lanes, index, &out);
+        process_blocks::<W>(proof, lanes, index, &out);
     }
 }
 
@@ -103,7 +103,7 @@ fn blocks(lanes: &[Lane<'_>]) -> usize {
 }
 
 #[inline(always)]
-fn hand_out<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], index: usize, out: &Blocks) {
+fn process_blocks<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], index: usize, out: &Blocks) {
     for (number, lane) in lanes.iter_mut().enumerate() {
         if index < lane.blocks {
             lane.work.take::<W>(proof, index, out.lane(number));

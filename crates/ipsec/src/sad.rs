@@ -295,7 +295,7 @@ impl Sad {
         // Only the index entry of this SA may go: a receiving SA may share SPI and addresses with a transmitting one.
         if self.sent.get(&sent) == Some(&id) {
             self.sent.remove(&sent);
-            self.disown(sent.1);
+            self.remove_own_address(sent.1);
         }
         self.retire(id);
         let sa = self.slots.remove(id.0)?;
@@ -430,7 +430,7 @@ impl Sad {
         self.keys.hasher().hash_one((key.key(), key.salt()))
     }
 
-    fn disown(&mut self, address: IpAddr) {
+    fn remove_own_address(&mut self, address: IpAddr) {
         if let Some(count) = self.own.get_mut(&address) {
             *count -= 1;
             if *count == 0 {

@@ -78,7 +78,7 @@ pub struct PdcpKeys {
 
 impl PdcpKeys {
     /// Returns the length of the shortest PDU.
-    fn least(&self) -> usize {
+    fn min_pdu_len(&self) -> usize {
         self.config.clear_bytes() + self.security.mac_len()
     }
 }
@@ -192,7 +192,7 @@ impl PacketEngine for PdcpPackets {
         // Without a checksum (RFC 768), only the MAC-I detects corruption.
         let is_spoilt = seen.transport.are_checksums_right(frame) == Some(false);
         let count = held.config.sn.count_near(*next, pdu).filter(|_| !is_control && !is_spoilt);
-        let Some(count) = count.filter(|_| pdu.len() >= held.least()) else {
+        let Some(count) = count.filter(|_| pdu.len() >= held.min_pdu_len()) else {
             counters.passed += 1;
             return OpenedFrame::Untouched(PacketMark::None);
         };
@@ -271,7 +271,7 @@ impl PdcpProtection {
         let header = Gtpu::parse(datagram).filter(|header| header.message == GtpuMessage::Data)?;
         let pdu = header.payload();
         // The PDU must fill the datagram and carry the requested COUNT.
-        let fits = pdu.end == datagram.len() && pdu.len() >= held.least();
+        let fits = pdu.end == datagram.len() && pdu.len() >= held.min_pdu_len();
         if !fits || held.config.sn.count_near(self.count, &datagram[pdu.clone()]) != Some(count) {
             return None;
         }

@@ -136,7 +136,7 @@ pub fn batch_done(done: CompletedJob) -> (JobStatus, Vec<BatchPdu>) {
 pub fn run_batch(context: &PdcpContext, job: &mut Job) -> JobOutcome {
     let source_bytes = job.source_len();
     let [table, body] = &job.source[..] else { return JobOutcome::failed(JobStatus::Length) };
-    let Some(mut pdus) = parted(table.clone(), body) else { return JobOutcome::failed(JobStatus::Length) };
+    let Some(mut pdus) = split_batch(table.clone(), body) else { return JobOutcome::failed(JobStatus::Length) };
     if job.target.capacity() - job.target.len() < source_bytes {
         return JobOutcome::failed(JobStatus::OutOfSpace);
     }
@@ -160,7 +160,7 @@ pub fn run_batch(context: &PdcpContext, job: &mut Job) -> JobOutcome {
 }
 
 /// Splits a batch into its PDUs. `None` if table and body do not match.
-fn parted(mut table: Bytes, body: &Bytes) -> Option<Vec<(u32, BytesMut)>> {
+fn split_batch(mut table: Bytes, body: &Bytes) -> Option<Vec<(u32, BytesMut)>> {
     let (mut pdus, mut at) = (Vec::with_capacity(table.len() / ENTRY), 0);
     while table.has_remaining() {
         let count = table.try_get_u32().ok()?;

@@ -280,10 +280,10 @@ impl Receiver {
             return;
         }
         if is_next {
-            self.hand_up(count, sdu);
+            self.deliver_sdu(count, sdu);
             self.deliver += 1;
         } else if self.config.out_of_order {
-            self.hand_up(count, sdu);
+            self.deliver_sdu(count, sdu);
             self.stored.insert(count, None);
             self.bytes += early;
         } else {
@@ -320,11 +320,11 @@ impl Receiver {
         let Some((count, sdu)) = self.stored.pop_first() else { return };
         self.bytes -= sdu.as_ref().map_or(REMEMBERED, |sdu| cost(sdu.len()));
         if let Some(sdu) = sdu {
-            self.hand_up(count, sdu);
+            self.deliver_sdu(count, sdu);
         }
     }
 
-    fn hand_up(&mut self, count: u32, data: Bytes) {
+    fn deliver_sdu(&mut self, count: u32, data: Bytes) {
         self.counters.delivered += 1;
         self.ready.push_back(Sdu { count, data });
     }

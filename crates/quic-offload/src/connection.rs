@@ -420,7 +420,7 @@ impl PathOpening<'_> {
         let held = &self.connection.held;
         let now = held.shared.now();
         let mut core = held.shared.lock();
-        let (time, most) = (core.noq_time(now), core.most_paths());
+        let (time, most) = (core.noq_time(now), core.max_paths());
         open(held.get(&mut core)?)?;
         // The events update the count of paths: abandoned paths do not count.
         core.take_events(held.at, now);

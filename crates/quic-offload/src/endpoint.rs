@@ -100,7 +100,7 @@ impl Endpoint {
     pub fn connect(&self, tls: &ClientTls, to: SocketAddr, name: &str) -> Result<Connecting, ConnectError> {
         let mut core = self.shared.lock();
         let at = core.connect(self.shared.now(), tls.clone(), to, name)?;
-        let name = core.name_of(at).ok_or(ConnectError::Endpoint)?;
+        let name = core.number_and_record(at).ok_or(ConnectError::Endpoint)?;
         core.touch(at);
         drop(core);
         let connection = Connection::new(self.shared.clone(), at, name);
@@ -119,7 +119,7 @@ impl Endpoint {
         let mut core = self.shared.lock();
         // A connection may have ended before it is accepted.
         while let Some(at) = core.arrived.pop_front() {
-            if let Some(name) = core.name_of(at) {
+            if let Some(name) = core.number_and_record(at) {
                 return Poll::Ready(Some(Connection::new(self.shared.clone(), at, name)));
             }
         }

@@ -37,7 +37,7 @@ impl SecureDevice {
 
 impl Sa {
     /// Tests whether a keep-alive is due. Returns the Ethernet addresses of the last packet, and restarts the interval.
-    pub(super) fn was_silent(&mut self, now: Instant) -> Option<[u8; ETHERNET - 2]> {
+    pub(super) fn take_keep_alive(&mut self, now: Instant) -> Option<[u8; ETHERNET - 2]> {
         let due = self.keep_alive_due().filter(|due| *due <= now && !self.retired);
         let quiet = self.quiet.as_mut().filter(|_| due.is_some())?;
         quiet.since = now;

@@ -37,7 +37,7 @@ impl Keying for SecureDevice {
 
     fn delete_sa(&mut self, id: SaId) -> Result<(), KeyingError> {
         self.sas.find(id).ok_or(KeyingError::NotFound)?;
-        self.offload.take_back(&mut self.queues, &mut self.sas, id);
+        self.offload.remove_from_device(&mut self.queues, &mut self.sas, id);
         self.sas.remove(id);
         tracing::debug!(sa = ?id, "SA deleted");
         Ok(())
@@ -58,7 +58,7 @@ impl Keying for SecureDevice {
 
     fn add_policy(&mut self, policy: Policy) -> Result<(), KeyingError> {
         self.policies.table_mut(policy.direction).add(policy)?;
-        self.lead_to_lent(&policy);
+        self.install_for_lent(&policy);
         self.sas.changed();
         Ok(())
     }
@@ -112,7 +112,7 @@ impl SecureDevice {
         while let Some(due) = self.sas.next_due(now) {
             if let Some(reached) = due.reached {
                 if matches!(reached, ReachedLimit::Hard(_)) {
-                    self.offload.take_back(&mut self.queues, &mut self.sas, due.sa);
+                    self.offload.remove_from_device(&mut self.queues, &mut self.sas, due.sa);
                 }
                 self.sas.on_limit(due.sa, reached);
             }

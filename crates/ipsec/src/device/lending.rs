@@ -46,7 +46,7 @@ impl SecureDevice {
         let refused = self.lent.lend(&mut self.sas, direction, reqid);
         for policy in self.policies.table(direction).policies().collect::<Vec<_>>() {
             if matches!(policy.action, Action::Protect(template) if template.reqid == reqid) {
-                self.lead_to_lent(&policy);
+                self.install_for_lent(&policy);
             }
         }
         let lent = self.lent.in_device(self.sas.sad(), direction, reqid);
@@ -55,7 +55,7 @@ impl SecureDevice {
     }
 
     /// Installs a policy in the device for each lent SA that the policy can use.
-    pub(super) fn lead_to_lent(&mut self, policy: &Policy) {
+    pub(super) fn install_for_lent(&mut self, policy: &Policy) {
         let (Direction::Transmit, Action::Protect(template)) = (policy.direction, policy.action) else { return };
         // Of several SAs between the same ends, the newest sends.
         let lent = self.lent.in_device(self.sas.sad(), Direction::Transmit, template.reqid);

@@ -15,7 +15,7 @@ impl KeyMemory {
     ///
     /// # Errors
     /// If the store has forgotten the key's last number, or another process uses the key.
-    pub(super) fn go_on_after_mark(&self, params: &mut SaParams) -> Result<SaMarks, KeyingError> {
+    pub(super) fn continue_after_mark(&self, params: &mut SaParams) -> Result<SaMarks, KeyingError> {
         match self.claim(params)? {
             None => Ok(SaMarks::NONE),
             Some(SPENT) => Err(KeyingError::KeyReused),
@@ -87,7 +87,7 @@ impl KeyMemory {
 }
 
 /// Before an SA is removed, passes its numbers on to the SAs that receive by the same key and SPI from other sources.
-pub(super) fn leave_to_others(sad: &mut Sad, id: SaId) {
+pub(super) fn pass_numbers_on(sad: &mut Sad, id: SaId) {
     let Some(gone) = sad.find(id).filter(|sa| sa.params.direction == Direction::Receive) else { return };
     // Usually the key has one user, and the scan over all SAs can be skipped.
     if !gone.marks.are_kept() || sad.users_of(Direction::Receive, &gone.params.key) < 2 {

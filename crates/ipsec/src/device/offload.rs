@@ -78,7 +78,7 @@ impl OffloadedSas {
     pub(super) fn offer(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, id: SaId) -> Option<SaRefusal> {
         // A new SA queues behind the waiting ones, so that the device gets the SAs in order.
         if self.waiting_for_device.is_empty() {
-            match self.put_in_device(queues, sas, id) {
+            match self.install_sa(queues, sas, id) {
                 Err(SaRefusal::Busy) => {}
                 Err(SaRefusal::NoSpace) => {
                     self.wait_for_room(sas, id);
@@ -95,7 +95,7 @@ impl OffloadedSas {
     fn offer_again(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable) {
         while let Some(id) = self.waiting_for_device.front().copied() {
             self.counters.sa_offload_retried += 1;
-            match self.put_in_device(queues, sas, id) {
+            match self.install_sa(queues, sas, id) {
                 Err(SaRefusal::Busy) => return,
                 Ok(()) => self.counters.sa_offload_later += 1,
                 // It was used up meanwhile, or is gone.
@@ -124,7 +124,7 @@ impl OffloadedSas {
     fn offer_room(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, queue: usize) {
         while let Some((place, id)) = self.places[queue].waiting_for_room.first_key_value().map(|(at, id)| (*at, *id)) {
             self.counters.sa_offload_retried += 1;
-            let refused = self.put_in_device(queues, sas, id).err();
+            let refused = self.install_sa(queues, sas, id).err();
             if refused == Some(SaRefusal::NoSpace) {
                 return;
             }
@@ -139,7 +139,7 @@ impl OffloadedSas {
         }
     }
 
-    fn put_in_device(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, id: SaId) -> Result<(), SaRefusal> {
+    fn install_sa(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, id: SaId) -> Result<(), SaRefusal> {
         let Some(sa) = sas.find_mut(id).filter(|sa| !sa.retired) else {
             return Err(SaRefusal::UnknownSa);
         };
@@ -154,7 +154,7 @@ impl OffloadedSas {
     }
 
     /// Removes an SA and its policies from the device.
-    pub(super) fn take_back(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, id: SaId) {
+    pub(super) fn remove_from_device(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, id: SaId) {
         let Some(sa) = sas.find_mut(id) else { return };
         let places = &mut self.places[sa.queue];
         if let Some(place) = sa.waits_for_room.take() {
@@ -246,7 +246,7 @@ impl OffloadedSas {
                 DeviceSaEvent::Lost(handle) => {
                     // The device was reset; its SAs continue in software.
                     if let Some(id) = self.places[queue].in_device.remove(&handle) {
-                        sas.go_on_in_software(id);
+                        sas.continue_in_software(id);
                     }
                     (lost, room) = (true, true);
                 }

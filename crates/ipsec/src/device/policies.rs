@@ -79,7 +79,7 @@ impl PolicyTables {
     }
 
     /// Tests whether the decision about a fragment depends on fields that only the whole packet shows.
-    pub(super) fn must_be_whole(&self, direction: Direction, view: &IpView, selectors: &Packet) -> bool {
+    pub(super) fn needs_whole_packet(&self, direction: Direction, view: &IpView, selectors: &Packet) -> bool {
         view.hides_protocol() || (view.may_hide_ports() && self.table(direction).asks_for_ports(selectors))
     }
 }

@@ -62,10 +62,10 @@ impl SecureDevice {
         let sent = match plan.by {
             SaWorker::Software => self.protect_in_software(now, packet, view, &plan),
             SaWorker::Device(handle, OffloadKind::Packet) if plan.too_large => {
-                self.protect_in_its_place(now, handle, packet, view, &plan)
+                self.protect_for_device(now, handle, packet, view, &plan)
             }
-            SaWorker::Device(_, OffloadKind::Packet) => self.hand_over_plain(now, packet, decision, &plan),
-            SaWorker::Device(handle, _) => self.have_it_finished(now, handle, packet, view, &plan),
+            SaWorker::Device(_, OffloadKind::Packet) => self.transmit_plain(now, packet, decision, &plan),
+            SaWorker::Device(handle, _) => self.protect_by_device(now, handle, packet, view, &plan),
         };
         if sent == TransmitResult::Posted {
             self.sas.spend(id, packets.into(), bytes);
@@ -141,7 +141,7 @@ impl SecureDevice {
     }
 
     /// Hands a plain packet to the device for full protection.
-    fn hand_over_plain(
+    fn transmit_plain(
         &mut self,
         now: Instant,
         packet: TxPacket,
@@ -165,7 +165,7 @@ impl SecureDevice {
     }
 
     /// Wraps a packet up to the ESP header and IV; the device encrypts and adds the ICV (crypto offload).
-    fn have_it_finished(
+    fn protect_by_device(
         &mut self,
         now: Instant,
         handle: Handle,
@@ -195,7 +195,7 @@ impl SecureDevice {
 
     /// Protects a packet in software although its SA has packet offload, because the device cannot fragment. The device
     /// skips the packet's numbers.
-    fn protect_in_its_place(
+    fn protect_for_device(
         &mut self,
         now: Instant,
         handle: Handle,

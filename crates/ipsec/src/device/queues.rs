@@ -196,7 +196,7 @@ impl SecureDevice {
         // A flood of packets that are dropped must not keep the stack from its other work.
         for _ in 0..DROPPED_A_CALL {
             let packet = self.queues[queue].inner.receive(now)?;
-            if let Some(packet) = self.take_in(now, queue, packet) {
+            if let Some(packet) = self.process_received(now, queue, packet) {
                 return Some(packet);
             }
         }

@@ -33,7 +33,7 @@ use offload_formats::reassembly::FragmentOutcome;
 
 impl SecureDevice {
     /// Processes a packet from the device. Returns the packet for the stack, if any.
-    pub(super) fn take_in(&mut self, now: Instant, queue: usize, packet: RxPacket) -> Option<RxPacket> {
+    pub(super) fn process_received(&mut self, now: Instant, queue: usize, packet: RxPacket) -> Option<RxPacket> {
         let RxPacket { frame, meta, joined, placed } = packet;
         // The ESP verdict is consumed here. Left in place, it would keep upper layers from joining packets of one
         // stream.
@@ -81,7 +81,7 @@ impl SecureDevice {
             return None;
         }
         if view.fragment {
-            let (whole, view) = self.put_together(now, FragmentOrigin::Wire, &packet.frame)?;
+            let (whole, view) = self.reassemble(now, FragmentOrigin::Wire, &packet.frame)?;
             // RFC 6980 5: neighbour discovery never needs fragments, and attackers use fragments to evade filters that
             // read only the first one.
             if view.is_neighbour_discovery(&whole[ETHERNET..]) {
@@ -137,7 +137,7 @@ impl SecureDevice {
         let sa = self.sas.find(id)?;
         // The device has the SA and still left the packet to software, for example a fragment.
         self.counters.in_fallback += u64::from(sa.by() != SaWorker::Software);
-        let number = match may_come(sa, at, 1) {
+        let number = match check_received(sa, at, 1) {
             Ok(number) => number,
             Err(refusal) => return self.drop_received(refusal),
         };
@@ -178,7 +178,7 @@ impl SecureDevice {
         };
         // Joined packets can exceed the rest of a packet lifetime. The SA is then reported as used up, or its stream
         // would stall silently.
-        if let Err(refusal) = may_come(sa, &at, count) {
+        if let Err(refusal) = check_received(sa, &at, count) {
             if refusal == ReceiveRefusal::Expired {
                 self.sas.note_too_many(id);
             }
@@ -222,7 +222,7 @@ impl SecureDevice {
             EspMode::Tunnel => view.total,
         };
         // The lifetime counts the protected bytes of every joined packet, although the joined packet has one header.
-        self.sas.spend(id, count, (protected + opened.bytes_left_out(&view, mode)) as u64);
+        self.sas.spend(id, count, (protected + opened.removed_header_bytes(&view, mode)) as u64);
         self.admit(now, queue, id, opened, &view)
     }
 
@@ -258,7 +258,7 @@ impl SecureDevice {
             self.sas.spend(id, opened.packets.count, trailer.payload as u64);
             return self.drop_all_received(ReceiveRefusal::Mode, opened.packets.count);
         };
-        self.sas.spend(id, opened.packets.count, (trailer.payload + opened.bytes_left_out(&view, mode)) as u64);
+        self.sas.spend(id, opened.packets.count, (trailer.payload + opened.removed_header_bytes(&view, mode)) as u64);
         self.admit(now, queue, id, opened, &view)
     }
 
@@ -267,8 +267,8 @@ impl SecureDevice {
         let OpenedPacket { mut frame, mut meta, packets: PacketRange { count, joined, .. } } = opened;
         let (mut selectors, mut fragment) = (Packet::from_view(view, &frame[ETHERNET..]), view.fragment);
         // Ports decide about the packet, and a fragment may have no ports.
-        if view.fragment && self.policies.must_be_whole(Direction::Receive, view, &selectors) {
-            let (whole, view) = self.put_together(now, FragmentOrigin::Sa(id), &frame)?;
+        if view.fragment && self.policies.needs_whole_packet(Direction::Receive, view, &selectors) {
+            let (whole, view) = self.reassemble(now, FragmentOrigin::Sa(id), &frame)?;
             (frame, meta, fragment) = (whole, RxMeta::default(), view.fragment);
             selectors = Packet::from_view(&view, &frame[ETHERNET..]);
         }
@@ -298,7 +298,7 @@ impl SecureDevice {
     }
 
     /// Adds a fragment. Returns its packet if that is complete.
-    fn put_together(&mut self, now: Instant, from: FragmentOrigin, frame: &[u8]) -> Option<(BytesMut, IpView)> {
+    fn reassemble(&mut self, now: Instant, from: FragmentOrigin, frame: &[u8]) -> Option<(BytesMut, IpView)> {
         match self.fragments.insert(now, from, frame, ETHERNET) {
             FragmentOutcome::Whole(whole) => match ip_packet(&whole).and_then(IpView::parse) {
                 Some(view) if !view.fragment => Some((whole, view)),
@@ -359,7 +359,7 @@ impl PacketRange {
 impl OpenedPacket {
     /// Returns the protected bytes that joining removed: the headers of all packets but the first. `view` describes the
     /// plain frame.
-    fn bytes_left_out(&self, view: &IpView, mode: EspMode) -> usize {
+    fn removed_header_bytes(&self, view: &IpView, mode: EspMode) -> usize {
         let again = self.packets.count.saturating_sub(1) as usize;
         let transport = ETHERNET + view.header;
         let header = match view.protocol {
@@ -383,7 +383,7 @@ pub(super) enum ReceiveRefusal {
 }
 
 /// Runs the checks before authentication. Returns the full sequence number.
-fn may_come(sa: &Sa, at: &EspAt, packets: u64) -> Result<u64, ReceiveRefusal> {
+fn check_received(sa: &Sa, at: &EspAt, packets: u64) -> Result<u64, ReceiveRefusal> {
     let Sequence::Receive(window) = &sa.sequence else { return Err(ReceiveRefusal::Mode) };
     if sa.params.encapsulation.is_some() != at.udp {
         return Err(ReceiveRefusal::Encapsulation);

@@ -79,7 +79,7 @@ impl SaTable {
 
     /// Adds an SA with a given queue.
     pub(super) fn add(&mut self, now: Instant, queue: usize, mut params: SaParams) -> Result<SaId, KeyingError> {
-        let marks = self.memory.go_on_after_mark(&mut params)?;
+        let marks = self.memory.continue_after_mark(&mut params)?;
         // Checked for every number, because only a store can prove which numbers a key has used.
         let sends = (params.direction == Direction::Transmit).then(|| params.key.clone());
         let id = self.sad.add(now, params)?;
@@ -106,7 +106,7 @@ impl SaTable {
 
     /// Removes an SA that the device no longer has.
     pub(super) fn remove(&mut self, id: SaId) {
-        numbers::leave_to_others(&mut self.sad, id);
+        numbers::pass_numbers_on(&mut self.sad, id);
         if let Some(sa) = self.sad.remove(id) {
             self.used[sa.queue] -= 1;
         }
@@ -263,7 +263,7 @@ impl SaTable {
 
     /// Continues an SA without the device, from the highest number that the device can have used. A lent SA is retired,
     /// because its highest number is unknown.
-    pub(super) fn go_on_in_software(&mut self, id: SaId) {
+    pub(super) fn continue_in_software(&mut self, id: SaId) {
         let Some(sa) = self.sad.find_mut(id) else { return };
         sa.offload = None;
         if sa.lent {
@@ -300,7 +300,7 @@ impl SaTable {
         let id = self.sad.next_due(now)?;
         let sa = self.sad.find_mut(id)?;
         let reached = sa.meter.handle_timeout(now);
-        let (widened, silent) = (sa.forget_path_mtu(now), sa.was_silent(now));
+        let (widened, silent) = (sa.forget_path_mtu(now), sa.take_keep_alive(now));
         // The timers above have moved, so the entry is updated before the next call looks for due work.
         self.sad.note_deadline(id);
         Some(DueWork { sa: id, reached, widened, silent })

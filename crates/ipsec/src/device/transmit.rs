@@ -82,7 +82,7 @@ impl SecureDevice {
         }
         let selectors = Packet::from_view(&view, &packet.header[ETHERNET..]);
         // The fragment may lack the ports that a policy needs, so the decision waits for the whole packet.
-        if view.fragment && self.policies.must_be_whole(Direction::Transmit, &view, &selectors) {
+        if view.fragment && self.policies.needs_whole_packet(Direction::Transmit, &view, &selectors) {
             return self.gather(now, queue, &packet, shows);
         }
         let decision = self.decide(&selectors);

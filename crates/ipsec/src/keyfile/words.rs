@@ -82,7 +82,7 @@ fn longest_run(word: &str, such: impl Fn(char) -> bool) -> usize {
 pub(super) fn statements(text: &str) -> Result<Vec<StatementWords>, KeyFileError> {
     let mut statements: Vec<StatementWords> = Vec::new();
     for (line, content) in (1..).zip(text.lines()) {
-        let words = words_of(content).map_err(|problem| KeyFileError { line, problem })?;
+        let words = split_words(content).map_err(|problem| KeyFileError { line, problem })?;
         let Some(first) = words.first() else { continue };
         if matches!(&first[..], "state" | "policy" | "ip") || statements.is_empty() {
             statements.push(StatementWords { words: VecDeque::new(), line });
@@ -95,7 +95,7 @@ pub(super) fn statements(text: &str) -> Result<Vec<StatementWords>, KeyFileError
 }
 
 /// Splits a line into words, without quotation marks and comment.
-fn words_of(line: &str) -> Result<Vec<Zeroizing<String>>, KeyFileProblem> {
+fn split_words(line: &str) -> Result<Vec<Zeroizing<String>>, KeyFileProblem> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
     while let Some(first) = rest.chars().next() {

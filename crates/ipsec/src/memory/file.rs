@@ -139,13 +139,13 @@ impl NumberEntries {
         // The file up to the end line was written and synced as a whole.
         entries.behind = Some(0);
         let behind: usize = text.split_inclusive('\n').skip(lines_to_end).map(str::len).sum();
-        entries.read_behind(&text[text.len() - behind..]).map_err(|line| lines_to_end + line)?;
+        entries.read_appended(&text[text.len() - behind..]).map_err(|line| lines_to_end + line)?;
         Ok(entries)
     }
 
     /// Parses the lines after the end line. An error is the number of the first line, from 1 on, that this program did
     /// not write.
-    pub(super) fn read_behind(&mut self, text: &str) -> Result<(), usize> {
+    pub(super) fn read_appended(&mut self, text: &str) -> Result<(), usize> {
         // A power cut may leave the last line incomplete. No line can follow it.
         let mut cut_short = None;
         let last = text.lines().count();
@@ -256,7 +256,7 @@ impl NumberEntries {
                 let before = (self.marks.clone(), self.spent.clone());
                 self.put(new);
                 let room = if keys > self.most { self.spend(spent) } else { Ok(()) };
-                if let Err(error) = room.and_then(|()| put_in_place(folder, self.text().as_bytes())) {
+                if let Err(error) = room.and_then(|()| replace_file(folder, self.text().as_bytes())) {
                     (self.marks, self.spent) = before;
                     return Err(error);
                 }
@@ -268,7 +268,7 @@ impl NumberEntries {
     }
 
     /// Makes the next write create the file anew.
-    pub(super) fn lose_file(&mut self) {
+    pub(super) fn discard_file(&mut self) {
         self.behind = None;
     }
 
@@ -293,7 +293,7 @@ impl NumberEntries {
         }
         let table = spent.to_bytes();
         let tag = hmac::sign(&self.hasher, &table);
-        put_in_place(folder, &[tag.as_ref(), &table].concat())
+        replace_file(folder, &[tag.as_ref(), &table].concat())
     }
 
     /// Parses the file of spent keys. Returns false if it is not as this program wrote it.
@@ -348,7 +348,7 @@ fn wide((direction, hash): KeyName) -> u128 {
 }
 
 /// Replaces the file by a new one.
-fn put_in_place(folder: &mut dyn NumberFolder, bytes: &[u8]) -> io::Result<()> {
+fn replace_file(folder: &mut dyn NumberFolder, bytes: &[u8]) -> io::Result<()> {
     folder.write_new(bytes)?;
     // Synced before the rename: otherwise the file could be empty under its new name after a power cut.
     folder.sync_new()?;
@@ -408,7 +408,7 @@ impl NumberFolder for DiskFolder {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Err(_) | Ok(()) => {}
         }
-        self.write(for_its_owner().create_new(true).open(self.new_path())?, bytes)
+        self.write(private_options().create_new(true).open(self.new_path())?, bytes)
     }
 
     fn sync_new(&mut self) -> io::Result<()> {
@@ -450,7 +450,7 @@ pub(super) fn with_ending(path: &Path, ending: &str) -> PathBuf {
 }
 
 /// Returns options that open a file for writing, readable by its owner only.
-pub(super) fn for_its_owner() -> OpenOptions {
+pub(super) fn private_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true);
     #[cfg(unix)]

@@ -11,7 +11,7 @@
 //!
 //! Invariant: the files change only under the lock of byte 0. Only the process that claimed a key changes its marks.
 
-use super::file::{DiskFolder, NumberEntries, for_its_owner, spent_path, sync_folder_of, with_ending};
+use super::file::{DiskFolder, NumberEntries, private_options, spent_path, sync_folder_of, with_ending};
 use super::{NumberMark, NumberStore};
 use crate::keying::KeyingError;
 use offload_api::{Direction, EspKey};
@@ -128,7 +128,7 @@ impl NumberFile {
         let (entries, is_new) = match NumberEntries::open(&path)? {
             Some(mut entries) => {
                 // Numbers that an earlier process could not make durable become durable with the first write.
-                entries.lose_file();
+                entries.discard_file();
                 (entries, false)
             }
             None => (NumberEntries::new().map_err(about)?, true),
@@ -150,7 +150,7 @@ impl NumberFile {
         if !path.try_exists().map_err(about)? {
             return Ok(());
         }
-        let lock = for_its_owner().read(true).create(true).truncate(false).open(with_ending(&path, ".lock"));
+        let lock = private_options().read(true).create(true).truncate(false).open(with_ending(&path, ".lock"));
         let lock = lock.map_err(about)?;
         match lock.try_lock_shared() {
             Ok(()) => {}
@@ -185,7 +185,7 @@ impl NumberFile {
             Ok(opened) => opened,
             // If the file was removed, the next write creates a complete one.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.entries.lose_file();
+                self.entries.discard_file();
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -196,7 +196,7 @@ impl NumberFile {
                 file.seek(SeekFrom::Start(known.length))?;
                 let mut text = Vec::new();
                 file.read_to_end(&mut text)?;
-                self.entries.read_behind(&String::from_utf8_lossy(&text)).map_err(|_| damaged(&self.path))?;
+                self.entries.read_appended(&String::from_utf8_lossy(&text)).map_err(|_| damaged(&self.path))?;
             }
             known => {
                 let read = NumberEntries::open(&self.path).map_err(io::Error::other)?;
@@ -205,7 +205,7 @@ impl NumberFile {
                 if known.is_none() {
                     // After a failed write, the file or its name may not be durable, and a further sync would not
                     // report that.
-                    read.lose_file();
+                    read.discard_file();
                 }
                 self.entries = read;
             }
@@ -306,7 +306,7 @@ struct WriteLock(#[cfg_attr(not(target_os = "linux"), expect(dead_code))] std::s
 
 #[cfg(target_os = "linux")]
 mod by_byte {
-    use super::{LockFile, NumberFileError, WriteLock, for_its_owner, io, with_ending};
+    use super::{LockFile, NumberFileError, WriteLock, io, private_options, with_ending};
     use nix::errno::Errno;
     use nix::fcntl::{FcntlArg, fcntl};
     use nix::libc::{F_UNLCK, F_WRLCK, SEEK_SET, c_int, flock};
@@ -315,7 +315,7 @@ mod by_byte {
 
     impl LockFile {
         pub(super) fn open(path: &Path) -> Result<LockFile, NumberFileError> {
-            let file = for_its_owner().create(true).truncate(false).open(with_ending(path, ".lock"));
+            let file = private_options().create(true).truncate(false).open(with_ending(path, ".lock"));
             let file = file.map_err(|error| NumberFileError::Io { path: path.into(), error })?;
             Ok(LockFile(Arc::new(file)))
         }
@@ -358,14 +358,15 @@ mod by_byte {
 /// For systems without byte-range locks per open file: the first process has the store to itself.
 #[cfg(not(target_os = "linux"))]
 mod whole {
-    use super::{LockFile, NumberFileError, TryLockError, WriteLock, for_its_owner, io, with_ending};
+    use super::{LockFile, NumberFileError, TryLockError, WriteLock, io, private_options, with_ending};
     use std::path::Path;
     use std::sync::Arc;
 
     impl LockFile {
         pub(super) fn open(path: &Path) -> Result<LockFile, NumberFileError> {
             let about = |error| NumberFileError::Io { path: path.into(), error };
-            let file = for_its_owner().create(true).truncate(false).open(with_ending(path, ".lock")).map_err(about)?;
+            let file =
+                private_options().create(true).truncate(false).open(with_ending(path, ".lock")).map_err(about)?;
             match file.try_lock() {
                 Ok(()) => Ok(LockFile(Arc::new(file))),
                 Err(TryLockError::WouldBlock) => Err(NumberFileError::InUse { path: path.into() }),
@@ -401,17 +402,17 @@ fn create_folder(folder: &Path) -> io::Result<()> {
 
 #[cfg(unix)]
 fn others_may_write(folder: &Metadata) -> bool {
-    std::os::unix::fs::PermissionsExt::mode(&folder.permissions()) & 0o022 != 0 || is_of_another_user(folder)
+    std::os::unix::fs::PermissionsExt::mode(&folder.permissions()) & 0o022 != 0 || belongs_to_another_user(folder)
 }
 
 /// Tests whether another user owns the folder. Such a user could write to the folder or remove the store.
 #[cfg(target_os = "linux")]
-fn is_of_another_user(folder: &Metadata) -> bool {
+fn belongs_to_another_user(folder: &Metadata) -> bool {
     std::os::unix::fs::MetadataExt::uid(folder) != nix::unistd::geteuid().as_raw()
 }
 
 #[cfg(all(unix, not(target_os = "linux")))]
-fn is_of_another_user(_: &Metadata) -> bool {
+fn belongs_to_another_user(_: &Metadata) -> bool {
     false
 }
 
@@ -646,7 +647,7 @@ mod tests {
         let mut process = begin(folder.path());
         process.write(&[mark(&key(1), 5)]).unwrap();
         // A sync cannot be made to fail in a test, so the entries are marked directly.
-        process.entries.lose_file();
+        process.entries.discard_file();
         std::fs::create_dir(at("numbers.new")).unwrap();
         assert!(process.write(&[mark(&key(1), 6)]).is_err());
         std::fs::remove_dir(at("numbers.new")).unwrap();

@@ -48,7 +48,7 @@ impl Contexts {
     }
 
     /// Removes and returns all contexts, which the caller must give back.
-    pub(super) fn begin_again(&mut self) -> Vec<Handle> {
+    pub(super) fn remove_all(&mut self) -> Vec<Handle> {
         let wanted = self.transmit.wanted;
         let Contexts { transmit, receive, .. } = ::core::mem::replace(self, Contexts::new(wanted));
         transmit.context.into_iter().chain(receive.context).collect()
@@ -60,7 +60,7 @@ impl Contexts {
     }
 
     /// Tests whether a context has the current keys.
-    pub(super) fn is_ours(&self, context: Handle) -> bool {
+    pub(super) fn has_current_keys(&self, context: Handle) -> bool {
         self.receive.context == Some(context) || self.had.contains(&context)
     }
 
@@ -129,7 +129,7 @@ pub(super) fn update_device(core: &mut NodeCore, socket: &mut dyn DatagramSocket
         has_engine = true;
         for tunnel in &due {
             if let Some(state) = bearers.get_mut(tunnel) {
-                counters.contexts += ask_for(state, contexts, engine, owners);
+                counters.contexts += request_missing(state, contexts, engine, owners);
             }
         }
     });
@@ -143,7 +143,7 @@ pub(super) fn update_device(core: &mut NodeCore, socket: &mut dyn DatagramSocket
 }
 
 /// Requests a bearer's missing contexts. Returns the number granted.
-fn ask_for(
+fn request_missing(
     state: &mut BearerState,
     contexts: &mut dyn offload_api::Contexts,
     engine: u8,

@@ -290,7 +290,7 @@ impl NodeCore {
         state.opening = OpeningBatches::default();
         state.exhausted = false;
         state.take_ready(&mut self.counters.unread, &mut self.woken);
-        self.given_up.extend(state.contexts.begin_again());
+        self.given_up.extend(state.contexts.remove_all());
         self.outgoing.drop_clear(tunnel);
         self.note_unused(tunnel, old);
         self.asking.insert(tunnel);
@@ -310,7 +310,7 @@ impl NodeCore {
         if state.entity.transmitter().is_unused() {
             self.used_keys().remove(&state.keys[0]);
         }
-        self.given_up.extend(state.contexts.begin_again());
+        self.given_up.extend(state.contexts.remove_all());
         if let Some(deadline) = state.deadline {
             self.deadlines.remove(&(deadline, tunnel));
         }
@@ -405,7 +405,7 @@ impl NodeCore {
             GtpuMessage::EchoRequest => return self.answer_echo(datagram.from, header.number),
             // The marker takes effect when the PDUs before it are delivered.
             GtpuMessage::Data | GtpuMessage::EndMarker if !self.place.has(header.tunnel) => {
-                return self.lead_astray(header.tunnel, datagram);
+                return self.record_astray(header.tunnel, datagram);
             }
             GtpuMessage::Data => {}
             GtpuMessage::EndMarker => {
@@ -433,7 +433,7 @@ impl NodeCore {
         data.truncate(payload.end);
         let pdu = data.split_off(payload.start);
         let incoming = match mark {
-            PacketMark::Opened { context, number, .. } if state.contexts.is_ours(context) => {
+            PacketMark::Opened { context, number, .. } if state.contexts.has_current_keys(context) => {
                 Incoming::Opened { count: (number as u32).wrapping_add(place), pdu }
             }
             // Opened under keys that are no longer used: the PDU is in clear, and its validity is unknown now.

@@ -24,7 +24,7 @@ mod used_keys;
 mod waiting;
 
 use self::core::NodeCore;
-use self::queues::{QueuePlace, hand_on, queue_of};
+use self::queues::{QueuePlace, forward, queue_of};
 use self::used_keys::RecentKeys;
 use self::waiting::WaitingTask;
 use crate::{Config, ConfigError, Entity, RepeatedKeys, Sdu, Security, SendError};
@@ -412,13 +412,13 @@ impl Future for Driver {
             let mut core = shared.lock();
             let now = shared.timers.now();
             events.into_iter().for_each(|event| core.note_event(event));
-            let handed = core.place.take_handed();
+            let handed = core.place.take_forwarded();
             core.receive(now, batch.drain(..).chain(handed), jobs.as_mut());
             // Other queues' locks are taken only while this queue's lock is free.
             let astray = core.place.take_astray();
             if !astray.is_empty() {
                 drop(core);
-                hand_on(queues, astray);
+                forward(queues, astray);
                 core = shared.lock();
             }
             core.expire(now);
@@ -433,7 +433,7 @@ impl Future for Driver {
             let sent = core.poll_send(cx, socket);
             let worked = jobs.as_mut().is_some_and(|jobs| jobs.complete(cx, now, &mut core, socket));
             let has_room = core.outgoing.has_room() && !jobs.as_ref().is_some_and(|jobs| jobs.is_full());
-            let is_handed = core.place.has_handed();
+            let is_handed = core.place.has_forwarded();
             if received || is_handed || worked || made && sent || has_room && !had_room {
                 continue;
             }

@@ -30,11 +30,11 @@ impl QueuePlace {
         queue_of(tunnel, self.queues) == self.number
     }
 
-    pub(super) fn take_handed(&mut self) -> VecDeque<Datagram> {
+    pub(super) fn take_forwarded(&mut self) -> VecDeque<Datagram> {
         ::core::mem::take(&mut self.handed)
     }
 
-    pub(super) fn has_handed(&self) -> bool {
+    pub(super) fn has_forwarded(&self) -> bool {
         !self.handed.is_empty()
     }
 
@@ -45,7 +45,7 @@ impl QueuePlace {
 
 impl NodeCore {
     /// Records a datagram for another queue.
-    pub(super) fn lead_astray(&mut self, tunnel: u32, datagram: Datagram) {
+    pub(super) fn record_astray(&mut self, tunnel: u32, datagram: Datagram) {
         if matches!(datagram.meta.marks.packet(), PacketMark::Opened { .. }) {
             // Opened for an earlier node at this port: in clear, and by keys that this node does not have.
             self.counters.stale += 1;
@@ -67,7 +67,7 @@ impl NodeCore {
 }
 
 /// Forwards datagrams to their queues in the order of arrival, taking each queue's lock once.
-pub(super) fn hand_on(queues: &[Arc<NodeShared>], mut astray: Vec<(usize, Datagram)>) {
+pub(super) fn forward(queues: &[Arc<NodeShared>], mut astray: Vec<(usize, Datagram)>) {
     astray.sort_by_key(|(queue, _)| *queue);
     let mut astray = astray.into_iter().peekable();
     while let Some((queue, first)) = astray.next() {

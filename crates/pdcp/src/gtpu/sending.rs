@@ -87,7 +87,7 @@ impl NodeCore {
             let Some(tunnel) = next else { break };
             self.outgoing.turn = tunnel.wrapping_add(1);
             let _framing = cost::work(WorkKind::Framing);
-            if self.make_of(now, tunnel, socket, jobs.as_deref_mut()) {
+            if self.make_for_bearer(now, tunnel, socket, jobs.as_deref_mut()) {
                 made = true;
                 self.schedule(tunnel);
                 continue;
@@ -102,7 +102,7 @@ impl NodeCore {
         made
     }
 
-    fn make_of(
+    fn make_for_bearer(
         &mut self,
         now: Instant,
         tunnel: u32,

@@ -226,7 +226,7 @@ impl Conn {
 impl EndpointCore {
     /// Processes a connection's events, for the endpoint and the application.
     pub(crate) fn take_events(&mut self, at: usize, now: Instant) {
-        self.guarded(at, |core| core.take_all_events(at, now));
+        self.catch_panic(at, |core| core.take_all_events(at, now));
     }
 
     fn take_all_events(&mut self, at: usize, now: Instant) {
@@ -329,7 +329,7 @@ impl EndpointCore {
 
 impl EndpointCore {
     /// Ends a connection after a panic of its state machine. The peer gets a stateless reset when it sends again.
-    pub(super) fn bury(&mut self, at: usize) {
+    pub(super) fn end_after_panic(&mut self, at: usize) {
         self.counters.failed += 1;
         self.discard(at, Closed::Failed);
     }

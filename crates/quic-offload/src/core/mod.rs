@@ -344,14 +344,14 @@ impl EndpointCore {
             self.take_events(at, now);
         }
         if is_read {
-            self.read_fresh(at, time);
+            self.read_new_frames(at, time);
         }
     }
 
     /// Reads the streams with new frames, and closes the connection if the peer caused too many gaps.
-    fn read_fresh(&mut self, at: usize, time: std::time::Instant) {
+    fn read_new_frames(&mut self, at: usize, time: std::time::Instant) {
         let Some(conn) = self.connections.get_mut(at) else { return };
-        let Err(why) = conn.read_fresh() else { return };
+        let Err(why) = conn.read_new_frames() else { return };
         if conn.closed.is_none() {
             conn.end(Closed::Protocol(why.clone()), &mut self.woken);
             conn.noq.close(time, INTERNAL_ERROR.into(), why.into());
@@ -472,7 +472,7 @@ impl EndpointCore {
             if let Some(conn) = self.connections.get_mut(place) {
                 conn.deadline = None;
                 self.note_ready(place);
-                self.guarded(place, |core| core.connections[place].noq.handle_timeout(time));
+                self.catch_panic(place, |core| core.connections[place].noq.handle_timeout(time));
             }
         }
     }
@@ -494,13 +494,13 @@ impl EndpointCore {
             let Some(conn) = self.connections.get_mut(at) else { continue };
             conn.is_ready = false;
             any = true;
-            let done = self.guarded(at, |core| {
+            let done = self.catch_panic(at, |core| {
                 core.take_events(at, now);
                 let more = core.take_packets(at, now);
                 core.after_work(at, now, more);
             });
             if done.is_none() {
-                self.bury(at);
+                self.end_after_panic(at);
             }
         }
         any
@@ -516,7 +516,7 @@ impl EndpointCore {
 
     /// Calls the state machine of a connection. If it panics, only this connection ends. Returns `None` if it panicked,
     /// now or before.
-    fn guarded<R>(&mut self, at: usize, f: impl FnOnce(&mut EndpointCore) -> R) -> Option<R> {
+    fn catch_panic<R>(&mut self, at: usize, f: impl FnOnce(&mut EndpointCore) -> R) -> Option<R> {
         if self.connections.get(at).is_some_and(|conn| conn.is_broken) {
             return None;
         }
@@ -602,7 +602,7 @@ impl EndpointCore {
     }
 
     /// Returns a connection's number and its record.
-    pub(crate) fn name_of(&self, at: usize) -> Option<(u64, Arc<ConnectionRecord>)> {
+    pub(crate) fn number_and_record(&self, at: usize) -> Option<(u64, Arc<ConnectionRecord>)> {
         self.connections.get(at).map(|conn| (conn.id, conn.record.clone()))
     }
 
@@ -612,7 +612,7 @@ impl EndpointCore {
     }
 
     /// Returns the maximum number of paths per connection.
-    pub(crate) fn most_paths(&self) -> usize {
+    pub(crate) fn max_paths(&self) -> usize {
         self.config.paths as usize
     }
 
@@ -627,11 +627,11 @@ impl EndpointCore {
         for at in all {
             self.close(at, now, code, reason.clone());
         }
-        self.end_admission(now);
+        self.refuse_clients(now);
     }
 
     /// Refuses all waiting and future clients.
-    fn end_admission(&mut self, now: Instant) {
+    fn refuse_clients(&mut self, now: Instant) {
         // Set first, so that no further client waits for a decision.
         self.closing = true;
         while let Some(incoming) = self.undecided.pop_front() {
@@ -653,7 +653,7 @@ impl EndpointCore {
         for at in unaccepted {
             self.close(at, now, VarInt::from_u32(0), bytes::Bytes::new());
         }
-        self.end_admission(now);
+        self.refuse_clients(now);
     }
 
     /// Closes a connection.

@@ -128,11 +128,11 @@ impl ConnectionOffload {
         self.known.iter().rev().find(|(known, _)| known[..] == *cid).map(|(_, path)| *path)
     }
 
-    fn is_told(&self, cid: &[u8]) -> bool {
+    fn has_cid(&self, cid: &[u8]) -> bool {
         self.told.iter().any(|(told, _)| told[..] == *cid)
     }
 
-    fn note_told(&mut self, cid: Cid, path: u32) {
+    fn note_cid(&mut self, cid: Cid, path: u32) {
         if self.path_of(&cid).is_none() {
             self.known.push_back((cid.clone(), path));
             // Four times the limit, because packets of replaced IDs may be processed late.
@@ -187,11 +187,12 @@ impl ConnectionOffload {
         let receives = self.receive.context.is_some();
         self.transmit.is_due()
             || self.receive.is_due()
-            || receives && (!self.learned.is_empty() || !self.stale.is_empty() || self.wants_key(now).is_some())
+            || receives
+                && (!self.learned.is_empty() || !self.stale.is_empty() || self.missing_generation(now).is_some())
     }
 
     /// Returns the generation whose key the receive context lacks: the current one, or the next once its slot is free.
-    fn wants_key(&self, now: Instant) -> Option<u64> {
+    fn missing_generation(&self, now: Instant) -> Option<u64> {
         let lacks = |generation: &u64| self.receive.keys[(generation & 1) as usize] != Some(*generation);
         let next = self.generation + 1;
         let next = Some(next).filter(|_| self.refill_at.is_none_or(|at| at <= now));
@@ -302,7 +303,7 @@ impl EndpointCore {
         let Some(context) = of.receive.context else { return Ok(()) };
         // The key comes before the connection IDs, so that the device never steers a packet to a context without its
         // key.
-        while let Some(generation) = of.wants_key(now) {
+        while let Some(generation) = of.missing_generation(now) {
             let Some(key) = conn.keyring.lock().generation(false, generation) else { break };
             contexts.set_key(context, generation, key.key.clone())?;
             of.receive.keys[(generation & 1) as usize] = Some(generation);
@@ -316,7 +317,7 @@ impl EndpointCore {
             of.stale.pop();
         }
         while let Some(LearnedCid { cid, path, number }) = of.learned.front().cloned() {
-            if !of.is_told(&cid) && of.told.len() >= of.most_cids_a_path {
+            if !of.has_cid(&cid) && of.told.len() >= of.most_cids_a_path {
                 // A full list replaces its oldest ID: peers change IDs, and the new ones carry the traffic.
                 let Some((oldest, _)) = of.told.front() else { break };
                 contexts.forget(context, port.number, oldest)?;
@@ -325,8 +326,8 @@ impl EndpointCore {
             }
             contexts.learn(context, port.number, &cid, path, Some(number))?;
             of.learned.pop_front();
-            if !of.is_told(&cid) {
-                of.note_told(cid, path);
+            if !of.has_cid(&cid) {
+                of.note_cid(cid, path);
                 counters.cids += 1;
             }
         }

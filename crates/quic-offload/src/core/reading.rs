@@ -271,7 +271,7 @@ impl Conn {
     }
 
     /// Reads all streams with new frames. Returns an error if the peer caused too many gaps.
-    pub(super) fn read_fresh(&mut self) -> Result<(), String> {
+    pub(super) fn read_new_frames(&mut self) -> Result<(), String> {
         let mut reading = lock(&self.reading);
         for id in core::mem::take(&mut reading.fresh) {
             reading.read_ahead(id, &mut self.noq);

@@ -233,7 +233,7 @@ fn panic_over_a_packet_ends_only_its_connection() {
     assert_eq!(server.connections.len(), 2);
     let ended = server.connections[0].record.clone();
     // The panic happens inside the call that guards connection 0.
-    server.guarded(0, |_| panic!("as the state machine would"));
+    server.catch_panic(0, |_| panic!("as the state machine would"));
     server.work(NOW);
     assert_eq!((ended.why().as_ref(), server.counters.failed), (Some(&Closed::Failed), 1));
     assert!(server.connections.get(0).is_none() && server.connections.get(1).is_some());

@@ -140,7 +140,7 @@ impl EndpointCore {
     /// Gives the waiting datagrams to the socket. Returns whether all were taken.
     pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>, socket: &mut dyn DatagramSocket) -> bool {
         // Contexts may have been installed since the packets were taken.
-        self.ask_device(socket);
+        self.assign_to_contexts(socket);
         while !self.outgoing.batch.is_empty() {
             let before = self.outgoing.batch.len();
             let sent = socket.poll_send(cx, &mut self.outgoing.batch);
@@ -160,7 +160,7 @@ impl EndpointCore {
     }
 
     /// Assigns datagrams to the device's contexts, in the order of packet numbers.
-    fn ask_device(&mut self, socket: &mut dyn DatagramSocket) {
+    fn assign_to_contexts(&mut self, socket: &mut dyn DatagramSocket) {
         while let Some(UnassignedDatagram { at, mut datagram, plain }) = self.outgoing.fresh.pop_front() {
             let Some(first) = plain.first() else {
                 self.outgoing.put(NOBODY, datagram, plain);
@@ -177,13 +177,13 @@ impl EndpointCore {
                 datagram.ask = Some(QuicAsk { context, path, number, generation, cid_bytes }.into());
                 self.outgoing.put(at, datagram, plain);
             } else {
-                self.seal_after_all(datagram, &plain, false);
+                self.seal_in_software(datagram, &plain, false);
             }
         }
     }
 
     /// Seals a device's datagram in software and queues it first or last.
-    fn seal_after_all(&mut self, mut datagram: TxDatagram, plain: &[PlainPacket], next: bool) {
+    fn seal_in_software(&mut self, mut datagram: TxDatagram, plain: &[PlainPacket], next: bool) {
         datagram.ask = None;
         let segment = datagram.segment.map_or(usize::MAX, |bytes| usize::from(bytes.get()));
         let mut data = datagram.pieces.iter().fold(Vec::new(), |mut data, piece| {
@@ -218,7 +218,7 @@ impl EndpointCore {
         match refused {
             SendRefusal::Ask => {
                 self.counters.refused_by_device += plain.len() as u64;
-                self.seal_after_all(datagram, &plain, true);
+                self.seal_in_software(datagram, &plain, true);
             }
             SendRefusal::TooMany { .. } if most > 0 && datagram.count() > most => {
                 let first = datagram.split_to(most);

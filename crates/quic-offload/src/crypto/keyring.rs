@@ -347,7 +347,7 @@ mod tests {
     const RIGHT: DeviceOpened = DeviceOpened { path: 3, number: 70_000, generation: 1 };
 
     /// Tests whether a verdict on a plain packet of path 3 with number 70,000 under generation 1 is accepted.
-    fn is_believed(verdict: DeviceOpened) -> bool {
+    fn is_accepted(verdict: DeviceOpened) -> bool {
         let keyring = Arc::new(Keyring::new(8, false, AeadLimits::default()));
         let secrets = [1, 2].map(|byte| Bytes::from(vec![byte; 32]));
         keyring.begin(QuicCipher::Aes128Gcm, true, &secrets).unwrap();
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn device_verdict_is_accepted_only_if_all_fields_match() {
-        assert!(is_believed(RIGHT));
+        assert!(is_accepted(RIGHT));
         for wrong in [
             DeviceOpened { path: 2, ..RIGHT },
             DeviceOpened { path: 0, ..RIGHT },
@@ -375,7 +375,7 @@ mod tests {
             DeviceOpened { generation: 2, ..RIGHT },
             DeviceOpened { generation: 3, ..RIGHT },
         ] {
-            assert!(!is_believed(wrong), "{wrong:?}");
+            assert!(!is_accepted(wrong), "{wrong:?}");
         }
     }
 }

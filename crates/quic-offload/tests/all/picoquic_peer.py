@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""picoquic (inside PyPI's aiopquic), a peer of ours in virtual time: a process that a test feeds datagrams and the time.
+"""A picoquic peer (from PyPI's aiopquic) in virtual time. A test feeds this process datagrams and the time.
 
     picoquic_peer.py client TO LOCAL SECOND_TO SECOND_LOCAL CA BYTES BACK ACTIONS
     picoquic_peer.py server CERTIFICATE KEY BYTES BACK ACTIONS
 
-A client sends BYTES on a stream, a server expects them and answers with BACK; both check what they get. Addresses are IP@PORT.
-ACTIONS, joined by commas, each done once that many bytes have arrived or been sent: path@N (a second path), rotate@N (new
-keys), renew@N (a new connection ID of path 0), abandon@N (path 0). Standard input: the time in nanoseconds (u64), a count (u32), and
-so many datagrams: from, to (each 16 bytes of IPv6, mapped if it is IPv4, and a u16 port), length (u16), bytes. Standard output: the
-next time (u64), the count, datagrams in the same form, and a line of text with its length (u16): how it stands. Big-endian.
+A client sends BYTES on a stream. A server expects them and answers with BACK. Both check the received data. Addresses are
+IP@PORT. ACTIONS are joined by commas, and each runs once when that many bytes have arrived or been sent: path@N (a second
+path), rotate@N (new keys), renew@N (a new connection ID of path 0), abandon@N (path 0).
+
+Standard input: the time in nanoseconds (u64), a count (u32), and that many datagrams: source and destination (each 16
+bytes of IPv6, or mapped IPv4, and a u16 port), length (u16), bytes. Standard output: the next time (u64), the count,
+datagrams in the same form, and a line of text with its length (u16): the state of the transfer. All numbers are big-endian.
 """
 
 import ctypes
@@ -27,7 +29,7 @@ DATA, FIN, RESET, STOP, STATELESS_RESET, CLOSE, APPLICATION_CLOSE, TO_SEND, READ
 PATH_AVAILABLE, PATH_SUSPENDED, PATH_DELETED = 20, 21, 22
 MARKER = b"PLAINTEXT"
 NAME = b"server.nic-offload.test"
-# Zero stands for "never" here and there.
+# Some picoquic functions take a zero time for "never", so the clock starts later.
 EPOCH = 1_000_000
 
 
@@ -145,7 +147,7 @@ class Peer:
             name = self.actions[0][0]
             code = self.act(name)
             if code and name in ("path", "rotate"):
-                # No connection ID of the peer for it yet, or the last keys are not acknowledged: later.
+                # The path has no connection ID of the peer yet, or the last keys are not acknowledged: try again later.
                 return
             self.actions.pop(0)
             (self.failed if code else self.done).append(name if not code else f"{name}: {code}")

@@ -1,11 +1,11 @@
-// intel-ipsec-mb as another implementation of 128-NEA and 128-NIA 1 to 3: in tests, and in a comparison of speed.
+// intel-ipsec-mb as a second implementation of 128-NEA and 128-NIA 1 to 3, for tests and for a comparison of speed.
 //
 //   peer ARCH check                            jobs from standard input, results to standard output
 //   peer ARCH bench ALGORITHM KIND SIZE JOBS MILLISECONDS    ns per byte, the fastest of many runs
 //
-// ARCH: sse, avx2, avx512, single (the library's calls for one buffer, with its best instructions).
-// ALGORITHM: 1 to 3. KIND: 0 ciphers, 1 authenticates. A job: both in a byte each, bits (4 bytes, little-endian), key, IV,
-// message; before them their number (4 bytes, little-endian).
+// ARCH: sse, avx2, avx512, single (the library's single-buffer calls, with its best instructions).
+// ALGORITHM: 1 to 3. KIND: 0 ciphers, 1 authenticates. The input is the number of jobs (4 bytes, little-endian), and the jobs:
+// ALGORITHM and KIND in a byte each, bits (4 bytes, little-endian), key, IV, message.
 #include <intel-ipsec-mb.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ struct job {
     uint8_t algorithm, kind;
     uint32_t bits;
     uint8_t key[16], iv[16];
-    uint8_t *message; // 16 bytes behind its allocation's start: room for 128-NIA2's prefix
+    uint8_t *message; // starts 16 bytes into the allocation, with room for 128-NIA2's prefix
     uint8_t tag[16];
     // Expanded.
     snow3g_key_schedule_t *snow;
@@ -164,7 +164,7 @@ int main(int arguments, char **argument) {
     if (!manager) return 2;
     int one = !strcmp(argument[1], "single");
     uint64_t needs = !strcmp(argument[1], "avx512") ? IMB_FEATURE_AVX512_SKX : !strcmp(argument[1], "avx2") ? IMB_FEATURE_AVX2 : 0;
-    if (needs && !(manager->features & needs)) return 3; // the processor lacks the instructions: to begin would end the program
+    if (needs && !(manager->features & needs)) return 3; // the processor lacks the instructions, and starting would end the program
     if (!strcmp(argument[1], "sse")) init_mb_mgr_sse(manager);
     else if (!strcmp(argument[1], "avx2")) init_mb_mgr_avx2(manager);
     else if (!strcmp(argument[1], "avx512")) init_mb_mgr_avx512(manager);
