@@ -32,9 +32,9 @@ impl QueuePairRig {
         QueuePairRig::with(|_| ())
     }
 
-    fn of(config: NicConfig) -> Rig {
+    fn of(config: NicConfig) -> QueuePairRig {
         let (device, host) = rings(&config);
-        Rig { device: QueuePair::new(config, device, engines()), host }
+        QueuePairRig { device: QueuePair::new(config, device, engines()), host }
     }
 
     /// Makes a rig with additional engines.
@@ -184,7 +184,7 @@ fn a_reused_slot_gets_no_packets_of_its_old_context() {
 /// A byte on the bus takes a nanosecond here. Everything on the way out is in one row, from the command that made the context.
 #[test]
 fn packet_leaves_later_by_its_cost_and_that_of_its_dump() {
-    let mut rig = Rig::of(costly());
+    let mut rig = QueuePairRig::of(costly());
     rig.create(NEW, Direction::Transmit);
     let (contexts, places, bytes) = ([Some(NEW), None], [Seq(0), Seq(0)], Bytes::from_static(&RECORD[..6]));
     let descriptors = [
@@ -203,7 +203,7 @@ fn packet_leaves_later_by_its_cost_and_that_of_its_dump() {
         rest.ask.streams = if slot == 1 { rest.ask.streams } else { [None; 2] };
         rig.host.send.push(SendEntry { slot, descriptor: SendDescriptor::Packet(rest.clone()) }).unwrap();
     }
-    let moved = |rig: &Rig| {
+    let moved = |rig: &QueuePairRig| {
         let dma = rig.device.dma();
         assert_eq!(dma.completions, dma::COMPLETION, "that of the command");
         dma.tx_descriptors + dma.tx_parameters + dma.tx_resync + dma.tx_payload + dma.control + dma.completions
@@ -225,7 +225,7 @@ fn packet_leaves_later_by_its_cost_and_that_of_its_dump() {
 
 #[test]
 fn received_packet_is_shown_later_by_its_cost() {
-    let mut rig = Rig::of(costly());
+    let mut rig = QueuePairRig::of(costly());
     rig.host.receive.push(BytesMut::with_capacity(128 << 10)).unwrap();
     let frame = [0xff; 60];
     for _ in 0..2 {
