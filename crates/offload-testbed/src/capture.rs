@@ -1,7 +1,7 @@
 //! Captures for Wireshark: taps and a TLS key log that write to one file.
 //!
-//! Give the key log to TLS *servers*: [`nic_sim::wire::pcapng`] tells why. In virtual time the same run writes the
-//! same file.
+//! The key log belongs to TLS *servers*; [`nic_sim::wire::pcapng`] gives the reason. In virtual time the same run
+//! writes the same file.
 
 use crate::runtime::lock;
 use crate::secrets::key_log_line;
@@ -15,7 +15,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// A capture that is being written. Clones write to the same one.
+/// A capture under construction. Clones write to the same capture.
 ///
 /// ```
 /// use nic_sim::wire::{TapDirection, Tap};
@@ -45,16 +45,17 @@ enum State {
 }
 
 impl Capture {
-    /// Begins a capture on `output`, which is written to in small pieces: give it a buffered one.
+    /// Begins a capture on `output`. The capture writes in small pieces, so `output` should be buffered.
     ///
     /// # Errors
-    /// What `output` fails with.
+    /// If `output` fails.
     pub fn new(output: impl Write + Send + 'static) -> io::Result<Capture> {
         let output: Box<dyn Write + Send> = Box::new(output);
         Ok(Capture { state: Arc::new(Mutex::new(State::Open(pcapng::CaptureWriter::new(output)?))) })
     }
 
-    /// Begins a capture in a file. Only the owner can read a new file, because a capture may have the secrets of its connections.
+    /// Begins a capture in a file. Only the owner can read a new file, because a capture may hold its connections'
+    /// secrets.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -66,10 +67,10 @@ impl Capture {
         Capture::new(BufWriter::new(options.open(path)?))
     }
 
-    /// A tap whose frames show as passing the interface `name`.
+    /// Returns a tap whose frames appear on interface `name`.
     ///
     /// # Errors
-    /// What the output fails with, or failed with before.
+    /// If the output fails now or has failed before.
     pub fn tap(&self, name: &str) -> io::Result<CaptureTap> {
         let interface = match &mut *lock(&self.state) {
             State::Open(writer) => writer.interface(name)?,
@@ -79,10 +80,10 @@ impl Capture {
         Ok(CaptureTap { capture: self.clone(), interface })
     }
 
-    /// Ends the capture and closes its output. What passes later is not written.
+    /// Ends the capture and closes its output. Later frames are not written.
     ///
     /// # Errors
-    /// What the output fails with, or failed with since the beginning.
+    /// If the output fails now or has failed since the beginning.
     pub fn finish(&self) -> io::Result<()> {
         match core::mem::replace(&mut *lock(&self.state), State::Finished) {
             State::Open(writer) => writer.finish().map(drop),
@@ -91,7 +92,7 @@ impl Capture {
         }
     }
 
-    /// Writes, unless that failed before; [`finish`](Self::finish) will tell.
+    /// Writes, unless an earlier write failed; [`finish`](Self::finish) returns that error.
     fn write(&self, write: impl FnOnce(&mut pcapng::CaptureWriter<Box<dyn Write + Send>>) -> io::Result<()>) {
         let mut state = lock(&self.state);
         if let State::Open(writer) = &mut *state
@@ -120,7 +121,7 @@ impl fmt::Debug for Capture {
     }
 }
 
-/// An interface of a [`Capture`].
+/// A tap for one interface of a [`Capture`].
 ///
 /// See [`Capture`] for an example.
 #[derive(Clone, Debug)]
@@ -139,7 +140,7 @@ impl Tap for CaptureTap {
 mod tests {
     use super::*;
 
-    /// Takes so many bytes and then no more.
+    /// A disk with room for this many bytes.
     struct Disk(usize);
 
     impl Write for Disk {

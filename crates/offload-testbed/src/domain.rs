@@ -6,7 +6,7 @@ use core::task::{Context, Poll};
 use offload_base::cost::{self, Domain};
 use pin_project_lite::pin_project;
 
-/// Charges `domain` for every poll of `future`.
+/// Charges every poll of `future` to `domain`.
 ///
 /// ```
 /// use offload_base::cost::{Domain, CpuMeter};

@@ -1,13 +1,14 @@
-//! Whom a frame concerns, where a Linux negotiates keys for an emulated host.
+//! Classes of frames, for an emulated host with a Linux that negotiates its keys.
 //!
-//! IKE is UDP from or to port 500, and UDP of port 4500 whose payload begins with four zero bytes (RFC 3948 2.2).
+//! A packet is IKE if its UDP source or destination port is 500, or if a port is 4500 and the payload begins with four
+//! zero bytes (RFC 3948 2.2).
 
 use nic_sim::switch::Neighbours;
 use offload_formats::flow::Protocol;
 use offload_formats::protocol::{ESP, UDP};
 use offload_formats::{FragmentMemory, Headers, IpHeaders};
 
-/// Whom a frame concerns.
+/// The class of a frame: decides whether the keying daemon, the emulated host or both receive the frame.
 ///
 /// ```
 /// use offload_testbed::attach::Concern;
@@ -18,20 +19,20 @@ use offload_formats::{FragmentMemory, Headers, IpHeaders};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concern {
-    /// The keying daemon.
+    /// IKE, for the keying daemon.
     Ike,
-    /// ARP, and what IPv6 has in its place.
+    /// ARP or IPv6 neighbour discovery.
     Neighbours(Neighbours),
-    /// Part of a datagram that may be one of IKE, behind the first one, which shows the ports.
+    /// A later fragment of a UDP datagram. The datagram may be IKE; only its first fragment shows the ports.
     Fragment,
-    /// The NIC: ESP, in UDP or not.
+    /// ESP for the NIC, in UDP or bare.
     Esp,
-    /// Nobody in particular.
+    /// Any other frame.
     Other,
 }
 
 impl Concern {
-    /// That of a frame.
+    /// Classifies a frame by its own bytes alone.
     pub fn of(frame: &[u8]) -> Concern {
         let headers = Headers::parse(frame);
         if let Some(neighbours) = Neighbours::of(frame, &headers) {
@@ -49,7 +50,7 @@ impl Concern {
         }
     }
 
-    /// That of a datagram, or of the part of it with the ports.
+    /// Classifies a UDP datagram, or a first fragment, which has the ports.
     fn of_datagram(datagram: &[u8]) -> Concern {
         let port = |at: usize| datagram.get(at..at + 2).map(|port| u16::from_be_bytes([port[0], port[1]]));
         match [port(0), port(2)] {
@@ -61,14 +62,14 @@ impl Concern {
     }
 }
 
-/// What a packet's first fragment carries.
+/// Returns the payload of a packet's first fragment, or `None` for later fragments.
 fn first_fragment<'a>(frame: &'a [u8], headers: &Headers) -> Option<&'a [u8]> {
     let packet = frame.get(headers.network()?.1..)?;
     let headers = IpHeaders::walk(packet).ok()?;
     headers.fragment.filter(|fragment| fragment.offset == 0).and_then(|_| packet.get(headers.upper..headers.end))
 }
 
-/// Whom frames of one sender concern. Of IKE in fragments, all are known: those behind the first one by its name.
+/// A classifier that remembers fragments: later fragments of an IKE message are found by the packet's identification.
 ///
 /// ```
 /// use offload_testbed::attach::{Concern, Concerns};
@@ -84,7 +85,7 @@ fn first_fragment<'a>(frame: &'a [u8], headers: &Headers) -> Option<&'a [u8]> {
 /// ```
 #[derive(Debug)]
 pub struct Concerns {
-    /// Messages of IKE of which the first fragment came.
+    /// Identifications of IKE messages whose first fragments were seen.
     ike: FragmentMemory<()>,
 }
 
@@ -95,15 +96,17 @@ impl Default for Concerns {
 }
 
 impl Concerns {
-    /// That of the next frame.
+    /// Classifies the sender's next frame.
     pub fn of(&mut self, frame: &[u8]) -> Concern {
         let concern = Concern::of(frame);
+        // A fragment without ports is IKE if its first fragment was. The memory forgets an identification that another
+        // packet reuses.
         let is_of_ike = self.ike.look_up(frame, |_, _, _| (concern == Concern::Ike).then_some(()));
         if is_of_ike.is_some() { Concern::Ike } else { concern }
     }
 }
 
-/// Messages of IKE that come in fragments at a time.
+/// Fragmented IKE messages that are remembered at a time.
 const IN_FRAGMENTS: usize = 64;
 
 const UDP_BYTES: usize = 8;

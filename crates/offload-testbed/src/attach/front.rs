@@ -1,4 +1,5 @@
-//! An emulated host for which a Linux negotiates keys: both have one address, and the wire leads to both.
+//! A port for an emulated host with a Linux that negotiates its keys: both have one address, and the wire leads to
+//! both.
 //!
 //! ```text
 //!              IKE, finding neighbours    +--> Linux with a keying daemon: its network card
@@ -6,13 +7,14 @@
 //!              all the rest, ESP too      +--> the emulated host and its NIC
 //! ```
 //!
-//! [`Concern`] tells IKE and all the rest apart. What finds neighbours comes to both, for both need to know them; the emulated host alone
-//! answers.
+//! [`Concern`] separates IKE from other frames. Neighbour discovery goes to both, because both must learn neighbours;
+//! only the emulated host answers.
 //!
-//! IKE of the daemon waits at a [`Gate`] until the emulated host knows what the daemon has told its kernel before ([`GateQueue`]).
+//! The daemon's IKE waits at a [`Gate`] until the emulated host has the changes that the daemon made to its kernel
+//! earlier ([`GateQueue`]).
 //!
-//! Invariant: of the Linux, nothing leaves but IKE and what asks for neighbours. Its kernel has the same SAs as the emulated host, and must not
-//! send by them.
+//! Invariant: only IKE and neighbour solicitations leave the Linux. Its kernel has the same SAs as the emulated host
+//! and must not send with these SAs.
 
 use super::{Concern, Concerns, Gate, GateCounters, GateQueue};
 use core::task::Waker;
@@ -22,7 +24,7 @@ use nic_sim::wire::Port;
 use offload_base::Instant;
 use offload_base::time::earliest;
 
-/// A port that leads to the outside for an emulated host, and lets a Linux negotiate for it.
+/// A port to the outside for an emulated host, with a Linux that negotiates the host's keys.
 ///
 /// ```
 /// use nic_sim::wire::Port;
@@ -50,33 +52,33 @@ use offload_base::time::earliest;
 pub struct KeyingFront<O, D> {
     outside: O,
     daemon: D,
-    /// What the daemon says.
+    /// IKE messages of the daemon that wait at the gate.
     said: GateQueue<Frame>,
-    /// Whom frames of the daemon's Linux concern, and those of others.
+    /// Classifiers of the Linux's frames and of outside frames.
     concerns: [Concerns; 2],
-    /// Whether there may be more of the daemon's and of those outside: they were left before they had nothing more to say.
+    /// Whether the Linux and the outside may have more frames, because the last poll stopped at its limit.
     more: [bool; 2],
     counts: FrontCounters,
 }
 
 offload_base::counters! {
-    /// What a front counts.
+    /// Counters of a keying front.
     ///
     /// See [`KeyingFront`] for an example.
     pub struct FrontCounters {
-        /// Frames of IKE and of neighbours that the Linux got.
+        /// IKE and neighbour frames delivered to the Linux.
         pub to_daemon: "front_to_daemon",
-        /// Those that it sent.
+        /// IKE and neighbour frames accepted from the Linux.
         pub of_daemon: "front_of_daemon",
-        /// Frames of the Linux that went nowhere, for they were its kernel's own.
+        /// Frames of the Linux that were dropped because its kernel sent them on its own.
         pub blocked: "front_blocked",
-        /// How many of those were ESP, in UDP or not.
+        /// Dropped frames of the Linux that were ESP, in UDP or bare.
         pub blocked_esp: "front_blocked_esp",
     }
 }
 
 impl<O: Port, D: Port> KeyingFront<O, D> {
-    /// Between the `outside` and an emulated host, with a Linux at `daemon`.
+    /// Creates a front between the `outside` and an emulated host, with a Linux at `daemon`.
     pub fn new(outside: O, daemon: D) -> KeyingFront<O, D> {
         KeyingFront {
             outside,
@@ -88,22 +90,22 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
         }
     }
 
-    /// Where messages of the daemon wait.
+    /// Returns the gate at which the daemon's messages wait.
     pub fn gate(&self) -> Gate {
         self.said.gate()
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> FrontCounters {
         self.counts
     }
 
-    /// What was counted of messages that waited.
+    /// Returns the counters of messages that waited at the gate.
     pub fn gate_counters(&self) -> GateCounters {
         self.said.counters()
     }
 
-    /// Takes frames of the Linux; somebody who sends nothing but rubbish is not listened to for longer than others are.
+    /// Takes frames of the Linux, up to a limit, so that a flood of useless frames does not block other ports.
     fn hear_daemon(&mut self, now: Instant) {
         self.more[0] = false;
         for _ in 0..MOST_IN_A_ROW {
@@ -118,15 +120,18 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
                     self.outside.receive_frame(now, frame);
                 }
                 concern => {
+                    // The kernel sent this frame with SAs that belong to the emulated host. Two senders of one SA would
+                    // reuse sequence numbers and nonces.
                     self.counts.blocked += 1;
                     self.counts.blocked_esp += u64::from(concern == Concern::Esp);
                 }
             }
         }
+        // The limit was reached: `next_event` asks for another turn at once.
         self.more[0] = true;
     }
 
-    /// Lets messages of the daemon leave, in their order.
+    /// Releases the daemon's messages in order.
     fn let_pass(&mut self, now: Instant) {
         while let Some(frame) = self.said.pop(now) {
             self.outside.receive_frame(now, frame);
@@ -156,12 +161,14 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
             match self.concerns[1].of(&frame.data) {
                 Concern::Ike => self.tell_daemon(now, frame),
                 Concern::Neighbours(_) | Concern::Fragment => {
+                    // The class of a fragment may be unknown here, so both receivers get a copy.
                     self.tell_daemon(now, frame.clone());
                     return Some(frame);
                 }
                 Concern::Esp | Concern::Other => return Some(frame),
             }
         }
+        // The limit was reached: `next_event` asks for another turn at once.
         self.more[1] = true;
         None
     }
@@ -175,6 +182,7 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
 
     fn next_event(&self) -> Option<Instant> {
         if self.more.contains(&true) {
+            // Frames that were left unread ring no doorbell, so the next turn is due at once.
             return Some(Instant::ZERO);
         }
         earliest(self.said.next_event(), earliest(self.outside.next_event(), self.daemon.next_event()))
@@ -246,7 +254,8 @@ mod tests {
         Frame::from([&[2; 12][..], &ARP, &[0, 1, 8, 0, 6, 4, 0, operation], &[0; 38]].concat())
     }
 
-    /// The frames, and whether the host gets them from outside, the Linux gets them from outside, they leave if the Linux sends them.
+    /// Frames of each class. The flags: the host receives the frame from outside; the Linux receives the frame from
+    /// outside; the Linux may send the frame.
     fn cases() -> Vec<(&'static str, Frame, bool, bool, bool)> {
         vec![
             ("IKE", udp(500, 500, &[7; 40]), false, true, true),
@@ -289,7 +298,7 @@ mod tests {
         }
     }
 
-    /// What is left unheard for others' sake is heard without anybody ringing.
+    /// Frames left over by the turn limit are handled without a doorbell.
     #[test]
     fn more_than_a_turn_takes_is_heard_in_the_next() {
         let mut front = KeyingFront::new(End::default(), End::default());
@@ -318,7 +327,7 @@ mod tests {
         }
     }
 
-    /// Certificates make messages that are longer than the way takes.
+    /// Certificates make IKE messages larger than the path MTU, so that fragments occur.
     #[test]
     fn all_fragments_of_ike_come_to_the_daemon_and_leave_in_their_order() {
         let rest = ipv4(UDP, 5, &[0; 40]);
@@ -336,7 +345,7 @@ mod tests {
         front.process(Instant::ZERO);
         let left: Vec<_> = front.outside.got.drain(..).map(|frame| frame.data).collect();
         assert_eq!(left, [ike_in_part().data, rest.data.clone()]);
-        // The name is another packet's now.
+        // The identification belongs to another packet now.
         front.daemon.sends.extend([esp, rest]);
         front.process(Instant::ZERO);
         assert_eq!((front.outside.got.len(), front.counters().blocked), (0, 2));

@@ -1,6 +1,7 @@
-//! Frames on a stream, each behind its length: the other end of QEMU's `-netdev stream`, over a Unix socket or TCP.
+//! A port that sends frames over a stream, a length before each frame: the peer of QEMU's `-netdev stream`, over a Unix
+//! socket or TCP.
 //!
-//! A port that listens has one peer at a time; when it has gone, the next may come.
+//! A listening port has one peer at a time and accepts the next peer when the last one has gone.
 
 use super::AttachCounters;
 use super::outlet::Outlet;
@@ -55,27 +56,27 @@ pub struct StreamPort {
     scratch: Box<[u8]>,
 }
 
-/// Somebody to exchange frames with.
+/// The connected peer.
 struct Peer {
     socket: Box<dyn Socket>,
     reader: FrameReader,
-    /// Bytes of the first waiting frame, its length included, that have been written.
+    /// Bytes of the first waiting frame that have been written, its length prefix included.
     written: usize,
 }
 
 impl StreamPort {
-    /// A port that waits for its peer at a path.
+    /// Creates a port that waits for its peer at a path.
     ///
     /// # Errors
-    /// If the path cannot be bound, for example because somebody else is there.
+    /// If the path cannot be bound, for example because another process is bound there.
     pub fn listen_unix(path: &Path) -> io::Result<StreamPort> {
         let socket = bind_in_place_of_the_dead(path)?;
         socket.set_nonblocking(true)?;
         StreamPort::listening(Listener::Unix { socket, path: path.to_owned() })
     }
 
-    /// A port that waits for its peer at a TCP address of this machine, and says which: with port 0 the system
-    /// chooses. Anybody who reaches the address can be the peer.
+    /// Creates a port that waits for its peer at a TCP address of this machine, and returns the bound address. With
+    /// port 0 the system chooses the port. Any host that reaches the address can become the peer.
     ///
     /// # Errors
     /// If the address cannot be bound.
@@ -86,19 +87,19 @@ impl StreamPort {
         Ok((StreamPort::listening(Listener::Tcp(socket))?, address))
     }
 
-    /// A port on a Unix socket that is connected already.
+    /// Creates a port on a connected Unix socket.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system refuses a thread.
     pub fn on_unix(socket: UnixStream) -> io::Result<StreamPort> {
         socket.set_nonblocking(true)?;
         StreamPort::connected(Box::new(socket))
     }
 
-    /// A port on a TCP socket that is connected already.
+    /// Creates a port on a connected TCP socket.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system refuses a thread.
     pub fn on_tcp(socket: TcpStream) -> io::Result<StreamPort> {
         prepare_tcp(&socket)?;
         StreamPort::connected(Box::new(socket))
@@ -124,12 +125,12 @@ impl StreamPort {
         StreamPort { listener, peer: None, watcher, outlet: Outlet::default(), scratch }
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> AttachCounters {
         self.outlet.counters
     }
 
-    /// Whether there is somebody at the other end.
+    /// Returns whether a peer is connected.
     pub fn is_connected(&self) -> bool {
         self.peer.is_some()
     }
@@ -140,7 +141,7 @@ impl StreamPort {
         Ok(())
     }
 
-    /// Lets the next peer in, if there is none and one waits.
+    /// Accepts the next waiting peer if no peer is connected.
     fn accept(&mut self) {
         let Some(listener) = self.listener.as_ref().filter(|_| self.peer.is_none()) else { return };
         let accepted = match listener {
@@ -157,6 +158,7 @@ impl StreamPort {
             Ok(socket) => self.welcome(socket),
             Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
             Err(_) => match listener {
+                // No peer waits yet: the watcher rings the doorbell when one connects.
                 Listener::Unix { socket, .. } => self.watcher.arm(LISTENER, socket, Readiness::Read),
                 Listener::Tcp(socket) => self.watcher.arm(LISTENER, socket, Readiness::Read),
             },
@@ -175,6 +177,7 @@ impl StreamPort {
         self.accept();
         let mut reads = 0;
         while let Some(peer) = &mut self.peer {
+            // Frames that were read earlier go first, so that the reader's buffer stays small.
             match peer.reader.next_frame() {
                 Ok(Some(frame)) if frame.len() < SHORTEST => {
                     self.outlet.counters.rx_malformed += 1;
@@ -187,12 +190,13 @@ impl StreamPort {
                 }
                 Ok(None) => {}
                 Err(_) => {
+                    // After a bad length the stream has no frame boundary to resume at.
                     self.outlet.counters.rx_malformed += 1;
                     self.send_away();
                     continue;
                 }
             }
-            // A peer that sends nothing of use is not listened to for longer than others are.
+            // The limit keeps a peer that sends only malformed frames from blocking other ports.
             reads += 1;
             if reads > MOST_READS {
                 self.arm(Readiness::Read);
@@ -215,7 +219,7 @@ impl StreamPort {
         None
     }
 
-    /// Sends what waits, as far as the peer takes it.
+    /// Sends waiting frames until the peer's buffer is full.
     fn send_waiting(&mut self) {
         while !self.outlet.is_empty() {
             let Some(peer) = &mut self.peer else { return self.outlet.all_lost() };
@@ -223,6 +227,7 @@ impl StreamPort {
                 Ok(0) => self.send_away(),
                 Ok(bytes) => {
                     peer.written += bytes;
+                    // One write may have ended in the middle of a frame: only complete frames leave the queue.
                     while let Some(first) = self.outlet.first().map(|frame| PREFIX + frame.len())
                         && peer.written >= first
                     {
@@ -246,7 +251,7 @@ impl StreamPort {
 }
 
 impl Peer {
-    /// Writes as many of the waiting frames as one call takes.
+    /// Writes as many waiting frames as one system call takes.
     fn write(&mut self, outlet: &Outlet) -> io::Result<usize> {
         let prefixes: SmallVec<[[u8; PREFIX]; MOST_AT_ONCE]> =
             outlet.waiting().take(MOST_AT_ONCE).map(frame_prefix).collect();
@@ -256,6 +261,7 @@ impl Peer {
             slices.push(IoSlice::new(&frame.data));
         }
         let mut slices = &mut slices[..];
+        // The first frame may be partly written already.
         IoSlice::advance_slices(&mut slices, self.written);
         self.socket.write_vectored(slices)
     }
@@ -303,16 +309,17 @@ enum Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Listener::Unix { path, .. } = self {
-            // If it is gone already, so much the better.
+            // The file may be gone already; that is no fault.
             let _removed = std::fs::remove_file(path);
         }
     }
 }
 
-/// Binds `path`; a socket left there by a program that has ended is removed first.
+/// Binds `path` and first removes a socket left there by a program that has ended.
 fn bind_in_place_of_the_dead(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            // A refused connection proves that no process owns the socket any more.
             let answer = UnixStream::connect(path);
             if answer.is_err_and(|answer| answer.kind() == ErrorKind::ConnectionRefused) {
                 std::fs::remove_file(path)?;
@@ -331,13 +338,13 @@ fn prepare_tcp(socket: &TcpStream) -> io::Result<()> {
 
 const LISTENER: usize = 0;
 const PEER: usize = 1;
-/// Bytes of a length.
+/// Bytes of a length prefix.
 const PREFIX: usize = 4;
-/// Frames in one call.
+/// Frames in one write.
 const MOST_AT_ONCE: usize = 32;
 /// Reads for one frame.
 const MOST_READS: usize = 64;
 /// Bytes read in one call.
 const READ_BYTES: usize = 64 * 1024;
-/// An Ethernet header.
+/// Length of an Ethernet header.
 const SHORTEST: usize = 14;

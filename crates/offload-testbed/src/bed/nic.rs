@@ -1,4 +1,4 @@
-//! The NIC of a host, or the function that it has of another's.
+//! The NIC of a host, or the host's function of another host's NIC.
 
 use crate::runtime::lock;
 use nic_sim::dma::DmaBytes;
@@ -7,12 +7,12 @@ use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use std::sync::{Arc, Mutex};
 
-/// What a host has on PCIe.
+/// The PCI device of a host.
 #[derive(Clone)]
 pub(super) enum Nic {
-    /// A NIC of its own, without a switch.
+    /// A NIC of the host's own, without a switch.
     Own(Arc<Mutex<Device>>),
-    /// A function of a NIC with a switch; the physical one is that of the NIC's own host.
+    /// A function of a NIC with a switch. The physical function belongs to the NIC's own host.
     Function { nic: Arc<Mutex<SwitchedDevice>>, port: Vport },
 }
 
@@ -45,7 +45,7 @@ impl Nic {
         self.ask(Function::dma).unwrap_or_default()
     }
 
-    /// What the function counted, and of a NIC's own host the switch.
+    /// Adds the function's counters to `set`; for the NIC's own host, also the counters of the switch.
     pub(super) fn count(&self, set: &mut CounterSet) {
         match self {
             Nic::Function { nic, port: Vport::Physical } => lock(nic).count(set),
@@ -55,7 +55,7 @@ impl Nic {
         }
     }
 
-    /// The function, unless it was removed.
+    /// Calls `ask` with the function. Returns `None` if the function was removed.
     fn ask<T>(&self, ask: impl FnOnce(&Function) -> T) -> Option<T> {
         match self {
             Nic::Own(device) => Some(ask(lock(device).function())),

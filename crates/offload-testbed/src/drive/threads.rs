@@ -1,14 +1,16 @@
-//! Threads whose waits are in virtual time: storage behind a synchronous interface, on a clock that jumps.
+//! Threads that wait in virtual time: storage behind a synchronous interface, on a clock that jumps.
 //!
-//! Invariant: at any moment either the executor runs or one of these threads, never two of them. So a run repeats, though it is
-//! spread over threads: work begins at once, on a thread of its own, and the task that began it goes on when the work waits or is done.
+//! Invariant: at any moment either the executor or exactly one of these threads runs. A run therefore repeats although
+//! it uses threads: work begins at once on its own thread, and the task that started the work continues when the work
+//! waits or ends.
 //!
 //! ```text
 //!  task      run(work) ------------------+                  +-- goes on, other tasks too; at the deadline: ---+
 //!  thread              work, wait_until -+- told: deadline -+                                                +- work goes on, done
 //! ```
-//! Work may hold no lock over a wait that a task takes without waiting: the executor would stand still, as it would with threads of
-//! the system, but here nobody else can end the wait.
+//!
+//! Work must not hold a lock over a wait if a task takes the same lock without waiting: the executor would block for
+//! ever, because only the executor can end the wait.
 
 use crate::runtime::{Runtime, lock};
 use core::fmt;
@@ -21,7 +23,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// Threads on which [`wait_until`] takes virtual time. Cloned, they are the same ones; they end with the last clone.
+/// A pool of threads on which [`wait_until`] takes virtual time. A clone refers to the same pool; the threads end with
+/// the last clone.
 ///
 /// ```
 /// use core::time::Duration;
@@ -53,7 +56,7 @@ struct Inner {
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
-/// A thread, as those see it that have it work.
+/// The pool's handle of a thread.
 struct Worker {
     turn: SyncSender<Turn>,
     told: Receiver<Told>,
@@ -70,29 +73,29 @@ enum Told {
 }
 
 impl VirtualThreads {
-    /// Threads that wait by this runtime's clock, which is a virtual one. They are started as they are needed.
+    /// Creates a pool that waits on the virtual clock of `runtime`. Threads are started on demand.
     pub fn new(runtime: Arc<dyn Runtime>) -> VirtualThreads {
         VirtualThreads(Arc::new(Inner { runtime, metered: None, idle: Mutex::default(), threads: Mutex::default() }))
     }
 
-    /// The same, charged to `domain`.
+    /// Creates a pool whose CPU time is charged to `domain`.
     #[cfg(feature = "meter")]
     pub fn metered(runtime: Arc<dyn Runtime>, meter: &CpuMeter, domain: Domain) -> VirtualThreads {
         let metered = Some((meter.clone(), domain));
         VirtualThreads(Arc::new(Inner { runtime, metered, idle: Mutex::default(), threads: Mutex::default() }))
     }
 
-    /// Begins `work`, and returns when it waits or is done.
+    /// Starts `work`, and returns when the work waits or ends.
     ///
     /// # Errors
-    /// If the system has no more threads.
+    /// If the system refuses another thread.
     pub fn run(&self, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
         let idle = lock(&self.0.idle).pop();
         let worker = match idle {
             Some(worker) => worker,
             None => self.0.start()?,
         };
-        // It is there: it waits for its turn.
+        // The send cannot fail, because an idle worker waits for its next turn.
         let _sent = worker.turn.send(Turn::Work(work));
         follow(&self.0, worker);
         Ok(())
@@ -105,7 +108,7 @@ impl fmt::Debug for VirtualThreads {
     }
 }
 
-/// Waits for what a thread tells, and if it waits itself, has it go on when that is over.
+/// Waits until a thread waits or ends. If the thread waits, spawns a task that continues the thread at its deadline.
 fn follow(pool: &Arc<Inner>, worker: Worker) {
     match worker.told.recv() {
         Ok(Told::Done) => lock(&pool.idle).push(worker),
@@ -124,7 +127,8 @@ fn follow(pool: &Arc<Inner>, worker: Worker) {
     }
 }
 
-/// A thread that waits. The pool, dropped, waits for its threads: so the thread goes first, which lets it end.
+/// A waiting thread. Fields drop in this order: the worker first, which ends its thread, and then the pool, which joins
+/// its threads.
 struct Waiting {
     worker: Worker,
     pool: Arc<Inner>,
@@ -132,7 +136,7 @@ struct Waiting {
 
 impl Waiting {
     fn go_on(self) {
-        // It is there: it waits for this.
+        // The send cannot fail, because the thread waits for this message.
         let _sent = self.worker.turn.send(Turn::GoOn);
         follow(&self.pool, self.worker);
     }
@@ -148,7 +152,7 @@ impl Inner {
             OWN.set(Some(Own { tell, turns }));
             while let Some(work) = next_work() {
                 let scope = metered.as_ref().map(|(_, domain)| cost::domain(*domain));
-                // Whoever waits for what it comes to hears that nothing will.
+                // A panic drops the work's channels, so that callers who wait for its result are told.
                 let _panicked = catch_unwind(AssertUnwindSafe(work));
                 drop(scope);
                 tell_all(Told::Done);
@@ -163,14 +167,15 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         lock(&self.idle).clear();
-        // What they spent counts once they have ended. One may be dropping this itself.
+        // Joining makes the threads' CPU time count. The last clone may be dropped on one of the threads, which cannot
+        // join itself.
         for thread in lock(&self.threads).drain(..).filter(|thread| thread.thread().id() != thread::current().id()) {
             let _panicked = thread.join();
         }
     }
 }
 
-/// What a thread of these has of its pool.
+/// A pool thread's end of its channels.
 struct Own {
     tell: SyncSender<Told>,
     turns: Receiver<Turn>,
@@ -180,7 +185,7 @@ thread_local! {
     static OWN: RefCell<Option<Own>> = const { RefCell::new(None) };
 }
 
-/// Waits, on one of these threads, until the clock of its pool shows `deadline`. On any other it returns at once, and so it does when the
+/// Waits on a pool thread until the pool's clock shows `deadline`. Returns at once on any other thread, and after the
 /// clock has ended.
 ///
 /// See [`VirtualThreads`] for an example.
@@ -198,7 +203,7 @@ pub fn wait_until(deadline: Instant) {
 fn tell_all(told: Told) {
     OWN.with_borrow(|own| {
         if let Some(own) = own {
-            // Nobody is there once the clock has ended.
+            // The receiver is gone once the clock has ended.
             let _nobody = own.tell.send(told);
         }
     });
@@ -225,7 +230,7 @@ mod tests {
     use offload_base::Clock;
     use tokio::sync::oneshot;
 
-    /// Work of several tasks is interleaved by virtual time alone: the same order each time.
+    /// Virtual time alone interleaves the work of several tasks, in the same order in every run.
     #[test]
     fn what_waits_goes_on_in_the_order_of_deadlines() {
         let order = || {

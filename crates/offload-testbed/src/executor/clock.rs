@@ -3,10 +3,10 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use offload_base::{Clock, Instant, RealClock};
 
-/// Which clock an executor goes by.
+/// The clock that an executor reads.
 #[derive(Debug)]
 pub(super) enum ClockKind {
-    /// Stands still but for the executor, which moves it from event to event.
+    /// Virtual nanoseconds. Only the executor advances them, from event to event.
     Virtual(AtomicU64),
     Real(RealClock),
 }
@@ -19,7 +19,7 @@ impl ClockKind {
         }
     }
 
-    /// Moves a virtual clock forward, never back.
+    /// Advances a virtual clock; never moves it back.
     pub(super) fn advance(&self, to: Instant) {
         if let ClockKind::Virtual(nanos) = self {
             nanos.fetch_max(to.as_nanos(), Ordering::Relaxed);

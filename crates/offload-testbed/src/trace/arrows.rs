@@ -1,10 +1,11 @@
-//! Which arrow a packet is on: from a host's segment over the frames of both NICs to the other host's segment.
+//! Arrows of packets: from a host's segment over the frames of both NICs to the other host's segment.
 //!
-//! An arrow is a flow of Perfetto's: a number that the slices on its way have in common. A TCP segment is known by its
-//! flow and sequence number, a frame on the wire by its bytes. What is encrypted as a whole (ESP) is no segment to those
-//! who look at a wire: its frames have arrows of their own, from one NIC to the other.
+//! An arrow is a Perfetto flow: a number shared by all slices on its path. A TCP segment is found by its flow and
+//! sequence number, a frame on the wire by its bytes. The segments inside encrypted ESP frames are invisible, so ESP
+//! frames get their own arrows, from one NIC to the other.
 //!
-//! Invariant: no slice names an arrow after the slice where it ended. All tables are bounded: what is lost is forgotten.
+//! Invariant: no slice names an arrow after the slice that ended the arrow. All tables are bounded; lost packets are
+//! eventually forgotten.
 
 use core::hash::BuildHasher;
 use offload_base::Seq;
@@ -12,10 +13,10 @@ use offload_base::quick_hash::QuickHash;
 use offload_formats::{FlowKey, Headers, Protocol, Transport};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Where a TCP packet belongs in its flow.
+/// The position of a TCP packet in its flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    /// As its receiver sees it.
+    /// The flow, from the receiver's point of view.
     pub(super) flow: FlowKey,
     pub(super) seq: Seq,
     pub(super) ack: u32,
@@ -25,7 +26,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Of the TCP packet in `frame`, which has `len` bytes of payload; `None`: it is no TCP.
+    /// Reads the TCP packet in `frame`, which has `len` bytes of payload. Returns `None` for other protocols.
     pub(super) fn of(transport: &Transport, frame: &[u8], len: usize) -> Option<Place> {
         if transport.protocol != Protocol::Tcp {
             return None;
@@ -41,7 +42,7 @@ impl Place {
         })
     }
 
-    /// Of a frame that is all there.
+    /// Reads the TCP packet in a complete frame.
     pub(super) fn of_frame(frame: &[u8]) -> Option<Place> {
         let transport = Headers::parse(frame).transport()?;
         Place::of(&transport, frame, transport.payload_len())
@@ -51,19 +52,20 @@ impl Place {
 #[derive(Debug, Default)]
 pub(super) struct Arrows {
     last: u64,
-    /// Those that have begun and did not end.
+    /// Arrows that have begun and not ended.
     alive: HashSet<u64>,
-    /// Arrows of segments with payload that a host sent and the other has not seen, by the sequence numbers they start at.
+    /// Arrows of segments with payload that were sent and not yet received, by first sequence number.
     segments: HashMap<FlowKey, BTreeMap<u32, u64>>,
-    /// Those of segments without payload, by sequence and acknowledgement number.
+    /// Arrows of segments without payload, by sequence and acknowledgement number.
     empty: HashMap<(FlowKey, u32, u32), u64>,
-    /// Frames between two NICs, by a hash of their bytes.
+    /// Arrows of frames between two NICs, by a hash of the frame's bytes.
     frames: HashMap<u64, u64>,
     hasher: QuickHash,
 }
 
 impl Arrows {
-    /// A host sends a packet, which its NIC cuts into segments of `mss` bytes: an arrow begins for each.
+    /// Begins an arrow for each segment of a packet that a host sends; the NIC cuts the packet into segments of `mss`
+    /// bytes.
     pub(super) fn sent(&mut self, place: &Place, mss: Option<u16>) -> Vec<u64> {
         if place.len == 0 {
             let arrow = self.begin();
@@ -78,7 +80,7 @@ impl Arrows {
         arrows.into_iter().map(|(_, arrow)| arrow).collect()
     }
 
-    /// A NIC sends a frame: the arrow that passes through, or one that begins here.
+    /// Returns the arrow of a frame that a NIC sends: its segment's arrow, or a new arrow.
     pub(super) fn frame_sent(&mut self, frame: &[u8]) -> u64 {
         let of_segment = Place::of_frame(frame).and_then(|place| match place.len {
             0 => self.empty.get(&(place.flow, place.seq.0, place.ack)).copied(),
@@ -89,8 +91,8 @@ impl Arrows {
         arrow
     }
 
-    /// A NIC takes a frame: the arrow that it came on, and whether that ends here. `None` for a copy, and for what was
-    /// changed on the way.
+    /// Returns the arrow of a frame that a NIC receives, and whether the arrow ends here. Returns `None` for a copy and
+    /// for a frame that the wire changed.
     pub(super) fn frame_taken(&mut self, frame: &[u8]) -> Option<(u64, bool)> {
         let arrow = self.frames.remove(&self.hasher.hash_one(frame)).filter(|arrow| self.alive.contains(arrow))?;
         let goes_on = Place::of_frame(frame).is_some();
@@ -100,12 +102,13 @@ impl Arrows {
         Some((arrow, !goes_on))
     }
 
-    /// A host has received a packet: the arrows that end here.
+    /// Returns the arrows that end because a host received a packet.
     pub(super) fn received(&mut self, place: &Place) -> Vec<u64> {
         let mut ends = Vec::new();
         if place.len == 0 {
             ends.extend(self.empty.remove(&(place.flow, place.seq.0, place.ack)));
         } else if let Some(segments) = self.segments.get_mut(&place.flow) {
+            // Sequence numbers wrap, so the range may consist of two parts.
             let (from, to) = (place.seq.0, place.seq.0.wrapping_add(place.len));
             let within: Vec<u32> = if from < to {
                 segments.range(from..to).map(|(seq, _)| *seq).collect()
@@ -120,7 +123,7 @@ impl Arrows {
 
     fn begin(&mut self) -> u64 {
         if self.alive.len() >= MOST_ARROWS {
-            // The lost ones are most of these: the others lose the rest of their way.
+            // Most of the table's arrows belong to lost packets. The few others lose the rest of their path.
             let (last, hasher) = (self.last, core::mem::take(&mut self.hasher));
             *self = Arrows { last, hasher, ..Arrows::default() };
         }
@@ -148,7 +151,7 @@ mod tests {
     #[test]
     fn an_arrow_for_each_segment_ends_once_where_the_bytes_arrive() {
         let mut arrows = Arrows::default();
-        // Across the end of the sequence space.
+        // The payload crosses the end of the sequence space.
         assert_eq!(arrows.sent(&place(u32::MAX - 149, 300), Some(100)), [1, 2, 3]);
         assert_eq!(arrows.sent(&place(150, 0), None), [4]);
         assert_eq!(arrows.received(&place(u32::MAX - 149, 100)), [1]);

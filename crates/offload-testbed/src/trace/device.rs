@@ -1,4 +1,4 @@
-//! A device around a driver, which tells a [`Tracer`] what the stack and the driver say to each other.
+//! A device around a driver that reports the calls between stack and driver to a [`Tracer`].
 
 use super::arrows::Place;
 use super::perfetto::{Note, Slice};
@@ -15,21 +15,21 @@ use offload_base::counters::CounterSet;
 use offload_formats::{FlowKey, Headers};
 use std::collections::HashMap;
 
-/// A device around a device: it changes nothing.
+/// A tracing device around another device. It changes no call.
 pub(crate) struct TracedDevice {
     inner: Box<dyn NetDevice>,
     tracer: Tracer,
     tracks: Tracks,
-    /// Units in each direction of each flow, by the flow as the receiver sees it.
+    /// Record and PDU followers of each direction of each flow, by the receiver's flow key.
     followers: HashMap<FlowKey, Follower>,
-    /// Behind the last byte that was sent of each flow.
+    /// Sequence number after the last sent byte of each flow.
     sent_to: HashMap<FlowKey, offload_base::Seq>,
-    /// Packets since the last doorbell, and a flow of theirs.
+    /// Packets posted since the last doorbell, and the flow of one of these packets.
     posted: u64,
     last_flow: Option<FlowKey>,
-    /// What the driver had counted at the last doorbell.
+    /// The driver's counters at the last doorbell.
     counted: CounterSet,
-    /// Events come without a time: it is that of the call before.
+    /// Time of the previous call, because events carry no time.
     now: Instant,
 }
 
@@ -42,11 +42,11 @@ struct Tracks {
 }
 
 impl TracedDevice {
-    /// Around queue `queue` of the host called `host`.
+    /// Wraps queue `queue` of the host called `host`.
     pub(crate) fn new(inner: Box<dyn NetDevice>, tracer: &Tracer, host: &str, queue: usize) -> TracedDevice {
         let named = |name: &str| if queue == 0 { name.to_owned() } else { format!("{name}, queue {queue}") };
         let mut state = tracer.lock();
-        // In this order they are shown.
+        // Tracks are shown in the order of creation.
         for name in ["application", "TLS written", "TLS read"] {
             state.track(host, name, Kind::Slices);
         }
@@ -70,7 +70,7 @@ impl TracedDevice {
         }
     }
 
-    /// Follows a direction of a flow from its SYN on.
+    /// Follows a direction of a flow, beginning with the flow's SYN.
     fn follow<'a>(&mut self, place: &Place, is_sent: bool, by_nic: bool, payload: impl Iterator<Item = &'a [u8]>) {
         if place.syn {
             forget_some(&mut self.followers);
@@ -97,7 +97,8 @@ impl TracedDevice {
     }
 }
 
-/// Shows a unit from its first byte to its last. Units of several flows may overlap: each has a track to itself meanwhile.
+/// Draws a unit from its first to its last byte. Units of several flows may overlap, so each unit has its own track
+/// meanwhile.
 fn unit_slice(state: &mut State, host: &str, now: Instant, unit: Unit, is_sent: bool, by_nic: bool) {
     let track = match (unit.layer, is_sent) {
         (Protocol::Tls, true) => "TLS written",
@@ -110,7 +111,7 @@ fn unit_slice(state: &mut State, host: &str, now: Instant, unit: Unit, is_sent: 
     state.slice(&Slice { track, name: unit.name, from: unit.from, to: now, notes: &notes, flows: &[], ends: &[] });
 }
 
-/// Room for another flow: a host with very many shows some of them.
+/// Empties a full table. A host with very many flows therefore shows only some of them.
 fn forget_some<T>(flows: &mut HashMap<FlowKey, T>) {
     if flows.len() >= MOST_FLOWS {
         flows.clear();
@@ -135,12 +136,14 @@ impl NetDevice for TracedDevice {
         let (ask, fragments, len) = (packet.ask, packet.fragments.clone(), packet.payload_len());
         let transport = Headers::parse_unfinished(&packet.header).transport();
         let place = transport.and_then(|transport| Place::of(&transport, &packet.header, len));
+        // The packet's header and fragments were read before, because the driver consumes the packet.
         let sent = self.inner.transmit(now, packet, source);
         match (sent, place) {
             (Sent::Posted, Some(place)) => {
                 let end = place.seq + place.len;
                 forget_some(&mut self.sent_to);
                 let sent_to = self.sent_to.entry(place.flow).or_insert(place.seq);
+                // A segment that starts below the highest sent byte is a retransmission.
                 let again = place.len > 0 && (place.seq - *sent_to) < 0;
                 if (end - *sent_to) > 0 {
                     *sent_to = end;
@@ -171,6 +174,7 @@ impl NetDevice for TracedDevice {
         }
         let mut counted = CounterSet::default();
         self.inner.count(&mut counted);
+        // The doorbell's notes show only counters that changed since the previous doorbell.
         let moved = counted.iter().map(|(name, value)| (name, value.saturating_sub(self.counted.value(name))));
         let notes: Vec<Note<'_>> =
             core::iter::once(("packets", self.posted)).chain(moved.filter(|(_, by)| *by > 0)).collect();
@@ -186,7 +190,7 @@ impl NetDevice for TracedDevice {
     fn receive(&mut self, now: Instant) -> Option<RxPacket> {
         self.now = now;
         let packet = self.inner.receive(now)?;
-        // The lengths of a joined packet may say nothing; where its payload starts is known all the same.
+        // The lengths of a joined packet may be wrong, but its payload offset is known.
         let headers = if packet.joined.is_some() { Headers::parse_unfinished } else { Headers::parse };
         if let Some(transport) = headers(&packet.frame).transport()
             && let end = if packet.joined.is_some() { packet.frame.len() } else { transport.end }

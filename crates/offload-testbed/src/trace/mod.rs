@@ -1,5 +1,5 @@
-//! A timeline of a run, for Perfetto (<https://ui.perfetto.dev>): what each host, NIC and wire did when, with arrows from
-//! a host's segment to the other host's.
+//! Timelines of runs for Perfetto (<https://ui.perfetto.dev>): the events of each host, NIC and wire, with arrows from
+//! a host's segment to the peer's segment.
 //!
 //! ```text
 //!  application   TracedDevice (TCP, TLS, driver)   TracedPort (rings, NIC, engines)   wire
@@ -7,12 +7,12 @@
 //!                        Tracer: tracks, arrows, limit --> perfetto: bytes of the file
 //! ```
 //!
-//! A tracer looks on from outside: at a device around the driver (`device`) and at a port around the NIC (`port`).
-//! Without one neither is there, so a run without a tracer costs nothing more; with one, virtual time and everything that
-//! crosses the wire stay the same. It writes lengths, types, sequence numbers and counters: no keys, no payload.
+//! A tracer observes from outside: through a device around the driver (`device`) and a port around the NIC (`port`). A
+//! run without a tracer has neither and costs nothing more. A run with a tracer has the same virtual times and the same
+//! bytes on the wire. The timeline holds lengths, types, sequence numbers and counters, and neither keys nor payload.
 //!
-//! - `perfetto`: the file's format;
-//! - `arrows`: which arrow a packet is on;
+//! - `perfetto`: the file format;
+//! - `arrows`: the arrow of each packet;
 //! - `units`: TLS records and NVMe/TCP PDUs in a stream.
 
 mod arrows;
@@ -33,7 +33,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A timeline that is being written. Clones write to the same one.
+/// A writer of a timeline. Clones write to the same timeline.
 ///
 /// ```
 /// use nic_sim::NicConfig;
@@ -69,16 +69,16 @@ pub struct Tracer {
     state: Arc<Mutex<State>>,
 }
 
-/// What a finished timeline holds.
+/// Totals of a finished timeline.
 ///
 /// See [`Tracer`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceSummary {
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// Slices and counter values in it.
+    /// Number of slices and counter values in the file.
     pub events: u64,
-    /// Slices and counter values that were left out, because the limit was reached.
+    /// Slices and counter values omitted because the size limit was reached.
     pub left_out: u64,
 }
 
@@ -96,7 +96,7 @@ impl fmt::Display for TraceSummary {
     }
 }
 
-/// The track of an application: what it waits for, when, for how long.
+/// The track of an application: its waits, with times and lengths.
 ///
 /// ```
 /// use offload_base::Instant;
@@ -115,8 +115,8 @@ pub struct ApplicationTrack {
 }
 
 impl ApplicationTrack {
-    /// From `from` to `to` the application did `name` with so many bytes. Spans of one track come one after the other, or one
-    /// within the other.
+    /// Draws a span from `from` to `to`, in which the application did `name` with `bytes` bytes. Spans of one track
+    /// must be disjoint or nested.
     pub fn span(&self, name: &str, from: Instant, to: Instant, bytes: u64) {
         self.tracer.lock().slice(&Slice {
             track: self.track,
@@ -131,11 +131,11 @@ impl ApplicationTrack {
 }
 
 impl Tracer {
-    /// Begins a timeline on `output`, which is written to in small pieces: give it a buffered one. The first event with
-    /// which the file would be longer than `limit` bytes ends it; later ones are counted.
+    /// Begins a timeline on `output`. The tracer writes in small pieces, so `output` should be buffered. The first
+    /// event that would make the file longer than `limit` bytes ends the file; later events are counted.
     ///
     /// # Errors
-    /// What `output` fails with.
+    /// If `output` fails.
     pub fn new(output: impl Write + Send + 'static, limit: u64) -> io::Result<Tracer> {
         let mut state = State {
             output: Output::Open(Box::new(output)),
@@ -150,16 +150,16 @@ impl Tracer {
         Ok(Tracer { state: Arc::new(Mutex::new(state)) })
     }
 
-    /// A track for an application of `host`, under `name`. The same names give the same track.
+    /// Returns the track `name` for an application of `host`. Equal names give the same track.
     pub fn application(&self, host: &str, name: &str) -> ApplicationTrack {
         let track = self.lock().track(host, name, Kind::Slices);
         ApplicationTrack { tracer: self.clone(), track }
     }
 
-    /// Ends the timeline and closes its output. What happens later is not written.
+    /// Ends the timeline and closes its output. Later events are not written.
     ///
     /// # Errors
-    /// What the output fails with, or failed with since the beginning.
+    /// If `output` fails now or has failed before.
     pub fn finish(&self) -> io::Result<TraceSummary> {
         let mut state = self.lock();
         match core::mem::replace(&mut state.output, Output::Finished) {
@@ -187,7 +187,7 @@ enum Output {
     Finished,
 }
 
-/// What a track shows.
+/// Kind of content of a track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Slices,
@@ -198,31 +198,31 @@ struct State {
     output: Output,
     limit: u64,
     summary: TraceSummary,
-    /// The limit was reached: nothing further is written, not even what is short.
+    /// Whether the limit was reached. Nothing more is written then, not even a shorter event.
     full: bool,
-    /// By host, which is `""` for hosts themselves, and name.
+    /// Tracks by host and name. The host of a host's own track is `""`.
     tracks: HashMap<(String, String), u64>,
-    /// Where slices may overlap: the end of the last slice on each of the tracks side by side.
+    /// End of the last slice on each of several parallel tracks, where slices may overlap.
     lanes: HashMap<(String, String), Vec<Instant>>,
     arrows: Arrows,
 }
 
 impl State {
-    /// The track `name` of `group`, such as a host: its first use names it in the file.
+    /// Returns the track `name` of `group`, such as a host. The first use writes the track's name to the file.
     fn track(&mut self, group: &str, name: &str, kind: Kind) -> u64 {
         let key = (group.to_owned(), name.to_owned());
         if let Some(track) = self.tracks.get(&key) {
             return *track;
         }
         let parent = if group.is_empty() { None } else { Some(self.track("", group, Kind::Slices)) };
-        // Perfetto keeps 0 for itself.
+        // Perfetto reserves track 0.
         let track = self.tracks.len() as u64 + 1;
         self.tracks.insert(key, track);
         self.write(&perfetto::track(track, parent, name, kind == Kind::Counter));
         track
     }
 
-    /// A track `name` that has been free since `from` and is taken until `to`; where it is not, one beside it: `name, 2`.
+    /// Returns a track that is free from `from` to `to` and reserves it: `name`, or a parallel track `name, 2`.
     fn lane(&mut self, group: &str, name: &str, from: Instant, to: Instant) -> u64 {
         let lanes = self.lanes.entry((group.to_owned(), name.to_owned())).or_default();
         let free = lanes.iter().position(|until| *until <= from).unwrap_or(lanes.len());
@@ -259,7 +259,8 @@ impl State {
         *counter += 1;
     }
 
-    /// Writes whole packets, unless they are too many or writing failed before; [`Tracer::finish`] will tell.
+    /// Writes whole packets. Returns false if the limit was reached or an earlier write failed; [`Tracer::finish`]
+    /// reports the error.
     fn write(&mut self, packets: &[u8]) -> bool {
         let Output::Open(output) = &mut self.output else { return false };
         if self.summary.bytes + packets.len() as u64 > self.limit {
@@ -305,7 +306,7 @@ mod tests {
 
     const SECRET: &[u8; 16] = b"payload, and all";
 
-    /// A megabyte over a wire that loses packets; when it ended, and what was counted.
+    /// Sends a megabyte over a lossy wire. Returns the end time and the counters.
     fn transfer(tracer: Option<&Tracer>) -> (Instant, CounterSet) {
         let loss = Impairments { loss: Share::new(0.01).expect("a share"), ..Impairments::default() };
         let mut bed = Testbed::builder(Seed(1))

@@ -1,17 +1,17 @@
-//! Perfetto's trace format: the few messages that a timeline needs, written by hand.
+//! Perfetto's trace format: a hand-written encoder of the few messages that a timeline needs.
 //!
 //! Source: `protos/perfetto/trace` of the Perfetto project: `trace.proto`, `trace_packet.proto`,
 //! `track_event/track_event.proto`, `track_event/track_descriptor.proto`, `track_event/debug_annotation.proto`; and the
 //! encoding of Protocol Buffers: a key (field number and wire type) before each value, numbers as varints.
 //!
-//! Each function returns one `Trace.packet`, ready to be appended to a file.
+//! Each function returns one `Trace.packet` that can be appended to a file.
 
 use offload_base::Instant;
 
-/// Something that a slice says about itself, beside its name.
+/// A named number attached to a slice.
 pub(super) type Note<'a> = (&'a str, u64);
 
-/// What happened on a track, from `from` to `to`.
+/// A slice: an event on a track, from `from` to `to`.
 pub(super) struct Slice<'a> {
     pub(super) track: u64,
     pub(super) name: &'a str,
@@ -25,7 +25,7 @@ pub(super) struct Slice<'a> {
 }
 
 impl Slice<'_> {
-    /// The packets of its beginning and of its end.
+    /// Encodes the packets of the slice's begin and end events.
     pub(super) fn packets(&self) -> Vec<u8> {
         let mut begin = Message::default();
         begin.number(track_event::TYPE, SLICE_BEGIN);
@@ -48,7 +48,7 @@ impl Slice<'_> {
     }
 }
 
-/// The packet of a counter's new value.
+/// Encodes a counter's new value.
 pub(super) fn counter(track: u64, at: Instant, value: u64) -> Vec<u8> {
     let mut event = Message::default();
     event.number(track_event::TYPE, COUNTER);
@@ -57,9 +57,9 @@ pub(super) fn counter(track: u64, at: Instant, value: u64) -> Vec<u8> {
     event_packet(at, &event)
 }
 
-/// The packet that names a track, as a child of `parent` if there is one.
+/// Encodes a track descriptor, as a child of `parent` if given.
 pub(super) fn track(uuid: u64, parent: Option<u64>, name: &str, is_counter: bool) -> Vec<u8> {
-    // Numbers are given away in order, so they order the children too: from the application down to the wire.
+    // Track numbers are assigned in order, so they also give the display order: from the application down to the wire.
     let mut descriptor = Message::default();
     descriptor.number(track_descriptor::UUID, uuid);
     descriptor.text(track_descriptor::NAME, name);
@@ -76,7 +76,7 @@ pub(super) fn track(uuid: u64, parent: Option<u64>, name: &str, is_counter: bool
     packet.in_trace()
 }
 
-/// The packet that a sequence starts with.
+/// Encodes the first packet of a sequence.
 pub(super) fn beginning() -> Vec<u8> {
     let mut packet = Message::default();
     packet.number(trace_packet::SEQUENCE_FLAGS, INCREMENTAL_STATE_CLEARED);
@@ -90,7 +90,7 @@ fn event_packet(at: Instant, event: &Message) -> Vec<u8> {
     packet.in_trace()
 }
 
-/// A protobuf message that is being written.
+/// A protobuf message under construction.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -119,7 +119,7 @@ impl Message {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Seven bits a byte, the lowest first; the highest bit says that more follow.
+    /// Appends a varint: seven bits a byte, lowest first. The highest bit is set if more bytes follow.
     fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
@@ -128,7 +128,7 @@ impl Message {
         self.0.push(value as u8);
     }
 
-    /// As a packet of the one sequence that a trace of ours has.
+    /// Wraps the message as a packet of the trace's only sequence.
     fn in_trace(mut self) -> Vec<u8> {
         self.number(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, 1);
         let mut trace = Message::default();
@@ -174,7 +174,7 @@ mod debug_annotation {
 const SLICE_BEGIN: u64 = 1;
 const SLICE_END: u64 = 2;
 const COUNTER: u64 = 4;
-/// `ChildTracksOrdering.EXPLICIT`: by rank.
+/// `ChildTracksOrdering.EXPLICIT`: order by rank.
 const EXPLICIT: u64 = 3;
 /// `SequenceFlags.SEQ_INCREMENTAL_STATE_CLEARED`.
 const INCREMENTAL_STATE_CLEARED: u64 = 1;
@@ -190,7 +190,8 @@ pub(super) mod tests {
         Bytes(Vec<u8>),
     }
 
-    /// The fields of a message, in order: a reader of its own, that shares nothing with the writer.
+    /// Decodes the fields of a message in order. The decoder is independent of the encoder, so that errors do not
+    /// cancel.
     pub(in super::super) fn decode(mut bytes: &[u8]) -> Vec<(u64, Value)> {
         fn varint(bytes: &mut &[u8]) -> u64 {
             let end = bytes.iter().position(|byte| byte & 0x80 == 0).expect("a varint ends");
@@ -221,7 +222,7 @@ pub(super) mod tests {
         fields
     }
 
-    /// The first value of a field.
+    /// Returns the first value of a field.
     pub(in super::super) fn field(message: &[(u64, Value)], number: u64) -> Option<Value> {
         message.iter().find(|(field, _)| *field == number).map(|(_, value)| value.clone())
     }
