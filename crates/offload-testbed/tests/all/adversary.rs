@@ -1,16 +1,16 @@
-//! Everything that can go wrong at once, at random: a wire that loses, reorders, doubles, spoils, overlaps and cuts to
-//! shreds; sequence numbers that pass 2^31 and 2^32; NICs that are reset and have little room; ends that change keys, once
-//! or many times at once, ask for offload again and again, give up writes and reads under way, drop their stream or a half of
-//! it, or stop polling it. In all of it:
+//! All faults at once, at random: a wire that loses, reorders, duplicates, corrupts, overlaps and shreds segments;
+//! sequence numbers that pass 2^31 and 2^32; NICs that are reset and have little room; ends that change keys once or
+//! many times at once, ask for offload repeatedly, cancel pending writes and reads, drop their stream or one half, or
+//! stop polling it. In every run:
 //!
-//! - each end reads what the other wrote, to the byte and to the end, or a TLS error where the wire changed bytes so
-//!   that TCP's checksum could not tell;
-//! - what became of changed keys adds up;
-//! - the wire never shows plaintext, and never a byte that was sent again as another;
-//! - in the end no device and no driver has a context left, no stack a connection, and what was written belongs to its
-//!   writer alone again.
+//! - each end reads the other end's data, to the byte and to the end, or gets a TLS error where the wire changed bytes
+//!   so that TCP's checksum could not tell;
+//! - the counters of changed keys add up;
+//! - the wire never shows plaintext, and never sends one stream position with two different bytes;
+//! - in the end no device and no driver has a context, no stack has a connection, and the written buffers belong to
+//!   their writer alone again.
 //!
-//! `PROPTEST_CASES` says how many schedules are tried.
+//! `PROPTEST_CASES` sets the number of schedules.
 
 use crate::keyed::{Cipher, Side, accept, connect};
 use bytes::Bytes;
@@ -33,7 +33,7 @@ use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, TcpPacket, TcpSeqNumbe
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 
-/// One schedule.
+/// One schedule of faults and actions.
 #[derive(Clone, Debug)]
 struct Schedule {
     seed: u64,
@@ -47,18 +47,18 @@ struct Schedule {
     transmit_resync: TransmitResync,
     impairments: Impairments,
     overlap: f64,
-    /// Segments in which two words change places, which TCP's checksum does not see.
+    /// Share of segments in which two words change places. TCP's checksum does not detect this.
     swap: f64,
-    /// Segments that arrive in several, down to one byte.
+    /// Share of segments that arrive in several parts, down to one byte.
     shred: f64,
     /// The sequence number of both SYNs.
     initial_sequence: Option<u32>,
-    /// When the NIC of either side is reset, in microseconds from the start.
+    /// Reset times of each side's NIC, in microseconds from the start.
     resets: [Vec<u64>; 2],
     plans: [Plan; 2],
 }
 
-/// What one end does.
+/// The actions of one end.
 #[derive(Clone, Debug)]
 struct Plan {
     record_size: usize,
@@ -70,7 +70,7 @@ struct Plan {
 #[derive(Clone, Debug)]
 enum Step {
     Write(usize),
-    /// Writes, and gives up after so many wake-ups.
+    /// Writes, and gives up after this many wake-ups.
     AbandonWrite {
         bytes: usize,
         wakes: usize,
@@ -78,61 +78,62 @@ enum Step {
     Rekey {
         both: bool,
     },
-    /// Changes keys so often, with nothing in between.
+    /// Changes keys this many times without data in between.
     Flood {
         times: usize,
         both: bool,
     },
     Offload(Offload),
-    /// Neither reads nor writes for so many microseconds.
+    /// Neither reads nor writes for this many microseconds.
     Sleep(u64),
-    /// Reads what is there, up to so many chunks.
+    /// Reads available data, up to this many chunks.
     Read(usize),
-    /// Looks whether the device has the receive direction.
+    /// Polls whether the device has the receive direction.
     Ready,
 }
 
-/// What an end does after its last step.
+/// The final action of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// It closes, and reads until the other end has closed.
+    /// Closes, and reads until the other end has closed.
     Close,
-    /// It drops its stream.
+    /// Drops the stream.
     Drop,
-    /// It closes its stream, and never polls it again.
+    /// Closes the stream, and never polls it again.
     Forget,
-    /// It begins to read, drops the half that does, writes on and closes.
+    /// Begins to read, drops the reading half, writes more and closes.
     DropReader,
-    /// It closes, drops the half that writes, and reads until the other end has closed.
+    /// Closes, drops the writing half, and reads until the other end has closed.
     DropWriter,
 }
 
-/// What became of one end.
+/// The result of one end.
 #[derive(Default)]
 struct Ended {
     written: Vec<Written>,
-    /// Everything was written.
+    /// Whether all writes succeeded.
     all_written: bool,
     read: Vec<u8>,
-    /// How reading ended, if it went on to the end.
+    /// Result of reading to the end. `None` if the end did not read on.
     read_to_end: Option<io::Result<()>>,
     forgotten: Option<Box<dyn Send>>,
-    /// What a stream that was closed had counted.
+    /// Counters of a stream that was closed.
     counters: Option<TlsCounters>,
 }
 
-/// What an end wrote at once.
+/// One write of an end.
 struct Written {
     data: Bytes,
-    /// Perhaps only the first part of it. Its bytes are all alike, and none next to it is like them.
+    /// Whether the write was given up, so that perhaps only its first part was sent. All its bytes are equal, and
+    /// differ from the bytes of neighbouring abandoned writes.
     abandoned: bool,
 }
 
 impl Schedule {
-    /// Plays it.
+    /// Runs the schedule.
     ///
     /// # Errors
-    /// In words, if anything is not as it has to be.
+    /// A description of the first violated property.
     fn play(&self) -> Result<(), TestCaseError> {
         let nic = NicConfig {
             mtu: self.mtu,
@@ -202,13 +203,13 @@ impl Schedule {
         if swapped {
             return Ok(());
         }
-        // An end that was dropped answers with a reset to what it will not read: then the rest is not written.
+        // A dropped end answers data with a reset, so the other end may not finish writing.
         let peer_drops = self.plans[side as usize].end == End::Drop;
         prop_assert!(writer.all_written || peer_drops, "{:?} could not write", side.peer());
         let writer_drops = self.plans[side.peer() as usize].end == End::Drop;
         match &reader.read_to_end {
             None => {}
-            // All arrives, and nothing says that this was all.
+            // All data arrives, but without close_notify nothing marks the end.
             Some(Err(error)) if writer_drops && error.kind() == io::ErrorKind::UnexpectedEof => {
                 prop_assert!(last == Some(true), "{side:?} read less than was written");
             }
@@ -235,7 +236,7 @@ async fn run_end(schedule: Schedule, side: Side, host: BedHost, server: BedHost)
     match plan.end {
         End::Drop => {}
         End::Forget => {
-            // What went wrong, if anything did, the other end shows.
+            // The other end shows whether the close succeeded.
             let _ = stream.close().await;
             ended.counters = Some(*stream.counters());
             ended.forgotten = Some(Box::new(stream));
@@ -244,7 +245,7 @@ async fn run_end(schedule: Schedule, side: Side, host: BedHost, server: BedHost)
             let (mut reader, mut writer) = tokio::io::split(stream);
             let mut some = [0; 100];
             let mut some = ReadBuf::new(&mut some);
-            // It may be told of more, and will not be there.
+            // The pending read may be woken later, after its reader is gone.
             poll_fn(|cx| Poll::Ready(Pin::new(&mut reader).poll_read(cx, &mut some).map(|_| ()))).await.is_ready();
             ended.read.extend_from_slice(some.filled());
             drop(reader);
@@ -282,20 +283,20 @@ async fn take_steps(
                 write(stream, content, ended, *bytes).await?;
             }
             Step::AbandonWrite { bytes, wakes } => {
-                // After one of the four kinds comes another.
+                // Four fill bytes alternate, so that neighbouring abandoned writes differ.
                 let begun = ended.written.iter().filter(|written| written.data.first() >= Some(&ABANDONED)).count();
                 let kind = ABANDONED + (begun % 4) as u8;
                 let data = Bytes::from(vec![kind; *bytes]);
                 ended.written.push(Written { data: data.clone(), abandoned: true });
                 if let Some(sent) = give_up_after(*wakes, stream.send_chunk(data)).await {
-                    // It was not given up: all of it has to arrive.
+                    // The write was not given up, so all of it must arrive.
                     ended.written.last_mut().expect("it was just put there").abandoned = false;
                     sent?;
                 }
             }
             Step::Rekey { both } => update_keys(stream, *both)?,
             Step::Flood { times, both } => {
-                // An end bears no more than so many without data in between.
+                // An end tolerates only a limited number of key updates without data in between.
                 write(stream, content, ended, 1).await?;
                 (0..*times).try_for_each(|_| update_keys(stream, *both))?;
                 write(stream, content, ended, 1).await?;
@@ -315,7 +316,7 @@ async fn take_steps(
                 }
             }
             Step::Ready => {
-                // Whether it is or not: only what is there is looked at.
+                // The result does not matter: this polls only for available events.
                 let _ = poll_fn(|cx| Poll::Ready(stream.poll_ready(cx))).await;
             }
         }
@@ -336,12 +337,12 @@ async fn write(
 
 fn update_keys(stream: &mut KtlsStream<TcpStream>, both: bool) -> io::Result<()> {
     match stream.update_keys(both) {
-        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()), // TLS 1.2 has none
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()), // TLS 1.2 has no key update
         updated => updated,
     }
 }
 
-/// What comes of `future`; it is dropped if it is not done after `wakes` wake-ups.
+/// Polls `future` for at most `wakes` wake-ups, then drops it.
 async fn give_up_after<T>(wakes: usize, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut wakes) = (pin!(future), wakes);
     poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -355,7 +356,7 @@ async fn give_up_after<T>(wakes: usize, future: impl Future<Output = T>) -> Opti
     .await
 }
 
-/// Whether what was read can be all of what was written; `None`: not even the beginning.
+/// Compares the read bytes with the writes. Returns whether all were read, or `None` if the bytes differ.
 fn follow(read: &[u8], written: &[Written]) -> Option<bool> {
     let mut rest = read;
     for Written { data, abandoned } in written {
@@ -382,13 +383,13 @@ async fn read_to_end(stream: &mut KtlsStream<TcpStream>, read: &mut Vec<u8>) -> 
     Ok(())
 }
 
-/// Each changed key was taken by the device, or stayed in software, or was the last of a direction that ended.
+/// Checks that each changed key was taken by the device, stayed in software, or was the last of a direction that ended.
 fn check_rekeys(ended: &Ended) -> Result<(), TestCaseError> {
     let Some(counters) = ended.counters else { return Ok(()) };
     let settled = counters.tx_rekey_device + counters.tx_rekey_sw + counters.tx_rekey_aborted;
     prop_assert_eq!(settled, counters.tx_rekey_ok);
     prop_assert!(counters.tx_rekey_aborted <= 1);
-    // Reading ended in order or not: what was under way is settled.
+    // Reading has ended, so no key change is pending.
     if ended.read_to_end.is_some() {
         let settled = counters.rx_rekey_device + counters.rx_rekey_sw + counters.rx_rekey_aborted;
         prop_assert_eq!(settled, counters.rx_rekey_ok);
@@ -397,7 +398,7 @@ fn check_rekeys(ended: &Ended) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Waits until the stacks have no connections, and whatever contexts there were have had time to go.
+/// Waits until the stacks have no connections, and then until the contexts have been removed.
 async fn settle(hosts: [BedHost; 2]) -> Result<(), TestCaseError> {
     for host in hosts {
         let mut rounds = 0;
@@ -411,7 +412,7 @@ async fn settle(hosts: [BedHost; 2]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// How many of `contexts` places the driver has free.
+/// Returns how many contexts, of at most `contexts`, the driver can still create.
 fn free_places(host: &BedHost, contexts: u32) -> u32 {
     let flow = FlowKey::tcp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[1; 16], [2; 12]).unwrap();
@@ -421,8 +422,8 @@ fn free_places(host: &BedHost, contexts: u32) -> u32 {
     })
 }
 
-/// Looks for plaintext, which is all nibbles, and for bytes that were sent twice and differently: then a nonce was
-/// used twice. What arrived may have been spoilt on the way; what left was not.
+/// Searches the wire for plaintext, which consists of nibbles, and for bytes sent twice with different values, which
+/// would mean a reused nonce. Inbound segments with a wrong checksum were corrupted on the way and are skipped.
 fn check_wire(seen: &[RecordedFrame], swapped: bool) -> Result<(), TestCaseError> {
     for direction in [TapDirection::Outbound, TapDirection::Inbound] {
         let mut first = None;
@@ -441,7 +442,7 @@ fn check_wire(seen: &[RecordedFrame], swapped: bool) -> Result<(), TestCaseError
             };
             let at = segment.seq.distance_from(first) as usize;
             if at > 1 << 24 {
-                continue; // a SYN's own place, or a window probe's
+                continue; // the position of a SYN, or of a window probe
             }
             if stream.len() < at + payload.len() {
                 stream.resize(at + payload.len(), None);
@@ -459,14 +460,14 @@ fn check_wire(seen: &[RecordedFrame], swapped: bool) -> Result<(), TestCaseError
     Ok(())
 }
 
-/// Where things are in a TCP segment.
+/// Offsets of a TCP segment in a frame.
 struct Segment {
     seq: Seq,
     syn: bool,
     fin: bool,
     payload: usize,
     end: usize,
-    /// The checksums are right.
+    /// Whether the checksums are right.
     intact: bool,
 }
 
@@ -486,7 +487,7 @@ impl Segment {
         })
     }
 
-    /// A segment with `length` bytes of its payload, those of the frame from `at` on.
+    /// Builds a segment with `length` bytes of the payload, from offset `at` of the frame.
     fn part(&self, frame: &[u8], at: usize, length: usize) -> Vec<u8> {
         let mut part = frame[..self.payload].to_vec();
         part.extend_from_slice(&frame[at..at + length]);
@@ -503,24 +504,25 @@ impl Segment {
 }
 
 offload_base::counters! {
-    /// What the test's own impairments count.
+    /// Counters of this test's impairments.
     struct Spoilt {
-        /// Segments that overlap with the one before.
+        /// Extra segments that overlap with the previous one.
         pub overlapped: "wire_overlapped",
-        /// Segments changed so that the checksum does not tell.
+        /// Segments changed so that the checksum still matches.
         pub swapped: "wire_swapped",
         /// Segments cut into several.
         pub shredded: "wire_shredded",
     }
 }
 
-/// Sends segments that begin within the one before, besides the original: a peer that cuts its stream anew.
+/// An impairment that sends an extra segment beginning inside the previous one, as a peer does that resegments its
+/// stream.
 #[derive(Debug)]
 struct Overlap {
     share: f64,
     mtu: usize,
     rng: Rng,
-    /// The last segment's payload, and where it ends.
+    /// The previous segment's payload and its end.
     last: Option<(Seq, Vec<u8>)>,
     counters: Spoilt,
 }
@@ -530,7 +532,7 @@ impl Overlap {
         Overlap { share, mtu: mtu.into(), rng, last: None, counters: Spoilt::default() }
     }
 
-    /// The segment again, with some of the one before in front of it, and as much of its end as fits.
+    /// Builds the segment with a part of the previous one in front, truncated to the MTU.
     fn overlapping(&mut self, frame: &[u8], segment: &Segment) -> Option<Vec<u8>> {
         let (end, before) = self.last.as_ref().filter(|(end, before)| *end == segment.seq && !before.is_empty())?;
         let back = 1 + self.rng.below(before.len() as u64) as usize;
@@ -583,7 +585,7 @@ impl Impairment for Overlap {
     }
 }
 
-/// Has two words of a segment's payload change places: what the sum of RFC 1071 cannot see.
+/// An impairment that swaps two words of a segment's payload. The sum of RFC 1071 does not detect this.
 #[derive(Debug)]
 struct Swap {
     share: f64,
@@ -622,7 +624,7 @@ impl Impairment for Swap {
     }
 }
 
-/// Cuts segments into several, some of a byte: a peer, or something on the way, with a mind of its own.
+/// An impairment that cuts segments into several, some of one byte, as a peer or a middlebox may do.
 #[derive(Debug)]
 struct Shred {
     share: f64,
@@ -666,7 +668,7 @@ impl Impairment for Shred {
     }
 }
 
-/// A TCP that does not give up, and ends soon.
+/// Returns a TCP configuration that never gives up and closes quickly.
 fn patient() -> TcpConfig {
     TcpConfig {
         syn_retries: 100,
@@ -680,8 +682,7 @@ fn patient() -> TcpConfig {
     }
 }
 
-/// Data no byte of which has an upper half, for a run of such bytes is no ciphertext; and none is like [`ABANDONED`] or
-/// above.
+/// Returns data of bytes below [`ABANDONED`]. A long run of bytes without upper half cannot be ciphertext.
 fn nibbles(rng: &mut Rng, bytes: usize) -> Bytes {
     let mut data = vec![0; bytes];
     rng.fill(&mut data);
@@ -788,10 +789,10 @@ proptest! {
     }
 }
 
-/// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
+/// Limit of virtual time for all waits: covers timeouts, but catches a wait without an end.
 const ENOUGH: Duration = Duration::from_secs(3600);
 const ETHERNET: usize = 14;
-/// Pieces that a segment is cut into at most.
+/// Maximum number of parts of a segment.
 const SHREDS: usize = 12;
-/// Bytes from here on, and below 16, are of writes that were given up.
+/// Fill bytes of abandoned writes, from this value up to 15.
 const ABANDONED: u8 = 12;

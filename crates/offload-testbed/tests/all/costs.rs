@@ -1,4 +1,4 @@
-//! Costs of the NICs: they change when packets leave and arrive, and nothing that is in them.
+//! Modelled costs of NICs: they change the times of packets, and never their contents.
 
 use crate::rig;
 
@@ -14,20 +14,21 @@ use offload_host_stack::{TcpConfig, TcpStream};
 use offload_testbed::Testbed;
 use rig::{Transfer, Who, streams, tcp};
 
-/// A run of requests and answers, one at a time.
+/// Results of a run of requests and answers, one at a time.
 struct Exchange {
     took: Duration,
     /// Contexts that both NICs fetched meanwhile.
     fetched: u64,
-    /// Segments with payload, of the whole run: direction, sequence number, payload.
+    /// Segments of the whole run that have payload: direction, sequence number, payload.
     segments: Vec<(TapDirection, u32, Vec<u8>)>,
 }
 
-/// Asks over two TLS connections in turn. Each message needs another context of each NIC than the message before.
+/// Sends requests over two TLS connections in turn, so that each message needs another context of each NIC than the
+/// previous message.
 fn exchange(costs: Costs) -> Exchange {
     let key = |byte| TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[byte; 16], [byte; 12]).unwrap();
     let keys = TrafficKeys { transmit: (0, key(1)), receive: (0, key(2)) };
-    // An acknowledgment's interrupt, or its time on the line, would hide a part of the cost of the data behind it.
+    // The interrupt or the line time of an acknowledgment would hide a part of the cost of the data behind it.
     let delays = Delays { interrupt: Duration::ZERO, ..Delays::default() };
     let nic = NicConfig { context_cache_bytes: 208, costs, delays, line_rate: None, ..NicConfig::default() };
     let recorder = FrameRecorder::default();
@@ -67,7 +68,7 @@ fn exchange(costs: Costs) -> Exchange {
             all.value("ctx_fetched")
         };
         let mut before = (host.now(), count());
-        // In the first rounds contexts are made.
+        // The first rounds create the contexts.
         for round in 0..14_u8 {
             if round == 4 {
                 before = (host.now(), count());

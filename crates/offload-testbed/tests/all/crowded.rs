@@ -1,5 +1,5 @@
-//! More TLS streams than a NIC has room for: those that find none begin in software, and get the device when others have
-//! ended.
+//! More TLS streams than a NIC has contexts: the surplus streams begin in software and move to the device when other
+//! streams have ended.
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -13,17 +13,17 @@ use offload_testbed::{BedHost, Testbed};
 use std::io;
 use tokio::io::AsyncReadExt;
 
-/// What the streams' ends counted, by stream.
+/// Counters of the streams' ends, by stream.
 #[derive(Debug, PartialEq)]
 struct Ends {
     servers: Vec<TlsCounters>,
     clients: Vec<TlsCounters>,
 }
 
-/// [`STREAMS`] streams that begin together and end one after the other. Each sends records of a kilobyte to a client with
-/// such a NIC, too.
+/// Runs [`STREAMS`] streams that begin together and end one after the other. Each sends records of a kilobyte to a
+/// client with an equal NIC.
 fn crowd(nic: &NicConfig) -> Ends {
-    // What is sent is not all queued at once.
+    // The small buffer keeps most records unsent until the stream has room.
     let tcp = TcpConfig { send_buffer: 16 << 10, ..TcpConfig::default() };
     let mut bed = Testbed::builder(Seed(1))
         .host("server", nic.clone(), tcp.clone())
@@ -52,7 +52,7 @@ fn crowd(nic: &NicConfig) -> Ends {
     })
 }
 
-/// Sends what the stream of this client's port has to send.
+/// Sends the records of the stream with this client's port.
 async fn send(stream: TcpStream) -> io::Result<(usize, TlsCounters)> {
     let number = usize::from(stream.peer_addr().port() - FIRST_PORT);
     let mut stream = tls(stream, keys().swapped())?;
@@ -98,7 +98,8 @@ fn content(number: usize, record: usize) -> Bytes {
     vec![(number ^ record) as u8; 1000].into()
 }
 
-/// Checks that every stream had the device in the end, and that those that had it late are counted; gives how many.
+/// Checks that every stream had the device in the end, and that late offloads are counted. Returns the number of late
+/// offloads.
 fn check(ends: &Ends) -> u64 {
     let mut late = 0;
     for (number, counters) in ends.servers.iter().enumerate() {
@@ -119,7 +120,7 @@ fn check(ends: &Ends) -> u64 {
 
 #[test]
 fn streams_that_end_make_room_for_those_that_found_none() {
-    // A context has a place for its key: with a pool the places stay with the device, and only keys come and go.
+    // A pooled context keeps its place in the device while keys come and go.
     for context_pool in [0, TlsEngineConfig::default().context_pool] {
         let ends = crowd(&NicConfig {
             engines: TlsEngineConfig { contexts: ROOM as u32, context_pool, ..TlsEngineConfig::default() }.into(),
@@ -127,7 +128,7 @@ fn streams_that_end_make_room_for_those_that_found_none() {
         });
         assert_eq!(check(&ends), 2 * (STREAMS - ROOM) as u64);
         for counters in ends.servers.iter().chain(&ends.clients) {
-            // 600 records at most, one of 32 asked with.
+            // At most 600 records, and one in 32 asks again.
             assert!(counters.offload_retried <= 5 + 600 / 32, "{counters:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! UDP between emulated hosts, with a device that cuts datagrams and one that leaves it to the stack.
+//! UDP between emulated hosts, with a device that segments datagrams and one that leaves segmentation to the stack.
 
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use offload_base::Seed;
 use offload_host_stack::TcpConfig;
 use offload_testbed::Testbed;
 
-/// What the receiver got, what the wire showed, and how many packets the device cut.
+/// Received datagrams, frames on the wire, and the number of packets that the device segmented.
 struct Run {
     datagrams: Vec<Vec<u8>>,
     wire: Vec<Vec<u8>>,

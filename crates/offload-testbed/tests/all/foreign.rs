@@ -1,8 +1,9 @@
-//! An engine that the NIC knows nothing of, and a protocol that uses it: through two NICs, under loss and reordering.
+//! An engine from outside the NIC crates, and a protocol that uses it: through two NICs, under loss and reordering.
 //!
-//! "Veil" frames its units itself: a magic byte, the length of the body, a check byte; the body, masked under a key; two bytes of
-//! tag. It is no cipher, but has what an offload must handle: a state in mid-unit, a tag over all of it, headers to be found
-//! again, and units that software finishes. Before a body is masked it passes a stage, which Veil knows by name only: "Chain".
+//! "Veil" has units of a magic byte, the body's length, a check byte, the body masked under a key, and a two-byte tag.
+//! Veil is no cipher, but has all that an offload must handle: state in mid-unit, a tag over the whole unit, headers
+//! that must be found again, and units that software finishes. Before masking, a body passes a stage that Veil knows by
+//! name only: "Chain".
 
 use bytes::{Bytes, BytesMut};
 use core::convert::Infallible;
@@ -35,7 +36,7 @@ const MAGIC: u8 = 0xa7;
 const HEADER: usize = 4;
 const TAG: usize = 2;
 
-/// A place in the stream of units, and what passing its bytes does. Used by the engine, and by software.
+/// A position in the stream of units, with the state of the current unit. Used by the engine and by software.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Cursor {
     number: u64,
@@ -45,7 +46,7 @@ struct Cursor {
     states: StageStates,
 }
 
-/// What is done to units.
+/// The key and stages of a Veil stream.
 #[derive(Debug)]
 struct Veiling {
     key: u64,
@@ -66,8 +67,8 @@ impl Cursor {
         (word >> 56) as u8
     }
 
-    /// Passes `bytes`, and appends what they become: of plain bytes masked ones and the tag (`seals`), or the other way. Of bytes
-    /// that were `opened` already the mask is off.
+    /// Passes `bytes` and appends the result to `out`: masks plain bytes and makes the tag if `seals`, otherwise
+    /// removes the mask. The mask is already off if the bytes were `opened`.
     fn pass(
         &mut self,
         Veiling { key, stages }: &Veiling,
@@ -87,7 +88,7 @@ impl Cursor {
                 *byte
             } else if self.at < end {
                 let mask = self.mask(*key);
-                // What is open already passes the stages once more, for what they remember.
+                // Opened bytes pass the stages once more, to update the stages' states.
                 let closes = seals || opened;
                 let direction = if closes { Direction::Transmit } else { Direction::Receive };
                 let run = StageRun { direction, unit: self.number, at: u64::from(self.at) - HEADER as u64 };
@@ -127,7 +128,7 @@ fn header(body: usize) -> [u8; HEADER] {
     [MAGIC, high, low, high ^ low ^ 0x5a]
 }
 
-/// The header at `at`, and where the next one would be.
+/// Parses the header at `at`. Returns the offset of the next header.
 fn header_at(bytes: &[u8], at: usize) -> Option<usize> {
     let header = bytes.get(at..at + HEADER)?.try_into().ok()?;
     is_header(header).then(|| at + HEADER + usize::from(u16::from_be_bytes([header[1], header[2]])) + TAG)
@@ -135,7 +136,7 @@ fn header_at(bytes: &[u8], at: usize) -> Option<usize> {
 
 // ---- the engine
 
-/// A stage: each byte is masked by all that were before it in the unit.
+/// A stage that masks each byte by all earlier bytes of the unit.
 #[derive(Debug)]
 struct Chain(u8);
 
@@ -168,30 +169,30 @@ struct Veil {
 struct VeilSpec {
     key: u64,
     stages: Vec<StageSpec>,
-    /// Where the first unit starts, of a context that receives.
+    /// The start of the first unit, for a receiving context.
     start: Option<Seq>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
-    /// It transmits, and waits for parameters.
+    /// A transmitting context that waits for parameters.
     Nowhere,
     Known {
         next: Seq,
         cursor: Cursor,
     },
-    /// Behind a gap that may have hidden a header. What comes next is at `end`.
+    /// Behind a gap that may have hidden a header. The next byte is at `end`.
     Searching {
         end: Seq,
     },
-    /// What looked like a header at `asked` was followed by `passed` more; the next is at `next`.
+    /// After a possible header at `asked`, `passed` headers followed; the next header is at `next`.
     Tracking {
         asked: Seq,
         next: Seq,
         passed: u64,
         end: Seq,
     },
-    /// Software said yes: unit `number` starts at `next`.
+    /// Software confirmed the header: unit `number` starts at `next`.
     Told {
         next: Seq,
         number: u64,
@@ -201,13 +202,13 @@ enum Place {
 
 #[derive(Debug)]
 struct VeilState {
-    /// From static parameters.
+    /// Unit number from static parameters.
     number: u64,
     place: Place,
 }
 
 impl VeilState {
-    /// Behind a gap: looks for a header in the bytes at `seq`.
+    /// Searches for a header in the bytes at `seq`, behind a gap.
     fn search(&mut self, seq: Seq, bytes: &[u8]) -> Verdict {
         let end = seq + bytes.len() as u32;
         self.place = Place::Searching { end };
@@ -333,7 +334,7 @@ impl StreamEngine for Veil {
         _: &mut NoCounters,
     ) -> Option<Verdict> {
         if payload.content().is_some() {
-            // In the content of other units it only transmits.
+            // Inside other units' content, the engine only transmits.
             return None;
         }
         let (seq, end) = (payload.seq(), payload.end());
@@ -353,7 +354,7 @@ impl StreamEngine for Veil {
             if seq == next {
                 state.place = Place::Known { next, cursor };
             } else {
-                // The host gets this packet as it is; the engine stands behind it.
+                // The host gets this packet unopened; the engine resumes behind it.
                 let behind = &payload.wire()[next.distance_from(seq) as usize..];
                 state.place = match cursor.pass(held, behind, false, false, &mut BytesMut::new()) {
                     Ok(()) => Place::Known { next: end, cursor },
@@ -431,7 +432,7 @@ fn stage_specs() -> Vec<StageSpec> {
     vec![StageSpec::new("chain", 0x35u8)]
 }
 
-/// What software does.
+/// Returns the key and stages for software.
 fn veiling() -> Veiling {
     let stages = StageMakers::default().with::<Chain>().make(stage_specs());
     Veiling { key: KEY, stages: stages.unwrap() }
@@ -450,7 +451,7 @@ impl Sealer for VeilSealer {
     }
 }
 
-/// A context of the engine for a stream, if its device has the engine.
+/// Creates a context of the engine for a stream, if its device has the engine.
 fn ask(stream: &mut impl SegmentStream, direction: Direction, start: Option<Seq>) -> Option<Handle> {
     let mut context = None;
     stream.control(&mut |flow, contexts| {
@@ -474,7 +475,7 @@ async fn send(mut stream: impl SegmentStream, bodies: Vec<Bytes>, has_engine: bo
         let pieces = [Bytes::copy_from_slice(&header(body.len())), body, Bytes::from_static(&[0; TAG])];
         match context {
             Some(context) => {
-                // The engine leaves headers as they are.
+                // The engine does not change headers.
                 let (len, touched_from) = (length as u32, HEADER as u32);
                 let tag = TxTag::device(context, UnitTag { number, at: 0, len, touched_from });
                 let mut at = 0;
@@ -501,7 +502,7 @@ async fn send(mut stream: impl SegmentStream, bodies: Vec<Bytes>, has_engine: bo
     poll_fn(|cx| stream.poll_segment(cx)).await.unwrap();
 }
 
-/// What a receiver found.
+/// The result of a receiver.
 #[derive(Debug, Default)]
 struct Received {
     bodies: Vec<Vec<u8>>,
@@ -509,10 +510,10 @@ struct Received {
     answers: [u32; 2],
 }
 
-/// Where units start, and what the device wants to know of that.
+/// Starts of units, and the device's question about a start.
 #[derive(Default)]
 struct Starts {
-    /// The last ones.
+    /// The latest unit starts with their numbers.
     starts: VecDeque<(Seq, u64)>,
     question: Option<(Handle, Seq)>,
 }
@@ -581,7 +582,7 @@ fn bodies(seed: u64) -> Vec<Bytes> {
     let body = |number: u64| {
         let mut body = vec![0; [0, 1, 3, 300, 1500, 4000, 9000][random.below(7) as usize]];
         random.fill(&mut body);
-        // Bodies that show what looks like headers.
+        // Some bodies contain bytes that look like headers.
         if number.is_multiple_of(5) && body.len() > 100 {
             body[50..54].copy_from_slice(&header(700));
         }
@@ -590,7 +591,7 @@ fn bodies(seed: u64) -> Vec<Bytes> {
     (0..400).map(body).collect()
 }
 
-/// Sends from host 0 to host 1, each with the engine or not.
+/// Sends from host 0 to host 1, each with the engine or without.
 fn run(seed: u64, has_engine: [bool; 2], nic: &NicConfig, loss: f64, over_tls: bool) -> (Received, CounterSet) {
     let share = |share| Share::new(share).unwrap();
     let reorder = Reorder { share: share(loss), hold: Duration::from_micros(40) };
@@ -637,7 +638,7 @@ fn run(seed: u64, has_engine: [bool; 2], nic: &NicConfig, loss: f64, over_tls: b
     (received, bed.counters())
 }
 
-/// TLS in the device, both ways, whatever is lost.
+/// Offloads TLS both ways, regardless of loss.
 async fn offloaded(mut stream: KtlsStream<TcpStream>) -> KtlsStream<TcpStream> {
     stream.set_retransmit_limit(None);
     stream.offload(Offload::BOTH);
@@ -645,7 +646,7 @@ async fn offloaded(mut stream: KtlsStream<TcpStream>) -> KtlsStream<TcpStream> {
     stream
 }
 
-/// Units as the content of TLS records, both sealed by the NIC in one pass: what is sent again needs one context, or both, or
+/// Units inside TLS records, both sealed by the NIC in one pass. A retransmission needs one context, or both, or
 /// software for either.
 #[test]
 fn an_engine_from_outside_works_in_the_content_of_tls_records() {
@@ -670,7 +671,7 @@ fn an_engine_from_outside_works_both_ways_under_loss_and_reordering() {
     let (mut answers, mut shares) = ([0; 2], Vec::new());
     for (seed, loss, context_cache_bytes) in [(1, 0.0, 4 << 20), (2, 0.01, 4 << 20), (3, 0.03, 4 << 20), (4, 0.03, 208)]
     {
-        // A cache of one context: each is in host memory in between.
+        // A cache of one context, so that each context is in host memory between its uses.
         let nic = NicConfig { context_cache_bytes, ..NicConfig::default() };
         let sent: Vec<Vec<u8>> = bodies(seed).iter().map(|body| body.to_vec()).collect();
         let all: usize = sent.iter().map(|body| HEADER + body.len() + TAG).sum();

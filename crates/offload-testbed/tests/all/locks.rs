@@ -1,4 +1,5 @@
-//! How often a write takes the stack's lock: once for each call of the transport below, so these are counted.
+//! The number of times that a write takes the stack's lock. Each call of the transport takes the lock once, so the
+//! tests count these calls.
 
 use bytes::Bytes;
 use core::future::{Future, poll_fn};
@@ -18,7 +19,7 @@ use std::cell::Cell;
 use std::io;
 use tokio::io::AsyncWriteExt;
 
-/// A stream that counts the calls to it, each of which takes the lock of its host.
+/// A stream that counts its calls; each call takes the lock of its host.
 struct Counted {
     stream: TcpStream,
     calls: Cell<u64>,
@@ -101,7 +102,7 @@ impl SegmentStream for Counted {
     }
 }
 
-/// How a record is written.
+/// The call that writes a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     Chunk,
@@ -109,7 +110,7 @@ enum How {
     FromAbove,
 }
 
-/// Calls of the transport that a write made, and how often it was polled.
+/// Transport calls made by a write, and the number of its polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cost {
     calls: u64,
@@ -145,7 +146,7 @@ async fn write(stream: &mut KtlsStream<Counted>, how: How, data: Bytes) -> Cost 
     Cost { calls: stream.get_ref().calls.get() - before, polls }
 }
 
-/// What each of the writes costs once all is settled, on a NIC or on the CPU.
+/// Returns the cost of each write in the steady state, on a NIC or on the CPU.
 fn costs(on_nic: bool, how: How, bytes: usize, writes: usize) -> Vec<Cost> {
     let key = |byte| TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[byte; 16], [byte; 12]).unwrap();
     let keys = TrafficKeys { transmit: (0, key(1)), receive: (0, key(2)) };
@@ -195,7 +196,7 @@ fn costs(on_nic: bool, how: How, bytes: usize, writes: usize) -> Vec<Cost> {
 #[test]
 fn a_write_to_a_nic_takes_the_lock_once() {
     for how in [How::Chunk, How::Copied, How::FromAbove] {
-        // A record and many, far enough for the retransmissions to be judged a few times.
+        // One record and many, over a stream long enough for several decisions of the retransmission policy.
         for (bytes, writes) in [(1, 200), (16_384, 1_000), (150_000, 100)] {
             let costs = costs(true, how, bytes, writes);
             assert!(costs.iter().all(|cost| cost.calls == cost.polls), "{how:?}, {bytes} bytes: {costs:?}");
@@ -204,7 +205,7 @@ fn a_write_to_a_nic_takes_the_lock_once() {
     }
 }
 
-/// Sealing 16 KiB takes longer than all of the calls, and nobody waits for a lock meanwhile.
+/// Sealing 16 KiB takes longer than all calls together, and the lock is free meanwhile.
 #[test]
 fn a_write_that_is_sealed_here_holds_no_lock_while_it_is() {
     let costs = costs(false, How::Chunk, 16_384, 100);

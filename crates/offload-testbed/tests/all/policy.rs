@@ -1,4 +1,4 @@
-//! A flow that sends too much again leaves its device, and comes back when the wire is calm.
+//! A flow with too many retransmissions leaves its device and returns when the wire is calm.
 
 use crate::keyed;
 
@@ -17,14 +17,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 offload_base::counters! {
-    /// What a wire counts that is bad for a time.
+    /// Counters of a wire that is bad for a time.
     struct SpellCounters {
         /// Frames lost.
         pub lost: "wire_spell_lost",
     }
 }
 
-/// Loses one frame in thirty for as long as it is told to.
+/// An impairment that loses one frame in thirty while switched on.
 #[derive(Debug)]
 struct BadSpell {
     on: Arc<AtomicBool>,
@@ -46,7 +46,7 @@ impl Impairment for BadSpell {
     }
 }
 
-/// A calm wire, a bad one, a calm one again, 16 MiB each. What the sender counted after each of them.
+/// Sends 16 MiB each over a calm, a bad and again a calm wire. Returns the sender's counters after each.
 fn three_spells(limit: Option<f64>) -> [TlsCounters; 3] {
     let mut bed = Testbed::builder(Seed(1))
         .host("server", NicConfig::default(), TcpConfig::default())

@@ -1,5 +1,5 @@
-//! Hosts whose NICs have several queues, a shard of the host at each: flows are spread by their hash, stay where they
-//! are, and lose nothing when the table changes.
+//! Hosts with multi-queue NICs and one stack shard for each queue: flows are spread by their hash, stay on their queue,
+//! and lose nothing when the table changes.
 
 use crate::rig;
 
@@ -35,7 +35,7 @@ fn bed(nic: &NicConfig, link: LinkConfig, recorder: &FrameRecorder) -> Testbed {
     builder.wire(0, 1, link).recorded(recorder).build().expect("virtual time needs nothing")
 }
 
-/// Answers on each shard with what it hears.
+/// Echoes received bytes, on each shard.
 fn echo(server: &BedHost) {
     for (index, shard) in server.shards().iter().enumerate() {
         let (host, mut listener) = (server.clone(), shard.listen(PORT, 1024).expect("a free port"));
@@ -143,7 +143,7 @@ fn a_table_that_changes_loses_nothing() {
     let early = talkers(&client, &server, 10, 1500);
     let sleep = |time| bed.runtime().sleep(time);
     bed.run(sleep(Duration::from_micros(300)));
-    // Every flow comes to another queue, then to one, then as at first but one further.
+    // Each flow moves to the next queue, then all to one queue, then to the queue after its first one.
     let tables = [
         core::array::from_fn(|entry| (entry as u16 + 1) % 4),
         [2; 128],
@@ -177,7 +177,7 @@ fn a_table_names_queues_that_are_there() {
     assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
 }
 
-/// What each of some TLS streams brought, and what passed the server's NIC.
+/// The data of several TLS streams, and the traffic of the server's NIC.
 struct Fetched {
     data: Vec<Vec<u8>>,
     streams: BTreeMap<u16, [Vec<u8>; 2]>,
@@ -186,7 +186,7 @@ struct Fetched {
     encrypted: Vec<u64>,
 }
 
-/// Eight TLS streams from a server to a client, with three queues each.
+/// Fetches eight TLS streams from a server to a client, both with three queues.
 fn fetch_eight(who: Who, bytes: usize, table: Option<[u16; 128]>) -> Fetched {
     let recorder = FrameRecorder::default();
     let mut bed = bed(&queues(3), LinkConfig::default(), &recorder);
@@ -194,7 +194,7 @@ fn fetch_eight(who: Who, bytes: usize, table: Option<[u16; 128]>) -> Fetched {
     for shard in server.shards() {
         let _runs_on = server.spawn("listener", serve_tls(server.clone(), shard.listen(PORT, 8).unwrap(), who, bytes));
     }
-    // By their seeds, both runs have the same ports.
+    // The seed gives both runs the same ports.
     let fetching: Vec<_> = (0..8_u16)
         .map(|number| {
             let (host, to) = (client.clone(), (IpAddr::from(server.address()), PORT).into());
@@ -230,7 +230,7 @@ fn fetch_eight(who: Who, bytes: usize, table: Option<[u16; 128]>) -> Fetched {
     };
     Fetched {
         data,
-        // Every byte of them is looked at: of a few there are enough.
+        // Reassembling looks at every byte, so large transfers skip it.
         streams: ports.iter().filter(|_| bytes < 1 << 20).map(of_port).collect(),
         counters: bed.counters(),
         decrypted: client.queue_counters().iter().map(|queue| queue.value("rx_tls_decrypted_packets")).collect(),
@@ -309,7 +309,7 @@ fn a_socket_on_one_shard_hears_what_comes_to_all_of_them() {
     let inbox = server.shards()[3].bind_udp(Some(PORT)).expect("a free port");
     let mut listener = server.shards()[2].listen(PORT, 64).expect("a free port");
     let to = (IpAddr::from(server.address()), PORT).into();
-    // Whole ones come to a queue by their ports, those in fragments by their addresses alone.
+    // Whole datagrams reach a queue by their ports, fragments by their addresses alone.
     let hearing = server.spawn("inbox", async move {
         let mut heard = Vec::new();
         while heard.len() < 40 {
@@ -401,7 +401,8 @@ fn every_shard_learns_from_what_one_of_them_hears() {
         let _listeners: Vec<_> = hosts[0].iter().map(|shard| shard.listen(PORT, 8).expect("a free port")).collect();
         let address: IpAddr =
             if six { hosts[0][0].ipv6_address().expect("it has one").into() } else { hosts[0][0].address().into() };
-        // At once: each shard asks for itself, and the answers come to one of them, or not to the one that asked.
+        // All connect at once: each shard sends its own query, and the answers reach a single shard, which may not be
+        // the asking one.
         let connecting: Vec<_> = hosts[1].iter().map(|shard| shard.connect(None, (address, PORT).into())).collect();
         for connecting in connecting {
             run.block_on(connecting).expect("a neighbour that answers");

@@ -1,5 +1,5 @@
-//! Records of 1 byte to 16 KiB, both ways, of every version and suite, over a wire that loses and reorders: the NICs and
-//! the hosts make the same bytes of them.
+//! Records of 1 byte to 16 KiB, both ways, of every version and suite, over a wire that loses and reorders: NICs and
+//! hosts make the same bytes.
 
 use crate::keyed;
 use crate::rig;
@@ -24,7 +24,7 @@ use std::io;
 #[derive(Clone, Debug)]
 struct Exchange {
     cipher: Cipher,
-    /// Bytes of content of each record.
+    /// Content length of each record.
     records: Vec<usize>,
     loss: f64,
     reorder: f64,
@@ -32,7 +32,7 @@ struct Exchange {
     seed: u64,
 }
 
-/// What one run left.
+/// The result of one run.
 struct Left {
     read: [Vec<u8>; 2],
     wire: [Vec<u8>; 2],
@@ -45,7 +45,7 @@ impl Exchange {
         Exchange { cipher, records, loss: 0.01, reorder: 0.01, transmit_resync: TransmitResync::Dump, seed }
     }
 
-    /// What a side writes.
+    /// Returns the content that a side writes.
     fn content(&self, side: Side) -> Bytes {
         let mut content = vec![0; self.records.iter().sum()];
         Seed(self.seed).stream(&format!("{side:?} writes")).fill(&mut content);
@@ -79,7 +79,7 @@ impl Exchange {
         Left { read: [server, client], wire, tls: [server_tls, client_tls], counters: bed.counters() }
     }
 
-    /// Runs it on CPUs and on NICs.
+    /// Runs the exchange on CPUs and on NICs, and compares the results.
     fn check(&self) -> [Left; 2] {
         let both = [Who::Cpu, Who::Nic].map(|who| self.run(who));
         for left in &both {
@@ -111,7 +111,7 @@ async fn run_end(
     let (mut read, all) = (Vec::new(), exchange.records.iter().sum());
     match side {
         Side::Client => {
-            // The server's word says that its NIC is ready.
+            // The server's word tells that its NIC is ready.
             read_some(&mut stream, &mut read, WORD.len()).await?;
             read.clear();
             write(&exchange, side, &mut stream).await?;
@@ -146,7 +146,7 @@ async fn read_some(stream: &mut KtlsStream<TcpStream>, read: &mut Vec<u8>, bytes
     Ok(())
 }
 
-/// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
+/// Limit of virtual time for all waits: covers timeouts, but catches a wait without an end.
 const ENOUGH: Duration = Duration::from_secs(3600);
 const WORD: &str = "go";
 
@@ -158,14 +158,14 @@ fn ciphers() -> Vec<Cipher> {
 
 #[test]
 fn every_size_of_every_suite_both_ways() {
-    // Around what a block, a tag, a segment and a record hold.
+    // Sizes around the limits of blocks, tags, segments and records.
     let mut sizes: Vec<usize> = (1..=34).collect();
     for around in [64, 128, 256, 1024, 1448, 2896, 4096, 8192, 16_000] {
         sizes.extend(around - 17..around + 18);
     }
     sizes.extend(16_384 - 20..=16_384);
     for (cipher, seed) in ciphers().into_iter().zip(1..) {
-        // In an order without pattern, and every third: the others are another suite's.
+        // A random order of every third size; the other sizes go to other suites.
         let mut sizes: Vec<usize> = sizes.iter().copied().skip(seed as usize % 3).step_by(3).collect();
         let mut order = Seed(seed).stream("order");
         for last in (1..sizes.len()).rev() {

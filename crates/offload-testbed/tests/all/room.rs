@@ -1,4 +1,4 @@
-//! A small send ring: a task that ran out of room is woken when some is back, and not by chance.
+//! A small send ring: a task that ran out of room is woken by the room itself and not by a timer.
 
 use core::time::Duration;
 use nic_sim::NicConfig;
@@ -8,7 +8,8 @@ use offload_host_stack::TcpConfig;
 use offload_testbed::Testbed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// How long `bytes` bytes take from the first write to the end of the stream, with a window that takes them all.
+/// Returns the time for `bytes` bytes, from the first write to the end of the stream, with a window that holds all of
+/// them.
 fn transfer(nic: NicConfig, bytes: usize) -> Duration {
     let link = LinkConfig { delay: ONE_WAY, ..LinkConfig::default() };
     let tcp = TcpConfig { initial_window: 1000, ..TcpConfig::default() };
@@ -52,7 +53,7 @@ fn a_ring_smaller_than_the_data_costs_no_round_trips() {
     ];
     for (name, nic) in cases {
         let took = transfer(nic, 100_000);
-        // The receive window takes 64 KiB at first: one round trip more, and the last flight.
+        // The receive window is 64 KiB at first: one more round trip, and the last flight.
         assert!(took < ONE_WAY * 3 + ONE_WAY / 10, "{name}: {took:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Files over a wire that loses, on the CPU and on the NICs, left alone or spoilt on their way: what was sent stays what
-//! it was, and no byte of the wire is ever sent again as another.
+//! Files over a lossy wire, on the CPU and on the NICs, unchanged or modified while being sent: sent bytes stay sent,
+//! and no stream position is ever retransmitted with a different byte.
 
 use crate::keyed;
 use crate::rig;
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// What happens to the file when half of it was read.
+/// A modification of the file after half of it was read.
 type Spoil = fn(&File);
 
 struct Outcome {
@@ -30,8 +30,8 @@ struct Outcome {
     counters: CounterSet,
 }
 
-/// Sends a file of marked data in records of 16 KiB over a wire that loses 2 % and doubles 2 %, and has it spoilt half
-/// way. Checks what must hold of the wire in any case.
+/// Sends a file of marked data in 16 KiB records over a wire that loses 2 % and duplicates 2 %, and modifies the file
+/// half way. Checks the invariants of the wire.
 fn sent_over_a_bad_wire(name: &str, who: Who, spoil: Spoil) -> Outcome {
     let sample = Sample::new(name);
     let recorder = FrameRecorder::default();
@@ -81,7 +81,7 @@ fn sent_over_a_bad_wire(name: &str, who: Who, spoil: Spoil) -> Outcome {
     });
     let (received, ended) = bed.run(fetching);
     let sent = bed.run(serving);
-    // What went wrong at the server drops its stream, and that does not look like the end of the file.
+    // An error at the server drops its stream, which must not look like the end of the file.
     assert_eq!(ended, if sent.is_ok() { Ok(()) } else { Err(std::io::ErrorKind::UnexpectedEof) });
     let counters = bed.counters();
     let seen = recorder.take();
@@ -135,14 +135,14 @@ fn a_file_cut_short_on_its_way_is_told_and_what_was_sent_stays() {
     }
 }
 
-/// Both halves are opened before anything happens to the file.
+/// Opens both halves before the file is modified.
 fn open(path: &Path, range: core::ops::Range<u64>) -> FilePieces {
     let file = File::open(path).unwrap();
     let metadata = file.metadata().unwrap();
     FilePieces::new(Arc::new(InPlace), file, &metadata, range).unwrap()
 }
 
-/// A file of its own for each run, old enough that any change shows.
+/// A file for one run, with an old modification time, so that any change is visible.
 struct Sample(PathBuf);
 
 impl Sample {

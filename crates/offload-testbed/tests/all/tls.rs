@@ -1,5 +1,5 @@
-//! TLS over two emulated NICs in virtual time: the wire never shows more than it should, and whatever happens to
-//! packets or devices, the bytes arrive.
+//! TLS over two emulated NICs in virtual time: the wire never shows plaintext, and the bytes arrive despite faults of
+//! packets or devices.
 
 use crate::rig;
 
@@ -61,7 +61,7 @@ fn cpu_and_nic_make_the_same_records() {
     }
 }
 
-/// The two ways to go on after a retransmission: what the peer sees is the same, who pays is not.
+/// The two ways to continue after a retransmission: the peer sees the same bytes, but a different side pays.
 #[test]
 fn dumps_and_next_record_sync_make_the_same_wire() {
     let writes = vec![random(1, 300_000), random(2, 1), random(3, 500_000)];
@@ -100,7 +100,7 @@ fn dumps_and_next_record_sync_make_the_same_wire() {
 #[test]
 fn on_a_clean_wire_the_hosts_do_no_crypto() {
     let meter = CpuMeter::new();
-    // The server does not read after its close_notify: what the client says then is not part of the transfer.
+    // The server does not read after its close_notify, so the client's last words are not part of the transfer.
     let writes = vec![random(1, 1_000_000); 8];
     let transfer = Transfer { meter: Some(meter), end: End::Forget, ..Transfer::new(Who::Nic, 1, writes) };
     let outcome = transfer.run();
@@ -151,11 +151,12 @@ fn nothing_leaves_in_plaintext_under_loss_with_resets_in_the_middle() {
         let outcome = transfer.run();
         assert!(outcome.received == transfer.sent(), "seed {seed}");
         for seen in &outcome.seen {
-            // Any part of the marker that is long enough not to be chance, wherever packets were cut.
+            // Any twelve consecutive bytes of the marker count as a leak, because ciphertext does not contain them by
+            // chance.
             let leaked = shows_the_marker(&seen.frame.data);
             assert!(!leaked, "seed {seed}: plaintext at {:?}", seen.at);
         }
-        // The device did much of it, was rebuilt, was lost in the middle and taken up again.
+        // The device sealed much of the stream, was reset, lost its contexts and got new ones.
         let counted = |name| outcome.counters.value(name);
         let facts = (counted("resets"), counted("tx_tls_encrypted_packets"), counted("tx_tls_dump_packets"));
         assert!(facts.0 >= 6 && facts.1 > 1_000 && facts.2 > 100, "seed {seed}: {facts:?}");
@@ -164,7 +165,7 @@ fn nothing_leaves_in_plaintext_under_loss_with_resets_in_the_middle() {
     }
 }
 
-/// Whether twelve bytes in a row are from the repeated marker.
+/// Returns whether twelve consecutive bytes are from the repeated marker.
 fn shows_the_marker(bytes: &[u8]) -> bool {
     let repeated = MARKER.repeat(2);
     let mut parts = (0..MARKER.len()).map(|at| &repeated[at..at + 12]);
@@ -220,7 +221,7 @@ fn a_nic_that_does_nothing_by_itself_will_do() {
     assert_eq!(outcome.counters.value("tx_tso_packets"), 0);
 }
 
-/// In release, with `NIC_OFFLOAD_LONG=1` and `--nocapture`, it sends a gibibyte each time and shows a table.
+/// With `NIC_OFFLOAD_LONG=1` and `--nocapture`, in release, each stream is one gibibyte, and the test prints a table.
 #[test]
 fn a_long_stream_never_stalls() {
     let long = std::env::var_os("NIC_OFFLOAD_LONG").is_some_and(|long| long == "1");
@@ -229,8 +230,8 @@ fn a_long_stream_never_stalls() {
         eprintln!("skipped: streams of 1 GiB; 16 MiB instead. NIC_OFFLOAD_LONG=1 asks for the long ones");
     }
     println!("wire            stream   virtual s  Gbit/s  longest gap ms  timeouts  retransmitted  host s");
-    // The last: how many timeouts in a row chance may ask for. Hundreds of them come with 5 % loss, and one packet or
-    // its acknowledgment in ten is lost then.
+    // The last column is the number of consecutive timeouts that chance may cause. With 5 % loss there are hundreds of
+    // timeouts, and each retransmission or its acknowledgment is lost with a chance of one in ten.
     for (wire, loss, reorder, most_in_a_row) in [
         ("clean", 0.0, 0.0, 0),
         ("1 % loss", 0.01, 0.0, 4),
@@ -249,11 +250,11 @@ fn a_long_stream_never_stalls() {
                 course.counters.value("TcpRetransSegs"),
                 begun.elapsed().as_secs_f64(),
             );
-            // RFC 6298 (5.5): each timeout in a row doubles the time to the next. Round trips are microseconds, so
-            // the first is the least there is.
+            // RFC 6298 (5.5): each consecutive timeout doubles the time to the next. Round trips are microseconds, so
+            // the first timeout is the minimum.
             let in_a_row = u32::try_from(timeouts).unwrap_or(u32::MAX).min(most_in_a_row);
-            // RFC 8985 (7): an acknowledgment lost with nothing behind it is asked for by a probe, and the answer to that
-            // may be a delayed one.
+            // RFC 8985 (7): if an acknowledgment is lost with no data behind it, a probe asks for another one, and the
+            // answer to the probe may be delayed.
             let probed = if loss > 0.0 { TcpConfig::default().delayed_ack } else { Duration::ZERO };
             let explained =
                 TcpConfig::default().min_rto * (2u32.pow(in_a_row) - 1) + probed + Duration::from_millis(20);
@@ -273,8 +274,8 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
 
-    /// Any record and write sizes, MTU, loss, order, duplication, corruption, buffers: the stream arrives equal, on
-    /// CPU and on NIC.
+    /// Any record and write sizes, MTU, loss, order, duplication, corruption and buffers: the stream arrives unchanged,
+    /// on CPU and on NIC.
     #[test]
     fn the_stream_arrives(
         nic in any::<bool>(),
@@ -297,7 +298,7 @@ proptest! {
     ) {
         let mut transfer = Transfer::new(if nic { Who::Nic } else { Who::Cpu }, seed, Vec::new());
         transfer.writes = writes.iter().zip(0..).map(|(bytes, number)| random(number, *bytes)).collect();
-        // Small records are many: keep the case small.
+        // Small records are many, so the transfer is kept short.
         let most = record_size * 400;
         let mut left = most;
         transfer.writes.retain(|write| { left = left.saturating_sub(write.len()); left > 0 });
@@ -311,7 +312,7 @@ proptest! {
             transfer.nic.lro_wait = Duration::from_micros(wait);
         }
         transfer.tcp.receive_buffer = receive_buffer;
-        // A burst may take every repetition of a lone segment: nobody gives up here.
+        // A burst may lose every repetition of a single segment, so the retry limits are high.
         transfer.tcp.syn_retries = 100;
         transfer.tcp.syn_ack_retries = 100;
         transfer.tcp.retries = 100;

@@ -1,5 +1,5 @@
-//! TLS streams whose keys both ends know without a handshake: every suite at no cost, and key changes that go on for
-//! ever.
+//! TLS streams with keys known to both ends without a handshake: every suite at no cost, and an unlimited number of key
+//! changes.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -10,7 +10,7 @@ use offload_host_stack::TcpStream;
 use offload_testbed::BedHost;
 use std::io;
 
-/// What protects records.
+/// Version and suite of a record protection.
 pub(crate) type Cipher = (TlsVersion, TlsSuite);
 
 /// The two ends.
@@ -31,13 +31,13 @@ impl Side {
     }
 }
 
-/// Accepts a connection at port 443 and speaks TLS on it at once.
+/// Accepts a connection at port 443 and starts TLS on it at once.
 pub(crate) async fn accept(host: &BedHost, seed: u64, cipher: Cipher) -> io::Result<KtlsStream<TcpStream>> {
     let stream = host.stack().listen(443, 4)?.accept().await?;
     Ok(keyed(stream, Side::Server, seed, cipher))
 }
 
-/// The other end of [`accept`].
+/// Connects to the end that called [`accept`].
 pub(crate) async fn connect(
     host: &BedHost,
     server: &BedHost,
@@ -54,12 +54,12 @@ fn keyed(stream: TcpStream, side: Side, seed: u64, cipher: Cipher) -> KtlsStream
     KtlsStream::new(stream, keys, Box::new(ratchet)).expect("the record layer knows the suite")
 }
 
-/// Derives one key after the other.
+/// A key schedule that derives one key after the other.
 struct Ratchet {
     side: Side,
     seed: Seed,
     cipher: Cipher,
-    /// How many keys of each side's sending direction were given out.
+    /// Number of keys issued so far for each side's sending direction.
     generations: [u32; 2],
 }
 

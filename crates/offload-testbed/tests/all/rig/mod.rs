@@ -1,5 +1,4 @@
-//! A transfer from a server to a client over TLS, on a testbed in virtual time, with everything that can be
-//! varied as a field.
+//! A TLS transfer from a server to a client, on a testbed in virtual time. Each variable of the transfer is a field.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -21,25 +20,25 @@ use offload_testbed::{BedHost, Capture, Testbed};
 use std::io;
 use std::sync::Arc;
 
-/// Who seals and opens.
+/// The place where records are sealed and opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     Cpu,
     Nic,
 }
 
-/// What the server does when it has written everything.
+/// The server's action after it has written everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It closes, and reads until the client has closed.
+    /// Closes, and reads until the client has closed.
     Close,
-    /// It drops its stream at once.
+    /// Drops the stream at once.
     Drop,
-    /// It keeps its stream, closed, and never polls it again.
+    /// Closes the stream, keeps it, and never polls it again.
     Forget,
 }
 
-/// A transfer to be made.
+/// The parameters of a transfer.
 #[derive(Clone)]
 pub(crate) struct Transfer {
     pub(crate) who: Who,
@@ -49,16 +48,16 @@ pub(crate) struct Transfer {
     pub(crate) nic: NicConfig,
     pub(crate) link: LinkConfig,
     pub(crate) tcp: TcpConfig,
-    /// Over IPv6 rather than IPv4.
+    /// Whether to use IPv6 instead of IPv4.
     pub(crate) ipv6: bool,
     pub(crate) end: End,
-    /// When the server's NIC is reset, after the first write; then again each time this long after.
+    /// Delays of resets of the server's NIC: the first after the first write, each other after the previous reset.
     pub(crate) resets: Vec<Duration>,
-    /// The same for the client's.
+    /// Delays of resets of the client's NIC.
     pub(crate) client_resets: Vec<Duration>,
-    /// Counts from the client's go to the server's close, if it is to.
+    /// A meter from the client's go to the server's close.
     pub(crate) meter: Option<CpuMeter>,
-    /// What passes a host's NIC is captured, with the secrets.
+    /// A capture of a host's NIC, with the secrets.
     pub(crate) capture: Option<(Capture, Host)>,
 }
 
@@ -69,7 +68,7 @@ pub(crate) enum Host {
     Client,
 }
 
-/// What came of it.
+/// The result of a transfer.
 pub(crate) struct Outcome {
     pub(crate) received: Vec<u8>,
     pub(crate) seen: Vec<RecordedFrame>,
@@ -104,7 +103,7 @@ impl Transfer {
 
     pub(crate) fn run(&self) -> Outcome {
         let recorder = FrameRecorder::default();
-        // The left end of a wire is the one that is seen.
+        // The capture and the recorder see the left end of the wire.
         let (left, right) = match &self.capture {
             Some((_, Host::Client)) => (1, 0),
             _ => (0, 1),
@@ -189,7 +188,7 @@ async fn fetch(transfer: Transfer, host: BedHost, server: BedHost) -> io::Result
     Ok((received, *stream.counters()))
 }
 
-/// After a reset, both directions go back to the device.
+/// Moves both directions back to the device after a reset.
 fn offload_again(stream: &mut KtlsStream<TcpStream>, who: Who, resets: &mut u64) {
     let seen = stream.counters().device_resets;
     if who == Who::Nic && core::mem::replace(resets, seen) != seen {
@@ -199,7 +198,7 @@ fn offload_again(stream: &mut KtlsStream<TcpStream>, who: Who, resets: &mut u64)
 
 async fn offload(stream: &mut KtlsStream<TcpStream>, who: Who) -> io::Result<()> {
     if who == Who::Nic {
-        // However much is sent again: here the device is to have the hard part.
+        // Retransmissions must not move the flow to software: the tests want the device to handle them.
         stream.set_retransmit_limit(None);
         stream.offload(Offload::BOTH);
         stream.ready().await?;
@@ -215,8 +214,8 @@ fn reset_after(host: &BedHost, delay: Duration) {
     });
 }
 
-/// The bytes of each direction of a TCP connection, put together from what passed: `[outbound, inbound]`, without
-/// SYN and FIN. Bytes that passed twice must have been the same both times.
+/// Reassembles each direction of a TCP connection, `[outbound, inbound]`, without SYN and FIN. Bytes that passed twice
+/// must be equal.
 pub(crate) fn streams(seen: &[RecordedFrame]) -> [Vec<u8>; 2] {
     [TapDirection::Outbound, TapDirection::Inbound].map(|direction| {
         let mut bytes: Vec<Option<u8>> = Vec::new();
@@ -242,7 +241,7 @@ pub(crate) fn streams(seen: &[RecordedFrame]) -> [Vec<u8>; 2] {
     })
 }
 
-/// Sequence number, SYN flag and payload of a TCP segment over IPv4 whose checksum is right.
+/// Returns sequence number, SYN flag and payload of a TCP segment over IPv4 if its checksum is right.
 pub(crate) fn tcp(frame: &[u8]) -> Option<(u32, bool, &[u8])> {
     use smoltcp::wire::{EthernetFrame, Ipv4Packet, TcpPacket};
     let ip = Ipv4Packet::new_checked(EthernetFrame::new_checked(frame).ok()?.payload()).ok()?;
@@ -256,11 +255,11 @@ pub(crate) fn tcp(frame: &[u8]) -> Option<(u32, bool, &[u8])> {
     Some((tcp.seq_number().0 as u32, tcp.syn(), &frame[end - payload..end]))
 }
 
-/// Data with a marker in it that no cipher makes by chance.
+/// Returns data that repeats a marker too long for ciphertext to contain by chance.
 pub(crate) fn marked(bytes: usize) -> Bytes {
     MARKER.iter().copied().cycle().take(bytes).collect()
 }
 
-/// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
+/// Limit of virtual time for all waits: covers timeouts, but catches a wait without an end.
 const ENOUGH: Duration = Duration::from_secs(3600);
 pub(crate) const MARKER: &[u8] = b"this must never be seen on the wire. ";

@@ -1,5 +1,5 @@
-//! A long stream from a server to a client in virtual time: nothing of it is kept, and its client knows the longest
-//! time that nothing arrived.
+//! A long stream from a server to a client in virtual time. The client keeps no data, but measures the longest gap
+//! between arrivals.
 
 use super::Who;
 use bytes::Bytes;
@@ -17,19 +17,19 @@ use offload_testbed::{BedHost, Testbed};
 use std::io;
 use std::sync::Arc;
 
-/// A stream to be sent.
+/// The parameters of a stream.
 #[derive(Clone)]
 pub(crate) struct LongStream {
-    /// Who seals and opens; `None`: nobody, it is plain TCP.
+    /// The place where records are sealed and opened. `None` for plain TCP.
     pub(crate) tls: Option<Who>,
     pub(crate) seed: u64,
     pub(crate) bytes: u64,
     pub(crate) link: LinkConfig,
 }
 
-/// What came of it.
+/// The result of a stream.
 pub(crate) struct Course {
-    /// From the client's first byte to the last of the server's.
+    /// Time from the client's first byte to the server's last.
     pub(crate) took: Duration,
     /// The longest time between two arrivals.
     pub(crate) longest_gap: Duration,
@@ -37,7 +37,7 @@ pub(crate) struct Course {
 }
 
 impl LongStream {
-    /// Sends it. Every byte is compared with what was sent.
+    /// Sends the stream and compares every byte.
     pub(crate) fn run(&self) -> io::Result<Course> {
         let mut bed = Testbed::builder(Seed(self.seed))
             .host("server", NicConfig::default(), TcpConfig::default())
@@ -118,7 +118,7 @@ async fn offloaded(mut stream: KtlsStream<TcpStream>, who: Who) -> io::Result<Bo
     Ok(Box::new(stream))
 }
 
-/// Either kind of stream, used the same way.
+/// A plain or a TLS stream.
 enum Stream {
     Plain(TcpStream),
     Tls(Box<KtlsStream<TcpStream>>),
@@ -159,21 +159,21 @@ impl Stream {
     }
 }
 
-/// What is sent over and over. Its length is a prime, so that no part that is left out or sent twice goes unnoticed,
-/// whatever records and segments are long.
+/// Returns the pattern that is sent repeatedly. Its length is prime, so that a lost or duplicated part never fits the
+/// pattern, for any length of records and segments.
 fn pattern(seed: u64) -> Bytes {
     let mut data = vec![0; 1_048_573];
     Seed(seed).stream("pattern").fill(&mut data);
     data.into()
 }
 
-/// At most `length` bytes of the stream from `at` on.
+/// Returns at most `length` bytes of the stream from `at`.
 fn part(data: &Bytes, at: u64, length: u64) -> Bytes {
     let at = (at % data.len() as u64) as usize;
     data.slice(at..data.len().min(at + length as usize))
 }
 
-/// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
+/// Limit of virtual time for all waits: covers timeouts, but catches a wait without an end.
 const ENOUGH: Duration = Duration::from_secs(3600);
 const PORT: u16 = 443;
 const GO: &[u8] = b"go";
