@@ -1,7 +1,7 @@
-//! Numbers for Prometheus: OpenMetrics 1.0 text over HTTP, from a thread of its own.
+//! Metrics for Prometheus: OpenMetrics 1.0 text over HTTP, served by a thread.
 //!
-//! One request is served at a time, and none takes longer than a few seconds or more than 8 KiB: a slow or hostile client delays
-//! others, and nothing else. The server ends when it is dropped.
+//! The server handles one request at a time and limits each request to a few seconds and 8 KiB. A slow or hostile
+//! client can therefore only delay other clients. The server ends on drop.
 
 use core::fmt::Write as _;
 use core::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// Where metrics are served: a port of this machine's loopback address, or an address with a port.
+/// Parses the address of a metrics server: a port of this machine's loopback address, or an address with a port.
 ///
 /// ```
 /// use nicbench::openmetrics::address;
@@ -32,7 +32,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| "a port of the loopback address, 9464, or an address: 127.0.0.1:9464".into())
 }
 
-/// Serves the last sample that it was shown.
+/// A server of the latest sample.
 ///
 /// ```
 /// use nicbench::openmetrics::Server;
@@ -61,10 +61,10 @@ struct Shown {
 }
 
 impl Server {
-    /// Begins to serve. Port 0 is any that is free.
+    /// Starts the server. With port 0 the system chooses a free port.
     ///
     /// # Errors
-    /// When the address cannot be listened on.
+    /// If the address cannot be bound.
     pub fn bind(address: SocketAddr) -> io::Result<Server> {
         let listener = TcpListener::bind(address)?;
         let (address, shown) = (listener.local_addr()?, Arc::new(Shown::default()));
@@ -73,12 +73,12 @@ impl Server {
         Ok(Server { address, shown, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Returns the bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What is served from now on.
+    /// Replaces the served sample.
     pub fn show(&self, sample: &Sample) {
         *self.shown.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(sample.clone());
     }
@@ -87,7 +87,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shown.ends.store(true, Ordering::Release);
-        // Wakes the thread, which waits for a client.
+        // This connection wakes the thread, which waits for a client.
         let woken = TcpStream::connect_timeout(&self.address, LONGEST).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ended = thread.join();
@@ -101,9 +101,9 @@ fn serve(listener: &TcpListener, shown: &Shown) {
             return;
         }
         match stream {
-            // A client that goes or is slow is its own misfortune.
+            // A failed answer concerns only its client.
             Ok(stream) => drop(answer(stream, shown)),
-            // Out of descriptors, most likely: others may go meanwhile.
+            // Most likely the process is out of descriptors; a pause lets other descriptors close.
             Err(_) => thread::sleep(PAUSE),
         }
     }
@@ -145,6 +145,7 @@ fn request(stream: &mut TcpStream) -> io::Result<Request> {
         if head.len() >= MOST_BYTES {
             return Ok(Request::TooLong);
         }
+        // The limit covers the whole head: a client that sends one byte at a time must not renew it.
         let left = LONGEST.checked_sub(began.elapsed()).filter(|left| !left.is_zero());
         stream.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
         let mut piece = [0; 1024];
@@ -156,7 +157,7 @@ fn request(stream: &mut TcpStream) -> io::Result<Request> {
     Ok(asked(&head))
 }
 
-/// What a head asks for.
+/// Classifies a request by its request line.
 fn asked(head: &[u8]) -> Request {
     let line = head.split(|byte| *byte == b'\r').next().and_then(|line| core::str::from_utf8(line).ok());
     let words: Vec<&str> = line.unwrap_or_default().split(' ').collect();
@@ -169,7 +170,7 @@ fn asked(head: &[u8]) -> Request {
     }
 }
 
-/// A sample as OpenMetrics 1.0 has it: a family for each counter, under its name with `nicbench_` before it.
+/// Formats a sample as OpenMetrics 1.0: one family for each counter, with `nicbench_` in front of its name.
 fn text(sample: Option<&Sample>) -> String {
     let mut text = String::new();
     if let Some(sample) = sample {
@@ -204,7 +205,7 @@ fn text(sample: Option<&Sample>) -> String {
     text + "# EOF\n"
 }
 
-/// A request is read within this time, and an answer written.
+/// Time limit of reading a request, and of writing an answer.
 const LONGEST: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
 const MOST_BYTES: usize = 8 << 10;
@@ -218,8 +219,9 @@ mod tests {
     use offload_bench_tls::observers::Observers;
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// The samples of a text by name and labels, if it keeps to OpenMetrics 1.0: families are declared before their samples, once, and
-    /// do not mix; names and labels have the form they must; a counter's samples end in `_total`; it ends with `# EOF`.
+    /// Parses a text's samples by name and labels, and checks the rules of OpenMetrics 1.0: each family is declared
+    /// once, before its samples; families are not interleaved; names and labels are well formed; a counter's samples
+    /// end in `_total`; the text ends with `# EOF`.
     fn parsed(text: &str) -> BTreeMap<String, f64> {
         let body = text.strip_suffix("# EOF\n").expect("ends with # EOF");
         let (mut families, mut samples, mut family) =
@@ -302,7 +304,7 @@ mod tests {
         assert_eq!(asked(b"GET /metrics?x=1 HTTP/1.0\r\n"), Request::Metrics);
     }
 
-    /// The answer to `request`, behind which the client sends no more.
+    /// Sends `request`, closes the sending side and returns the answer.
     fn asks(server: &Server, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream.write_all(request).unwrap();

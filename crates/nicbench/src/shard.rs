@@ -1,7 +1,8 @@
-//! A sweep in parts, one for each machine or task of a scheduler: which points are whose, and what a part's file says of itself.
+//! A sweep in parts, one for each machine or scheduler task: the assignment of points to parts, and the identification
+//! in a part's file.
 //!
-//! Invariant: the parts of a plan make every point, and what a part makes follows from the grid, the number of parts, the overlap
-//! and the costs alone, so that machines agree on it without a word to each other.
+//! Invariant: the parts of a plan cover every point. A part follows only from the grid, the number of parts, the
+//! overlap and the costs, so that machines agree on the parts without communication.
 
 use crate::build::Build;
 pub(crate) use offload_base::part::{MAX_PARTS as MAX_SHARDS, PartArgument, WorkPart as Shard};
@@ -10,12 +11,12 @@ use sha2::{Digest, Sha256};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A point, as a plan sees it.
+/// A point as input of a plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {
-    /// Of study and arguments.
+    /// Hash of study and arguments.
     pub(crate) hash: [u8; 32],
-    /// How long it is thought to take, in seconds.
+    /// Expected duration in seconds.
     pub(crate) cost: f64,
 }
 
@@ -30,22 +31,23 @@ impl Planned {
     }
 }
 
-/// Who makes which point.
+/// An assignment of points to parts.
 #[derive(Debug)]
 pub(crate) struct Plan {
     of: u32,
-    /// The part that makes it, from 1, by point.
+    /// The part that makes each point, from 1.
     homes: Vec<u32>,
-    /// Whether the part behind that one makes it too.
+    /// Whether the following part makes the point too.
     twice: Vec<bool>,
 }
 
 impl Plan {
-    /// The longest point first, each to the part that has least to do. A share of the points, `overlap`, is made by two parts.
+    /// Assigns points to parts: the longest point first, each to the part with the least load. A share of the points,
+    /// `overlap`, goes to two parts.
     pub(crate) fn new(points: &[Planned], of: u32, overlap: f64) -> Plan {
         let mut order: Vec<usize> = (0..points.len()).collect();
         order.sort_by(|one, other| points[*other].cost.total_cmp(&points[*one].cost).then(one.cmp(other)));
-        // Whole microseconds: sums of them are the same in any order, on any machine.
+        // Whole microseconds, because their sums do not depend on the order of addition.
         let micros = |cost: f64| (cost.clamp(0.0, MAX_COST) * 1e6) as u64;
         let mut parts: BinaryHeap<Reverse<(u64, u32)>> = (1..=of).map(|part| Reverse((0, part))).collect();
         let mut homes = vec![1; points.len()];
@@ -56,6 +58,7 @@ impl Plan {
         }
         let mut twice = vec![false; points.len()];
         if of > 1 {
+            // The hash chooses the shared points, so that the choice does not depend on the order of studies.
             let mut by_hash: Vec<usize> = (0..points.len()).collect();
             by_hash.sort_by_key(|point| points[*point].hash);
             let shared = (points.len() as f64 * overlap).ceil() as usize;
@@ -64,36 +67,37 @@ impl Plan {
         Plan { of, homes, twice }
     }
 
-    /// Whether a part makes a point.
+    /// Returns whether a part makes a point.
     pub(crate) fn has(&self, shard: u32, point: usize) -> bool {
         let home = self.homes[point];
         home == shard || (self.twice[point] && home % self.of + 1 == shard)
     }
 }
 
-/// What a part's file says of itself, in its first line.
+/// The identification of a part, in the first line of its file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Part {
-    /// SHA-256 of the names of its studies and the arguments of all points.
+    /// SHA-256 of all points' studies and arguments.
     pub(crate) grid: String,
-    /// SHA-256 of who makes which point.
+    /// SHA-256 of the assignment.
     pub(crate) plan: String,
-    /// The program that makes it.
+    /// The build of the program that makes the part.
     pub(crate) build: Build,
-    /// Which part this is, from 1.
+    /// Number of the part, from 1.
     pub(crate) shard: u32,
     pub(crate) of: u32,
-    /// How many points it has.
+    /// Number of points of the part.
     pub(crate) points: usize,
-    /// The studies in their order, and how many points all parts together have of each.
+    /// The studies in order, with the number of their points in all parts.
     pub(crate) studies: Vec<(String, usize)>,
-    /// The command that makes it.
+    /// The command that makes the part.
     pub(crate) command: String,
 }
 
 impl Part {
-    /// `studies`: of each point, in the order of the grid. `merge` tells the command, which holds `{shard}` for the part.
+    /// Describes a part. `studies` has each point's study, in the order of the grid; `command` contains `{shard}` in
+    /// place of the part.
     pub(crate) fn new(points: &[Planned], studies: &[&str], plan: &Plan, shard: Shard, command: String) -> Part {
         let (mut grid, mut who) = (Sha256::new(), Sha256::new());
         for (at, point) in points.iter().enumerate() {
@@ -120,7 +124,7 @@ impl Part {
         }
     }
 
-    /// What keeps two files from being parts of one sweep.
+    /// Returns the reason why two files cannot be parts of one sweep. `None` if they can.
     pub(crate) fn differs(&self, other: &Part) -> Option<&'static str> {
         if self.build != other.build {
             Some("they were made by different builds: build both from one commit, with one compiler")
@@ -135,7 +139,7 @@ impl Part {
         }
     }
 
-    /// The command that makes the part with this number.
+    /// Returns the command that makes part `shard`.
     pub(crate) fn command_of(&self, shard: u32) -> String {
         self.command.replace(PLACE_OF_SHARD, &format!("{shard}/{}", self.of))
     }
@@ -145,9 +149,9 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Where a command of a [`Part`] has the part.
+/// Placeholder of the part in a [`Part`]'s command.
 pub(crate) const PLACE_OF_SHARD: &str = "{shard}";
-/// Seconds; years.
+/// Maximum cost in seconds, about 30 years.
 const MAX_COST: f64 = 1e9;
 
 #[cfg(test)]
@@ -170,7 +174,7 @@ mod tests {
         }
     }
 
-    /// No part takes longer than the ideal and one point more.
+    /// No part takes longer than the ideal and one more point.
     #[test]
     fn parts_take_about_as_long() {
         let points = points((0..500).map(|at| f64::from(1 + at * at % 97)));

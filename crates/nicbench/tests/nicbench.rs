@@ -1,4 +1,4 @@
-//! `nicbench` as a user runs it.
+//! `nicbench` from its user's point of view.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 
@@ -97,7 +97,7 @@ fn nic_file_of_default_values_changes_no_row() {
         let usual = facts_of(command, &[]);
         let values = usual["nic"].as_object().unwrap();
         assert!(values.len() > 20, "{command:?}: {values:?}");
-        // The functions of virtual machines have rings of their own size.
+        // The functions of virtual machines have their own ring size.
         let values = values.iter().filter(|(name, _)| command[0] != "vms" || *name != "receive_ring");
         let lines: String = values.map(|(name, value)| format!("{name} = {value}\n")).collect();
         let file = directory.join(format!("{}.toml", command[0]));
@@ -124,7 +124,7 @@ fn every_command_with_a_wire_is_captured_traced_and_watched() {
         assert!(fs::metadata(&wire).unwrap().len() > 10_000, "{command:?}: frames are captured");
         assert!(fs::metadata(&timeline).unwrap().len() > 1000, "{command:?}");
     }
-    // Runs of one mode are told apart by what else varies.
+    // Runs of one mode are distinguished by their other varying option.
     let wire = directory.join("wire.pcapng");
     let output = nicbench(&["vms", "--size", "64KiB", "--vms", "2", "--mode", "plain", "--pcap", text(&wire)]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -141,7 +141,7 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     assert_eq!(nicbench(&["sweep", text(&grid)]).status.code(), Some(0));
     let whole = fs::read_to_string(&results).unwrap();
     assert_eq!(whole.lines().count(), 4);
-    // In the middle of the third row.
+    // The file ends in the middle of the third row.
     let third = whole.lines().take(2).map(|line| line.len() + 1).sum::<usize>();
     fs::write(&results, &whole[..third + 40]).unwrap();
     let output = nicbench(&["sweep", text(&grid), "--jobs", "1"]);
@@ -162,7 +162,7 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let values = fs::read_to_string(pictures.join("small-goodput_gbps.csv")).unwrap();
     assert!(values.starts_with("streams,line,machine,median,") && values.lines().count() == 5, "{values}");
-    // Rows of another build are told.
+    // Rows of another build cause a warning.
     let row: Value = serde_json::from_str(whole.lines().next().unwrap()).unwrap();
     assert!(!row["build"]["rustc"].as_str().unwrap().is_empty() && row["machine"]["processor"].is_string(), "{row}");
     let (mixed, commit) = (directory.join("mixed.jsonl"), row["build"]["commit"].to_string());
@@ -175,7 +175,7 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     assert!(!html.contains("href=") && !html.contains("src="), "nothing comes from elsewhere");
     assert!(fs::read_to_string(pictures.join("small-goodput_gbps.svg")).unwrap().starts_with("<svg"));
 
-    // A page is not written over what it is made of, under whatever name.
+    // A page never overwrites its inputs, under any of their names.
     let (other, kept) = (directory.join("other"), fs::read(&results).unwrap());
     fs::hard_link(&results, &other).unwrap();
     for html in [&other, &grid] {
@@ -185,7 +185,7 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     }
     assert!(fs::read(&results).unwrap() == kept && fs::read_to_string(&grid).unwrap() == GRID);
 
-    // Another grid of the same name: what is drawn is as it says, and what is not of it is told.
+    // Another grid of the same name decides the plots, and rows outside of this grid are reported.
     fs::write(&grid, GRID.replace("goodput_gbps", "fairness").replace("[1, 2]", "[2, 3]")).unwrap();
     let output = nicbench(&["sweep", text(&grid)]);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -199,7 +199,7 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     assert!(pictures.join("small-fairness.svg").exists());
 }
 
-/// Made in parts and merged, a sweep is what one machine makes, in all but CPU times.
+/// A sweep made in parts and merged equals a sweep of one machine, except for CPU times.
 #[test]
 fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
     let directory = scratch("parts");
@@ -209,13 +209,14 @@ fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
     let out = directory.join("grid.jsonl");
     let parts: Vec<PathBuf> = (1..=3).map(|part| directory.join(format!("grid.{part}-of-3.jsonl"))).collect();
     let merge = || nicbench(&["merge", text(&parts[0]), text(&parts[1]), text(&parts[2]), "--out", text(&out)]);
-    // A share of 0.5 of four points: two are made by two parts.
+    // A share of 0.5 of four points: two points are made by two parts.
     let part = |of: &str| nicbench(&["sweep", text(&grid), "--shard", of, "--overlap", "0.5"]);
     for number in 1..=3 {
         let output = part(&format!("{number}/3"));
         assert_eq!(output.status.code(), Some(0), "{output:?}");
     }
-    // A part whose machine was lost in mid-run: what is missing is told, with the command that makes it.
+    // A part of a machine that was lost in mid-run: the merge reports the missing points, with the command that makes
+    // them.
     let first = fs::read_to_string(&parts[0]).unwrap();
     assert!(first.lines().count() > 1);
     let (header, _) = first.split_once('\n').unwrap();
@@ -234,7 +235,7 @@ fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
     assert!(said.contains("4 points of 3 parts; 2 were made twice, and are equal in virtual time"), "{said}");
     assert_eq!(virtual_facts(&out), virtual_facts(&whole));
 
-    // A machine that computes otherwise: one counter of a point that two parts made.
+    // A machine that computes differently: one counter of a shared point is changed.
     let shared = parts.iter().enumerate().flat_map(|(at, file)| {
         let rows = fs::read_to_string(file).unwrap();
         rows.lines()
@@ -262,7 +263,7 @@ fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
     assert!(said.contains("do not agree") && said.contains("counters.tx_packets differ between"), "{said}");
     assert!(said.contains("another, "), "{said}");
 
-    // Files that are no parts of one sweep.
+    // Files that are not parts of one sweep.
     let others = directory.join("others.toml");
     fs::write(&others, GRID.replace("[1, 2]", "[2, 3]")).unwrap();
     assert_eq!(nicbench(&["sweep", text(&others), "--shard", "2/3", "--overlap", "0.5"]).status.code(), Some(0));
@@ -279,7 +280,7 @@ fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("it is for part 2 of 3 only"), "{output:?}");
 }
 
-/// Every field of every command is known to be of virtual time, by making it twice, or to be CPU time.
+/// Every field of every command must be equal in two runs, or be listed as CPU time.
 #[test]
 fn parts_agree_on_every_field_but_cpu_times() {
     let directory = scratch("fields");
@@ -352,7 +353,7 @@ fn a_scheduler_says_which_part_it_is() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let output = sweep(&["--shard", "2/2", "--costs", text(&directory.join("none"))], &[]);
     assert!(output.status.code() == Some(2), "{output:?}");
-    // What would be submitted can be read. A program that is missing is told.
+    // A job can be printed. A missing scheduler program is reported.
     let output = sweep(&["--submit", "slurm", "--shards", "4", "--print"], &[]);
     assert!(
         String::from_utf8_lossy(&output.stdout).starts_with("#!/bin/sh\n#SBATCH --job-name=nicbench-grid\n"),
@@ -363,7 +364,7 @@ fn a_scheduler_says_which_part_it_is() {
     assert!(output.status.code() == Some(2) && said.contains("kubectl") && said.contains("--print"), "{said}");
 }
 
-/// Rows of a results file, in order, without what the machine that made them decides.
+/// Returns the rows of a results file, in order, without machine-dependent fields.
 fn virtual_facts(file: &Path) -> Vec<String> {
     let mut rows: Vec<Value> =
         fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -500,7 +501,7 @@ fn wireshark_captures_a_run_with_its_secrets() {
         .output()
         .unwrap();
     assert!(writer.wait().unwrap().success());
-    // What tshark shows as application data it has decrypted: `ready`, `go`, and all that was sent.
+    // Application data shown by tshark was decrypted: `ready`, `go`, and all sent bytes.
     let shown = reader.stdout.len();
     assert!(shown > 100_000, "{reader:?}");
 }

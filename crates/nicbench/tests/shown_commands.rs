@@ -1,4 +1,4 @@
-//! Commands of `nicbench` that pages show take the options that are shown; and sizes are written as people write them.
+//! Commands of `nicbench` in pages use existing options, and sizes may have units.
 
 #[path = "../../../examples/tests/front_door/shown.rs"]
 mod shown;
@@ -58,7 +58,7 @@ fn a_disk_of_ciphertext_is_read_by_the_nic_and_by_the_cpu() {
     assert_eq!(refused.status.code(), Some(2));
 }
 
-/// The chapter's table names the options of each row, and how many of the packets the NIC opened.
+/// The chapter's table names each row's options and the number of packets that the NIC opened.
 #[test]
 fn quic_figures_match_the_command() {
     let page = std::fs::read_to_string(root().join("docs/quic.md")).unwrap();
@@ -123,7 +123,7 @@ fn completions_and_the_manual_name_every_command() {
     assert_eq!(nicbench(&["--completions", "ksh"]).status.code(), Some(2));
 }
 
-/// The page's table names the options that commands do not have; every command has the others.
+/// The page's table lists the options that commands lack; every command has the others.
 #[test]
 fn options_of_every_command_match_the_page() {
     let page = std::fs::read_to_string(root().join("docs/studies.md")).unwrap();

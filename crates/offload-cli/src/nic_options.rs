@@ -1,7 +1,7 @@
-//! The model of the NICs as data: values of `NicConfig` by name, from a file or from the command line.
+//! The NICs' model as data: values of `NicConfig` by name, from a file or from the command line.
 //!
-//! A file has the lines `key = value` and `[section]` of TOML, and comments. It is read here rather than by the crate `toml`,
-//! which the first example would have to build:
+//! A file consists of TOML lines `key = value` and `[section]`, and comments. The parser is hand-written, because the
+//! crate `toml` would lengthen the build of the first example:
 //!
 //! ```toml
 //! context_cache_bytes = "1MiB"
@@ -21,7 +21,7 @@ use core::time::Duration;
 use nic_sim::NicConfig;
 use std::collections::BTreeMap;
 
-/// The options that set values of the NICs. Where an option sets one value, and a file the same, the option wins.
+/// The options that set values of the NICs. An option overrides the same value of a file.
 ///
 /// ```
 /// use clap::Parser;
@@ -55,7 +55,7 @@ impl NicOptions {
     pub fn apply(&self, nic: NicConfig) -> NicConfig {
         let of_file = self.file.iter().flat_map(|model| &model.0);
         of_file.chain(&self.values).fold(nic, |mut nic, value| {
-            // The value was tried when it was read.
+            // The value was validated when it was parsed.
             let _tried = (value.key.set)(&mut nic, &value.text);
             nic
         })
@@ -107,7 +107,7 @@ impl FromStr for NicModel {
     }
 }
 
-/// Reads a file of values. Errors name its line; clap names the file.
+/// Reads a file of values. An error names the line; clap adds the file.
 fn read_file(path: &str) -> Result<NicModel, String> {
     std::fs::read_to_string(path).map_err(|error| error.to_string())?.parse()
 }
@@ -121,7 +121,7 @@ fn without_comment(line: &str) -> &str {
     line.split(is_comment).next().unwrap_or(line)
 }
 
-/// Returns a value of TOML without its quotes, or the underscores of a number.
+/// Removes a TOML value's quotes, or the underscores of a number.
 fn plain(value: &str) -> Option<String> {
     if let Some(text) = value.strip_prefix('"') {
         return text.strip_suffix('"').filter(|text| !text.contains(['"', '\\'])).map(str::to_owned);
@@ -130,7 +130,7 @@ fn plain(value: &str) -> Option<String> {
     (number.parse::<u64>().is_ok() || number.parse::<bool>().is_ok()).then_some(number)
 }
 
-/// One value of a NIC: `key=value`.
+/// A value of a NIC: `key=value`.
 ///
 /// ```
 /// use offload_cli::nic_options::NicValue;
@@ -146,10 +146,10 @@ pub struct NicValue {
 }
 
 impl NicValue {
-    /// Reads the value of a key.
+    /// Parses the value of a key.
     ///
     /// # Errors
-    /// In words, if there is no such key, or it takes no such value.
+    /// A message, if the key is unknown or the value is invalid.
     pub fn new(name: &str, text: &str) -> Result<NicValue, String> {
         let key = KEYS.iter().find(|key| key.name == name).ok_or_else(|| format!("a NIC has no value `{name}`"))?;
         (key.set)(&mut NicConfig::default(), text).map_err(|error| format!("{name}: {error}"))?;
@@ -165,7 +165,7 @@ impl FromStr for NicValue {
     }
 }
 
-/// Returns all values of a NIC by name, as a file takes them.
+/// Returns all values of a NIC by name, in the form of a file.
 ///
 /// ```
 /// let values = offload_cli::nic_options::values(&nic_sim::NicConfig::default());
@@ -183,7 +183,7 @@ struct Key {
     show: fn(&NicConfig) -> String,
 }
 
-/// Lists keys, each with the place in `NicConfig`, a function that reads a value, and one that writes it.
+/// Lists keys, each with its field of `NicConfig`, a function that parses a value, and one that formats it.
 macro_rules! keys {
     ($($name:literal: $($field:ident).+, $read:expr, $show:expr;)+) => {
         &[$(Key {
@@ -265,7 +265,7 @@ fn named<T: Clone>(names: Names<T>) -> impl Fn(&str) -> Result<T, String> {
 mod tests {
     use super::*;
 
-    /// What `values` prints can be read again, and changes nothing.
+    /// The output of `values` can be read again and changes nothing.
     #[test]
     fn every_value_is_read_as_it_is_printed() {
         let all = values(&NicConfig::default());

@@ -1,14 +1,14 @@
-//! `--watch`: how a run goes, step by step, on standard error.
+//! `--watch`: the progress of a run, step by step, on standard error.
 //!
-//! On a terminal one screen is drawn over the last: rates, and every counter that moved in the step, as `ethtool -S` names it.
-//! Elsewhere each step is a line. Rates are per second of the run's clock.
+//! On a terminal each screen replaces the last one: rates, and every counter that moved in the step, with its `ethtool
+//! -S` name. Elsewhere each step is a line. Rates are per second of the run's clock.
 
 use core::time::Duration;
 use offload_bench_tls::live::{HostSample, Sample};
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 
-/// What was shown last, and how.
+/// The display of `--watch`, with the last sample.
 pub(crate) struct Watch {
     redraws: bool,
     shown: Mutex<Shown>,
@@ -17,7 +17,7 @@ pub(crate) struct Watch {
 #[derive(Default)]
 struct Shown {
     last: Option<Sample>,
-    /// Lines of the last screen, which the next one is drawn over.
+    /// Lines of the last screen, which the next screen replaces.
     lines: usize,
 }
 
@@ -32,7 +32,7 @@ impl Watch {
         let mut text = String::new();
         if self.redraws {
             let screen = screen(last.as_ref(), sample);
-            // Another way leaves the last screen of this one where it is.
+            // The last screen of another mode stays visible.
             if last.is_some() && shown.lines > 0 {
                 text = format!("\x1b[{}A\x1b[J", shown.lines);
             }
@@ -42,12 +42,12 @@ impl Watch {
             text = line(last.as_ref(), sample);
         }
         shown.last = Some(sample.clone());
-        // Whoever reads may have gone: the run goes on.
+        // A closed standard error must not end the run.
         let _written = io::stderr().write_all(text.as_bytes());
     }
 }
 
-/// The step in a line.
+/// Formats a step as a line.
 fn line(last: Option<&Sample>, now: &Sample) -> String {
     let step = Step { last, now };
     let counted = |name: &str| {
@@ -68,7 +68,7 @@ fn line(last: Option<&Sample>, now: &Sample) -> String {
     )
 }
 
-/// The step as a screen.
+/// Formats a step as a screen.
 fn screen(last: Option<&Sample>, now: &Sample) -> String {
     let step = Step { last, now };
     let mut text = format!(
@@ -90,7 +90,7 @@ fn screen(last: Option<&Sample>, now: &Sample) -> String {
     let moved = |name: &&str| {
         step.moved(name, &now.sender, |last| &last.sender) || step.moved(name, &now.receiver, |last| &last.receiver)
     };
-    // What people look for comes first.
+    // The most important counters come first.
     names.sort_by_key(|name| !FIRST.contains(name));
     let moved: Vec<&str> = names.into_iter().filter(|name| FIRST.contains(name) || moved(name)).collect();
     for name in moved.iter().take(MOST_ROWS) {
@@ -105,7 +105,7 @@ fn screen(last: Option<&Sample>, now: &Sample) -> String {
     text
 }
 
-/// From the last look to this one.
+/// The interval from the previous sample to the current one.
 struct Step<'a> {
     last: Option<&'a Sample>,
     now: &'a Sample,
@@ -134,19 +134,19 @@ impl Step<'_> {
         self.difference(name, now, of) > 0
     }
 
-    /// A counter and its rate.
+    /// Formats a counter and its rate.
     fn cell(&self, name: &str, now: &HostSample, of: fn(&Sample) -> &HostSample) -> String {
         let rate = self.difference(name, now, of) as f64 / self.seconds();
         format!("{} {:>11}", now.counters.value(name), short(rate) + "/s")
     }
 }
 
-/// Of both hosts.
+/// Returns a counter's sum over both hosts.
 fn total(sample: &Sample, name: &str) -> u64 {
     sample.sender.counters.value(name) + sample.receiver.counters.value(name)
 }
 
-/// A number in few characters: `81.3k`.
+/// Formats a number in few characters: `81.3k`.
 fn short(value: f64) -> String {
     match value {
         value if value >= 1e9 => format!("{:.1}G", value / 1e9),
@@ -156,7 +156,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// A span of the run's clock.
+/// Formats a time of the run's clock.
 fn clock(at: Duration) -> String {
     if at >= Duration::from_secs(1) {
         format!("{:.1}s", at.as_secs_f64())
@@ -169,9 +169,9 @@ const RETRANSMITS: &str = "TcpRetransSegs";
 const LOST: &str = "rx_tls_lost";
 const FOUND: &str = "rx_tls_found";
 const OUT_OF_ORDER: &str = "tx_tls_ooo";
-/// Rows that a screen begins with, whether they moved or not.
+/// Counters in the first rows of a screen, even if they did not move.
 const FIRST: [&str; 6] = ["tx_packets", "rx_packets", RETRANSMITS, LOST, FOUND, OUT_OF_ORDER];
-/// With the three lines above them, a screen of 24 lines.
+/// Maximum number of counter rows: a screen of 24 lines with the three heading lines and the line of omitted counters.
 const MOST_ROWS: usize = 19;
 
 #[cfg(test)]
@@ -180,13 +180,13 @@ pub(crate) mod tests {
     use offload_base::counters::CounterSet;
 
     offload_base::counters! {
-        /// Some of a host's.
+        /// Some counters of a host.
         pub(crate) struct Counted {
             /// Frames.
             pub frames: "tx_packets",
-            /// Segments sent again.
+            /// Retransmitted segments.
             pub again: "TcpRetransSegs",
-            /// Places lost.
+            /// Lost places.
             pub lost: "rx_tls_lost",
             /// Answers.
             pub answers: "rx_tls_resync_res_ok",

@@ -1,8 +1,8 @@
-//! `nicbench extcap`: a run that Wireshark captures while it goes on.
+//! `nicbench extcap`: a run that Wireshark captures live.
 //!
-//! Wireshark asks a program of its extcap folder for interfaces, link types and options, and has it write packets into a
-//! fifo; its developers' guide has the contract ("Extcap: Developer Guide", in `doc/extcap.adoc`). Each interface here is
-//! a transfer over two emulated NICs; the secrets of TLS and QUIC are in the capture.
+//! Wireshark asks a program in its extcap folder for interfaces, link types and options, and lets the program write
+//! packets into a fifo; the contract is in its developers' guide ("Extcap: Developer Guide", in `doc/extcap.adoc`).
+//! Each interface here is a transfer over two emulated NICs. The capture includes the secrets of TLS and QUIC.
 
 use clap::{Args, ValueEnum};
 use core::fmt::Write;
@@ -21,21 +21,21 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Lets Wireshark capture a run live, with its secrets: what Wireshark asks of a program in its extcap folder
+/// Lets Wireshark capture a run live, with its secrets: the interface of a program in Wireshark's extcap folder
 ///
-/// Put a script into that folder (Wireshark: Help, About, Folders) that runs `nicbench extcap "$@"`; then its interfaces
-/// are in Wireshark's list. Without Wireshark's list: mkfifo wire; nicbench extcap --capture --extcap-interface
-/// nicbench-tls-nic --fifo wire & tshark -r - < wire
+/// Put a script into that folder (Wireshark: Help, About, Folders) that runs `nicbench extcap "$@"`; then its
+/// interfaces are in Wireshark's list. Without Wireshark's list: mkfifo wire; nicbench extcap --capture
+/// --extcap-interface nicbench-tls-nic --fifo wire & tshark -r - < wire
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct ExtcapOptions {
     /// List the interfaces
     #[arg(long)]
     extcap_interfaces: bool,
-    /// The version of who asks; it makes no difference
+    /// The version of the calling program; ignored
     #[arg(long, value_name = "VERSION")]
     extcap_version: Option<String>,
-    /// The interface that is meant
+    /// The interface to use
     #[arg(long, value_enum, value_name = "NAME")]
     extcap_interface: Option<Interface>,
     /// List the interface's link types
@@ -44,16 +44,16 @@ pub(crate) struct ExtcapOptions {
     /// List the interface's options
     #[arg(long)]
     extcap_config: bool,
-    /// Run, and write what the server's NIC sends and receives into the fifo
+    /// Run, and write the traffic of the server's NIC into the fifo
     #[arg(long, requires = "fifo")]
     capture: bool,
-    /// Where packets and secrets are written to (pcapng)
+    /// The file or fifo for packets and secrets (pcapng)
     #[arg(long, value_name = "FIFO")]
     fifo: Option<PathBuf>,
-    /// A capture filter: there are none, so it must be empty
+    /// A capture filter; must be empty, because filters are not supported
     #[arg(long, value_name = "FILTER")]
     extcap_capture_filter: Option<String>,
-    /// How much is sent
+    /// Bytes to send
     #[arg(long, value_parser = options::bytes, default_value = "1MiB")]
     size: u64,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub(crate) struct ExtcapOptions {
     wire: WireOptions,
 }
 
-/// What can be captured.
+/// The interfaces of the capture.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Interface {
     #[value(name = "nicbench-tcp")]
@@ -113,7 +113,7 @@ fn answer(options: &ExtcapOptions) -> Result<String, (String, u8)> {
 fn interfaces() -> String {
     let mut text = format!("extcap {{version={}}}{{display=nicbench}}\n", env!("CARGO_PKG_VERSION"));
     for interface in Interface::value_variants() {
-        // To a `String`, which takes everything.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(text, "interface {{value={}}}{{display={}}}", name(*interface), interface.shown());
     }
     text
@@ -121,7 +121,7 @@ fn interfaces() -> String {
 
 fn capture(options: &ExtcapOptions, interface: Interface, fifo: &Path) -> Result<(), (String, u8)> {
     let about = |error: io::Error| (format!("{}: {error}", fifo.display()), program::UNUSABLE);
-    // Each piece is written at once: who looks on sees a frame when it passes.
+    // The capture is not buffered, so that an observer sees each frame as it passes.
     let capture = Capture::new(File::options().write(true).open(fifo).map_err(about)?).map_err(about)?;
     let (seed, wire) = (options.wire.seed(), &options.wire);
     let payload = Payload::seeded(seed, options.size);
@@ -131,7 +131,7 @@ fn capture(options: &ExtcapOptions, interface: Interface, fifo: &Path) -> Result
         let usual = Bulk::new(mode, payload.clone());
         let observers = Observers { capture: Some(capture.clone()), ..Observers::default() };
         match (Bulk { clock, seed, link: wire.link(), observers, nic: nic(usual.nic.clone()), ..usual }).run() {
-            // Whoever looked on has seen enough.
+            // The reader has closed the fifo, which ends the run without an error.
             Err(BulkError::Capture(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             run => run.map(drop).map_err(|error| error.to_string()),
         }
@@ -151,7 +151,7 @@ fn capture(options: &ExtcapOptions, interface: Interface, fifo: &Path) -> Result
     ran.map_err(|message| (message, program::FAILED))
 }
 
-/// What Wireshark asks its user.
+/// Options that Wireshark shows to its user.
 const CONFIG: &str = "\
 arg {number=0}{call=--size}{display=Bytes to send}{type=string}{default=1MiB}{tooltip=1MiB, 64KiB, 1000}
 arg {number=1}{call=--loss}{display=Share of packets lost}{type=double}{range=0,1}{default=0}

@@ -1,6 +1,7 @@
-//! `nicbench merge`: the files of a sweep's parts as one results file.
+//! `nicbench merge`: joins the files of a sweep's parts into one results file.
 //!
-//! Invariant: two machines that made one point in virtual time agree on every fact but CPU times, or nothing is written.
+//! Invariant: a merged file is written only if machines that made the same point in virtual time agree on every fact
+//! except CPU times.
 
 use super::report::about;
 use crate::build;
@@ -15,14 +16,14 @@ use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// The files of a sweep's parts as one; fails if machines that made the same point in virtual time do not agree
+/// Join the files of a sweep's parts; fails if machines that made the same point in virtual time do not agree
 #[derive(Args, Debug)]
 #[command(after_help = "Exit status: 0; 1 if parts are missing or machines do not agree; 2 if a file cannot be used")]
 pub(crate) struct MergeOptions {
-    /// What `nicbench sweep --shard` wrote
+    /// Files written by `nicbench sweep --shard`
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Where the results go
+    /// The file for the results
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 }
@@ -38,7 +39,7 @@ pub(crate) fn run(options: &MergeOptions) -> ExitCode {
     }
 }
 
-/// Why there is no merged file.
+/// Reason why no merged file was written.
 #[derive(Debug)]
 pub(crate) enum NotMerged {
     /// A file holds no part of a sweep, or cannot be read or written.
@@ -47,12 +48,12 @@ pub(crate) enum NotMerged {
     Failed(String),
 }
 
-/// What came of it.
+/// Summary of a merge.
 #[derive(Debug, Default)]
 pub(crate) struct Merged {
     points: usize,
     files: usize,
-    /// Points that two parts made, and agree on.
+    /// Points made by two parts with equal results.
     agreed: usize,
 }
 
@@ -63,7 +64,7 @@ impl core::fmt::Display for Merged {
     }
 }
 
-/// Writes what the files of all parts hold, in the order of the grid.
+/// Writes the rows of all parts, in the order of the grid.
 pub(crate) fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, NotMerged> {
     let read = files.iter().map(PathBuf::as_path).collect();
     let claimed = Files { read, served: None, written: vec![out] }.claim().map_err(NotMerged::Unusable)?;
@@ -82,7 +83,7 @@ pub(crate) fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, NotMerged> 
     Ok(merged)
 }
 
-/// Rows by place in the grid: study, point of it.
+/// Rows by position in the grid: study, point.
 type Points<'a> = BTreeMap<(usize, usize), Found<'a>>;
 
 struct Found<'a> {
@@ -94,7 +95,7 @@ fn gather(files: &[PathBuf]) -> Result<(Points<'_>, Merged), NotMerged> {
     let mut points = Points::new();
     let mut merged = Merged { files: files.len(), ..Merged::default() };
     let mut first: Option<(Part, &Path)> = None;
-    // How many points each part has, by its number.
+    // Number of missing points of each part.
     let mut there: BTreeMap<u32, usize> = BTreeMap::new();
     let mut disagreements = Vec::new();
     for file in files {
@@ -102,6 +103,7 @@ fn gather(files: &[PathBuf]) -> Result<(Points<'_>, Merged), NotMerged> {
         match &first {
             None => first = Some((part.clone(), file)),
             Some((known, other)) => {
+                // Parts of another grid, plan or build would give a file that looks complete and is not.
                 if let Some(why) = known.differs(&part) {
                     return Err(NotMerged::Failed(format!("{} and {}: {why}", other.display(), file.display())));
                 }
@@ -150,7 +152,7 @@ fn read_part(file: &Path) -> Result<(Part, Vec<Row>), NotMerged> {
     Ok((part, rows))
 }
 
-/// What two machines say differently of one point, if they do.
+/// Describes the disagreement of two machines about one point. `None` if they agree.
 fn disagreement(known: &Found<'_>, row: &Row, file: &Path) -> Option<String> {
     if !row.is_virtual() {
         return None;
@@ -168,7 +170,7 @@ fn disagreement(known: &Found<'_>, row: &Row, file: &Path) -> Option<String> {
     Some(format!("  {}: {} differ between {one} and {other}", row.name(), fields.join(", ")))
 }
 
-/// What is missing, and the commands that make it.
+/// Describes the missing points, with the commands that make them.
 fn missing(part: &Part, there: &BTreeMap<u32, usize>, points: usize) -> NotMerged {
     let lacks = |shard: &u32| there.get(shard).is_none_or(|lacking| *lacking > 0);
     let mut commands: Vec<String> = (1..=part.of).filter(lacks).map(|shard| part.command_of(shard)).collect();

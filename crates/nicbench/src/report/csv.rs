@@ -3,7 +3,7 @@
 use super::{Curves, Line};
 use offload_cli::output;
 
-/// Returns the text of a plot's file. Values of repeated runs are a median, the least and the most; a published value has no spread.
+/// Formats a plot's values. Repeated runs have a median, a minimum and a maximum; a published value has no spread.
 pub(crate) fn csv(curves: &Curves, published: &[Line]) -> String {
     let head = [&curves.x_name[..], "line", "machine", "median", "least", "most", "runs", "published"];
     let mut text = record(head.map(String::from));

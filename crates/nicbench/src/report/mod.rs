@@ -1,7 +1,7 @@
-//! Results as one self-contained page: a plot and a table for each field of each study, ours beside the published one.
+//! Results as one self-contained page: a plot and a table for each field of each study, beside published figures.
 //!
-//! [`Curves`] sorts rows into lines; [`label`] says what they are; [`plot`] draws them; [`csv`] lists them; [`page`] puts all into HTML, with
-//! a first screen by [`summary`].
+//! [`Curves`] sorts rows into lines; [`label`] names them; [`plot`] draws them; [`csv`] lists them; [`page`] puts all
+//! into HTML, with a first screen by [`summary`].
 
 pub(crate) mod csv;
 pub(crate) mod label;
@@ -17,18 +17,18 @@ use std::collections::BTreeMap;
 /// The rows of one study.
 #[derive(Clone, Debug)]
 pub(crate) struct StudyRows<'a> {
-    /// Its name.
+    /// Name of the study.
     pub(crate) name: &'a str,
-    /// What it is called.
+    /// Title of the study.
     pub(crate) title: &'a str,
-    /// What is drawn.
+    /// The plot of the study.
     pub(crate) plot: &'a Plot,
-    /// Its rows, in the order of the grid, of one place in that of the file.
+    /// Rows in the order of the grid; rows of one point in the order of the file.
     pub(crate) rows: Vec<&'a Row>,
 }
 
-/// Rows by study, studies in the order in which they first appear. What is drawn of them does not depend on which run ended
-/// first.
+/// Groups rows by study, with studies in the order of first appearance. The result does not depend on the order in
+/// which runs ended.
 pub(crate) fn studies(rows: &[Row]) -> Vec<StudyRows<'_>> {
     let mut studies: Vec<StudyRows<'_>> = Vec::new();
     for row in rows {
@@ -53,40 +53,40 @@ pub(crate) struct Curves {
     pub(crate) field: String,
     /// The option along the horizontal axis.
     pub(crate) x_name: String,
-    /// Its values.
+    /// Values on the axis, as text.
     pub(crate) x: Vec<String>,
-    /// What numbers they are, those that are any.
+    /// Values on the axis as numbers. `None` for a value that is no number.
     pub(crate) places: Vec<Option<f64>>,
     /// The lines.
     pub(crate) lines: Vec<Line>,
 }
 
-/// One line: a value, or none, for each place on the axis.
+/// A line: an optional value for each position on the axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Line {
-    /// What tells it apart.
+    /// Name of the line.
     pub(crate) name: String,
-    /// Where its values are from, if they are CPU times and not all of one machine.
+    /// The machine of the values. `None` unless the values are CPU times from several machines.
     pub(crate) machine: Option<String>,
-    /// Its values.
+    /// Values by position on the axis.
     pub(crate) values: Vec<Option<Value>>,
 }
 
-/// What repeated runs of a point gave.
+/// Statistics of a point's repeated runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Value {
     /// The median.
     pub(crate) median: f64,
-    /// The least.
+    /// The minimum.
     pub(crate) least: f64,
-    /// The most.
+    /// The maximum.
     pub(crate) most: f64,
-    /// How many runs.
+    /// Number of runs.
     pub(crate) runs: usize,
 }
 
 impl Curves {
-    /// The lines of a field, or of what one line's values are of the others' (see [`Relation`]).
+    /// Returns the lines of a field, or the ratios of a [`Relation`].
     pub(crate) fn of(study: &StudyRows<'_>, field: &str) -> Curves {
         let plain = Relation::parse(field).map_or(field, |relation| relation.field);
         let mut curves = Curves::of_runs(study, plain);
@@ -97,7 +97,7 @@ impl Curves {
         curves
     }
 
-    /// Leaves how many times a line's values are those of the others, in place of the others; each machine's of its own.
+    /// Replaces every other line by its ratio to the relation's line, per machine.
     fn relate(&mut self, relation: &Relation<'_>) {
         let (bases, others) = core::mem::take(&mut self.lines).into_iter().partition(|line| line.name == relation.line);
         let bases: Vec<Line> = bases;
@@ -116,7 +116,7 @@ impl Curves {
         let plot = study.plot;
         let mut x: Vec<&Setting> = Vec::new();
         let mut names: Vec<(String, Option<String>)> = Vec::new();
-        // CPU times of two machines are never put together.
+        // CPU times of different machines must not be mixed.
         let apart = is_timed(field) && study.rows.iter().any(|row| row.machine != study.rows[0].machine);
         let mut points: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
         for row in &study.rows {
@@ -148,7 +148,7 @@ impl Curves {
         }
     }
 
-    /// The lines of a published figure that have a name of ours, over our axis.
+    /// Returns the lines of a published figure that have the names of our lines, over our axis.
     pub(crate) fn beside(&self, figure: &Figure) -> Vec<Line> {
         let values = |name: &str| {
             let at = |place: &Option<f64>| place.and_then(|x| figure.value(name, x));
@@ -166,43 +166,43 @@ impl Curves {
 }
 
 impl Line {
-    /// What a reader is told of it.
+    /// Returns the label for readers.
     pub(crate) fn label(&self) -> String {
         self.machine.as_ref().map_or_else(|| self.name.clone(), |machine| format!("{}, {machine}", self.name))
     }
 }
 
-/// A field that stands for how many times a line's values are another's: `F, times less than L` for costs, `F, times more
-/// than L` for speeds, where F is a field of runs and L the name of a line.
+/// A field that stands for a ratio between lines: `F, times less than L` for costs, `F, times more than L` for speeds,
+/// where F is a field of runs and L the name of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Relation<'a> {
     /// The field of runs.
     pub(crate) field: &'a str,
-    /// The line that the others are held against.
+    /// The reference line.
     pub(crate) line: &'a str,
     less: bool,
 }
 
 impl<'a> Relation<'a> {
-    /// What a field stands for; `None`: for itself.
+    /// Parses a relation. Returns `None` for a plain field.
     pub(crate) fn parse(field: &'a str) -> Option<Relation<'a>> {
         let of = |word: &str, less| field.split_once(word).map(|(field, line)| Relation { field, line, less });
         of(", times less than ", true).or_else(|| of(", times more than ", false))
     }
 
-    /// Whether it tells how many times less, rather than more.
+    /// Returns whether the relation is `times less`.
     pub(crate) fn less(&self) -> bool {
         self.less
     }
 
-    /// How many times `value` is less, or more, than `base`.
+    /// Returns how many times `value` is less, or more, than `base`.
     pub(crate) fn ratio(&self, value: f64, base: f64) -> f64 {
         if self.less { base / value } else { value / base }
     }
 }
 
 impl Value {
-    /// Of at least one number.
+    /// Summarizes at least one number.
     fn of(numbers: &[f64]) -> Value {
         let mut sorted = numbers.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -212,7 +212,7 @@ impl Value {
     }
 }
 
-/// Where `item` stands among those known; it becomes the last if it is new.
+/// Returns the index of `item` in `known`, and appends a new item.
 fn place<T: PartialEq>(known: &mut Vec<T>, item: T) -> usize {
     known.iter().position(|other| *other == item).unwrap_or_else(|| {
         known.push(item);
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(shown, [("tcp", vec![Some(4.5), None]), ("nic", vec![Some(3.0), None])]);
     }
 
-    /// Facts of virtual time are one line, from any machine.
+    /// Results of virtual time form one line, from any machines.
     #[test]
     fn cpu_times_of_two_machines_are_two_lines() {
         let row = |processor: &str, mode: &str, us: f64| {

@@ -1,4 +1,4 @@
-//! The page: HTML with everything inside, readable on a phone.
+//! The report page: self-contained HTML, readable on a phone.
 
 use super::csv::csv;
 use super::{Curves, Line, Relation, StudyRows, Value, label, plot, studies, summary};
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 /// A plot as files beside the page.
 #[derive(Clone, Debug)]
 pub(crate) struct DrawnPlot {
-    /// Study and field, fit for a file's name.
+    /// Study and field, usable as a file name.
     pub(crate) name: String,
     /// The picture. `None` if no run has the field.
     pub(crate) svg: Option<String>,
@@ -20,7 +20,7 @@ pub(crate) struct DrawnPlot {
     pub(crate) csv: String,
 }
 
-/// The page about `rows`, and its plots.
+/// Builds the page about `rows`, and its plots.
 pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<DrawnPlot>) {
     let mut plots = Vec::new();
     let mut body = String::from("<h1>What offload saves</h1>\n");
@@ -38,7 +38,7 @@ pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<DrawnPlot>)
             let (what, name) = (label::field(field), file_name(&format!("{}-{field}", study.name)));
             let _infallible =
                 writeln!(body, "<h3>{} <small><code>{}</code></small></h3>", escape(&what), escape(field));
-            // In the page the heading says what it is; a picture by itself says so in a caption.
+            // In the page the heading names the plot; the separate picture has a caption.
             let drawn = plot::svg(&curves, &published, None);
             let svg = match drawn.and_then(|inside| Ok((inside, plot::svg(&curves, &published, Some(&what))?))) {
                 Ok((inside, svg)) => {
@@ -68,7 +68,7 @@ pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<DrawnPlot>)
     (format!("{HEAD}{body}{FOOT}"), plots)
 }
 
-/// With what the runs of a study were made.
+/// Describes the conditions of a study's runs.
 fn how(study: &StudyRows<'_>) -> String {
     let gather = |of: fn(&Row) -> String| study.rows.iter().map(|row| of(row)).collect::<BTreeSet<_>>();
     let seeds = gather(|row| row.seed.to_string()).into_iter().collect::<Vec<_>>().join(", ");
@@ -97,7 +97,8 @@ fn noise(study: &StudyRows<'_>) -> Option<String> {
     (!warning.is_empty()).then(|| warning.trim_end().to_owned())
 }
 
-/// Medians; where runs were repeated and differ, with the least and the most. Published ones and the ratio ours / theirs beside.
+/// Builds a table of medians, with minimum and maximum if repeated runs differ, beside published values and the ratio
+/// ours / theirs.
 fn table(curves: &Curves, published: &[Line]) -> String {
     let mut text = format!("<div class=\"wide\"><table>\n<tr><th>{}</th>", escape(&label::option(&curves.x_name)));
     for line in &curves.lines {
@@ -132,7 +133,7 @@ fn cell(value: Value) -> String {
     format!("{}<small>{}..{}</small>", short(value.median), short(value.least), short(value.most))
 }
 
-/// Four digits that say something.
+/// Formats a number with four significant digits.
 pub(crate) fn short(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();

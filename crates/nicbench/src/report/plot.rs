@@ -1,12 +1,12 @@
-//! Lines as an SVG picture that stands by itself.
+//! Lines as a self-contained SVG picture.
 
 use super::{Curves, Line, label};
 use core::error::Error;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-/// Draws ours as lines, published ones as dotted lines with open marks; what they are stands above them, where it hides
-/// nothing. Places on the horizontal axis stand evenly, whatever lies between them. A caption says what is drawn.
+/// Draws our lines solid and published lines dotted with open marks. The legend is above the plot, where it hides
+/// nothing. Positions on the horizontal axis are evenly spaced, regardless of their values. `caption` names the plot.
 ///
 /// # Errors
 /// If there is nothing to draw.
@@ -67,10 +67,10 @@ pub(crate) fn svg(curves: &Curves, published: &[Line], caption: Option<&str>) ->
     Ok(picture)
 }
 
-/// What stands above the plot: a caption, and what each line is.
+/// The text above the plot: a caption, and the lines' names.
 struct Legend {
     caption: Option<String>,
-    /// Name, colour, whether it is published; row by row.
+    /// Name, colour, whether the line is published; row by row.
     rows: Vec<Vec<(String, RGBColor, bool)>>,
 }
 
@@ -122,12 +122,12 @@ impl Legend {
     }
 }
 
-/// What an entry of the legend takes, by the widest letters there are on average.
+/// Returns the width of a legend entry, estimated by wide letters.
 fn width(name: &str) -> i32 {
     24 + name.chars().count() as i32 * FONT as i32 * 6 / 10 + 16
 }
 
-/// Three digits, thousands and millions as such: there is little room at an axis.
+/// Formats a number with few digits and a unit letter, because an axis has little room.
 fn compact(value: f64) -> String {
     let (value, unit) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),
@@ -152,13 +152,13 @@ fn points(line: &Line) -> Vec<(f64, f64)> {
 }
 
 const WIDTH: u32 = 640;
-/// Without what stands above the plot.
+/// Height without the legend.
 const HEIGHT: u32 = 370;
 const MARGIN: i32 = 14;
-/// Read on a phone, whose 390 pixels show the picture at six tenths.
+/// Legible on a phone with 390 pixels, which shows the picture at six tenths.
 const FONT: u32 = 18;
 const ROW: u32 = 26;
-/// Told apart by people who see colours differently (after Okabe and Ito), on white.
+/// Distinguishable by people with colour blindness (after Okabe and Ito), on white.
 const COLORS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

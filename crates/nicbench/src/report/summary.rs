@@ -1,12 +1,13 @@
-//! The first screen of the page: what offload saves, in three sentences and two plots.
+//! The first screen of the page: the saving by offload, in three sentences and two plots.
 //!
-//! It is about the first study that has TLS in software and by the NIC beside each other, and about its first two fields.
-//! A page without one has no first screen.
+//! The screen is about the first study that compares TLS in software with TLS by the NIC, and about its first two
+//! fields. A page without such a study has no first screen.
 
 use super::page::short;
 use super::{Curves, StudyRows, label, plot};
 
-/// Three sentences and two plots, as HTML; nothing if no study compares TLS in software with TLS by the NIC.
+/// Returns three sentences and two plots as HTML, or an empty text if no study compares TLS in software with TLS by the
+/// NIC.
 pub(crate) fn first_screen(studies: &[StudyRows<'_>]) -> String {
     let compared = |study: &&StudyRows<'_>| {
         let fields = study.plot.y.iter().take(2);
@@ -30,7 +31,7 @@ pub(crate) fn first_screen(studies: &[StudyRows<'_>]) -> String {
     format!("<p class=\"lead\">{}</p>\n<div class=\"first\">\n{figures}</div>\n", sentences.join(" "))
 }
 
-/// What a field comes to at the last place on the axis.
+/// The values of a field at the last position of the axis.
 struct Saving {
     plain: Option<f64>,
     software: f64,

@@ -168,7 +168,7 @@ impl DgramPort {
         }
         if self.watcher.arm(RECEIVING, &self.receiving, Readiness::Read).is_err() {
             self.outlet.counters.failures += 1;
-        // Nothing is left to read: the watcher rings the doorbell at the next datagram.
+            // Nothing is left to read: the watcher rings the doorbell at the next datagram.
         }
         None
     }
