@@ -110,6 +110,7 @@ fn serve(listener: &TcpListener, shown: &Shown) {
 }
 
 fn answer(mut stream: TcpStream, shown: &Shown) -> io::Result<()> {
+    // A client that does not read its answer must not hold the only thread.
     stream.set_write_timeout(Some(LONGEST))?;
     let (status, body) = match request(&mut stream)? {
         Request::Metrics => {
@@ -122,6 +123,7 @@ fn answer(mut stream: TcpStream, shown: &Shown) -> io::Result<()> {
         Request::Garbage => ("400 Bad Request", "this is no request of HTTP/1.1\n".into()),
     };
     let kind = if status == "200 OK" { "application/openmetrics-text; version=1.0.0" } else { "text/plain" };
+    // The connection closes after each answer, because a kept connection would occupy the only thread.
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\nAllow: GET\r\nConnection: close\r\n\r\n",
         body.len()
@@ -190,6 +192,8 @@ fn text(sample: Option<&Sample>) -> String {
             let _ = writeln!(text, "nicbench_contexts{{mode=\"{mode}\",host=\"{host}\"}} {}", of.contexts);
         }
         let of_both: Vec<(&str, &HostSample)> = hosts.to_vec();
+        // OpenMetrics requires the samples of a family to be adjacent, so the outer loop is over names and the inner
+        // one over hosts.
         let mut names: Vec<&str> =
             of_both.iter().flat_map(|(_, of)| of.counters.iter()).map(|(name, _)| name).collect();
         names.sort_unstable();
@@ -235,6 +239,7 @@ mod tests {
                     "TYPE" => {
                         assert!(families.insert(name.to_owned()), "{name} is declared twice");
                         assert!(["counter", "gauge"].contains(&rest), "{line}");
+                        // OpenMetrics 1.0 reserves these suffixes for samples.
                         let ends = ["_total", "_created", "_bucket", "_count", "_sum", "_info"];
                         assert!(!ends.iter().any(|end| name.ends_with(end)), "{name} has a reserved end");
                         family = (name.into(), rest.into());
@@ -247,6 +252,7 @@ mod tests {
             }
             let (series, value) = line.rsplit_once(' ').expect(line);
             let (name, labels) = series.split_once('{').expect(line);
+            // OpenMetrics 1.0: samples of counters end in `_total`, samples of gauges have the family's name.
             let end = if family.1 == "counter" { "_total" } else { "" };
             assert_eq!(name, family.0.clone() + end, "{line}");
             for label in labels.strip_suffix('}').expect(line).split(',') {

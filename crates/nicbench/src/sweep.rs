@@ -205,6 +205,7 @@ impl Sweep {
             if sweep.studies[..number].iter().any(|other| other.name == study.name) {
                 return Err(InvalidSweep::Twice(study.name.clone()));
             }
+            // An option without values would give zero points, and a plot without its axis would be empty.
             let lacks = |option: &String| study.grid.get(option).is_none_or(Vec::is_empty);
             for option in study.grid.keys().chain([&study.plot.x, &study.plot.series]) {
                 if lacks(option) {
@@ -213,7 +214,10 @@ impl Sweep {
             }
             for field in &study.plot.y {
                 let field = Relation::parse(field).map_or(&field[..], |relation| relation.field);
+                // Names of nested fields, such as counters, depend on the run; only outer names can be checked before
+                // it.
                 let outer = field.split('.').next().unwrap_or(field);
+                // An unknown command is reported later, with clap's suggestion.
                 if fields_of(&study.command).is_some_and(|mut fields| fields.all(|known| known != outer)) {
                     let (command, field) = (study.command.clone(), field.into());
                     return Err(InvalidSweep::NoSuchField { study: study.name.clone(), command, field });
@@ -222,15 +226,18 @@ impl Sweep {
             if let Some(field) = study.plot.published.keys().find(|field| !study.plot.y.contains(field)) {
                 return Err(InvalidSweep::NotDrawn { study: study.name.clone(), field: field.clone() });
             }
+            // Cannot panic: the loop above has checked that the grid has the series.
             let lines = &study.grid[&study.plot.series];
             for relation in study.plot.y.iter().filter_map(|field| Relation::parse(field)) {
                 if lines.iter().all(|line| line.text() != relation.line) {
                     return Err(InvalidSweep::NoSuchLine { study: study.name.clone(), line: relation.line.into() });
                 }
             }
+            // The option would stand twice on the command line.
             if let Some(option) = study.fixed.keys().find(|option| study.grid.contains_key(*option)) {
                 return Err(InvalidSweep::StaysAndVaries { study: study.name.clone(), option: option.clone() });
             }
+            // The product may overflow, and every point costs memory before the first run.
             let points = study.grid.values().try_fold(1_usize, |all, values| all.checked_mul(values.len()));
             if points.is_none_or(|points| points > MOST_POINTS) {
                 return Err(InvalidSweep::TooMany(study.name.clone()));

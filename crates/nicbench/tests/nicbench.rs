@@ -29,6 +29,7 @@ fn a_run_tells_the_same_facts_every_time() {
     assert_eq!((&one["command"], &one["seed"], &one["clock"]), (&"iperf".into(), &1.into(), &"virtual".into()));
     let run = &one["runs"][0];
     assert_eq!((&run["mode"], &run["bytes"], &run["sha256_ok"]), (&"tls-nic".into(), &300_000.into(), &true.into()));
+    // CPU times differ from run to run; these fields may not.
     for field in ["goodput_gbps", "packets", "counters", "dma_bytes", "fairness", "seconds"] {
         assert_eq!(run[field], other["runs"][0][field], "{field}");
     }
@@ -142,11 +143,13 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     let whole = fs::read_to_string(&results).unwrap();
     assert_eq!(whole.lines().count(), 4);
     // The file ends in the middle of the third row.
+    // A kill can leave any prefix of a row.
     let third = whole.lines().take(2).map(|line| line.len() + 1).sum::<usize>();
     fs::write(&results, &whole[..third + 40]).unwrap();
     let output = nicbench(&["sweep", text(&grid), "--jobs", "1"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("2 new runs, 2 already present"), "{output:?}");
     let after = fs::read_to_string(&results).unwrap();
+    // Complete rows must be kept byte by byte, because they may have taken hours.
     assert_eq!(after[..third], whole[..third]);
     let commands = |text: &str| {
         let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["arguments"].to_string());
@@ -172,6 +175,7 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     assert!(said.contains("of 2 builds") && said.contains("0123") && said.contains("another --out"), "{said}");
     let html = fs::read_to_string(&page).unwrap();
     assert!(html.contains("4 runs, virtual time") && html.contains("<svg"), "{html}");
+    // The page must work offline and from any place.
     assert!(!html.contains("href=") && !html.contains("src="), "nothing comes from elsewhere");
     assert!(fs::read_to_string(pictures.join("small-goodput_gbps.svg")).unwrap().starts_with("<svg"));
 
@@ -218,6 +222,7 @@ fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
     // A part of a machine that was lost in mid-run: the merge reports the missing points, with the command that makes
     // them.
     let first = fs::read_to_string(&parts[0]).unwrap();
+    // The part has at least one row besides its header, so that the cut removes something.
     assert!(first.lines().count() > 1);
     let (header, _) = first.split_once('\n').unwrap();
     fs::write(&parts[0], format!("{header}\n{}", &first[header.len() + 1..][..40])).unwrap();
@@ -247,6 +252,7 @@ fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
     let twice = |point| shared.iter().filter(|(other, _)| *other == point).count() == 2;
     let (point, at) = *shared.iter().find(|(point, _)| twice(*point)).unwrap();
     let kept = fs::read_to_string(&parts[at]).unwrap();
+    // The processor's name differs too, so that the message can be checked for both machines.
     let wrong = kept.lines().map(|line| {
         let mut row: Value = serde_json::from_str(line).unwrap();
         if row["point"].as_u64() == point && row.get("run").is_some() {
@@ -304,6 +310,7 @@ fn parts_agree_on_every_field_but_cpu_times() {
     fs::write(&grid, studies.iter().map(study).collect::<String>() + recovery).unwrap();
     let parts: Vec<PathBuf> = (1..=2).map(|part| directory.join(format!("grid.{part}-of-2.jsonl"))).collect();
     for part in ["1/2", "2/2"] {
+        // With a full overlap both parts make every point, so the merge compares every field.
         let output = nicbench(&["sweep", text(&grid), "--shard", part, "--overlap", "1"]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
     }
@@ -325,6 +332,7 @@ fn parts_agree_on_every_field_but_cpu_times() {
         )
     };
     nicbench::sweep::Sweep::parse(&rows.lines().map(study).collect::<String>()).unwrap();
+    // A field that no run has any more must leave the list.
     for field in TIMED {
         assert!(rows.contains(&format!("\"{field}\":")), "no run has {field}");
     }
@@ -420,6 +428,7 @@ fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
     let (nic, nic_grid) = (directory.join("nic.toml"), directory.join("nic_grid.toml"));
     fs::write(&nic, "lro = true\n[delays]\ndna = 1\n").unwrap();
     fs::write(&nic_grid, GRID.replace("streams = [1, 2]", "streams = [1], nic.tls.colour = [1]")).unwrap();
+    // Each command line is wrong in one way; the message must name the culprit.
     let cases: [(&[&str], &str); 26] = [
         (&[], "--help"),
         (&["iperf", "--loss", "-1"], "--loss"),
@@ -452,6 +461,7 @@ fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
         let output = nicbench(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        // One line: programs and logs show errors next to other messages.
         assert!(said.contains(about) && said.lines().count() == 1, "{arguments:?}: {said}");
     }
 }
@@ -489,6 +499,7 @@ fn wireshark_captures_a_run_with_its_secrets() {
         eprintln!("SKIPPED: tshark is not here (apt-get install tshark); nobody reads the fifo");
         return;
     }
+    // Wireshark passes a fifo, which the reader must open before the writer can.
     let fifo = scratch("extcap").join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let mut writer = Command::new(env!("CARGO_BIN_EXE_nicbench"))

@@ -26,6 +26,7 @@ fn nicbench_takes_the_options_that_pages_show() {
             checked += 1;
         }
     }
+    // A parser that finds no commands would pass every page.
     assert!(checked >= 8, "only {checked} commands were found");
 }
 
@@ -53,6 +54,7 @@ fn a_disk_of_ciphertext_is_read_by_the_nic_and_by_the_cpu() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let facts: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let opened = |run: usize| facts["runs"][run]["counters"]["rx_nvmeotcp_opened_bytes"].as_u64();
+    // The CPU mode must not use the NIC's cipher, and the NIC mode must.
     assert!(opened(0).is_none_or(|bytes| bytes == 0) && opened(1).is_some_and(|bytes| bytes > 1 << 20), "{facts}");
     let refused = nicbench(&["nvme", "--mode", "emulate", "--xts"]);
     assert_eq!(refused.status.code(), Some(2));
@@ -149,6 +151,7 @@ fn options_of_every_command_match_the_page() {
         "crypto",
         "cipher",
     ];
+    // A row for an unknown command would exempt nothing and stay unnoticed.
     assert!(rows.iter().flat_map(|row| &row[0]).all(|command| commands.contains(&&command[..])), "{rows:?}");
     for command in commands {
         let help = nicbench(&[command, "--help"]);

@@ -54,6 +54,7 @@ impl Files<'_> {
         let mut known: Vec<Identity> =
             self.read.iter().filter_map(|path| identity(&fs::metadata(path).ok()?)).collect();
         for (path, identity) in written {
+            // A served file that is also an output would change under its readers.
             if let Some(folder) = self.served {
                 check_outside(folder, path, identity)?;
             }
@@ -208,11 +209,13 @@ mod tests {
             }
             Files { read: borrowed(&read), served: None, written: borrowed(&written) }.claim().map(Claimed::keep)
         };
+        // Links and paths with `..` are other names of the same file.
         for alias in ["input", "hard", "soft", "sub/../input"] {
             let error = check(&["input"], &["other", alias]).unwrap_err();
             assert!(error.contains("is to be read and written, or written twice"), "{alias}: {error}");
             assert!(!at("other").exists(), "{alias}");
         }
+        // Two outputs that do not exist yet may still be one file.
         for twice in [["new", "new"], ["new", "dangling"], ["dangling", "new"], ["hard", "soft"], ["new", "sub/../new"]]
         {
             assert!(check(&[], &twice).is_err(), "{twice:?}");
@@ -221,6 +224,7 @@ mod tests {
         assert!(check(&[], &["sub"]).unwrap_err().ends_with("is a directory"));
         assert!(check(&[], &["none/file"]).unwrap_err().contains("none/file: "));
         assert_eq!(check(&["none", "input"], &["new", "other"]), Ok(()));
+        // A device stores nothing, so two outputs cannot overwrite each other there.
         assert_eq!(check(&[], &["/dev/null", "/dev/null"]), Ok(()));
         let error = check(&["later"], &["later"]).unwrap_err();
         assert!(error.contains("is to be read and written") && !at("later").exists(), "{error}");
@@ -235,6 +239,7 @@ mod tests {
         fs::create_dir_all(at("site/sub")).unwrap();
         fs::write(at("site/sub/page"), "precious").unwrap();
         fs::write(at("other"), "").unwrap();
+        // A hard link outside of the folder changes the served file too.
         fs::hard_link(at("site/sub/page"), at("hard")).unwrap();
         fs::hard_link(at("other"), at("twice")).unwrap();
         for (name, to) in [("soft", "site/sub/page"), ("dangling", "site/new"), ("way", "site/sub"), ("same", "site")] {

@@ -86,6 +86,7 @@ impl FromStr for NicModel {
             }
             if let Some(name) = line.strip_prefix('[') {
                 let name = name.strip_suffix(']').map(str::trim);
+                // A misspelled section is reported itself, instead of each of its keys.
                 let is_known =
                     |name: &&str| KEYS.iter().any(|key| key.name.split_once('.').is_some_and(|of| of.0 == *name));
                 let unknown = || at_line(format!("a NIC has no section `{line}`"));
@@ -97,7 +98,9 @@ impl FromStr for NicModel {
             let value = plain(value.trim()).ok_or_else(|| {
                 at_line(format!("{name}: a value is a number, true, false or a text in double quotes"))
             })?;
+            // Values are checked here, where the line number is known.
             let value = NicValue::new(&name, &value).map_err(at_line)?;
+            // TOML forbids duplicate keys; the later value would win silently.
             if values.iter().any(|other| other.key.name == name) {
                 return Err(at_line(format!("`{name}` is set twice")));
             }
@@ -113,6 +116,7 @@ fn read_file(path: &str) -> Result<NicModel, String> {
 }
 
 fn without_comment(line: &str) -> &str {
+    // A `#` inside of a quoted text does not start a comment.
     let mut in_text = false;
     let is_comment = |letter: char| {
         in_text ^= letter == '"';

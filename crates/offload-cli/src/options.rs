@@ -82,11 +82,13 @@ impl WireOptions {
             #[command(flatten)]
             wire: WireOptions,
         }
+        // Parsing an empty command line yields clap's defaults, which then need no second list here.
         *self != <Usual as clap::Parser>::parse_from([""]).wire
     }
 
     /// Returns the configuration of each direction. In real time the defaults are an unlimited rate and no delay.
     pub fn link(&self) -> LinkConfig {
+        // In real time the machine itself has delays and a limited rate; modelled ones would be added to them.
         let usual = if self.real {
             LinkConfig { rate: None, delay: Duration::ZERO, ..LinkConfig::default() }
         } else {
@@ -94,6 +96,7 @@ impl WireOptions {
         };
         let rate = self.rate.map_or(usual.rate, |rate| rate.0);
         let delay = self.delay.unwrap_or(usual.delay);
+        // Packets can only overtake if the hold exceeds the gap to the next packet, even on a wire without delay.
         let hold = (delay * HOLD_DELAYS).max(SHORTEST_HOLD);
         LinkConfig {
             rate,
@@ -186,6 +189,7 @@ pub fn size<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Res
         let (least, most) = (range.start(), range.end());
         let within = bytes(text).ok().filter(|size| range.contains(size));
         within.and_then(|size| T::try_from(size).ok()).ok_or_else(|| {
+            // The example is the largest unit that expresses the limit exactly.
             let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
             let unit = units.iter().find(|(bytes, _)| most % bytes == 0);
             let example = unit.map_or(String::new(), |(bytes, unit)| format!("{}{unit} or ", most / bytes));

@@ -58,6 +58,7 @@ pub fn csv(runs: &[Value]) -> String {
             row
         })
         .collect();
+    // Runs of different modes have different fields; each line has a cell for all of them.
     let mut columns: Vec<&String> = rows.iter().flat_map(BTreeMap::keys).collect();
     columns.sort();
     columns.dedup();

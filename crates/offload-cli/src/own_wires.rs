@@ -60,6 +60,7 @@ impl OwnWires {
         if *self == OwnWires::default() {
             return Ok(Vec::new());
         }
+        // A wire is chosen by the kind of the destination address, so there are no more wires than kinds.
         let paths = paths as usize;
         if paths > WIRES_MAX {
             return Err(format!("{paths} paths cannot have a wire each: at most {WIRES_MAX} wires join two hosts"));
@@ -73,6 +74,7 @@ impl OwnWires {
         self.rate_on.iter().for_each(|(wire, rate)| links[*wire].rate = rate.0);
         self.delay_on.iter().for_each(|(wire, delay)| links[*wire].delay = *delay);
         self.loss_on.iter().for_each(|(wire, loss)| links[*wire].impairments.loss = *loss);
+        // The queue must hold a round trip, or a single flow could not fill the wire.
         for link in &mut links {
             let round_trip = 2.0 * link.delay.as_secs_f64() * link.rate.unwrap_or_default() as f64 / 8.0;
             (link.overflow, link.queue_limit) = (Overflow::Drop, link.queue_limit.max(round_trip as usize));

@@ -40,8 +40,10 @@ pub fn main<O: Parser>(program: &'static str, run: impl FnOnce(&O) -> ExitCode) 
 /// # Errors
 /// The exit status, if the program must end.
 fn options<O: Parser>(program: &'static str) -> Result<O, ExitCode> {
+    // Arguments need not be UTF-8, because file names need not be.
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let command = || O::command().name(program).after_help(PAGES);
+    // These two work alone, without the arguments that the program otherwise requires.
     match arguments.iter().map(|argument| argument.to_str().unwrap_or_default()).collect::<Vec<_>>()[..] {
         ["--manual"] => return Err(write_out(program, &manual(command()))),
         ["--completions", shell] => return Err(completions(program, command(), shell)),
@@ -50,6 +52,7 @@ fn options<O: Parser>(program: &'static str) -> Result<O, ExitCode> {
     let parsed = command().try_get_matches_from(std::env::args_os());
     let parsed = parsed.and_then(|matches| O::from_arg_matches(&matches).map_err(|error| error.format(&mut command())));
     parsed.map_err(|error| {
+        // clap also reports `--help` and `--version` as errors, which belong on standard output.
         if error.use_stderr() {
             fail(program, &one_line(&error), UNUSABLE)
         } else {

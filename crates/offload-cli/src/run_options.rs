@@ -180,6 +180,7 @@ impl RunOptions {
     ) -> Facts<Value> {
         let clock = if self.wire.real { Clock::Real } else { Clock::Virtual };
         let own = own.into_iter().chain(self.wire.facts());
+        // In real time some values have no effect: facts hold the values that were used.
         let nic = nic_options::values(&nic_on(self.clock(), nic));
         Facts { clock, nic, ..scenario::facts(command, self.wire.seed().0, own) }
     }

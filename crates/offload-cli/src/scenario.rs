@@ -269,6 +269,7 @@ impl<'a, M: Clone> Modes<'a, M> {
     ) -> Result<Modes<'a, M>, Failure> {
         let (mut labels, mut modes) = (Vec::new(), Vec::new());
         for (label, mode) in labelled {
+            // Labels name files, so two runs with one label would overwrite each other.
             if !labels.contains(&label) {
                 labels.push(label);
                 modes.push(mode);
@@ -277,10 +278,12 @@ impl<'a, M: Clone> Modes<'a, M> {
         let modes = Modes { name, common, usual_step, labels, modes, files, also: None };
         let of_each = [&common.trace.trace, &common.trace.pcap].into_iter().flatten();
         let of_each = of_each.flat_map(|path| modes.labels.iter().map(|label| modes.path_of(path, label)));
+        // `out` and `keys` exist once; captures and timelines once for each run.
         let alone = [modes.files.out, modes.files.keys].into_iter().flatten().map(Path::to_owned);
         let written: Vec<PathBuf> = alone.chain(of_each).collect();
         let written = written.iter().map(PathBuf::as_path).collect();
         let files = Files { read: modes.files.read.clone(), served: None, written };
+        // Files are claimed before the first run, so that a bad path fails at once and not after minutes.
         files.claim().map_err(Failure::Unusable)?.keep();
         Ok(modes)
     }
@@ -322,7 +325,10 @@ impl<'a, M: Clone> Modes<'a, M> {
                 live: self.common.live(self.usual_step, self.also.clone()),
                 ..Observers::default()
             };
+            // One file cannot hold the bytes of several modes, so only the last mode writes.
             let out = self.files.out.filter(|_| Some(label) == self.labels.last()).map(Path::to_owned);
+            // The result is examined only after bar and timeline are closed, so that a failed run leaves a readable
+            // timeline.
             let made = make(mode.clone(), observers, out);
             progress.finish_and_clear();
             if let Some(summary) = trace.map(TraceFile::end).transpose().map_err(Failure::Unusable)? {

@@ -58,6 +58,7 @@ impl Scenario for TlsLoopback {
             out: self.out.as_deref(),
             ..OutputFiles::default()
         };
+        // Outputs are claimed before the checksum, which may take a while.
         let modes = Modes::new(NAME, &self.run, &self.mode, files)?;
         let checksum = scenario::checksum(&payload, &self.run)?;
         for mode in modes.modes() {
@@ -68,6 +69,7 @@ impl Scenario for TlsLoopback {
         }
         let runs = modes.make(payload.len(), |mode, observers, out| {
             let bulk = Bulk {
+                // The checksum is computed once, so that no mode's CPU time includes it.
                 checksum: Some(checksum),
                 clock: self.run.clock(),
                 link: self.run.wire.link(),

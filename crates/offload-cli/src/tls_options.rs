@@ -52,6 +52,7 @@ impl TlsOptions {
     /// A message if not.
     pub fn check(&self) -> Result<(), String> {
         match self.tls {
+            // RFC 5246 pads only block ciphers, and RFC 8446 5.4 introduced record padding.
             TlsVersion::Tls12 if self.padding > 1 => Err("--padding: records of TLS 1.2 have none".into()),
             _ => Ok(()),
         }

@@ -28,6 +28,7 @@ impl Watch {
 
     pub(crate) fn show(&self, sample: &Sample) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another mode, or an earlier time, belongs to a new run whose counters start from zero.
         let last = shown.last.take().filter(|last| last.mode == sample.mode && last.at < sample.at);
         let mut text = String::new();
         if self.redraws {
@@ -87,6 +88,7 @@ fn screen(last: Option<&Sample>, now: &Sample) -> String {
     let mut names: Vec<&str> = now.sender.counters.iter().chain(now.receiver.counters.iter()).map(|of| of.0).collect();
     names.sort_unstable();
     names.dedup();
+    // A counter is shown if it moved at either host, so that both columns stay comparable.
     let moved = |name: &&str| {
         step.moved(name, &now.sender, |last| &last.sender) || step.moved(name, &now.receiver, |last| &last.receiver)
     };
@@ -98,6 +100,7 @@ fn screen(last: Option<&Sample>, now: &Sample) -> String {
         let receiver = step.cell(name, &now.receiver, |last| &last.receiver);
         text += &format!("{name:<30} {sender:>26} {receiver:>26}\n");
     }
+    // More rows would scroll, and a scrolled screen cannot be redrawn in place.
     let more = moved.len().saturating_sub(MOST_ROWS);
     if more > 0 {
         text += &format!("... and {more} more\n");

@@ -74,6 +74,7 @@ fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
             let hosts = [&addresses(0)[..], &addresses(1)];
             keys::read_for_both(path, hosts, options.ipv6, bulk::PORT).map_err(Failure::Unusable)?
         }
+        // Keys from the seed let a run repeat to the byte.
         None => ipsec::usual_keys(seed),
     };
     let files = OutputFiles {
@@ -91,7 +92,9 @@ fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
     ];
     let nic = options.run.nic(NicConfig::default());
     let runs = modes.make(payload.len(), |mode, observers, out| {
+        // Refusals are printed before the run, because the figures are otherwise mistaken for the NIC's.
         say_what_is_refused(mode, &keys)?;
+        // Services replace the NICs' ciphers, so other modes have no use for them.
         let by_nic = matches!(mode, Mode::EspCrypto | Mode::EspPacket);
         let services = options.services.filter(|_| by_nic).map(|area| {
             let services = EspServices::new(&keys, area, options.controller);
@@ -105,6 +108,7 @@ fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
             nic: nic.clone(),
             link: options.run.wire.link(),
             ipv6: options.ipv6,
+            // Plain TCP has no layer: the packets then pass exactly as in a run without IPsec.
             layer: mode.offload().map(|kind| ipsec::layer(keys.clone().offloaded(kind))),
             port: services.as_ref().map(EspServices::port),
             observers,

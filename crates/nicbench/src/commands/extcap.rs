@@ -95,6 +95,7 @@ pub(crate) fn run(options: &ExtcapOptions) -> ExitCode {
 
 fn answer(options: &ExtcapOptions) -> Result<String, (String, u8)> {
     let unusable = |message: &str| (message.to_owned(), program::UNUSABLE);
+    // Wireshark calls the program once for each question; the list of interfaces needs no interface.
     if options.extcap_interfaces {
         return Ok(interfaces());
     }

@@ -109,6 +109,8 @@ fn gather(files: &[PathBuf]) -> Result<(Points<'_>, Merged), NotMerged> {
                 }
             }
         }
+        // The count starts at the part's size and falls with each row, so that a part that was killed shows as
+        // incomplete.
         let of_part = there.entry(part.shard).or_insert(part.points);
         for row in rows {
             let stranger = || NotMerged::Failed(format!("{}: it is not of its grid: {}", file.display(), row.name()));
@@ -119,6 +121,7 @@ fn gather(files: &[PathBuf]) -> Result<(Points<'_>, Merged), NotMerged> {
                     free.insert(Found { row, file });
                 }
                 Entry::Occupied(known) => {
+                    // Two parts made this point: machines must agree on all facts of virtual time.
                     *of_part = of_part.saturating_sub(1);
                     merged.agreed += 1;
                     disagreements.extend(disagreement(known.get(), &row, file));
@@ -126,7 +129,9 @@ fn gather(files: &[PathBuf]) -> Result<(Points<'_>, Merged), NotMerged> {
             }
         }
     }
+    // No file was given, so there is nothing to compare.
     let Some((part, _)) = first else { return Ok((points, merged)) };
+    // One disagreement casts doubt on every row of these machines, so nothing is written.
     if !disagreements.is_empty() {
         let count = disagreements.len();
         disagreements.truncate(MOST_TOLD);
@@ -138,6 +143,7 @@ fn gather(files: &[PathBuf]) -> Result<(Points<'_>, Merged), NotMerged> {
     }
     merged.points = points.len();
     let all: usize = part.studies.iter().map(|(_, count)| count).sum();
+    // A merge without these points would look complete in a report.
     if merged.points < all {
         return Err(missing(&part, &there, all - merged.points));
     }

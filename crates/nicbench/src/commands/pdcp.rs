@@ -86,6 +86,7 @@ fn run(options: &PdcpLoopback) -> Result<Made, Failure> {
     scenario::check_family(options.ipv6, &options.run.wire)?;
     let payload = scenario::payload(options.file.as_deref(), options.run.wire.seed(), options.size)?;
     let most = bulk(options, Mode::PdcpCpu, payload.clone()).most_sdu();
+    // PDCP PDUs are not segmented here: RLC, which would do so, is not modelled.
     if options.sdu > most {
         return Err(Failure::Unusable(format!("--sdu {}: the MTU takes SDUs of {most} bytes", options.sdu)));
     }

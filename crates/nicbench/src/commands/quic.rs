@@ -76,6 +76,7 @@ impl Scenario for QuicOptions {
     }
 
     fn run(&self) -> Result<Made, Failure> {
+        // RFC 9000 14: a path that cannot carry 1,200 bytes cannot be used.
         if self.run.wire.mtu < MIN_MTU {
             return Err(Failure::Unusable(format!("QUIC needs an MTU of {MIN_MTU} bytes at least")));
         }

@@ -137,6 +137,7 @@ impl ReservoirOptions {
         {
             for round_trip in &self.round_trip {
                 for pacing in &self.pacing {
+                    // The order of the nested loops is the order of the table's rows.
                     all.extend(self.disks.iter().map(|disks| of(mode, transport, *round_trip, *pacing, *disks)));
                 }
             }
@@ -159,6 +160,7 @@ fn text<'a>(labels: impl Iterator<Item = &'a str>, runs: &'a [ReservoirRun], wid
     let theirs = |run: &ReservoirRun, what: &str| {
         let id = format!("sdr18-{what}{}", if run.pacing == Pacing::Paced.name() { "-paced" } else { "" });
         let figure = figures.iter().find(|figure| figure.id == id);
+        // The published figures are of eight TCP streams from disk to disk. Beside other runs they would mislead.
         let is_theirs = run.streams == 8 && run.transport == Transport::Tcp.name() && run.disks == Disks::Disk.name();
         let value = figure.filter(|_| is_theirs).and_then(|figure| figure.value("tls-nic", run.round_trip_s));
         value.map_or_else(|| "-".into(), |value| format!("{value:.1}"))
@@ -194,10 +196,12 @@ fn text<'a>(labels: impl Iterator<Item = &'a str>, runs: &'a [ReservoirRun], wid
             (false, "hosts ns/B", format!("{:.3}", run.run.host_ns_per_byte())),
         ]
     };
+    // The first column of a cell tells whether it is only for wide tables.
     let shown = |run| cells(run).into_iter().filter(|(only_wide, ..)| wide || !only_wide);
     let mut rows: Vec<Vec<String>> = Vec::new();
     rows.extend(runs.first().map(|run| shown(run).map(|cell| cell.1.to_owned()).collect()));
     rows.extend(runs.iter().map(|run| shown(run).map(|cell| cell.2).collect()));
+    // The factor compares modes only within one setting of all other options.
     let setting = |run: &'a ReservoirRun| (&run.transport, run.round_trip_s, &run.pacing, &run.disks);
     table::add_factor(&mut rows, runs.iter().map(|run| (setting(run), &run.run.mode[..], run.run.host_ns_per_byte())));
     let memory =

@@ -68,20 +68,24 @@ fn submit(scheduler: Scheduler, options: &SweepOptions) -> Result<String, NotMer
         Scheduler::Hq => hyperqueue(&program, options, shards),
         Scheduler::K8s => kubernetes(options, shards, own),
     };
+    // Printing comes before anything that needs a scheduler, so that a script can be made on any machine.
     if own.print {
         return Ok(script);
     }
     let out = options.results_file();
     let files: Vec<PathBuf> = (1..=shards).map(|number| part_file(&out, Shard { number, of: shards })).collect();
     match scheduler {
+        // `--wait` makes sbatch return only after the whole array job, like the other schedulers' commands here.
         Scheduler::Slurm => wait(feed(Command::new("sbatch").args(["--wait", "--parsable"]), &script)?, &files)?,
         Scheduler::Hq => wait(feed(&mut Command::new("sh"), &script)?, &files)?,
         Scheduler::K8s => {
+            // `apply` returns at once, so a second command waits for the job.
             wait(feed(Command::new("kubectl").args(["apply", "-f", "-"]), &script)?, &[])?;
             let name = format!("job/{}", job_name(options));
             let mut wait_for = Command::new("kubectl");
             wait_for.args(["wait", "--for=condition=complete", "--timeout=-1s", &name]);
             wait(feed(&mut wait_for, "")?, &files)?;
+            // The claim may be mounted elsewhere; then this program cannot merge the files.
             if files.iter().any(|file| !file.exists()) {
                 return Ok(format!(
                     "the job is done; where the claim is mounted: nicbench merge *-of-{shards}.jsonl --out FILE\n"

@@ -185,8 +185,10 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
     }
     let (file, done) = results(&out, part.as_ref()).map_err(|error| about(&out, &error))?;
     let known: BTreeSet<_> = jobs.iter().map(Job::name).collect();
+    // Rows of an older grid stay in the file: deleting results is the user's decision.
     let strangers = done.difference(&known).count();
     jobs.retain(|job| !done.contains(&job.name()));
+    // Runs in real time measure this machine, so no other run may compete for its cores.
     let (alone, spread): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.run.about().is_real);
     let work = Work {
         file: Mutex::new(file),
@@ -195,6 +197,7 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
         failed: AtomicUsize::new(0),
     };
     let threads = options.jobs.map_or(work.machine.cores, usize::from);
+    // Virtual time does not depend on the load, so these runs share the cores.
     work.make(&spread, threads)?;
     work.make(&alone, 1)?;
     work.progress.bar.finish_and_clear();
@@ -253,6 +256,7 @@ fn planned(jobs: &[Job<'_>], of: u32, parts: &PartsOptions) -> Result<(Vec<Plann
 /// Opens the results file for appending, and reads its runs.
 fn results(path: &Path, part: Option<&Part>) -> io::Result<(File, Done)> {
     let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+    // Two sweeps on one file would make every point twice and mix their rows.
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => return Err(io::Error::other("another sweep is writing it")),
         // A file system without locks is no reason to refuse.
@@ -265,6 +269,7 @@ fn results(path: &Path, part: Option<&Part>) -> io::Result<(File, Done)> {
     file.set_len(whole as u64)?;
     file.seek(SeekFrom::End(0))?;
     match (part, of_file) {
+        // The first line identifies the part before any row, so that a later start can check it.
         (Some(part), None) if whole == 0 => file.write_all(first_line(part)?.as_bytes())?,
         (Some(part), Some(of_file)) => {
             let other = if of_file.shard == part.shard { None } else { Some("they are different parts") };
@@ -273,6 +278,7 @@ fn results(path: &Path, part: Option<&Part>) -> io::Result<(File, Done)> {
             }
         }
         (Some(_), None) => return Err(io::Error::other("it has results of no part; say another --out")),
+        // Rows of a part are incomplete by design and must not be extended as a whole sweep.
         (None, Some(of_file)) => {
             let (shard, of) = (of_file.shard, of_file.of);
             return Err(io::Error::other(format!(
@@ -282,6 +288,7 @@ fn results(path: &Path, part: Option<&Part>) -> io::Result<(File, Done)> {
         (None, None) => {}
     }
     let this = Build::this();
+    // Rows of several builds are legal, because a sweep may continue after an update, but comparisons need care.
     if let Some(warning) = build::warning(rows.iter().map(|row| &row.build).chain([&this])) {
         say!("{}: {warning}; another --out makes all of them anew", path.display());
     }
@@ -361,6 +368,7 @@ impl Work {
                         seconds,
                         run,
                     };
+                    // One write per row keeps rows whole, even if the process is killed between two rows.
                     let line = serde_json::to_string(&row).map_err(|error| error.to_string())? + "\n";
                     let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
                     file.write_all(line.as_bytes()).map_err(|error| format!("results cannot be written: {error}"))?;

@@ -85,7 +85,9 @@ impl WireOptions {
             TapPort::open(config).map_err(|error| error.to_string())
         };
         let (left, right) = (open(one)?, open(other)?);
+        // The signals are taken before the ports move into the wire's tasks.
         let gone = [left.gone(), right.gone()];
+        // The wire has its own thread, so that signal handling does not delay frames.
         let threads = RealTime::start("wire", RealTimeConfig::default()).map_err(failed)?;
         let runtime: Arc<dyn Runtime> = Arc::new(threads.handle());
         let seed = Seed(self.seed);

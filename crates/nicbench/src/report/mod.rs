@@ -103,6 +103,7 @@ impl Curves {
         let bases: Vec<Line> = bases;
         self.lines = others;
         for line in &mut self.lines {
+            // A ratio of CPU times is meaningful only within one machine.
             let base = bases.iter().find(|base| base.machine == line.machine);
             for (at, value) in line.values.iter_mut().enumerate() {
                 let base = base.and_then(|base| base.values[at]);
@@ -120,14 +121,17 @@ impl Curves {
         let apart = is_timed(field) && study.rows.iter().any(|row| row.machine != study.rows[0].machine);
         let mut points: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
         for row in &study.rows {
+            // Rows of an older grid may lack an option of the plot.
             let (Some(at), Some(series)) = (row.settings.get(&plot.x), row.settings.get(&plot.series)) else {
                 continue;
             };
+            // Some modes lack some fields; their lines have a gap.
             let Some(value) = row.number(field) else { continue };
             let column = place(&mut x, at);
             let line = place(&mut names, (series.text(), apart.then(|| row.machine.to_string())));
             points.entry((line, column)).or_default().push(value);
         }
+        // Columns are in the order of the rows, except that numbers are sorted: a grid may list its values in any order.
         let mut order: Vec<usize> = (0..x.len()).collect();
         order.sort_by(|one, other| match (x[*one].number(), x[*other].number()) {
             (Some(one), Some(other)) => one.total_cmp(&other),
@@ -157,6 +161,7 @@ impl Curves {
         let ours = self.lines.iter().filter(|line| figure.series.contains_key(&line.name));
         let mut theirs: Vec<Line> = Vec::new();
         for line in ours {
+            // CPU times have one of our lines for each machine, but the published line is drawn once.
             if theirs.iter().all(|known| known.name != line.name) {
                 theirs.push(Line { name: line.name.clone(), machine: None, values: values(&line.name) });
             }

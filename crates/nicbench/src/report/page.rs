@@ -33,6 +33,7 @@ pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<DrawnPlot>)
         body += &how(&study);
         for field in &study.plot.y {
             let curves = Curves::of(&study, field);
+            // A results file may name a figure that this program does not know; the field is then drawn alone.
             let figure = study.plot.published.get(field).and_then(|id| figures.iter().find(|figure| figure.id == *id));
             let published = figure.map(|figure| curves.beside(figure)).unwrap_or_default();
             let (what, name) = (label::field(field), file_name(&format!("{}-{field}", study.name)));
@@ -45,11 +46,13 @@ pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<DrawnPlot>)
                     let _infallible = writeln!(body, "<figure>{inside}</figure>");
                     Some(svg)
                 }
+                // One field without values must not prevent the page.
                 Err(error) => {
                     let _infallible = writeln!(body, "<p>Not drawn: {}.</p>", escape(&error.to_string()));
                     None
                 }
             };
+            // The CSV file exists even without a picture, so that scripts find every field.
             plots.push(DrawnPlot { name, svg, csv: csv(&curves, &published) });
             body += &table(&curves, &published);
             if let Some(figure) = figure {

@@ -15,8 +15,10 @@ pub(crate) fn svg(curves: &Curves, published: &[Line], caption: Option<&str>) ->
     if all().next().is_none() {
         return Err("no run has this field".into());
     }
+    // Both folds include 0, so that the axis starts at 0 and bars of different plots can be compared by eye.
     let top = all().map(|value| value.most).fold(0.0, f64::max);
     let bottom = all().map(|value| value.least).fold(0.0, f64::min);
+    // Equal values at 0 would give an empty axis range.
     let top = if top > bottom { top + (top - bottom) * 0.08 } else { bottom + 1.0 };
     let legend = Legend::of(curves, published, caption);
     let mut picture = String::new();
@@ -32,6 +34,7 @@ pub(crate) fn svg(curves: &Curves, published: &[Line], caption: Option<&str>) ->
             .x_label_area_size(58)
             .y_label_area_size(66)
             .build_cartesian_2d(-0.3..last + 0.3, bottom..top)?;
+        // Positions are indices: only labels at whole numbers name a value.
         let name = |x: &f64| {
             let at = x.round();
             let near = (x - at).abs() < 0.01 && at >= 0.0;
@@ -41,6 +44,7 @@ pub(crate) fn svg(curves: &Curves, published: &[Line], caption: Option<&str>) ->
             .configure_mesh()
             .disable_x_mesh()
             .light_line_style(WHITE)
+            // The library may use fewer labels than allowed; four per position make it keep one at each whole number.
             .x_labels(4 * curves.x.len())
             .x_label_formatter(&name)
             .y_label_formatter(&|y| compact(*y))
@@ -52,12 +56,14 @@ pub(crate) fn svg(curves: &Curves, published: &[Line], caption: Option<&str>) ->
             chart.draw_series(LineSeries::new(points.clone(), color.stroke_width(2)))?;
             chart.draw_series(points.iter().map(|point| Circle::new(*point, 4, color.filled())))?;
             let spread = line.values.iter().enumerate().filter_map(|(at, value)| value.map(|value| (at as f64, value)));
+            // A single run has no spread and gets no bar.
             let spread = spread.filter(|(_, value)| value.least < value.most);
             chart.draw_series(
                 spread.map(|(x, value)| PathElement::new([(x, value.least), (x, value.most)], color.stroke_width(1))),
             )?;
         }
         for line in published {
+            // The published line has the colour of our line of the same name.
             let (color, points) = (color(of_ours(curves, line)), points(line));
             chart.draw_series(DashedLineSeries::new(points.clone(), 3, 5, color.stroke_width(1)))?;
             chart.draw_series(points.iter().map(|point| Circle::new(*point, 4, color.stroke_width(1))))?;
