@@ -67,7 +67,7 @@ impl Capture {
         Capture::new(BufWriter::new(options.open(path)?))
     }
 
-    /// Returns a tap whose frames appear on interface `name`.
+    /// Returns a tap that records frames under interface `name`.
     ///
     /// # Errors
     /// If the output fails now or has failed before.
@@ -95,6 +95,7 @@ impl Capture {
     /// Writes, unless an earlier write failed; [`finish`](Self::finish) returns that error.
     fn write(&self, write: impl FnOnce(&mut pcapng::CaptureWriter<Box<dyn Write + Send>>) -> io::Result<()>) {
         let mut state = lock(&self.state);
+        // A tap cannot report an error to the wire, so the first error is kept for `finish`.
         if let State::Open(writer) = &mut *state
             && let Err(error) = write(writer)
         {

@@ -36,6 +36,7 @@ pub fn tls13_aes_128_ccm() -> SupportedCipherSuite {
             common: CipherSuiteCommon {
                 suite: CipherSuite::TLS13_AES_128_CCM_SHA256,
                 hash_provider: gcm.common.hash_provider,
+                // RFC 9001 B.2 gives the limit of AES-128-CCM.
                 confidentiality_limit: QuicCipher::Aes128Ccm.confidentiality_limit(),
             },
             hkdf_provider: gcm.hkdf_provider,

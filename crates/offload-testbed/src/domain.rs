@@ -25,7 +25,7 @@ pub fn in_domain<F: Future>(domain: Domain, future: F) -> InDomain<F> {
 }
 
 pin_project! {
-    /// A future whose polls are charged to a domain. Made by [`in_domain`].
+    /// A future with polls charged to a domain. Made by [`in_domain`].
     #[derive(Debug)]
     pub struct InDomain<F> {
         domain: Domain,

@@ -101,6 +101,7 @@ pub fn quic_server_config(
     let (mut provider, time) = sources(randomness);
     prefer(cipher, &mut provider);
     let mut config = for_clients(randomness, server((provider, time), key_log));
+    // Without this, the client's order would decide the cipher.
     config.ignore_client_order = true;
     config
 }
@@ -217,6 +218,7 @@ fn prefer(cipher: QuicCipher, provider: &mut CryptoProvider) {
         QuicCipher::Aes128Ccm => tls13_aes_128_ccm(),
         _ => suite::TLS13_AES_128_GCM_SHA256,
     };
+    // A suite must not occur twice in the list.
     provider.cipher_suites.retain(|suite| suite.suite() != wanted.suite());
     provider.cipher_suites.insert(0, wanted);
 }

@@ -47,7 +47,7 @@ pub use trace::{ApplicationTrack, TraceSummary, Tracer};
 pub use nic_sim::{NicConfig, wire};
 pub use offload_base::Seed;
 pub use offload_host_stack::TcpConfig;
-/// Re-exports of the crates whose types appear here, so that a program needs no other dependency.
+/// Re-exports of the crates with types in this interface, so that a program needs no other dependency.
 pub use {nic_sim, offload_api as api, offload_base as base, offload_host_stack as host_stack};
 
 /// Runs the README's example as a doc test.

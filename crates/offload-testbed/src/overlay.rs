@@ -188,12 +188,14 @@ impl Overlay {
     pub fn install(&self, bed: &mut Testbed) -> Result<(), OverlayError> {
         let left = self.side(bed, self.left(), self.right());
         let right = self.side(bed, self.right(), self.left());
+        // Bare frames have no tunnel that ESP could protect.
         let protections = match self.suite.filter(|_| self.tunnel.is_some()) {
             Some(suite) => self.key(bed, suite, &left, &right)?,
             None => [Vec::new(), Vec::new()],
         };
         for (side, protections) in [&left, &right].into_iter().zip(protections) {
             let eswitch = side.hypervisor.eswitch().ok_or(OverlayError::NotThere)?.clone();
+            // Tunnels and rules need switchdev mode; legacy mode only switches by address.
             let mut commands = vec![EswitchCommand::Mode(Mode::Switchdev)];
             if let Some(device) = self.device() {
                 commands.push(EswitchCommand::Tunnel(Tunnel {
@@ -279,6 +281,7 @@ impl Overlay {
                     // key.
                     let addresses = (sides[from].address, sides[to].address);
                     let sends = sa(suite, Direction::Transmit, spi, addresses, &mut secrets);
+                    // Both ends take the same key from one draw of the seed.
                     let receives = SaParams { direction: Direction::Receive, ..sends.clone() };
                     of_tenant[from].send.push(add_sa(bed, &sides[from].hypervisor, &sends)?);
                     of_tenant[to].receive.push(add_sa(bed, &sides[to].hypervisor, &receives)?);
@@ -288,6 +291,7 @@ impl Overlay {
         }
         let all = 2 * usize::from(self.vms) * usize::from(self.sas);
         for side in [left, right] {
+            // The device installs SAs asynchronously; a packet that came earlier would be dropped.
             while side.hypervisor.device_contexts() < all {
                 pause(bed);
             }
@@ -349,6 +353,7 @@ fn add_sa(bed: &mut Testbed, host: &BedHost, params: &SaParams) -> Result<Handle
     loop {
         let added = host.stack().with_device(|device| Some(device.ipsec()?.add_sa(params)));
         match added.ok_or(OverlayError::NotThere)? {
+            // The control ring is full and drains in virtual time, so the bed must run meanwhile.
             Err(SaRefused::Busy) => pause(bed),
             added => return Ok(added?),
         }

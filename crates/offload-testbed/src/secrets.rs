@@ -1,6 +1,6 @@
 //! TLS randomness from a seed, so that a handshake repeats to the byte; and key logs.
 //!
-//! **For simulation only.** Anybody who knows the seed knows every key.
+//! **For simulation only.** The seed reveals every key.
 
 pub use crate::ccm_suite::tls13_aes_128_ccm;
 use crate::runtime::lock;
@@ -42,6 +42,7 @@ pub fn seeded_provider(seed: Seed) -> CryptoProvider {
 /// Returns the provider of [`seeded_provider`] with the suites of TLS 1.2, which repeat as well, behind the suites of
 /// 1.3.
 pub(crate) fn seeded(seed: Seed) -> CryptoProvider {
+    // Two streams: key shares must not depend on how many other random bytes a handshake draws.
     let random: &'static SeededRandom = Box::leak(Box::new(SeededRandom::new(seed.stream("tls random"))));
     let key_shares: &'static SeededRandom = Box::leak(Box::new(SeededRandom::new(seed.stream("tls key shares"))));
     let group: &'static SeededX25519 = Box::leak(Box::new(SeededX25519 { key_shares }));

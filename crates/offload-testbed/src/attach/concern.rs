@@ -85,7 +85,7 @@ fn first_fragment<'a>(frame: &'a [u8], headers: &Headers) -> Option<&'a [u8]> {
 /// ```
 #[derive(Debug)]
 pub struct Concerns {
-    /// Identifications of IKE messages whose first fragments were seen.
+    /// Identifications of IKE messages with known first fragments.
     ike: FragmentMemory<()>,
 }
 

@@ -18,9 +18,9 @@ use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-/// A port whose frames are datagrams.
+/// A port that sends and receives frames as datagrams.
 ///
-/// The peer is a QEMU whose `local.path` is this port's `remote`, and whose `remote.path` is this port's `local`:
+/// The peer is a QEMU with this port's `remote` as `local.path`, and this port's `local` as `remote.path`:
 ///
 /// ```text
 /// qemu-system-x86_64 -netdev dgram,id=n0,local.type=unix,local.path=guest.sock,remote.type=unix,remote.path=port.sock \

@@ -21,7 +21,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// A port whose frames go over a stream socket.
+/// A port that sends and receives frames over a stream socket.
 ///
 /// ```text
 /// qemu-system-x86_64 -netdev stream,id=n0,server=off,addr.type=unix,addr.path=port.sock \

@@ -43,6 +43,7 @@ impl Watcher {
     pub(super) fn start(name: &str) -> io::Result<Watcher> {
         let shared = Arc::new(Shared {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            // An eventfd ends the thread even if no file ever becomes ready.
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
             doorbell: Signal::new(),
             armed: Default::default(),

@@ -226,6 +226,7 @@ impl Builder {
     /// If no host exists yet, or engines were added to its NIC.
     #[must_use]
     pub fn switched(mut self, switch: SwitchConfig) -> Builder {
+        // A switched NIC builds its functions itself, without the added engines.
         assert!(self.last_host().engines.is_none(), "the host's function of a NIC with a switch has the usual engines");
         self.last_host().place = Place::Switched(switch);
         self
@@ -526,10 +527,11 @@ impl Builder {
         let mut ports = Vec::new();
         let mut hosts = Vec::new();
         for (number, plan) in self.hosts.iter().enumerate() {
+            // A source for each host, so that one more host does not change the others' secrets.
             let random = self.random_source(number)?;
             let mut nic = plan.nic.clone();
             if !random.is_seeded() {
-                // An attacker who knows the key can direct all flows to one queue.
+                // With the key, an attacker could direct all flows to one queue.
                 random.stream("rss key").fill(&mut nic.rss_key);
             }
             let mut eswitch = None;
@@ -692,6 +694,7 @@ impl Builder {
         if let Some(eswitch) = &bed_host.eswitch {
             bed_host.spawn("eswitch", eswitch.clone().serve());
         }
+        // Each shard has its own task, so that a trace and a deadlock message name the shard.
         for (index, shard) in bed_host.shards.iter().enumerate() {
             let name = if index == 0 { "stack".into() } else { format!("stack, shard {index}") };
             bed_host.spawn(name, shard.serve());

@@ -68,6 +68,7 @@ impl Eswitch {
                     Err(back) => command = Some(*back),
                 }
             }
+            // Only a command that the ring has accepted has a number and an answer.
             let answer = if command.is_none() { shared.answers.remove(&number) } else { None };
             answer.map_or_else(|| shared.wait(cx.waker()), Poll::Ready)
         })
@@ -103,6 +104,7 @@ impl Eswitch {
 
 impl Shared {
     fn wait<T>(&mut self, waker: &Waker) -> Poll<T> {
+        // Several askers wait at a time; one that polls again must not be woken twice.
         if !self.waiting.iter().any(|other| other.will_wake(waker)) {
             self.waiting.push(waker.clone());
         }

@@ -178,6 +178,7 @@ impl Drive {
         *all = now.max(*all) + time_of(bytes, rate);
         let shared = *all;
         let lane = state.lane(now, way, file, range.start);
+        // An idle stream saves no credit: its next request starts now.
         lane.free = now.max(lane.free) + time_of(bytes, self.config.stream);
         lane.next = range.end;
         let own = lane.free;

@@ -78,7 +78,7 @@ impl VirtualThreads {
         VirtualThreads(Arc::new(Inner { runtime, metered: None, idle: Mutex::default(), threads: Mutex::default() }))
     }
 
-    /// Creates a pool whose CPU time is charged to `domain`.
+    /// Creates a pool with its CPU time charged to `domain`.
     #[cfg(feature = "meter")]
     pub fn metered(runtime: Arc<dyn Runtime>, meter: &CpuMeter, domain: Domain) -> VirtualThreads {
         let metered = Some((meter.clone(), domain));

@@ -149,6 +149,7 @@ impl Runner {
 
     /// Waits until there may be work.
     fn wait(&self) {
+        // The time is taken once, so that a spin lasts `spin` however often the loop runs.
         let since = self.shared.now();
         loop {
             let now = self.shared.now();
@@ -164,6 +165,7 @@ impl Runner {
         // A wake before `about_to_park` did not unpark the thread, so the queue is checked once more. A later wake
         // unparks it.
         if !self.is_needed(self.shared.now()) {
+            // The meter must not charge sleep to the last task's domain.
             let _parked = cost::domain(Domain::Parked);
             match self.shared.first_deadline() {
                 Some(deadline) => thread::park_timeout(deadline - self.shared.now()),

@@ -111,6 +111,7 @@ impl Shared {
         let mut timers = lock(&self.timers);
         timers.set(entry, next);
         let first = timers.first().map_or(NEVER, Instant::as_nanos);
+        // The thread may be parked until the old deadline and must learn of an earlier one.
         let earlier = first < self.first_deadline.swap(first, Ordering::SeqCst);
         drop(timers);
         if earlier {

@@ -156,6 +156,7 @@ impl VirtualTime {
     fn advance(&mut self, next: Instant) {
         self.shared.advance(next);
         self.polls_at_this_instant = 0;
+        // Time has moved, so no task is in a loop.
         self.suspects.clear();
         self.shared.fire(next);
     }
@@ -173,6 +174,7 @@ impl VirtualTime {
     }
 
     fn count_poll(&mut self, task: &Task) {
+        // Counting names from the start would cost too much, so only the polls after the limit are counted by name.
         self.polls_at_this_instant += 1;
         if self.polls_at_this_instant > POLLS_AT_ONE_INSTANT {
             *self.suspects.entry(task.name().to_owned()).or_default() += 1;

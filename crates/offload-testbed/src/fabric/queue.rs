@@ -56,6 +56,7 @@ pub fn frame_queue(frames: usize) -> (FrameSender, FrameReceiver) {
 /// # Panics
 /// If `frames` is zero.
 pub fn frame_queue_between_threads(frames: usize) -> (FrameSender, FrameReceiver) {
+    // A load must fit in the queue's own limit.
     let most_frames = frames.min(FRAMES_PER_LOAD);
     let loader = Loader {
         most_frames,
@@ -146,6 +147,7 @@ impl Loader {
 
     /// Copies the collected frames into a load.
     fn load(&mut self) -> Load {
+        // Small loads share one buffer; a load that does not fit takes a new one.
         if self.rest.capacity() < self.bytes {
             let pooled = self.bytes <= LOAD_BYTES;
             self.rest = if pooled { self.buffers.take() } else { BytesMut::with_capacity(self.bytes) };
@@ -206,6 +208,7 @@ impl FrameSender {
 
     /// Wakes `waker` when there is room. Returns false if there is room already.
     pub fn wait(&self, waker: &Waker) -> bool {
+        // Arming comes before the check: room made in between rings the signal.
         self.room.arm(waker);
         let wait = !self.has_room();
         if !wait {
@@ -325,6 +328,7 @@ impl FrameReceiver {
 
     /// Wakes `waker` when a frame arrives. Returns false if a frame is queued already.
     pub fn wait(&self, waker: &Waker) -> bool {
+        // Arming comes before the check: a frame pushed in between rings the signal.
         self.arrived.arm(waker);
         let wait = self.is_empty();
         if !wait {

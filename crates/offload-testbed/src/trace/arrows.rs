@@ -72,6 +72,7 @@ impl Arrows {
             self.empty.insert((place.flow, place.seq.0, place.ack), arrow);
             return vec![arrow];
         }
+        // Without segmentation the packet is one segment. A step of zero would not end.
         let step = mss.map_or(u32::MAX, u32::from).max(1);
         let starts = (0..place.len).step_by(step as usize).map(|at| place.seq.0.wrapping_add(at));
         let arrows = starts.map(|seq| (seq, self.begin())).collect::<Vec<_>>();
@@ -95,6 +96,7 @@ impl Arrows {
     /// for a frame that the wire changed.
     pub(super) fn frame_taken(&mut self, frame: &[u8]) -> Option<(u64, bool)> {
         let arrow = self.frames.remove(&self.hasher.hash_one(frame)).filter(|arrow| self.alive.contains(arrow))?;
+        // A TCP segment's arrow goes on to the host; other frames end at the NIC.
         let goes_on = Place::of_frame(frame).is_some();
         if !goes_on {
             self.alive.remove(&arrow);

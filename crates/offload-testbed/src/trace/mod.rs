@@ -214,6 +214,7 @@ impl State {
         if let Some(track) = self.tracks.get(&key) {
             return *track;
         }
+        // A host's tracks are shown below the host's own track.
         let parent = if group.is_empty() { None } else { Some(self.track("", group, Kind::Slices)) };
         // Perfetto reserves track 0.
         let track = self.tracks.len() as u64 + 1;
@@ -337,6 +338,7 @@ mod tests {
     fn a_timeline_is_nested_in_order_shows_every_stage_and_changes_nothing() {
         let file = Shared::default();
         let tracer = Tracer::new(file.clone(), 1 << 30).expect("room");
+        // The tracer only observes: one changed nanosecond would make traces useless for timing.
         assert_eq!(transfer(Some(&tracer)), transfer(None), "virtual time and counters stay the same");
         let summary = tracer.finish().expect("a file");
         let file = core::mem::take(&mut *lock(&file.0));
@@ -359,6 +361,7 @@ mod tests {
             let Some(Some(Value::Bytes(name))) = names.get(&track) else { panic!("track {track} has no name") };
             used.insert(String::from_utf8_lossy(name).into_owned());
             assert!(latest.insert(track, at).is_none_or(|before| before <= at), "time goes back");
+            // Perfetto needs properly nested slices in every track.
             let depth = open.entry(track).or_default();
             match number(&event, 9) {
                 1 => *depth += 1,
@@ -380,6 +383,7 @@ mod tests {
         {
             assert!(used.contains(track), "{track} is empty; there are {used:?}");
         }
+        // Lost segments have shorter arrows; a complete one passes five slices.
         let whole = ended.iter().filter(|arrow| passed[*arrow] == 5).count();
         assert!(whole > 700, "{whole} of {} arrows: host, NIC, wire, NIC, host", passed.len());
     }

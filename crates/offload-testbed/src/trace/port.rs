@@ -141,6 +141,7 @@ impl<N: TracedNic> Port for TracedPort<N> {
     }
 
     fn receive_frames(&mut self, now: Instant, frames: &mut Vec<Frame>) {
+        // Without frames nothing changes, so the counters need not be read.
         if frames.is_empty() {
             return self.device.receive_frames(now, frames);
         }

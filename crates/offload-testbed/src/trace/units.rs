@@ -72,6 +72,7 @@ impl Follower {
         payload: impl Iterator<Item = &'a [u8]>,
         done: &mut dyn FnMut(Unit),
     ) {
+        // A direction that lost its place stays lost: guessing a header would draw wrong units.
         if self.lost || len == 0 {
             return;
         }
@@ -92,6 +93,7 @@ impl Follower {
             self.read(now, &bytes, done);
             self.advance(len - known);
         }
+        // The gap is filled: early packets that begin at the next byte are read in turn.
         while let Some(first) = self.early.first_entry().filter(|first| *first.key() == 0) {
             let bytes = first.remove();
             self.read(now, &bytes, done);

@@ -138,6 +138,7 @@ impl Schedule {
         let nic = NicConfig {
             mtu: self.mtu,
             tso_max_bytes: if self.tso { 65_536 } else { 0 },
+            // 208 bytes is the size of a TLS context, so the cache holds `cached` contexts.
             context_cache_bytes: self.cached * 208,
             engines: EngineConfigs::from(TlsEngineConfig {
                 contexts: self.contexts,
@@ -156,9 +157,11 @@ impl Schedule {
             .wire(0, 1, LinkConfig { impairments: self.impairments, ..LinkConfig::default() })
             .recorded(&recorder)
             .build()?;
+        // Each direction has its own seed: equal faults in both directions would hide bugs.
         for (number, link) in [&bed.cable(0).left_to_right, &bed.cable(0).right_to_left].into_iter().enumerate() {
             let seed = Seed(self.seed).derive(&format!("direction {number}"));
             let mut link = link.lock().unwrap();
+            // The order matters: a segment is swapped and shredded after it was overlapped, as on a real path.
             link.impair(Box::new(Overlap::new(self.overlap, self.mtu, seed.stream("overlap"))));
             link.impair(Box::new(Swap::new(self.swap, seed.stream("swap"))));
             link.impair(Box::new(Shred::new(self.shred, seed.stream("shred"))));
@@ -177,10 +180,13 @@ impl Schedule {
             let host = hosts[side as usize].clone();
             host.clone().spawn("application", run_end(self.clone(), side, host, hosts[0].clone()))
         });
+        // A hang is a fault too: both ends must come to an end within the limit.
         let mut ends = [bed.run_within(ENOUGH, serving)?, bed.run_within(ENOUGH, fetching)?];
         for end in &mut ends {
+            // Forgotten streams live until both ends are done, so that a stack must serve streams that nobody polls.
             end.forgotten = None;
         }
+        // Contexts and buffers are counted only after the stacks have closed all connections.
         bed.run_within(ENOUGH, settle(hosts.clone()))?;
         let swapped = bed.counters().value("wire_swapped") > 0;
         for side in Side::BOTH {
@@ -191,6 +197,7 @@ impl Schedule {
         for (host, end) in hosts.iter().zip(&ends) {
             prop_assert_eq!(host.device_contexts(), 0, "contexts are left on a device");
             prop_assert_eq!(free_places(host, self.contexts), self.contexts, "contexts are left in a driver");
+            // A queue that still holds a clone of the data would leak memory on every connection.
             let free = end.written.iter().all(|written| written.data.is_unique());
             prop_assert!(free, "somebody still holds what was written");
         }
@@ -200,12 +207,14 @@ impl Schedule {
     fn check_read(&self, side: Side, reader: &Ended, writer: &Ended, swapped: bool) -> Result<(), TestCaseError> {
         let last = follow(&reader.read, &writer.written);
         prop_assert!(last.is_some(), "{side:?} read what was not written");
+        // TLS detects the changed bytes and ends the stream, so the end may be early on either side.
         if swapped {
             return Ok(());
         }
         // A dropped end answers data with a reset, so the other end may not finish writing.
         let peer_drops = self.plans[side as usize].end == End::Drop;
         prop_assert!(writer.all_written || peer_drops, "{:?} could not write", side.peer());
+        // A dropped stream sends no close_notify, which the reader must be able to tell from a close.
         let writer_drops = self.plans[side.peer() as usize].end == End::Drop;
         match &reader.read_to_end {
             None => {}
@@ -232,6 +241,7 @@ async fn run_end(schedule: Schedule, side: Side, host: BedHost, server: BedHost)
     stream.set_retransmit_limit(plan.limit);
     let mut content = Seed(seed).stream(&format!("{side:?} writes"));
     let mut ended = Ended::default();
+    // A failed step is no fault by itself; `check_read` decides with the other end's plan.
     ended.all_written = take_steps(&plan, &host, &mut stream, &mut content, &mut ended).await.is_ok();
     match plan.end {
         End::Drop => {}
@@ -285,6 +295,7 @@ async fn take_steps(
             Step::AbandonWrite { bytes, wakes } => {
                 // Four fill bytes alternate, so that neighbouring abandoned writes differ.
                 let begun = ended.written.iter().filter(|written| written.data.first() >= Some(&ABANDONED)).count();
+                // Each kind is told apart from random data by its value.
                 let kind = ABANDONED + (begun % 4) as u8;
                 let data = Bytes::from(vec![kind; *bytes]);
                 ended.written.push(Written { data: data.clone(), abandoned: true });
@@ -361,6 +372,7 @@ fn follow(read: &[u8], written: &[Written]) -> Option<bool> {
     let mut rest = read;
     for Written { data, abandoned } in written {
         let taken = match abandoned {
+            // Any prefix of an abandoned write may have been sent.
             true => rest.iter().take(data.len()).take_while(|byte| **byte == data[0]).count(),
             false => data.len().min(rest.len()),
         };
@@ -431,11 +443,14 @@ fn check_wire(seen: &[RecordedFrame], swapped: bool) -> Result<(), TestCaseError
         for seen in seen.iter().filter(|seen| seen.direction == direction) {
             let Some(segment) = Segment::of(&seen.frame.data) else { continue };
             let payload = &seen.frame.data[segment.payload..segment.end];
+            // All plaintext bytes are below 0x10; sixteen such bytes in a row do not occur in ciphertext by chance.
             let longest = payload.split(|byte| *byte > 0x0f).map(<[u8]>::len).max().unwrap_or(0);
             prop_assert!(longest < 16, "{longest} bytes of plaintext at {:?}", seen.at);
+            // Positions count from the byte behind the SYN.
             if segment.syn && segment.intact {
                 first = Some(segment.seq + 1);
             }
+            // A swapped segment passes its checksum, so inbound streams cannot be compared once a swap occurred.
             let (Some(first), true) = (first, segment.intact && !(swapped && direction == TapDirection::Inbound))
             else {
                 continue;
@@ -535,6 +550,7 @@ impl Overlap {
     /// Builds the segment with a part of the previous one in front, truncated to the MTU.
     fn overlapping(&mut self, frame: &[u8], segment: &Segment) -> Option<Vec<u8>> {
         let (end, before) = self.last.as_ref().filter(|(end, before)| *end == segment.seq && !before.is_empty())?;
+        // At least one byte of the previous segment is repeated, or there would be no overlap.
         let back = 1 + self.rng.below(before.len() as u64) as usize;
         let mut cut = frame[..segment.payload].to_vec();
         cut.extend_from_slice(&before[before.len() - back..]);
@@ -556,6 +572,7 @@ impl Overlap {
 impl Impairment for Overlap {
     fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         let frame = crossing.frame.data.clone();
+        // SYN and FIN occupy sequence numbers without payload, so these segments pass unchanged.
         let plain = Segment::of(&frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
         if let Some(segment) = plain.filter(|segment| segment.payload < segment.end) {
             if self.rng.chance(self.share)
@@ -563,6 +580,7 @@ impl Impairment for Overlap {
             {
                 self.counters.overlapped += 1;
                 let again = Crossing { frame: cut.into(), arrives: crossing.arrives };
+                // Receivers must handle both orders of overlapping segments.
                 if self.rng.chance(0.5) {
                     onward(again);
                     onward(crossing);
@@ -609,6 +627,7 @@ impl Impairment for Swap {
             let words = (segment.end - segment.payload) as u64 / 2;
             let mut word = || segment.payload + 2 * self.rng.below(words) as usize;
             let (one, other) = (word(), word());
+            // Equal words would count as a swap without changing a byte.
             if frame[one..one + 2] != frame[other..other + 2] {
                 frame.swap(one, other);
                 frame.swap(one + 1, other + 1);
@@ -652,6 +671,7 @@ impl Impairment for Shred {
         let mut at = segment.payload;
         for left in (0..SHREDS).rev() {
             let rest = segment.end - at;
+            // Half of the parts are tiny, because headers of records split at every byte then.
             let most = if self.rng.chance(0.5) { 4 } else { rest };
             let length = if left == 0 { rest } else { 1 + self.rng.below(rest.min(most) as u64) as usize };
             let shred = segment.part(frame, at, length);
@@ -741,12 +761,15 @@ fn schedule() -> impl Strategy<Value = Schedule> {
     let version = prop::sample::select(vec![TlsVersion::Tls12, TlsVersion::Tls13]);
     let suite = prop::sample::select(vec![TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305]);
     let cipher = (version, suite);
+    // Early resets hit the handshake and the installation of contexts, late ones the transfer.
     let resets = || prop::collection::vec(prop_oneof![0u64..300, 300u64..300_000], 0..3);
     let resync = prop::sample::select(vec![ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous]);
     let transmit_resync = prop::sample::select(vec![TransmitResync::Dump, TransmitResync::NextRecord]);
+    // Few contexts and tiny caches, so that contexts are refused, evicted and fetched all the time.
     let nic = (576u16..3_000, any::<bool>(), 1u32..8, 0usize..3, 0usize..4, resync, transmit_resync);
     let swap = prop_oneof![3 => Just(0.0), 1 => 0.0..0.05f64];
     let shred = prop_oneof![2 => Just(0.0), 1 => 0.0..0.2f64];
+    // Streams cross 2^31 or 2^32, where comparisons of sequence numbers go wrong first.
     let edge = (prop::sample::select(vec![1u32 << 31, 0]), 0u32..400_000);
     let initial_sequence = prop_oneof![Just(None), edge.prop_map(|(edge, before)| Some(edge.wrapping_sub(before)))];
     let wire = (impairments(), 0.0..0.1f64, swap, shred, initial_sequence);

@@ -54,6 +54,7 @@ fn both_ways(left: impl Port + 'static, right: impl Port + 'static, loss: f64, b
         let stream = client.stack().connect(None, (SERVER, 7).into()).await?;
         exchange(&client, stream, 2, 1, bytes).await
     });
+    // In real time both testbeds run on their own threads; this one only waits for the results.
     left.run(async {
         serving.await.expect("the server got everything");
         fetching.await.expect("the client got everything");
@@ -136,6 +137,7 @@ fn a_dgram_peer_may_come_late_go_and_come_again() {
         port.receive_frame(Instant::ZERO, frame(fill));
         port.process(Instant::ZERO);
     };
+    // A frame for a missing peer is dropped and counted, because waiting could last for ever.
     send(&mut port, 1);
     assert_eq!((port.counters().tx_unreachable, port.counters().tx_frames), (1, 0), "nobody is there yet");
 
@@ -204,6 +206,7 @@ fn rubbish_is_counted_and_an_unreasonable_length_ends_a_stream() {
     let mut port = StreamPort::listen_unix(&path).expect("a path that is free");
     let mut first = UnixStream::connect(&path).expect("somebody listens");
     first
+        // One whole frame, one that is too short, and a length that no frame can have.
         .write_all(&[0, 0, 0, 14, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 3, 9, 9, 9, 0xff, 0, 0, 0])
         .unwrap();
     assert_eq!(port.poll_frame(Instant::ZERO).unwrap().data[..], [1; 14]);
@@ -257,6 +260,7 @@ fn whoever_sleeps_is_woken_by_the_first_frame_and_by_room() {
         assert_eq!(port.poll_frame(Instant::ZERO), None);
         outside.write_all(&[0, 0, 0, 14]).unwrap();
         outside.write_all(&[7; 14]).unwrap();
+        // The doorbell comes from another thread, so the test must wait for it.
         until(|| woken() >= round);
         until(|| port.poll_frame(Instant::ZERO).is_some());
     }
@@ -270,6 +274,7 @@ fn whoever_sleeps_is_woken_by_the_first_frame_and_by_room() {
     assert!(port.counters().tx_frames < 1000, "not all of it fits the socket");
     let mut received = vec![0; 1000 * 9004];
     let mut at = 0;
+    // One thread plays both ends, so neither end may block.
     outside.set_nonblocking(true).unwrap();
     until(|| {
         while let Ok(bytes) = outside.read(&mut received[at..]) {

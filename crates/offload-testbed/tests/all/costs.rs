@@ -30,6 +30,7 @@ fn exchange(costs: Costs) -> Exchange {
     let keys = TrafficKeys { transmit: (0, key(1)), receive: (0, key(2)) };
     // The interrupt or the line time of an acknowledgment would hide a part of the cost of the data behind it.
     let delays = Delays { interrupt: Duration::ZERO, ..Delays::default() };
+    // The cache holds one context, so each message evicts the context of the other connection.
     let nic = NicConfig { context_cache_bytes: 208, costs, delays, line_rate: None, ..NicConfig::default() };
     let recorder = FrameRecorder::default();
     let mut bed = Testbed::builder(Seed(3))
@@ -70,10 +71,12 @@ fn exchange(costs: Costs) -> Exchange {
         let mut before = (host.now(), count());
         // The first rounds create the contexts.
         for round in 0..14_u8 {
+            // Four rounds suffice for both directions of both connections to be offloaded.
             if round == 4 {
                 before = (host.now(), count());
             }
             for connection in &mut connections {
+                // A request fits in one segment, so that the number of fetched contexts is known.
                 let request = Bytes::from(vec![round; 100]);
                 connection.send_chunk(request.clone()).await.unwrap();
                 assert_eq!(connection.next_chunk().await.unwrap(), Some(request));
@@ -82,6 +85,7 @@ fn exchange(costs: Costs) -> Exchange {
         (host.now() - before.0, count() - before.1)
     });
     let (took, fetched) = bed.run(asking);
+    // Pure acknowledgments depend on timing, so only segments with payload are compared.
     let segments = recorder.take().into_iter().filter_map(|seen| {
         let (seq, _, payload) = tcp(&seen.frame.data)?;
         (!payload.is_empty()).then(|| (seen.direction, seq, payload.to_vec()))

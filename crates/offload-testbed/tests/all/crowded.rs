@@ -23,7 +23,7 @@ struct Ends {
 /// Runs [`STREAMS`] streams that begin together and end one after the other. Each sends records of a kilobyte to a
 /// client with an equal NIC.
 fn crowd(nic: &NicConfig) -> Ends {
-    // The small buffer keeps most records unsent until the stream has room.
+    // A small send buffer, so that records are sealed during the whole run and not all queued at its start.
     let tcp = TcpConfig { send_buffer: 16 << 10, ..TcpConfig::default() };
     let mut bed = Testbed::builder(Seed(1))
         .host("server", nic.clone(), tcp.clone())
@@ -32,6 +32,7 @@ fn crowd(nic: &NicConfig) -> Ends {
         .build()
         .unwrap();
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+    // The backlog holds all streams, because all connect at once.
     let mut listener = server.stack().listen(PORT, STREAMS).unwrap();
     let host = server.clone();
     let serving = server.spawn("serve", async move {
@@ -47,6 +48,7 @@ fn crowd(nic: &NicConfig) -> Ends {
     bed.run(async move {
         let clients = join_all(clients).await.into_iter().collect::<io::Result<Vec<_>>>().unwrap();
         let mut servers = serving.await;
+        // Streams are accepted in any order.
         servers.sort_by_key(|(number, _)| *number);
         Ends { servers: servers.into_iter().map(|(_, counters)| counters).collect(), clients }
     })

@@ -168,6 +168,7 @@ impl PacketEngine for Hush {
         _: &mut NoCounters,
     ) -> Option<BytesMut> {
         let at = payload_at(plain).expect("nothing else asks for it");
+        // The device cuts a burst into datagrams, and each needs its own number as a nonce.
         assert_eq!(u64::from(number_of(&plain[at..])), *next, "each segment has the next number");
         assert!(plain.len() <= longest);
         (*next, *context.state) = (*next + 1, *context.state + 1);
@@ -274,6 +275,7 @@ impl Sender {
         match poll_fn(|cx| socket.poll_send(cx, &mut batch)).await {
             Ok(1) if ask.is_some() => self.sent.by_device += 1,
             Ok(1) => self.sent.by_software += 1,
+            // The context was lost: the batch is still there and software seals it.
             Err(SendRefused::Ask) => {
                 batch[0] = sealed(&plain);
                 poll_fn(|cx| socket.poll_send(cx, &mut batch)).await.unwrap();
@@ -307,10 +309,12 @@ fn take(datagram: Datagram, context: Option<Handle>) -> Vec<Heard> {
     };
     let (mut heard, ecn) = (Vec::new(), datagram.ecn);
     for (mut single, at) in datagram.split().zip(0..) {
+        // A corrupted datagram is dropped, as QUIC does.
         if mark.is_none() && !open(KEY, &mut single.data) {
             continue;
         }
         let number = number_of(&single.data);
+        // Joined datagrams have consecutive numbers, so one number describes all of them.
         assert!(mark.is_none_or(|(first, _)| first + at == number), "numbers count on");
         let content = &single.data[HEADER..single.data.len() - TAG];
         assert!(content == body(number, content.len()), "number {number}");
@@ -387,6 +391,7 @@ impl World {
             let mut number = 0;
             for (at, (count, each)) in bursts.into_iter().enumerate() {
                 if reset_before == Some(at) {
+                    // Both devices lose their contexts at once, the worst case for packets on the wire.
                     near.reset_device();
                     far.reset_device();
                 }
@@ -395,11 +400,13 @@ impl World {
                 near.runtime().sleep(Duration::from_micros(5)).await;
                 sender.hear(&mut outbox).await;
             }
+            // The last packets and events need time to arrive.
             near.runtime().sleep(Duration::from_millis(5)).await;
             sender.hear(&mut outbox).await;
             sender.sent
         });
         let sent = self.bed.run(sending);
+        // The receiver never ends by itself.
         drop(receiving);
         assert!(!self.wire.contains(b"PLAINTEXT"), "nothing leaves as it is");
         let heard = all.lock().unwrap().clone();
@@ -426,6 +433,7 @@ fn joins() -> NicConfig {
 fn the_wire_shows_the_same_whoever_seals_and_each_datagram_arrives() {
     let datagrams: u32 = BURSTS.iter().map(|(count, _)| count).sum();
     for six in [false, true] {
+        // Each NIC leaves another part of the work to the stack; the frames must not differ.
         let one_by_one = NicConfig { udp_segmentation: false, ..NicConfig::default() };
         let few = NicConfig { tso_max_bytes: 7000, ..NicConfig::default() };
         let no_checksums = NicConfig { checksum_offload: false, lro: false, ..NicConfig::default() };
@@ -494,10 +502,12 @@ fn the_device_opens_every_datagram_that_arrives_whatever_others_do() {
         numbers.sort_unstable();
         let all = numbers.len();
         numbers.dedup();
+        // Without duplicates and reordering the test would pass for the wrong reason.
         assert!(numbers.len() < all, "some came twice");
         assert!((0.9..0.97).contains(&(numbers.len() as f64 / f64::from(sent))), "{} of {sent}", numbers.len());
         received.push(numbers);
     }
+    // The same seed gives the same faults, so device and software must open the same datagrams.
     assert!(received[0] == received[1], "whoever opens them");
 }
 
@@ -516,7 +526,7 @@ fn a_reset_loses_some_datagrams_and_then_the_device_goes_on() {
     assert!(after.clone().count() == 17 * 20 && after.clone().all(|heard| heard.by_device.is_some()));
 }
 
-// ---- what is refused
+// ---- refused sends
 
 /// Returns a socket with a transmit context, on a host with a slow NIC.
 fn slow() -> (World, UdpSocket, Handle) {
@@ -596,6 +606,7 @@ fn what_waits_when_its_context_is_given_up_is_dropped_and_told() {
         number += 300 - 30 * batch.len() as u32;
     }
     assert!((100..2000).contains(&taken), "{taken} sends wait");
+    // Bursts that wait for the slow line have not reached the engine yet.
     socket.control(&mut |contexts| contexts.remove(context));
     let mut batch = VecDeque::from([asking(to, context, number, 1, 100)]);
     assert!(matches!(try_send(&mut world, &mut socket, &mut batch), Poll::Ready(Err(SendRefused::Ask))));
@@ -613,6 +624,7 @@ fn what_waits_when_its_context_is_given_up_is_dropped_and_told() {
     assert!(told.len() > 90, "{}", told.len());
     let sent = counters.value("UdpOutDatagrams") - 30 * told.len() as u64;
     assert!(told.iter().map(|ask| ask.number).eq((sent..number.into()).step_by(30)), "the last ones, in order");
+    // A dropped burst must not leave the host, not even in plain.
     assert_eq!(world.wire.seen().len() as u64, sent);
     assert!(!world.wire.contains(b"PLAINTEXT"));
 }
@@ -708,7 +720,7 @@ fn a_plain_reader_gets_one_datagram_at_a_time() {
     assert!(world.counters().value("rx_lro_packets") > 0, "they were joined");
 }
 
-/// The same protocol without any device.
+/// Runs the protocol without any device.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn it_runs_over_the_kernels_sockets() {

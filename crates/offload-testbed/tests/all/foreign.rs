@@ -82,6 +82,7 @@ impl Cursor {
             let end = HEADER as u32 + self.body();
             let becomes = if at < HEADER {
                 self.header[at] = *byte;
+                // The check byte tells that the stream's position was lost, before any length is trusted.
                 if at + 1 == HEADER && !is_header(self.header) {
                     return Err(Broken);
                 }
@@ -101,6 +102,7 @@ impl Cursor {
                 if seals { data[0] ^ mask } else { plain }
             } else {
                 let tag = (self.sum ^ *key as u16).to_be_bytes()[(self.at - end) as usize];
+                // A sealing cursor writes the tag; an opening one compares it.
                 if !seals && tag != *byte {
                     return Err(Broken);
                 }
@@ -108,6 +110,7 @@ impl Cursor {
             };
             out.extend_from_slice(&[becomes]);
             self.at += 1;
+            // The end of a unit is known only after its header, because the body's length is in the header.
             if at >= HEADER && self.at == end + TAG as u32 {
                 *self = Cursor::at_unit(self.number + 1);
             }
@@ -343,6 +346,7 @@ impl StreamEngine for Veil {
             Place::Known { next, .. } => *next,
             Place::Searching { end } | Place::Tracking { end, .. } | Place::Told { end, .. } => *end,
         };
+        // A retransmission of bytes that the engine has passed must not move its state.
         if seq.before(expected) {
             return Some(Verdict::Untouched);
         }
@@ -365,6 +369,7 @@ impl StreamEngine for Veil {
         }
         match &mut state.place {
             Place::Known { next, cursor } if *next == seq => {
+                // The cursor moves only if the whole packet is opened, so that a failed packet leaves it unchanged.
                 let mut after = cursor.clone();
                 let passed = payload.open(|wire, buffer| {
                     let passed = after.pass(held, wire, false, false, buffer);
@@ -377,6 +382,7 @@ impl StreamEngine for Veil {
                 state.place = Place::Searching { end };
                 Some(Verdict::Failed)
             }
+            // A gap in a body is harmless: the next header is still ahead.
             Place::Tracking { next, .. } if seq == expected || !seq.after(*next) => {
                 state.track(seq, payload.wire());
                 Some(Verdict::Untouched)
@@ -472,6 +478,7 @@ async fn send(mut stream: impl SegmentStream, bodies: Vec<Bytes>, has_engine: bo
     for (body, number) in bodies.into_iter().zip(0..) {
         poll_fn(|cx| stream.poll_room(cx)).await.unwrap();
         let length = HEADER + body.len() + TAG;
+        // The tag's place is sent as zeros: the engine or software fills it.
         let pieces = [Bytes::copy_from_slice(&header(body.len())), body, Bytes::from_static(&[0; TAG])];
         match context {
             Some(context) => {
@@ -480,6 +487,7 @@ async fn send(mut stream: impl SegmentStream, bodies: Vec<Bytes>, has_engine: bo
                 let tag = TxTag::device(context, UnitTag { number, at: 0, len, touched_from });
                 let mut at = 0;
                 stream.send_pieces(&mut pieces.into_iter().map(|piece| {
+                    // Each piece carries its own offset, so that any byte range can be retransmitted by the device.
                     let tag = tag.advanced(at);
                     at += piece.len() as u32;
                     (piece, tag)
@@ -494,6 +502,7 @@ async fn send(mut stream: impl SegmentStream, bodies: Vec<Bytes>, has_engine: bo
         sent += length as u64;
     }
     stream.flush();
+    // The context must live until everything is acknowledged, because any byte may be retransmitted.
     poll_fn(|cx| stream.poll_acked(cx, sent)).await.unwrap();
     if let Some(context) = context {
         stream.release(context);
@@ -536,11 +545,13 @@ async fn receive(mut stream: impl SegmentStream) -> io::Result<Received> {
         for (byte, at) in data.iter().zip(0..) {
             if cursor.at == 0 {
                 starts.starts.push_back((seq + at, cursor.number));
+                // The device asks about recent headers only, so few starts suffice.
                 if starts.starts.len() > 64 {
                     starts.starts.pop_front();
                 }
             }
             let (was, mut plain) = (cursor.clone(), BytesMut::new());
+            // Opened bytes still pass through software, because a unit may begin on the device and end in software.
             let passed = cursor.pass(&software, &[*byte], false, opened, &mut plain);
             assert!(passed.is_ok(), "unit {} at {}", was.number, was.at);
             let end = HEADER as u32 + was.body();
@@ -554,6 +565,7 @@ async fn receive(mut stream: impl SegmentStream) -> io::Result<Received> {
         let (length, reached) = (data.len(), seq + data.len() as u32);
         stream.consume(length);
         if let Some((handle, header)) = starts.question.filter(|(_, header)| header.before(reached)) {
+            // `None` tells the device that its guess was no header.
             let number = starts.starts.iter().find(|(start, _)| *start == header).map(|(_, number)| *number);
             received.answers[usize::from(number.is_some())] += 1;
             starts.question = None;
@@ -596,12 +608,14 @@ fn run(seed: u64, has_engine: [bool; 2], nic: &NicConfig, loss: f64, over_tls: b
     let share = |share| Share::new(share).unwrap();
     let reorder = Reorder { share: share(loss), hold: Duration::from_micros(40) };
     let impairments = Impairments { loss: share(loss), reorder: Some(reorder), ..Impairments::default() };
+    // The slow rate spreads packets in time, so that reordering changes their order.
     let link = LinkConfig { rate: Some(2_000_000_000), impairments, ..LinkConfig::default() };
     let mut builder = Testbed::builder(Seed(seed));
     for (name, has_engine) in ["sender", "receiver"].into_iter().zip(has_engine) {
         builder = builder.host(name, nic.clone(), TcpConfig::default());
         if has_engine {
             builder = builder.engines(|engines| {
+                // The stage is registered by name: Veil itself does not know its type.
                 engines.add_stage::<Chain>();
                 engines.add_stream(Veil::default(), 16);
             });
@@ -615,6 +629,7 @@ fn run(seed: u64, has_engine: [bool; 2], nic: &NicConfig, loss: f64, over_tls: b
     let receiving = far.spawn("receive", async move {
         let mut listener = server.stack().listen(7, 1).unwrap();
         let stream = listener.accept().await.unwrap();
+        // Over TLS the Veil units are the content of records, and both engines work on one packet.
         if !over_tls {
             return receive(stream).await.unwrap();
         }

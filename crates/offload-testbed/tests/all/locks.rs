@@ -126,6 +126,7 @@ async fn write(stream: &mut KtlsStream<Counted>, how: How, data: Bytes) -> Cost 
                 How::Chunk => stream.send_chunk(data).await.unwrap(),
                 How::Copied => stream.write_all(&data).await.unwrap(),
                 How::FromAbove => {
+                    // A layer above TLS passes pieces, which must not be copied together first.
                     let send = |cx: &mut Context<'_>| {
                         let (listener, half) = (cx.waker().clone(), data.len() / 2);
                         let mut halves = [data.slice(..half), data.slice(half..)].into_iter();
@@ -137,6 +138,7 @@ async fn write(stream: &mut KtlsStream<Counted>, how: How, data: Bytes) -> Cost 
                 }
             }
         });
+        // Each poll of the write must cost one call at most.
         poll_fn(|cx| {
             polls += 1;
             write.as_mut().poll(cx)
@@ -175,6 +177,7 @@ fn costs(on_nic: bool, how: How, bytes: usize, writes: usize) -> Vec<Cost> {
         let counted = Counted { stream, calls: Cell::new(0) };
         let mut stream = KtlsStream::new(counted, keys, Box::new(FixedKeys)).unwrap();
         if on_nic {
+            // A refused offload would measure the wrong path.
             assert!(stream.offload(Offload { tx: true, rx: false }).tx.handle().is_some());
         }
         let mut costs = Vec::new();
@@ -184,6 +187,7 @@ fn costs(on_nic: bool, how: How, bytes: usize, writes: usize) -> Vec<Cost> {
         let counters = *stream.counters();
         let (device, software) = (counters.tx_records_device, counters.tx_records_sw);
         assert_eq!(if on_nic { software } else { device }, 0);
+        // Each write makes its own records, so the count is exact.
         assert_eq!(device + software, (writes * bytes.div_ceil(16_384)) as u64);
         stream.close().await.unwrap();
         costs

@@ -141,6 +141,7 @@ async fn receive(runtime: Arc<dyn Runtime>, mut driver: Driver, all: usize, quie
             }
             while driver.poll_event().is_some() {}
             driver.flush(now);
+            // On a lossy wire the number of arriving frames is unknown, so silence ends the run.
             if numbers.len() >= all || quiet.is_some_and(|quiet| now >= last + quiet) {
                 return Poll::Ready(());
             }

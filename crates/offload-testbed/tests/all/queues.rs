@@ -199,6 +199,7 @@ fn fetch_eight(who: Who, bytes: usize, table: Option<[u16; 128]>) -> Fetched {
         .map(|number| {
             let (host, to) = (client.clone(), (IpAddr::from(server.address()), PORT).into());
             client.spawn(format!("client {number}"), async move {
+                // Clients are spread over all shards, so that every queue of both NICs has flows.
                 let shard = &host.shards()[usize::from(number) % host.shards().len()];
                 let stream = shard.connect(None, to).await?;
                 let port = stream.local_addr().port();
@@ -220,6 +221,7 @@ fn fetch_eight(who: Who, bytes: usize, table: Option<[u16; 128]>) -> Fetched {
         bed.run(bed.runtime().sleep(Duration::from_millis(1)));
         client.stack().set_indirection(&table).expect("a table");
         server.stack().set_indirection(&table).expect("a table");
+        // A table that changes after the end would test nothing.
         assert!(fetching.iter().any(|fetching| !fetching.is_finished()), "flows are alive while the table changes");
     }
     let (ports, data): (Vec<_>, Vec<_>) = fetching.into_iter().map(|task| bed.run(task).expect("a fetch")).unzip();
@@ -315,6 +317,7 @@ fn a_socket_on_one_shard_hears_what_comes_to_all_of_them() {
         while heard.len() < 40 {
             heard.push(inbox.recv_from().await.expect("a socket that is open").0.to_vec());
         }
+        // Datagrams of different queues may overtake each other.
         heard.sort();
         heard
     });
@@ -324,6 +327,7 @@ fn a_socket_on_one_shard_hears_what_comes_to_all_of_them() {
             for number in 0..20_u8 {
                 let outbox = client.shards()[usize::from(number) % 4].bind_udp(None).expect("a free port");
                 outbox.send_to(Bytes::from(vec![number; 100]), to).await?;
+                // The long datagram is fragmented: only its first fragment has ports.
                 outbox.send_to(Bytes::from(vec![number; 5000]), to).await?;
             }
             io::Result::Ok(())
@@ -351,6 +355,7 @@ fn a_socket_on_one_shard_hears_what_comes_to_all_of_them() {
     }
     bed.run(accepting).expect("twelve of them");
     let counters = bed.counters();
+    // Otherwise every flow would have reached the right shard by chance.
     assert!(counters.value("HostShardPassed") > 0);
     assert_eq!((counters.value("HostShardDrops"), counters.value("UdpNoPorts")), (0, 0));
 }
@@ -365,6 +370,7 @@ fn what_is_nobodys_is_answered_once() {
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
         let outbox = shard.bind_udp(None).expect("a free port");
         bed.run(outbox.send_to(Bytes::from_static(b"is anybody there?"), to)).expect("a host that is there");
+        // The datagram must be answered before its socket closes.
         bed.run(bed.runtime().sleep(Duration::from_millis(1)));
     }
     let counters = bed.counters();
@@ -380,6 +386,7 @@ fn every_shard_learns_from_what_one_of_them_hears() {
         let mut run = VirtualTime::new();
         let runtime: Arc<dyn Runtime> = Arc::new(run.handle());
         let mut stations = Vec::new();
+        // The testbed's builder fills the neighbour tables, so these hosts are built by hand.
         let hosts: Vec<Vec<Host>> = (1..=2)
             .map(|number| {
                 let nic = NicConfig { mac: [2, 0, 0, 0, 0, number], ..queues(4) };
@@ -415,6 +422,7 @@ fn every_shard_learns_from_what_one_of_them_hears() {
         };
         assert!(counters.value(asked) >= 4, "each of the client's shards asked");
         assert_eq!(counters.value(asked), counters.value(answered), "and was answered by one");
+        // A connection waits for its neighbour instead of losing the SYN.
         assert_eq!(counters.value("TcpRetransSegs"), 0);
         assert!(run.now() - Instant::ZERO < Duration::from_millis(1));
     }

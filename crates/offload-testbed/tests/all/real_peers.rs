@@ -249,6 +249,7 @@ fn to_our_server(talk: &Talk) -> Outcome {
         let config = Arc::new(server_config(Randomness::System, None));
         let mut running = Vec::new();
         for _ in 0..connections {
+            // Handshakes run in their own tasks, so that a slow client does not block the others.
             let stream = listener.accept().await.unwrap();
             let (config, talk, hosts) = (config.clone(), ends.clone(), hosts.clone());
             running.push(server.spawn("connection", async move {
@@ -268,6 +269,7 @@ fn to_our_server(talk: &Talk) -> Outcome {
             (0..talk.rounds).map(|_| connection()).collect::<Vec<_>>()
         })
     });
+    // Collecting starts all threads before the testbed runs.
     let peers: Vec<_> = peers.collect();
     let ours = bed.run(in_the_end(&bed.host(0).clone(), serving));
     finish(bed, wire, ours, move || peers.into_iter().flat_map(|peer| peer.join().unwrap()).collect())
@@ -293,6 +295,7 @@ fn to_rustls_server(talk: &Talk) -> Outcome {
         let config = Arc::new(client_config(Randomness::System, None));
         our_end(ktls_offload::connect(stream, config, server_name()).await?, ends, hosts).await
     });
+    // The peers are threads of their own, so only our end needs the testbed to run.
     let ours = bed.run(in_the_end(&bed.host(1).clone(), running)).map(|ours| vec![ours]);
     finish(bed, wire, ours, move || {
         // If no client came, this connection ends the server's wait.
@@ -345,6 +348,7 @@ async fn our_end(mut stream: KtlsStream<TcpStream>, talk: Talk, hosts: [BedHost;
     let (mut received, mut sent) = (Vec::with_capacity(talk.up), 0);
     while let Some(chunk) = stream.next_chunk().await? {
         received.extend_from_slice(&chunk);
+        // One chunk may pass several turns.
         while let Some((_, turn)) = turns.next_if(|(at, _)| received.len() * 1000 >= at * talk.up) {
             match turn {
                 Turn::Reset => hosts.iter().for_each(BedHost::reset_device),
@@ -355,6 +359,7 @@ async fn our_end(mut stream: KtlsStream<TcpStream>, talk: Talk, hosts: [BedHost;
         if sent < due {
             stream.send_chunk(down.slice(sent..due)).await?;
             sent = due;
+            // The peer may still send after our close_notify (RFC 8446 6.1).
             if sent == talk.down && talk.we_close_first {
                 stream.close().await?;
             }

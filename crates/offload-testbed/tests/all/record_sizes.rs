@@ -72,6 +72,7 @@ impl Exchange {
             let host = bed.host(side as usize).clone();
             host.clone().spawn("application", run_end(self.clone(), who, side, host, bed.host(0).clone()))
         });
+        // A failure must show the exchange, because its parameters are random.
         let context = format!("{self:?}");
         let (server, server_tls) = bed.run_within(ENOUGH, serving).expect(&context);
         let (client, client_tls) = bed.run_within(ENOUGH, fetching).expect(&context);
@@ -87,6 +88,7 @@ impl Exchange {
                 assert!(left.read[side as usize] == self.content(side.peer()), "{self:?}");
             }
         }
+        // Device and CPU use the same keys and nonces, so every byte must be equal.
         assert!(both[0].wire == both[1].wire, "the wire sees a difference: {self:?}");
         both
     }
@@ -103,6 +105,7 @@ async fn run_end(
         Side::Server => accept(&host, exchange.seed, exchange.cipher).await?,
         Side::Client => connect(&host, &server, exchange.seed, exchange.cipher).await?,
     };
+    // The policy would move lossy flows to software, and the device would not be tested.
     stream.set_retransmit_limit(None);
     if who == Who::Nic {
         stream.offload(Offload::BOTH);
@@ -124,6 +127,7 @@ async fn run_end(
         }
     }
     stream.close().await?;
+    // Each end reads up to the other's close_notify, so that no unread data causes a reset.
     while stream.next_chunk().await?.is_some() {}
     Ok((read, *stream.counters()))
 }

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// them.
 fn transfer(nic: NicConfig, bytes: usize) -> Duration {
     let link = LinkConfig { delay: ONE_WAY, ..LinkConfig::default() };
+    // With so large a window, only the send ring limits the sender.
     let tcp = TcpConfig { initial_window: 1000, ..TcpConfig::default() };
     let mut bed = Testbed::builder(Seed(1))
         .host("a", nic.clone(), tcp.clone())
@@ -35,6 +36,7 @@ fn transfer(nic: NicConfig, bytes: usize) -> Duration {
         let start = host.now();
         stream.write_all(&vec![1; bytes]).await.unwrap();
         stream.shutdown().await.unwrap();
+        // The stream is returned, so that it lives until the reader is done.
         (stream, start)
     });
     let ((read, end), (_stream, start)) = bed.run(async move { (reading.await, writing.await) });

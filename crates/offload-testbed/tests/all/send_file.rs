@@ -48,11 +48,14 @@ fn sent_over_a_bad_wire(name: &str, who: Who, spoil: Spoil) -> Outcome {
     let (sender, path) = (server.clone(), sample.0.clone());
     let serving = server.spawn("application", async move {
         let mut stream = accept(&sender, 7, (TlsVersion::Tls13, TlsSuite::Aes128Gcm)).await.unwrap();
+        // The flow must stay on the device, which reads the file's pages again for retransmissions.
         stream.set_retransmit_limit(None);
         if who == Who::Nic {
             stream.offload(Offload { tx: true, rx: false });
         }
+        // Two halves, so that the change happens while the first half may still be retransmitted.
         let half = open(&path, 0..BYTES / 2);
+        // Opened before the change: a reopened file would be a new version with valid metadata.
         let rest = open(&path, BYTES / 2..BYTES);
         let mut sent = 0;
         for (mut pieces, spoil) in [(half, Some(spoil)), (rest, None)] {

@@ -68,6 +68,7 @@ fn dumps_and_next_record_sync_make_the_same_wire() {
     let mut afresh = 0;
     for record_size in [500, 4_000, 16_384] {
         for seed in 0..3 {
+            // The CPU's run on a clean wire is the reference for both modes.
             let cpu = Transfer { record_size, ..Transfer::new(Who::Cpu, seed, writes.clone()) };
             let by_cpu = cpu.run();
             let runs = [TransmitResync::Dump, TransmitResync::NextRecord].map(|transmit_resync| {
@@ -83,6 +84,7 @@ fn dumps_and_next_record_sync_make_the_same_wire() {
             for run in &runs {
                 assert!(streams(&run.seen) == expected, "records of {record_size} bytes, seed {seed}");
             }
+            // Each mode must have used its own way, or the comparison would be empty.
             let [dumps, next] = &runs;
             assert!(dumps.counters.value("tx_tls_dump_bytes") > 0);
             assert_eq!(next.counters.value("tx_tls_dump_bytes"), 0);
@@ -187,6 +189,7 @@ fn a_stream_lives_on_after_its_application() {
             let outcome = transfer.run();
             assert!(outcome.received == transfer.sent(), "{end:?}, seed {seed}");
             assert_eq!(outcome.counters.value("resets"), 2);
+            // After a reset nobody asks for offload again, because the application is gone.
             by_device += outcome.counters.value("tx_tls_encrypted_packets");
         }
     }
@@ -203,6 +206,7 @@ fn a_nic_without_room_leaves_the_flow_to_software() {
     let outcome = transfer.run();
     assert_eq!(outcome.received, transfer.sent());
     let refused = outcome.client_tls.offload_refused + outcome.server_tls.unwrap().offload_refused;
+    // Each NIC has one context, so one of the two directions is refused at each end.
     assert_eq!(refused, 2, "one direction of each end");
     let without = NicConfig {
         engines: TlsEngineConfig { contexts: 0, ..TlsEngineConfig::default() }.into(),
@@ -301,12 +305,14 @@ proptest! {
         // Small records are many, so the transfer is kept short.
         let most = record_size * 400;
         let mut left = most;
+        // Whole writes are removed, so that the rest keeps its sizes.
         transfer.writes.retain(|write| { left = left.saturating_sub(write.len()); left > 0 });
         transfer.record_size = record_size;
         transfer.nic.mtu = mtu;
         let transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
         transfer.nic.engines = transfer.nic.engines.with_transmit_resync(transmit_resync);
         transfer.nic.tso_max_bytes = tso;
+        // Super-segments beyond 64 KiB are tested in both directions, so the receiver joins as many bytes.
         if tso > 65_536 {
             transfer.nic.lro_max_bytes = tso;
             transfer.nic.lro_wait = Duration::from_micros(wait);

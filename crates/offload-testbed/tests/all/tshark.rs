@@ -45,6 +45,7 @@ fn tshark_decrypts_every_record_of_the_nics() {
     let us = Duration::from_micros;
     let writes: Vec<_> = [100_000, 1, 16_384, 70_000, 333].into_iter().map(marked).collect();
     let clean = Transfer::new(Who::Nic, 1, writes.iter().cycle().take(40).cloned().collect());
+    // The sequence numbers wrap early in the transfer, which tshark must follow too.
     let tcp = TcpConfig { initial_sequence: Some(0xffff_0000), ..clean.tcp.clone() };
     let rough = Transfer { link: rough(), tcp, ..clean.clone() };
     let reset = Transfer { resets: vec![us(50), us(900)], client_resets: vec![us(400)], ..rough.clone() };
@@ -62,10 +63,12 @@ fn tshark_decrypts_every_record_of_the_nics() {
         assert!(outcome.counters.value("tx_tls_encrypted_bytes") > 0, "{name}: the NIC encrypts");
         let reading = Reading::of(&file);
         assert_eq!(reading.faults, [""; 0], "{name}");
+        // Each write ends its last record, so the expected records are known.
         let records = transfer.writes.iter().flat_map(|write| write.chunks(transfer.record_size));
         assert!(reading.from_server.iter().eq(records), "{name}: {} records", reading.from_server.len());
         assert_eq!(reading.from_client, [b"!"], "{name}");
         assert_eq!(reading.encrypted, reading.from_server.len() + 1 + OTHER_ENCRYPTED, "{name}");
+        // tshark knows the type of an encrypted record only after it has verified the tag.
         assert_eq!(reading.typed, reading.encrypted + PLAIN, "{name}: what is encrypted is decrypted");
         assert_eq!(reading.close_notifies, 2, "{name}");
     }
@@ -293,6 +296,7 @@ impl Segments<'_> {
             max_seg_size: (control == TcpControl::Syn).then_some(1460),
             sack_permitted: false,
             sack_ranges: [None; 3],
+            // Real stacks send timestamps, so the capture has TCP options as well.
             timestamp: Some(TcpTimestampRepr::new(self.now.as_millis() as u32, 0)),
             payload,
         };
@@ -317,6 +321,7 @@ impl Segments<'_> {
         let mut segment = TcpPacket::new_unchecked(packet.payload_mut());
         tcp.emit(&mut segment, &ADDRESSES[side].into(), &ADDRESSES[other].into(), &checksums);
 
+        // SYN and FIN count as one sequence number each.
         self.next[side] += tcp.segment_len() as u32;
         let direction = if side == CLIENT { TapDirection::Outbound } else { TapDirection::Inbound };
         self.tap.frame(self.now, direction, &Frame::from(data));

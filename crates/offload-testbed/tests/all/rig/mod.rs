@@ -118,11 +118,13 @@ impl Transfer {
         }
         let mut bed = builder.build().unwrap();
         let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+        // The meter is attached after building, so that it measures the transfer alone.
         let attached = self.meter.as_ref().map(CpuMeter::attach);
         let serving = server.spawn("application", serve(self.clone(), server.clone()));
         let fetching = client.spawn("application", fetch(self.clone(), client.clone(), server.clone()));
         let context = format!("seed {}", self.seed);
         let (received, client_tls) = bed.run_within(ENOUGH, fetching).expect(&context);
+        // A forgotten stream stays alive until here, although nobody polls it.
         let kept = bed.run_within(ENOUGH, serving).expect(&context);
         drop(attached);
         let server_tls = kept.map(|stream| *stream.counters());
@@ -141,6 +143,7 @@ async fn serve(transfer: Transfer, host: BedHost) -> io::Result<Option<KtlsStrea
     offload(&mut stream, transfer.who).await?;
     assert_eq!(stream.next_chunk().await?.as_deref(), Some(&b"!"[..]));
     if let Some(meter) = &transfer.meter {
+        // Handshake and offload setup are not part of the measured transfer.
         meter.restart();
     }
     for delay in transfer.resets.clone() {
@@ -148,6 +151,7 @@ async fn serve(transfer: Transfer, host: BedHost) -> io::Result<Option<KtlsStrea
     }
     let mut resets = 0;
     for write in &transfer.writes {
+        // A reset moves the stream to software; asking again at each write brings it back soon.
         offload_again(&mut stream, transfer.who, &mut resets);
         stream.send_chunk(write.clone()).await?;
     }
@@ -179,6 +183,7 @@ async fn fetch(transfer: Transfer, host: BedHost, server: BedHost) -> io::Result
             Ok(Some(chunk)) => received.extend_from_slice(&chunk),
             Ok(None) if transfer.end != End::Drop => break,
             Ok(None) => return Err(io::Error::other("a stream that was dropped looks like one that was closed")),
+            // RFC 8446 6.1: an end without close_notify may be a truncation and must be an error.
             Err(error) if transfer.end == End::Drop && error.kind() == io::ErrorKind::UnexpectedEof => break,
             Err(error) => return Err(error),
         }

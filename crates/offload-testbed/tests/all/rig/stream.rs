@@ -67,6 +67,7 @@ async fn serve(long: LongStream, host: BedHost, data: Bytes) -> io::Result<()> {
     assert_eq!(stream.receive().await?.as_deref(), Some(GO));
     let mut sent = 0;
     while sent < long.bytes {
+        // Parts are slices of one buffer, so that a gibibyte needs no memory.
         let part = part(&data, sent, (long.bytes - sent).min(WRITE));
         sent += part.len() as u64;
         stream.send(part).await?;
@@ -93,11 +94,13 @@ async fn fetch(long: LongStream, host: BedHost, server: BedHost, data: Bytes) ->
     let mut received = 0;
     while let Some(chunk) = stream.receive().await? {
         let now = host.now();
+        // A stall shows as a gap, even if the average rate looks right.
         longest_gap = longest_gap.max(now - last);
         last = now;
         let mut chunk = &chunk[..];
         while !chunk.is_empty() {
             let expected = part(&data, received, chunk.len() as u64);
+            // A chunk may cross the end of the pattern, so it is compared in parts.
             let (head, tail) = chunk.split_at(expected.len());
             assert!(head == expected, "what arrived differs in the {WRITE} bytes from {received} on");
             received += head.len() as u64;
