@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_counts_can_be_parsed() {
+    fn metrics_of_a_run_can_be_parsed() {
         let server = Arc::new(Server::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap());
         let (shown, every) = (server.clone(), Duration::from_micros(100));
         let live = Live::new(every, move |sample| shown.show(sample));

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kill_left_is_no_row() {
+    fn incomplete_last_line_is_ignored() {
         let line = serde_json::to_string(&row()).unwrap() + "\n";
         let Results { part, rows, whole } = read_rows(&(line.clone() + &line[..line.len() / 2])).unwrap();
         assert_eq!(part, None);
@@ -240,7 +240,7 @@ mod tests {
 
     /// A merge must preserve measured numbers to the last digit.
     #[test]
-    fn numbers_are_read_as_they_were_written() {
+    fn numbers_survive_reading_and_writing() {
         let run = serde_json::json!({ "goodput_gbps": 90.93711668496009 });
         let line = serde_json::to_string(&Row { run, ..row() }).unwrap() + "\n";
         let again = serde_json::to_string(&read_rows(&line).unwrap().rows[0]).unwrap() + "\n";
@@ -248,7 +248,7 @@ mod tests {
     }
     /// Between machines CPU times differ, and no other field may differ.
     #[test]
-    fn facts_of_virtual_time_are_compared() {
+    fn rows_of_virtual_time_are_compared() {
         let with = |run| Row { run, ..row() };
         let one =
             with(serde_json::json!({ "packets": 7, "counters": { "a": 1 }, "tx_host_ns_per_byte": { "total": 0.5 } }));

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_other_sweeps_are_told_apart() {
+    fn parts_of_other_sweeps_are_refused() {
         let part = |costs: &[f64], of, overlap| {
             let points = points(costs.iter().copied());
             let plan = Plan::new(&points, of, overlap);

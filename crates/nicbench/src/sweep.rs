@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_vary_together_are_one() {
+    fn options_that_vary_together_form_one_option() {
         let together = r#"path = [{ name = "274ms", delay = "137ms", sack = true }, { name = "10ms", delay = "5ms" }]"#;
         let sweep =
             Sweep::parse(&STUDY.replace("loss = [0, 0.5]", together).replace("x = \"loss\"", "x = \"path\"")).unwrap();
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sweep_is_told() {
+    fn errors_of_a_sweep_name_the_fault() {
         let wrong = |from: &str, to: &str| Sweep::parse(&STUDY.replace(from, to)).unwrap_err().to_string();
         assert!(wrong("x = \"loss\"", "x = \"delay\"").contains("no values of `delay`"));
         assert!(wrong("seed = [1, 2, 3]", "seed = []").contains("no values of `seed`"));
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_sweeps_draw_what_they_set_published_figures_beside() {
+    fn built_in_sweeps_match_their_published_figures() {
         let figures = offload_bench::published::figures();
         let ours = [
             include_str!("../sweeps/quick.toml"),

@@ -17,7 +17,7 @@ const GRID: &str = r#"
 "#;
 
 #[test]
-fn a_run_tells_the_same_facts_every_time() {
+fn repeated_run_reports_the_same_facts() {
     let facts = || {
         let arguments =
             ["iperf", "--json", "--streams", "3", "--bytes", "100000", "--mode", "tls-nic", "--loss", "0.02"];
@@ -135,7 +135,7 @@ fn every_command_with_a_wire_is_captured_traced_and_watched() {
 }
 
 #[test]
-fn a_sweep_that_was_killed_makes_only_what_is_missing() {
+fn killed_sweep_makes_only_missing_runs() {
     let directory = scratch("sweep");
     let (grid, results) = (directory.join("grid.toml"), directory.join("grid.jsonl"));
     fs::write(&grid, GRID).unwrap();
@@ -205,7 +205,7 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
 
 /// A sweep made in parts and merged equals a sweep of one machine, except for CPU times.
 #[test]
-fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
+fn merged_parts_equal_a_whole_sweep() {
     let directory = scratch("parts");
     let (grid, whole) = (directory.join("grid.toml"), directory.join("whole.jsonl"));
     fs::write(&grid, GRID).unwrap();
@@ -339,7 +339,7 @@ fn parts_agree_on_every_field_but_cpu_times() {
 }
 
 #[test]
-fn a_scheduler_says_which_part_it_is() {
+fn scheduler_variables_select_the_part() {
     let directory = scratch("scheduler");
     let grid = directory.join("grid.toml");
     fs::write(&grid, GRID).unwrap();
@@ -408,7 +408,7 @@ const TIMED: [&str; 15] = [
 ];
 
 #[test]
-fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
+fn bad_options_give_one_line_and_status_2() {
     let directory = scratch("wrong");
     let wrong_option = directory.join("wrong.toml");
     fs::write(&wrong_option, GRID.replace("bytes", "bites")).unwrap();
@@ -518,7 +518,7 @@ fn wireshark_captures_a_run_with_its_secrets() {
 }
 
 #[test]
-fn grids_and_published_figures_that_come_with_it_fit_together() {
+fn built_in_grids_name_known_figures() {
     let ids: Vec<String> = offload_bench::published::figures().into_iter().map(|figure| figure.id).collect();
     for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("sweeps")).unwrap() {
         let sweep = nicbench::sweep::Sweep::parse(&fs::read_to_string(file.unwrap().path()).unwrap()).unwrap();

@@ -193,7 +193,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_file_is_known_under_every_name_and_refusals_leave_no_trace() {
+    fn aliases_of_a_file_are_refused_without_a_trace() {
         let folder = std::env::temp_dir().join(format!("nic-offload-files-{}", std::process::id()));
         fs::create_dir_all(folder.join("sub")).unwrap();
         let at = |name: &str| folder.join(name);
@@ -233,7 +233,7 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
     #[test]
-    fn what_is_served_is_not_written_under_any_name() {
+    fn served_files_are_never_outputs() {
         let folder = std::env::temp_dir().join(format!("nic-offload-served-{}", std::process::id()));
         let at = |name: &str| folder.join(name);
         fs::create_dir_all(at("site/sub")).unwrap();

@@ -139,7 +139,7 @@ mod tests {
     use super::shown;
 
     #[test]
-    fn what_a_peer_says_controls_no_terminal() {
+    fn peer_text_is_escaped_for_terminals() {
         assert_eq!(shown("nqn.2026-01.test:disk 1 'a' \"b\""), "nqn.2026-01.test:disk 1 'a' \"b\"");
         // Escape, bell, a C1 control, a newline, a right-to-left override, a backslash.
         let hostile = "\u{1b}[2J\u{7}\u{9b}31m\n\u{202e}txt\\u{1b}";

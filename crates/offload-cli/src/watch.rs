@@ -206,7 +206,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_line_tells_what_the_step_brought() {
+    fn line_shows_totals_and_changes() {
         let before = sample(Duration::from_millis(1), 1_000_000, Counted { again: 2, ..Counted::default() });
         let now = sample(Duration::from_millis(2), 11_000_000, Counted { again: 5, lost: 1, ..Counted::default() });
         assert_eq!(
@@ -218,7 +218,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_screen_has_what_moved_and_no_more() {
+    fn screen_shows_only_moved_counters() {
         let counted = Counted { frames: 9, answers: 3, ..Counted::default() };
         let before = sample(Duration::from_millis(1), 0, counted);
         let now = sample(Duration::from_millis(2), 0, Counted { frames: 1_009, ..counted });

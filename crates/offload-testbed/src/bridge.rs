@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_on_one_side_is_one_on_the_other() {
+    fn reset_crosses_the_bridge() {
         let (mut bed, server, client) = bed(ClockKind::Real);
         let mut listener = server.stack().listen(7, 4).expect("free");
         let (port, address) = kernel();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_outside_is_a_reset_inside() {
+    fn missing_listener_outside_resets_inside() {
         let (mut bed, server, client) = bed(ClockKind::Real);
         let listener = server.stack().listen(7, 4).expect("free");
         let (port, address) = kernel();

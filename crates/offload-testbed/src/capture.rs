@@ -157,7 +157,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn new_capture_is_its_owners_alone() {
+    fn new_capture_is_private_to_its_owner() {
         let path = std::env::temp_dir().join(format!("capture-mode-{}.pcapng", std::process::id()));
         Capture::create(&path).unwrap().finish().unwrap();
         let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_at_the_end_and_stops_nothing() {
+    fn full_disk_is_reported_at_finish() {
         let capture = Capture::new(Disk(200)).expect("room for the header");
         let mut tap = capture.tap("nic0").expect("room for the interface");
         for _ in 0..10 {

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_sealed_and_opened_and_a_changed_one_is_refused() {
+    fn changed_record_is_refused() {
         let (mut client, mut server) = pair();
         let suite = client.negotiated_cipher_suite().unwrap().suite();
         assert_eq!(suite, CipherSuite::TLS13_AES_128_CCM_SHA256);

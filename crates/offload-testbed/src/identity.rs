@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_differs_every_time_and_either_end_may_be_seeded() {
+    fn system_randomness_differs_and_ends_may_be_seeded() {
         let system = || connection(Randomness::System, Randomness::System, server_name()).0;
         assert_ne!(system(), system());
         connection(Randomness::Seeded(Seed(1)), Randomness::System, server_name());

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_exchange_agrees_with_rings() {
+    fn key_exchange_agrees_with_ring() {
         let ours = seeded_provider(Seed(1)).kx_groups[0].start().expect("a key share");
         let theirs = ring_provider::kx_group::X25519.start().expect("a key share");
         let (our_public, their_public) = (ours.pub_key().to_vec(), theirs.pub_key().to_vec());
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_key_shares_are_the_peers_fault() {
+    fn bad_key_shares_are_refused() {
         for bad in [&[0u8; 32][..], &[9; 31], &[]] {
             let share = seeded_provider(Seed(1)).kx_groups[0].start().expect("a key share");
             let refused = share.complete(bad).err();

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_our_own_sweeps_draw_has_a_name_in_words() {
+    fn every_drawn_field_has_a_label() {
         for text in [include_str!("../../sweeps/quick.toml"), include_str!("../../sweeps/published.toml")] {
             for study in Sweep::parse(text).unwrap().studies {
                 for name in &study.plot.y {

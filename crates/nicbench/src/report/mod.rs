@@ -233,7 +233,7 @@ mod tests {
     use crate::results::read_rows;
 
     #[test]
-    fn lines_are_in_the_order_of_the_grid_whichever_run_ended_first() {
+    fn lines_keep_the_order_of_the_grid() {
         let row = |point: usize, mode: &str| {
             serde_json::json!({
                 "study": "a", "title": "", "plot": { "x": "size", "series": "mode", "y": ["us"] }, "point": point,
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relation_leaves_the_other_lines_and_what_they_are_of_the_one() {
+    fn relation_replaces_other_lines_by_ratios() {
         let field = "us, times less than cpu";
         let row = |mode: &str, size: u64, us: f64| {
             serde_json::json!({
@@ -274,7 +274,7 @@ mod tests {
 
     /// Results of virtual time form one line, from any machines.
     #[test]
-    fn cpu_times_of_two_machines_are_two_lines() {
+    fn cpu_times_of_two_machines_make_two_lines() {
         let row = |processor: &str, mode: &str, us: f64| {
             serde_json::json!({
                 "study": "a", "title": "", "plot": { "x": "size", "series": "mode", "y": ["packets"] },
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn of_repetitions_the_median_is_drawn() {
+    fn repetitions_are_drawn_as_median() {
         let row = |seed: u64, loss: f64, gbps: f64| {
             let plot = Plot {
                 x: "loss".into(),
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relation_is_to_one_line() {
+    fn relation_names_a_field_and_a_line() {
         let gain = Relation::parse("server_us_per_request, times less than tls-cpu").unwrap();
         assert_eq!((gain.field, gain.line), ("server_us_per_request", "tls-cpu"));
         assert_eq!(gain.ratio(2.0, 6.0), 3.0);

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_stand_beside_the_published_ones() {
+    fn page_shows_published_values_beside_ours() {
         let (page, plots) = page(&[row(0.01, 26.2), row(0.0, 39.8), row(0.7, 1.0)], &published::figures());
         assert!(page.contains("<tr><td>0</td><td>39.8</td><td class=\"theirs\">39.8</td><td>1</td></tr>"), "{page}");
         assert!(page.contains("<tr><td>0.01</td><td>26.2</td><td class=\"theirs\">13.1</td><td>2</td></tr>"), "{page}");

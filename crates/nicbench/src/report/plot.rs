@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_says_what_its_axis_is() {
+    fn picture_labels_its_axis() {
         let value = |median| Some(Value { median, least: median, most: median, runs: 1 });
         let line = Line { name: "tcp".into(), machine: None, values: vec![value(1.0), value(2.0)] };
         let curves = Curves {

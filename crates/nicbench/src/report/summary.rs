@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn three_sentences_and_two_plots_say_what_is_saved() {
+    fn first_screen_has_three_sentences_and_two_plots() {
         let rows = rows(&[("tcp", 0.05), ("tls-cpu", 0.25), ("tls-nic", 0.0625)]);
         let screen = first_screen(&studies(&rows));
         assert_eq!(screen.matches("<svg").count(), 2);

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn ike_comes_to_the_daemon_and_esp_to_the_host() {
+    fn ike_reaches_the_daemon_and_esp_the_host() {
         for (name, frame, host, daemon, _) in cases() {
             let mut front = KeyingFront::new(End::default(), End::default());
             front.outside.sends.push_back(frame.clone());
@@ -300,7 +300,7 @@ mod tests {
 
     /// Frames left over by the turn limit are handled without a doorbell.
     #[test]
-    fn more_than_a_turn_takes_is_heard_in_the_next() {
+    fn frames_beyond_a_turn_wait_for_the_next() {
         let mut front = KeyingFront::new(End::default(), End::default());
         let many = || (0..MOST_IN_A_ROW).map(|_| udp(500, 500, &[7; 40]));
         front.outside.sends.extend(many().chain([ipv4(ESP, 0, &[7; 40])]));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_daemons_linux_only_ike_and_questions_leave() {
+    fn only_ike_and_solicitations_leave_the_linux() {
         for (name, frame, _, _, leaves) in cases() {
             let mut front = KeyingFront::new(End::default(), End::default());
             front.daemon.sends.push_back(frame);
@@ -329,7 +329,7 @@ mod tests {
 
     /// Certificates make IKE messages larger than the path MTU, so that fragments occur.
     #[test]
-    fn all_fragments_of_ike_come_to_the_daemon_and_leave_in_their_order() {
+    fn fragments_of_ike_pass_in_order() {
         let rest = ipv4(UDP, 5, &[0; 40]);
         let esp = ipv4(UDP, 0x2000, &[&[0x11, 0x94, 0x11, 0x94][..], &[7; 36]].concat());
         let mut front = KeyingFront::new(End::default(), End::default());
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_daemons_messages_wait_at_the_gate() {
+    fn daemon_messages_wait_at_the_gate() {
         let mut front = KeyingFront::new(End::default(), End::default());
         let gate = front.gate();
         gate.attend(true);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_sends_leaves_as_it_is() {
+    fn host_frames_leave_unchanged() {
         for (name, frame, ..) in cases() {
             let mut front = KeyingFront::new(End::default(), End::default());
             front.receive_frame(Instant::ZERO, frame.clone());

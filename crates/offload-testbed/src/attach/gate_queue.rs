@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn none_leaves_because_too_many_wait() {
+    fn full_queue_drops_new_messages() {
         let gate = Gate::default();
         gate.attend(true);
         let mut queue = GateQueue::new(gate.clone());

@@ -777,7 +777,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_host_with_somebody_outside_in_real_time_has_secrets_of_the_system() {
+    fn hosts_attached_in_real_time_use_system_secrets() {
         let hosts = |clock| {
             let host = || NicConfig::default();
             Testbed::builder(Seed(1))

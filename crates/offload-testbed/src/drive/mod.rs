@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_share_the_drive_and_none_is_faster_than_one_may_be() {
+    fn streams_share_the_drive_within_their_rate() {
         // With two outstanding requests, latency hides behind the transfer: the rate is streams x 11 Gb/s, up to the
         // drive's rate.
         for streams in [1, 2, 8] {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_do_not_wait_for_writes_and_a_flush_waits_for_all_of_them() {
+    fn flush_waits_for_all_writes() {
         let drive = Drive::new(quiet(), Seed(1));
         let now = Instant::from_nanos(5);
         assert_eq!(drive.flush(now), now + Duration::from_micros(25));

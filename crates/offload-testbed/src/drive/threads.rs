@@ -232,7 +232,7 @@ mod tests {
 
     /// Virtual time alone interleaves the work of several tasks, in the same order in every run.
     #[test]
-    fn what_waits_goes_on_in_the_order_of_deadlines() {
+    fn waiting_work_continues_by_deadline() {
         let order = || {
             let mut run = VirtualTime::new();
             let threads = VirtualThreads::new(Arc::new(run.handle()));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_panics_costs_no_other() {
+    fn panic_ends_only_its_work() {
         let mut run = VirtualTime::new();
         let threads = VirtualThreads::new(Arc::new(run.handle()));
         threads.run(Box::new(|| panic!("as it should"))).unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_work_spends_is_its_domains() {
+    fn work_is_charged_to_its_domain() {
         let mut run = VirtualTime::new();
         let meter = CpuMeter::new();
         let threads = VirtualThreads::metered(Arc::new(run.handle()), &meter, Domain::Host(3));

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_who_waits_and_who_shuts_down() {
+    fn panic_reaches_waiters_and_shutdown() {
         let executor = RealTime::start("test", RealTimeConfig::default()).expect("a thread");
         let bystander = executor.spawn("bystander", core::future::pending::<()>());
         let culprit = executor.spawn("culprit", async { panic!("on purpose") });
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_is_charged_to_nobody_and_work_to_its_domain() {
+    fn waiting_is_charged_to_no_domain() {
         let meter = CpuMeter::new();
         let config = RealTimeConfig { spin: Duration::ZERO, meter: Some(meter.clone()), ..RealTimeConfig::default() };
         let executor = RealTime::start("test", config).expect("a thread");

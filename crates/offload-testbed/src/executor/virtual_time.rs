@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_run_in_the_order_they_were_woken_and_alarms_in_the_order_they_were_set() {
+    fn tasks_run_in_wake_order_and_alarms_in_set_order() {
         let mut run = VirtualTime::new();
         let log = Arc::new(Mutex::new(Vec::new()));
         for (name, nap) in [("a", 2), ("b", 1), ("c", 2), ("d", 0)] {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_woken_while_it_runs_runs_again_and_behind_the_others() {
+    fn task_woken_while_running_runs_again() {
         let mut run = VirtualTime::new();
         let log = Arc::new(Mutex::new(Vec::new()));
         for name in ["a", "b"] {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadlock_names_who_waits() {
+    fn deadlock_names_the_waiting_tasks() {
         let message = panic_message(|| {
             let mut run = VirtualTime::new();
             run.spawn("ended", async {});
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ready_in_time_is_named() {
+    fn overdue_future_names_the_waiting_tasks() {
         let message = panic_message(|| {
             let mut run = VirtualTime::new();
             let handle = run.handle();
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_stands_still_names_who_holds_it() {
+    fn stuck_time_names_the_busy_tasks() {
         let message = panic_message(|| {
             let mut run = VirtualTime::new();
             run.spawn("idle", core::future::pending::<()>());
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_that_was_moved_goes_off_once_and_one_that_was_dropped_never() {
+    fn moved_alarm_fires_once_and_dropped_alarm_never() {
         use offload_base::Timers;
         let mut run = VirtualTime::new();
         let handle = run.handle();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tasks_hold_goes_with_the_executor_even_in_a_circle() {
+    fn values_of_tasks_drop_with_the_executor() {
         let held = Arc::new(());
         let run = VirtualTime::new();
         let (handle, kept) = (run.handle(), held.clone());

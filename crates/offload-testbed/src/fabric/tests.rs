@@ -141,7 +141,7 @@ fn a_doorbell_wakes_the_port_and_nothing_else_does() {
 }
 
 #[test]
-fn a_port_with_a_pace_of_its_own_is_asked_when_it_says() {
+fn port_is_polled_at_its_own_events() {
     let mut run = VirtualTime::new();
     let runtime: Arc<dyn Runtime> = Arc::new(run.handle());
     let (left, right) = pair();
@@ -185,7 +185,7 @@ fn the_same_seed_makes_the_same_run() {
 }
 
 #[test]
-fn all_of_it_works_in_real_time_with_the_doorbell_on_another_thread() {
+fn doorbell_works_across_threads_in_real_time() {
     let config = RealTimeConfig { spin: Duration::ZERO, ..RealTimeConfig::default() };
     let executor = RealTime::start("fabric", config).expect("a thread");
     let runtime: Arc<dyn Runtime> = Arc::new(executor.handle());
@@ -208,7 +208,7 @@ fn all_of_it_works_in_real_time_with_the_doorbell_on_another_thread() {
 }
 
 #[test]
-fn frames_of_any_size_cross_between_threads_and_come_back_as_they_were() {
+fn frames_of_any_size_cross_threads_unchanged() {
     let config = RealTimeConfig { spin: Duration::ZERO, ..RealTimeConfig::default() };
     let executors = ["left", "right"].map(|name| RealTime::start(name, config.clone()).expect("a thread"));
     let [left_runs, right_runs] = executors.each_ref().map(|executor| Arc::new(executor.handle()) as Arc<dyn Runtime>);

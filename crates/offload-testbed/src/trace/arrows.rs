@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arrow_for_each_segment_ends_once_where_the_bytes_arrive() {
+    fn each_segment_has_an_arrow_that_ends_once() {
         let mut arrows = Arrows::default();
         // The payload crosses the end of the sequence space.
         assert_eq!(arrows.sent(&place(u32::MAX - 149, 300), Some(100)), [1, 2, 3]);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_again_is_on_the_new_arrow_and_an_ended_one_is_not_named_again() {
+    fn retransmission_begins_a_new_arrow() {
         let mut arrows = Arrows::default();
         arrows.sent(&place(0, 100), None);
         assert_eq!(arrows.sent(&place(0, 100), None), [2]);

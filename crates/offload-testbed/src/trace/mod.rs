@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeline_is_nested_in_order_shows_every_stage_and_changes_nothing() {
+    fn timeline_is_nested_and_changes_nothing() {
         let file = Shared::default();
         let tracer = Tracer::new(file.clone(), 1 << 30).expect("room");
         // The tracer only observes: one changed nanosecond would make traces useless for timing.
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_ends_the_file_behind_a_whole_event_and_is_told() {
+    fn limit_ends_the_file_after_a_whole_event() {
         let file = Shared::default();
         let tracer = Tracer::new(file.clone(), 10_000).expect("room");
         transfer(Some(&tracer));

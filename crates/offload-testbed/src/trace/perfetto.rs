@@ -228,7 +228,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn encoded_slice_decodes() {
         let slice = Slice {
             track: 300,
             name: "send",

@@ -242,7 +242,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_are_found_however_they_come(
+        fn records_are_found_in_any_packet_order(
             cuts in prop::collection::vec((0usize..31, 1usize..31), 0..40),
             first in prop_oneof![Just(u32::MAX - 10), any::<u32>()],
         ) {

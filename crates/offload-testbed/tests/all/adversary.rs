@@ -807,7 +807,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens(schedule in schedule()) {
+    fn streams_survive_all_faults_at_once(schedule in schedule()) {
         schedule.play()?;
     }
 }

@@ -189,7 +189,7 @@ fn a_peer_that_takes_nothing_costs_frames_and_no_memory() {
 }
 
 #[test]
-fn rubbish_is_counted_and_an_unreasonable_length_ends_a_stream() {
+fn malformed_frames_are_counted_and_bad_lengths_end_streams() {
     let (inside, outside) = UnixDatagram::pair().expect("sockets");
     let mut port = DgramPort::paired(inside).unwrap();
     outside.send(&[1; 13]).unwrap();
@@ -227,7 +227,7 @@ fn rubbish_is_counted_and_an_unreasonable_length_ends_a_stream() {
 }
 
 #[test]
-fn an_empty_datagram_is_rubbish_and_no_end() {
+fn empty_datagram_is_malformed_and_no_end() {
     let (inside, outside) = UnixDatagram::pair().expect("sockets");
     let mut port = DgramPort::paired(inside).unwrap();
     for fill in 1..=2 {
@@ -240,7 +240,7 @@ fn an_empty_datagram_is_rubbish_and_no_end() {
 }
 
 #[test]
-fn whoever_sleeps_is_woken_by_the_first_frame_and_by_room() {
+fn port_is_woken_by_the_first_frame_and_by_room() {
     /// A waker that counts its wakes.
     #[derive(Default)]
     struct Count(Mutex<u32>);

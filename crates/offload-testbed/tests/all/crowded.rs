@@ -121,7 +121,7 @@ fn check(ends: &Ends) -> u64 {
 }
 
 #[test]
-fn streams_that_end_make_room_for_those_that_found_none() {
+fn ended_streams_make_room_for_refused_ones() {
     // A pooled context keeps its place in the device while keys come and go.
     for context_pool in [0, TlsEngineConfig::default().context_pool] {
         let ends = crowd(&NicConfig {
@@ -137,7 +137,7 @@ fn streams_that_end_make_room_for_those_that_found_none() {
 }
 
 #[test]
-fn a_control_ring_shorter_than_the_crowd_keeps_nobody_off_the_device() {
+fn short_control_ring_keeps_all_streams_offloaded() {
     let nic = NicConfig { control_ring: 3, ..NicConfig::default() };
     let ends = crowd(&nic);
     assert!(check(&ends) > 0, "nobody found it full");

@@ -430,7 +430,7 @@ fn joins() -> NicConfig {
 }
 
 #[test]
-fn the_wire_shows_the_same_whoever_seals_and_each_datagram_arrives() {
+fn device_and_software_seal_the_same_datagrams() {
     let datagrams: u32 = BURSTS.iter().map(|(count, _)| count).sum();
     for six in [false, true] {
         // Each NIC leaves another part of the work to the stack; the frames must not differ.
@@ -475,7 +475,7 @@ fn the_wire_shows_the_same_whoever_seals_and_each_datagram_arrives() {
 
 /// Each datagram can be opened on its own: no lost, late or broken datagram keeps the device from opening others.
 #[test]
-fn the_device_opens_every_datagram_that_arrives_whatever_others_do() {
+fn device_opens_every_datagram_despite_faults() {
     let share = |share| Share::new(share).unwrap();
     let reorder = Reorder { share: share(0.05), hold: Duration::from_micros(40) };
     let impairments = Impairments {
@@ -512,7 +512,7 @@ fn the_device_opens_every_datagram_that_arrives_whatever_others_do() {
 }
 
 #[test]
-fn a_reset_loses_some_datagrams_and_then_the_device_goes_on() {
+fn device_continues_after_a_reset() {
     let bursts = [(20, 1200); 30];
     let mut world = world([true; 2], [NicConfig::default(), joins()], LinkConfig::default());
     let (sent, heard) = world.run(false, &bursts, Some(10));
@@ -552,7 +552,7 @@ fn try_send(
 }
 
 #[test]
-fn what_cannot_be_sent_as_it_is_asked_is_refused() {
+fn impossible_sends_are_refused() {
     let (mut world, mut socket, context) = slow();
     for six in [false, true] {
         let (to, most) = (world.to(six), if six { 1452 } else { 1472 });
@@ -593,7 +593,7 @@ fn what_cannot_be_sent_as_it_is_asked_is_refused() {
 }
 
 #[test]
-fn what_waits_when_its_context_is_given_up_is_dropped_and_told() {
+fn sends_of_a_removed_context_are_reported() {
     let (mut world, mut socket, context) = slow();
     let _nobody_answers = world.far.stack().bind_udp(Some(PORT)).unwrap();
     let (to, mut number, mut taken) = (world.to(false), 0, 0);
@@ -630,7 +630,7 @@ fn what_waits_when_its_context_is_given_up_is_dropped_and_told() {
 }
 
 #[test]
-fn what_a_reset_took_nobody_may_ask_for() {
+fn lost_context_is_refused_after_a_reset() {
     let (mut world, mut socket, lost) = slow();
     let (to, runtime) = (world.to(false), world.near.runtime());
     world.near.reset_device();
@@ -658,7 +658,7 @@ fn a_socket_that_is_dropped_gives_its_contexts_back() {
 
 /// An ICMP error would quote the datagram, and opened contents must not leave again.
 #[test]
-fn nobody_is_told_what_was_in_a_datagram_that_the_device_opened() {
+fn opened_datagram_is_not_quoted_in_icmp() {
     let mut world = world([true; 2], [NicConfig::default(), joins()], LinkConfig::default());
     let mut opens = world.far.stack().bind_udp(Some(1)).unwrap();
     context(&mut opens, Direction::Receive).unwrap();
@@ -723,7 +723,7 @@ fn a_plain_reader_gets_one_datagram_at_a_time() {
 /// Runs the protocol without any device.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn it_runs_over_the_kernels_sockets() {
+async fn protocol_runs_over_the_kernels_sockets() {
     use offload_api::TokioDatagrams;
     let bind = || tokio::net::UdpSocket::bind("127.0.0.1:0");
     let mut near = TokioDatagrams::new(bind().await.unwrap()).unwrap();

@@ -211,7 +211,7 @@ fn a_write_to_a_nic_takes_the_lock_once() {
 
 /// Sealing 16 KiB takes longer than all calls together, and the lock is free meanwhile.
 #[test]
-fn a_write_that_is_sealed_here_holds_no_lock_while_it_is() {
+fn write_sealed_on_the_cpu_holds_no_lock() {
     let costs = costs(false, How::Chunk, 16_384, 100);
     assert!(costs.iter().all(|cost| cost.calls == cost.polls + 2), "room, record, flush: {costs:?}");
 }

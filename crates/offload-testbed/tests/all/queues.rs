@@ -276,7 +276,7 @@ fn content(number: u8, bytes: usize) -> Bytes {
 }
 
 #[test]
-fn tls_is_offloaded_on_whichever_queue_the_flow_is() {
+fn tls_is_offloaded_on_every_queue() {
     let bytes = 256 << 10;
     let (cpu, nic) = (fetch_eight(Who::Cpu, bytes, None), fetch_eight(Who::Nic, bytes, None));
     for (number, data) in nic.data.iter().enumerate() {
@@ -291,7 +291,7 @@ fn tls_is_offloaded_on_whichever_queue_the_flow_is() {
 }
 
 #[test]
-fn a_flow_that_a_context_follows_stays_with_it_when_the_table_changes() {
+fn offloaded_flow_keeps_its_queue_when_the_table_changes() {
     let bytes = 3 << 20;
     let still = fetch_eight(Who::Nic, bytes, None);
     let moved = fetch_eight(Who::Nic, bytes, Some(core::array::from_fn(|entry| (entry as u16 + 1) % 3)));
@@ -305,7 +305,7 @@ fn a_flow_that_a_context_follows_stays_with_it_when_the_table_changes() {
 }
 
 #[test]
-fn a_socket_on_one_shard_hears_what_comes_to_all_of_them() {
+fn socket_on_one_shard_receives_from_all_queues() {
     let mut bed = bed(&queues(4), LinkConfig::default(), &FrameRecorder::default());
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let inbox = server.shards()[3].bind_udp(Some(PORT)).expect("a free port");
@@ -361,7 +361,7 @@ fn a_socket_on_one_shard_hears_what_comes_to_all_of_them() {
 }
 
 #[test]
-fn what_is_nobodys_is_answered_once() {
+fn unclaimed_packets_are_answered_once() {
     let mut bed = bed(&queues(4), LinkConfig::default(), &FrameRecorder::default());
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let to = (IpAddr::from(server.address()), PORT).into();
@@ -381,7 +381,7 @@ fn what_is_nobodys_is_answered_once() {
 }
 
 #[test]
-fn every_shard_learns_from_what_one_of_them_hears() {
+fn neighbour_answers_reach_every_shard() {
     for six in [false, true] {
         let mut run = VirtualTime::new();
         let runtime: Arc<dyn Runtime> = Arc::new(run.handle());

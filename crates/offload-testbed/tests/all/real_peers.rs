@@ -99,7 +99,7 @@ fn either_side_may_change_keys() {
 }
 
 #[test]
-fn clients_as_they_come() {
+fn clients_with_any_suite_are_served() {
     // rustls prefers AES-256.
     for (suites, agreed) in [
         (ring::default_provider().cipher_suites, CipherSuite::TLS13_AES_256_GCM_SHA384),

@@ -110,7 +110,7 @@ fn a_file_left_alone_arrives_whole() {
 }
 
 #[test]
-fn a_file_overwritten_on_its_way_is_told_and_what_was_sent_stays() {
+fn overwritten_file_is_reported_and_sent_bytes_stay() {
     let overwrite: Spoil = |mut file| {
         file.seek(SeekFrom::Start(0)).unwrap();
         file.write_all(&vec![0xee; BYTES as usize]).unwrap();
@@ -125,7 +125,7 @@ fn a_file_overwritten_on_its_way_is_told_and_what_was_sent_stays() {
 }
 
 #[test]
-fn a_file_cut_short_on_its_way_is_told_and_what_was_sent_stays() {
+fn truncated_file_is_reported_and_sent_bytes_stay() {
     let expected = marked(BYTES as usize);
     for who in [Who::Cpu, Who::Nic] {
         let outcome = sent_over_a_bad_wire("cut", who, |file| file.set_len(BYTES / 2 + 5).unwrap());

@@ -122,7 +122,7 @@ fn on_a_clean_wire_the_hosts_do_no_crypto() {
 }
 
 #[test]
-fn what_is_said_over_ipv6_is_what_is_said_over_ipv4() {
+fn ipv6_carries_the_same_records_as_ipv4() {
     let writes = vec![random(1, 400_000), random(2, 7), random(3, 90_000)];
     for who in [Who::Cpu, Who::Nic] {
         let four = Transfer { link: rough(0.01, 0.01), ..Transfer::new(who, 3, writes.clone()) };
@@ -141,7 +141,7 @@ fn what_is_said_over_ipv6_is_what_is_said_over_ipv4() {
 }
 
 #[test]
-fn nothing_leaves_in_plaintext_under_loss_with_resets_in_the_middle() {
+fn plaintext_never_leaves_despite_loss_and_resets() {
     let ms = |times: &[u64]| times.iter().map(|ms| Duration::from_millis(*ms)).collect::<Vec<_>>();
     for seed in 0..5 {
         let transfer = Transfer {
@@ -217,7 +217,7 @@ fn a_nic_without_room_leaves_the_flow_to_software() {
 }
 
 #[test]
-fn a_nic_that_does_nothing_by_itself_will_do() {
+fn nic_without_offloads_suffices() {
     let nic = NicConfig { checksum_offload: false, tso_max_bytes: 0, ..NicConfig::default() };
     let transfer = Transfer { nic, ..Transfer::new(Who::Cpu, 1, vec![random(1, 300_000)]) };
     let outcome = transfer.run();

@@ -77,7 +77,7 @@ fn tshark_decrypts_every_record_of_the_nics() {
 /// Shows that the previous test can fail: tshark does not get past a record that does not verify, and reports nothing
 /// else.
 #[test]
-fn tshark_does_not_decrypt_what_does_not_verify() {
+fn tshark_stops_at_an_unverifiable_record() {
     if !have_tshark() {
         return;
     }
