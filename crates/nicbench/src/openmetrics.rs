@@ -50,12 +50,12 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    shown: Arc<Shown>,
+    shown: Arc<ServedSample>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shown {
+struct ServedSample {
     last: Mutex<Option<Sample>>,
     ends: AtomicBool,
 }
@@ -67,7 +67,7 @@ impl Server {
     /// If the address cannot be bound.
     pub fn bind(address: SocketAddr) -> io::Result<Server> {
         let listener = TcpListener::bind(address)?;
-        let (address, shown) = (listener.local_addr()?, Arc::new(Shown::default()));
+        let (address, shown) = (listener.local_addr()?, Arc::new(ServedSample::default()));
         let of_thread = shown.clone();
         let thread = thread::Builder::new().name("openmetrics".into()).spawn(move || serve(&listener, &of_thread))?;
         Ok(Server { address, shown, thread: Some(thread) })
@@ -95,7 +95,7 @@ impl Drop for Server {
     }
 }
 
-fn serve(listener: &TcpListener, shown: &Shown) {
+fn serve(listener: &TcpListener, shown: &ServedSample) {
     for stream in listener.incoming() {
         if shown.ends.load(Ordering::Acquire) {
             return;
@@ -109,7 +109,7 @@ fn serve(listener: &TcpListener, shown: &Shown) {
     }
 }
 
-fn answer(mut stream: TcpStream, shown: &Shown) -> io::Result<()> {
+fn answer(mut stream: TcpStream, shown: &ServedSample) -> io::Result<()> {
     // A client that does not read its answer must not hold the only thread.
     stream.set_write_timeout(Some(LONGEST))?;
     let (status, body) = match request(&mut stream)? {
@@ -144,7 +144,7 @@ enum Request {
 fn request(stream: &mut TcpStream) -> io::Result<Request> {
     let (began, mut head) = (Instant::now(), Vec::new());
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
-        if head.len() >= MOST_BYTES {
+        if head.len() >= MAX_BYTES {
             return Ok(Request::TooLong);
         }
         // The limit covers the whole head: a client that sends one byte at a time must not renew it.
@@ -212,7 +212,7 @@ fn text(sample: Option<&Sample>) -> String {
 /// Time limit of reading a request, and of writing an answer.
 const LONGEST: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
-const MOST_BYTES: usize = 8 << 10;
+const MAX_BYTES: usize = 8 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -302,7 +302,7 @@ mod tests {
             (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
             (b"\x16\x03\x01\x00\r\n\r\n", "400"),
             (b"GET /metrics HTTP/1.1", "400"),
-            (&long[..MOST_BYTES], "431"),
+            (&long[..MAX_BYTES], "431"),
         ] {
             let answer = asks(&server, request);
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");

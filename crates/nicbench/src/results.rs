@@ -1,8 +1,8 @@
-//! Results files: one JSON row for each run, with all that is needed to repeat the run. The file of a part of a sweep
+//! The format of results files: one JSON row for each run, with all that is needed to repeat the run. The file of a part of a sweep
 //! begins with a line that identifies part and sweep. An incomplete last line, left by a killed process, is ignored.
 
 use crate::build::Build;
-use crate::shard::Part;
+use crate::shard::SweepPart;
 use crate::sweep::{Plot, Setting};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// A line of a results file: a run, with all that is needed to repeat it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct ResultRow {
     /// Name of the study.
     pub(crate) study: String,
     /// Title of the study in reports.
@@ -35,7 +35,7 @@ pub(crate) struct Row {
     #[serde(default)]
     pub(crate) build: Build,
     /// The machine.
-    pub(crate) machine: Machine,
+    pub(crate) machine: MachineInfo,
     /// Duration of the run, in seconds.
     #[serde(default)]
     pub(crate) seconds: f64,
@@ -43,7 +43,7 @@ pub(crate) struct Row {
     pub(crate) run: Value,
 }
 
-impl Row {
+impl ResultRow {
     /// Returns the point as text.
     pub(crate) fn name(&self) -> String {
         format!("{}: {}", self.study, self.arguments.join(" "))
@@ -55,7 +55,7 @@ impl Row {
     }
 
     /// Compares two runs of one point in virtual time. Returns the names of the fields that differ.
-    pub(crate) fn differs(&self, other: &Row) -> Vec<String> {
+    pub(crate) fn differs(&self, other: &ResultRow) -> Vec<String> {
         let mut fields = Vec::new();
         if self.seed != other.seed {
             fields.push("seed".into());
@@ -119,7 +119,7 @@ pub(crate) const TIMED: [&str; 15] = [
 
 /// The machine of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(crate) struct Machine {
+pub(crate) struct MachineInfo {
     /// The processor, as the system names it.
     pub(crate) processor: String,
     /// Number of usable cores.
@@ -128,30 +128,30 @@ pub(crate) struct Machine {
     pub(crate) system: String,
 }
 
-impl core::fmt::Display for Machine {
+impl core::fmt::Display for MachineInfo {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{}, {} cores, {}", self.processor, self.cores, self.system)
     }
 }
 
-impl Machine {
+impl MachineInfo {
     /// Returns this machine.
-    pub(crate) fn this() -> Machine {
+    pub(crate) fn this() -> MachineInfo {
         let about = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = about.lines().find(|line| line.starts_with("model name"));
         let processor = model.and_then(|line| line.split(": ").nth(1)).unwrap_or("unknown").trim().to_string();
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        Machine { processor, cores, system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH) }
+        MachineInfo { processor, cores, system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH) }
     }
 }
 
 /// The content of a results file.
 #[derive(Debug)]
-pub(crate) struct Results {
+pub(crate) struct ResultsFile {
     /// The part of a sweep that the file holds. `None` for a whole sweep.
-    pub(crate) part: Option<Part>,
+    pub(crate) part: Option<SweepPart>,
     /// The runs.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<ResultRow>,
     /// Length of the complete lines, in bytes.
     pub(crate) whole: usize,
 }
@@ -160,26 +160,26 @@ pub(crate) struct Results {
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct FirstLine {
-    part: Part,
+    part: SweepPart,
 }
 
 /// Formats the first line of a part's file.
-pub(crate) fn first_line(part: &Part) -> Result<String, serde_json::Error> {
+pub(crate) fn first_line(part: &SweepPart) -> Result<String, serde_json::Error> {
     Ok(serde_json::to_string(&FirstLine { part: part.clone() })? + "\n")
 }
 
 /// Parses a results file.
 ///
 /// # Errors
-/// [`NoRow`], if a complete line is not a row.
-pub(crate) fn read_rows(text: &str) -> Result<Results, NoRow> {
-    let mut results = Results { part: None, rows: Vec::new(), whole: 0 };
+/// [`InvalidRow`], if a complete line is not a row.
+pub(crate) fn read_rows(text: &str) -> Result<ResultsFile, InvalidRow> {
+    let mut results = ResultsFile { part: None, rows: Vec::new(), whole: 0 };
     for (number, line) in text.split_inclusive('\n').enumerate() {
         // A killed process leaves an incomplete last line, which is no error.
         if !line.ends_with('\n') {
             break;
         }
-        let none = |error: serde_json::Error| NoRow { line: number + 1, what: error.to_string() };
+        let none = |error: serde_json::Error| InvalidRow { line: number + 1, what: error.to_string() };
         if number == 0 && line.starts_with("{\"part\":") {
             results.part = Some(serde_json::from_str::<FirstLine>(line).map_err(none)?.part);
         } else if !line.trim().is_empty() {
@@ -193,7 +193,7 @@ pub(crate) fn read_rows(text: &str) -> Result<Results, NoRow> {
 /// A line of a results file that is not a result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} is not a result: {what}")]
-pub(crate) struct NoRow {
+pub(crate) struct InvalidRow {
     /// Line number, from 1.
     pub(crate) line: usize,
     /// The parser's error.
@@ -204,14 +204,14 @@ pub(crate) struct NoRow {
 mod tests {
     use super::*;
 
-    fn row() -> Row {
+    fn row() -> ResultRow {
         let plot = Plot {
             x: "loss".into(),
             series: "mode".into(),
             y: vec!["goodput_gbps".into()],
             published: BTreeMap::new(),
         };
-        Row {
+        ResultRow {
             study: "a".into(),
             title: String::new(),
             plot,
@@ -222,7 +222,7 @@ mod tests {
             clock: "virtual".into(),
             nic: BTreeMap::new(),
             build: Build::default(),
-            machine: Machine::this(),
+            machine: MachineInfo::this(),
             seconds: 0.0,
             run: serde_json::json!({ "goodput_gbps": 2.5, "tx": { "total": 1 } }),
         }
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn incomplete_last_line_is_ignored() {
         let line = serde_json::to_string(&row()).unwrap() + "\n";
-        let Results { part, rows, whole } = read_rows(&(line.clone() + &line[..line.len() / 2])).unwrap();
+        let ResultsFile { part, rows, whole } = read_rows(&(line.clone() + &line[..line.len() / 2])).unwrap();
         assert_eq!(part, None);
         assert_eq!((rows.len(), whole), (1, line.len()));
         assert_eq!((rows[0].number("tx.total"), rows[0].number("rx.total")), (Some(1.0), None));
@@ -242,14 +242,14 @@ mod tests {
     #[test]
     fn numbers_survive_reading_and_writing() {
         let run = serde_json::json!({ "goodput_gbps": 90.93711668496009 });
-        let line = serde_json::to_string(&Row { run, ..row() }).unwrap() + "\n";
+        let line = serde_json::to_string(&ResultRow { run, ..row() }).unwrap() + "\n";
         let again = serde_json::to_string(&read_rows(&line).unwrap().rows[0]).unwrap() + "\n";
         assert_eq!(again, line);
     }
     /// Between machines CPU times differ, and no other field may differ.
     #[test]
     fn rows_of_virtual_time_are_compared() {
-        let with = |run| Row { run, ..row() };
+        let with = |run| ResultRow { run, ..row() };
         let one =
             with(serde_json::json!({ "packets": 7, "counters": { "a": 1 }, "tx_host_ns_per_byte": { "total": 0.5 } }));
         let two =
@@ -257,6 +257,6 @@ mod tests {
         assert!(one.differs(&two).is_empty());
         let three = with(serde_json::json!({ "packets": 8, "counters": { "a": 2, "b": 1 } }));
         assert_eq!(one.differs(&three), ["counters.a", "counters.b", "packets"]);
-        assert_eq!(Row { seed: 2, ..one.clone() }.differs(&one), ["seed"]);
+        assert_eq!(ResultRow { seed: 2, ..one.clone() }.differs(&one), ["seed"]);
     }
 }

@@ -13,27 +13,27 @@ use std::collections::BinaryHeap;
 
 /// A point as input of a plan.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedPoint {
     /// Hash of study and arguments.
     pub(crate) hash: [u8; 32],
     /// Expected duration in seconds.
     pub(crate) cost: f64,
 }
 
-impl Planned {
-    pub(crate) fn new(study: &str, arguments: &[String], cost: f64) -> Planned {
+impl PlannedPoint {
+    pub(crate) fn new(study: &str, arguments: &[String], cost: f64) -> PlannedPoint {
         let mut hash = Sha256::new();
         for text in core::iter::once(study).chain(arguments.iter().map(String::as_str)) {
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);
         }
-        Planned { hash: hash.finalize().into(), cost }
+        PlannedPoint { hash: hash.finalize().into(), cost }
     }
 }
 
 /// An assignment of points to parts.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct ShardPlan {
     of: u32,
     /// The part that makes each point, from 1.
     homes: Vec<u32>,
@@ -41,10 +41,10 @@ pub(crate) struct Plan {
     twice: Vec<bool>,
 }
 
-impl Plan {
+impl ShardPlan {
     /// Assigns points to parts: the longest point first, each to the part with the least load. A share of the points,
     /// `overlap`, goes to two parts.
-    pub(crate) fn new(points: &[Planned], of: u32, overlap: f64) -> Plan {
+    pub(crate) fn new(points: &[PlannedPoint], of: u32, overlap: f64) -> ShardPlan {
         let mut order: Vec<usize> = (0..points.len()).collect();
         order.sort_by(|one, other| points[*other].cost.total_cmp(&points[*one].cost).then(one.cmp(other)));
         // Whole microseconds, because their sums do not depend on the order of addition.
@@ -64,7 +64,7 @@ impl Plan {
             let shared = (points.len() as f64 * overlap).ceil() as usize;
             by_hash.into_iter().take(shared).for_each(|point| twice[point] = true);
         }
-        Plan { of, homes, twice }
+        ShardPlan { of, homes, twice }
     }
 
     /// Returns whether a part makes a point.
@@ -77,7 +77,7 @@ impl Plan {
 /// The identification of a part, in the first line of its file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Part {
+pub(crate) struct SweepPart {
     /// SHA-256 of all points' studies and arguments.
     pub(crate) grid: String,
     /// SHA-256 of the assignment.
@@ -95,10 +95,16 @@ pub(crate) struct Part {
     pub(crate) command: String,
 }
 
-impl Part {
+impl SweepPart {
     /// Describes a part. `studies` has each point's study, in the order of the grid; `command` contains `{shard}` in
     /// place of the part.
-    pub(crate) fn new(points: &[Planned], studies: &[&str], plan: &Plan, shard: Shard, command: String) -> Part {
+    pub(crate) fn new(
+        points: &[PlannedPoint],
+        studies: &[&str],
+        plan: &ShardPlan,
+        shard: Shard,
+        command: String,
+    ) -> SweepPart {
         let (mut grid, mut who) = (Sha256::new(), Sha256::new());
         for (at, point) in points.iter().enumerate() {
             grid.update(point.hash);
@@ -112,7 +118,7 @@ impl Part {
                 _ => counts.push((study.to_string(), 1)),
             }
         }
-        Part {
+        SweepPart {
             grid: hexadecimal(&grid.finalize()),
             plan: hexadecimal(&who.finalize()),
             build: Build::this(),
@@ -125,7 +131,7 @@ impl Part {
     }
 
     /// Returns the reason why two files cannot be parts of one sweep. `None` if they can.
-    pub(crate) fn differs(&self, other: &Part) -> Option<&'static str> {
+    pub(crate) fn differs(&self, other: &SweepPart) -> Option<&'static str> {
         if self.build != other.build {
             Some("they were made by different builds: build both from one commit, with one compiler")
         } else if self.grid != other.grid || self.studies != other.studies {
@@ -149,7 +155,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Placeholder of the part in a [`Part`]'s command.
+/// Placeholder of the part in a [`SweepPart`]'s command.
 pub(crate) const PLACE_OF_SHARD: &str = "{shard}";
 /// Maximum cost in seconds, about 30 years.
 const MAX_COST: f64 = 1e9;
@@ -158,16 +164,16 @@ const MAX_COST: f64 = 1e9;
 mod tests {
     use super::*;
 
-    fn points(costs: impl IntoIterator<Item = f64>) -> Vec<Planned> {
+    fn points(costs: impl IntoIterator<Item = f64>) -> Vec<PlannedPoint> {
         let arguments = |at: usize| vec!["iperf".to_string(), at.to_string()];
-        costs.into_iter().enumerate().map(|(at, cost)| Planned::new("a", &arguments(at), cost)).collect()
+        costs.into_iter().enumerate().map(|(at, cost)| PlannedPoint::new("a", &arguments(at), cost)).collect()
     }
 
     #[test]
     fn parts_make_every_point_and_some_of_them_twice() {
         for (count, of, overlap, shared) in [(1000, 7, 0.01, 10), (5, 8, 0.0, 0), (64, 4, 1.0, 64), (10, 1, 0.5, 0)] {
             let points = points((0..count).map(|at| f64::from(at % 5)));
-            let plan = Plan::new(&points, of, overlap);
+            let plan = ShardPlan::new(&points, of, overlap);
             let makers = |point| (1..=of).filter(|shard| plan.has(*shard, point)).count();
             assert!((0..points.len()).all(|point| makers(point) >= 1));
             assert_eq!((0..points.len()).filter(|point| makers(*point) == 2).count(), shared);
@@ -178,7 +184,7 @@ mod tests {
     #[test]
     fn parts_take_about_as_long() {
         let points = points((0..500).map(|at| f64::from(1 + at * at % 97)));
-        let plan = Plan::new(&points, 9, 0.0);
+        let plan = ShardPlan::new(&points, 9, 0.0);
         let load = |shard| (0..points.len()).filter(|at| plan.has(shard, *at)).map(|at| points[at].cost).sum::<f64>();
         let ideal = points.iter().map(|point| point.cost).sum::<f64>() / 9.0;
         assert!((1..=9).all(|shard| load(shard) <= ideal + 97.0 && load(shard) >= ideal - 97.0));
@@ -188,8 +194,8 @@ mod tests {
     fn parts_of_other_sweeps_are_refused() {
         let part = |costs: &[f64], of, overlap| {
             let points = points(costs.iter().copied());
-            let plan = Plan::new(&points, of, overlap);
-            Part::new(
+            let plan = ShardPlan::new(&points, of, overlap);
+            SweepPart::new(
                 &points,
                 &vec!["a"; points.len()],
                 &plan,
@@ -204,7 +210,7 @@ mod tests {
         assert!(one.differs(&part(&[1.0, 2.0, 3.0], 2, 0.5)).unwrap().contains("--overlap"));
         assert!(one.differs(&part(&[3.0, 2.0, 2.0], 2, 0.0)).unwrap().contains("--costs"));
         let build = Build { commit: "0123".into(), ..Build::this() };
-        assert!(one.differs(&Part { build, ..one.clone() }).unwrap().contains("builds"));
+        assert!(one.differs(&SweepPart { build, ..one.clone() }).unwrap().contains("builds"));
         assert_eq!((one.command_of(2), &one.studies[..]), ("x --shard 2/2".into(), &[("a".into(), 3)][..]));
     }
 }

@@ -239,7 +239,7 @@ impl Sweep {
             }
             // The product may overflow, and every point costs memory before the first run.
             let points = study.grid.values().try_fold(1_usize, |all, values| all.checked_mul(values.len()));
-            if points.is_none_or(|points| points > MOST_POINTS) {
+            if points.is_none_or(|points| points > MAX_POINTS) {
                 return Err(InvalidSweep::TooMany(study.name.clone()));
             }
         }
@@ -397,7 +397,7 @@ const FIELDS: [(&str, &str); 10] = [
 ];
 /// The key that names options that vary together; no option itself.
 const NAME: &str = "name";
-const MOST_POINTS: usize = 100_000;
+const MAX_POINTS: usize = 100_000;
 
 #[cfg(test)]
 mod tests {

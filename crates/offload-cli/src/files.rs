@@ -51,7 +51,7 @@ impl Files<'_> {
             written.extend(identity.map(|identity| (path, identity)));
         }
         // `read` is examined after the outputs were created: an input that did not exist may be one of the new outputs.
-        let mut known: Vec<Identity> =
+        let mut known: Vec<FileIdentity> =
             self.read.iter().filter_map(|path| identity(&fs::metadata(path).ok()?)).collect();
         for (path, identity) in written {
             // A served file that is also an output would change under its readers.
@@ -118,7 +118,7 @@ pub fn named_for(path: &Path, way: impl fmt::Display) -> PathBuf {
 
 /// The identity of a file, independent of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Identity {
+enum FileIdentity {
     /// Device and inode.
     File(u64, u64),
     /// The number of a block device.
@@ -126,7 +126,7 @@ enum Identity {
 }
 
 /// Refuses an output in the served folder, because it would be served too, or truncate a served file.
-fn check_outside(folder: &Path, file: &Path, identity: Identity) -> Result<(), String> {
+fn check_outside(folder: &Path, file: &Path, identity: FileIdentity) -> Result<(), String> {
     let node = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
     // A missing folder is reported by the code that opens the folder.
     let (Some(served), Ok(home)) = (node(folder), file.canonicalize()) else { return Ok(()) };
@@ -142,7 +142,7 @@ fn check_outside(folder: &Path, file: &Path, identity: Identity) -> Result<(), S
 }
 
 /// Returns the name of a file in a folder or its subfolders.
-fn found_in(folder: &Path, wanted: Identity) -> Option<PathBuf> {
+fn found_in(folder: &Path, wanted: FileIdentity) -> Option<PathBuf> {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         // An unreadable folder cannot be served. A link within the folder leads to another entry of the folder.
@@ -160,7 +160,7 @@ fn found_in(folder: &Path, wanted: Identity) -> Option<PathBuf> {
 
 /// Opens or creates a file for writing and returns its identity. Returns `None` for files that do not store data, such
 /// as pipes.
-fn writable(path: &Path, made: &mut Vec<PathBuf>) -> io::Result<Option<Identity>> {
+fn writable(path: &Path, made: &mut Vec<PathBuf>) -> io::Result<Option<FileIdentity>> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
         Ok(metadata) if metadata.is_file() => identity_of(&File::options().append(true).open(path)?),
@@ -175,14 +175,14 @@ fn writable(path: &Path, made: &mut Vec<PathBuf>) -> io::Result<Option<Identity>
     }
 }
 
-fn identity_of(file: &File) -> io::Result<Option<Identity>> {
+fn identity_of(file: &File) -> io::Result<Option<FileIdentity>> {
     Ok(identity(&file.metadata()?))
 }
 
-fn identity(metadata: &Metadata) -> Option<Identity> {
+fn identity(metadata: &Metadata) -> Option<FileIdentity> {
     match metadata.file_type() {
-        kind if kind.is_file() => Some(Identity::File(metadata.dev(), metadata.ino())),
-        kind if kind.is_block_device() => Some(Identity::Block(metadata.rdev())),
+        kind if kind.is_file() => Some(FileIdentity::File(metadata.dev(), metadata.ino())),
+        kind if kind.is_block_device() => Some(FileIdentity::Block(metadata.rdev())),
         _ => None,
     }
 }

@@ -5,7 +5,7 @@ use crate::options::{self, WireOptions};
 use crate::output::OutputOptions;
 use crate::scenario::{self, About};
 use crate::trace_options::TraceOptions;
-use crate::watch::Watch;
+use crate::watch::CounterWatch;
 use clap::Args;
 use core::time::Duration;
 use nic_sim::NicConfig;
@@ -69,7 +69,7 @@ impl CommonOptions {
     /// Returns the observer of the counters, for `--watch` or `also`. `None` if neither is given. `usual_step` is the
     /// default of `--every`.
     pub fn live(&self, usual_step: Duration, also: Option<StepObserver>) -> Option<Live> {
-        let watch = self.watch.then(Watch::on_standard_error);
+        let watch = self.watch.then(CounterWatch::on_standard_error);
         if watch.is_none() && also.is_none() {
             return None;
         }

@@ -9,21 +9,21 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 
 /// The display of `--watch`, with the last sample.
-pub(crate) struct Watch {
+pub(crate) struct CounterWatch {
     redraws: bool,
-    shown: Mutex<Shown>,
+    shown: Mutex<WatchState>,
 }
 
 #[derive(Default)]
-struct Shown {
+struct WatchState {
     last: Option<Sample>,
     /// Lines of the last screen, which the next screen replaces.
     lines: usize,
 }
 
-impl Watch {
-    pub(crate) fn on_standard_error() -> Watch {
-        Watch { redraws: io::stderr().is_terminal(), shown: Mutex::default() }
+impl CounterWatch {
+    pub(crate) fn on_standard_error() -> CounterWatch {
+        CounterWatch { redraws: io::stderr().is_terminal(), shown: Mutex::default() }
     }
 
     pub(crate) fn show(&self, sample: &Sample) {
@@ -50,7 +50,7 @@ impl Watch {
 
 /// Formats a step as a line.
 fn line(last: Option<&Sample>, now: &Sample) -> String {
-    let step = Step { last, now };
+    let step = SampleStep { last, now };
     let counted = |name: &str| {
         let (before, after) = (step.total_before(name), total(now, name));
         format!("{after} (+{})", after.saturating_sub(before))
@@ -71,7 +71,7 @@ fn line(last: Option<&Sample>, now: &Sample) -> String {
 
 /// Formats a step as a screen.
 fn screen(last: Option<&Sample>, now: &Sample) -> String {
-    let step = Step { last, now };
+    let step = SampleStep { last, now };
     let mut text = format!(
         "{}  at {}  {:.2} Gb/s  {:.1} MiB received\n{:<30} {:>26} {:>26}\n{:<30} {:>26} {:>26}\n",
         now.mode,
@@ -95,13 +95,13 @@ fn screen(last: Option<&Sample>, now: &Sample) -> String {
     // The most important counters come first.
     names.sort_by_key(|name| !FIRST.contains(name));
     let moved: Vec<&str> = names.into_iter().filter(|name| FIRST.contains(name) || moved(name)).collect();
-    for name in moved.iter().take(MOST_ROWS) {
+    for name in moved.iter().take(MAX_ROWS) {
         let sender = step.cell(name, &now.sender, |last| &last.sender);
         let receiver = step.cell(name, &now.receiver, |last| &last.receiver);
         text += &format!("{name:<30} {sender:>26} {receiver:>26}\n");
     }
     // More rows would scroll, and a scrolled screen cannot be redrawn in place.
-    let more = moved.len().saturating_sub(MOST_ROWS);
+    let more = moved.len().saturating_sub(MAX_ROWS);
     if more > 0 {
         text += &format!("... and {more} more\n");
     }
@@ -109,12 +109,12 @@ fn screen(last: Option<&Sample>, now: &Sample) -> String {
 }
 
 /// The interval from the previous sample to the current one.
-struct Step<'a> {
+struct SampleStep<'a> {
     last: Option<&'a Sample>,
     now: &'a Sample,
 }
 
-impl Step<'_> {
+impl SampleStep<'_> {
     fn seconds(&self) -> f64 {
         (self.now.at - self.last.map_or(Duration::ZERO, |last| last.at)).as_secs_f64().max(1e-9)
     }
@@ -175,7 +175,7 @@ const OUT_OF_ORDER: &str = "tx_tls_ooo";
 /// Counters in the first rows of a screen, even if they did not move.
 const FIRST: [&str; 6] = ["tx_packets", "rx_packets", RETRANSMITS, LOST, FOUND, OUT_OF_ORDER];
 /// Maximum number of counter rows: a screen of 24 lines with the three heading lines and the line of omitted counters.
-const MOST_ROWS: usize = 19;
+const MAX_ROWS: usize = 19;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -184,7 +184,7 @@ pub(crate) mod tests {
 
     offload_base::counters! {
         /// Some counters of a host.
-        pub(crate) struct Counted {
+        pub(crate) struct SampleCounters {
             /// Frames.
             pub frames: "tx_packets",
             /// Retransmitted segments.
@@ -196,7 +196,7 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn sample(at: Duration, received: u64, counted: Counted) -> Sample {
+    pub(crate) fn sample(at: Duration, received: u64, counted: SampleCounters) -> Sample {
         let host = || {
             let mut counters = CounterSet::default();
             counters.add(&counted);
@@ -207,8 +207,13 @@ pub(crate) mod tests {
 
     #[test]
     fn line_shows_totals_and_changes() {
-        let before = sample(Duration::from_millis(1), 1_000_000, Counted { again: 2, ..Counted::default() });
-        let now = sample(Duration::from_millis(2), 11_000_000, Counted { again: 5, lost: 1, ..Counted::default() });
+        let before =
+            sample(Duration::from_millis(1), 1_000_000, SampleCounters { again: 2, ..SampleCounters::default() });
+        let now = sample(
+            Duration::from_millis(2),
+            11_000_000,
+            SampleCounters { again: 5, lost: 1, ..SampleCounters::default() },
+        );
         assert_eq!(
             line(Some(&before), &now),
             "tls-nic     2.00ms    80.00 Gb/s  retransmits 10 (+6)  lost place 2 (+2)  found 0 (+0)  sent out of order 0 (+0)  \
@@ -219,9 +224,9 @@ pub(crate) mod tests {
 
     #[test]
     fn screen_shows_only_moved_counters() {
-        let counted = Counted { frames: 9, answers: 3, ..Counted::default() };
+        let counted = SampleCounters { frames: 9, answers: 3, ..SampleCounters::default() };
         let before = sample(Duration::from_millis(1), 0, counted);
-        let now = sample(Duration::from_millis(2), 0, Counted { frames: 1_009, ..counted });
+        let now = sample(Duration::from_millis(2), 0, SampleCounters { frames: 1_009, ..counted });
         let (first, next) = (screen(None, &now), screen(Some(&before), &now));
         assert!(first.contains("rx_tls_resync_res_ok") && !next.contains("rx_tls_resync_res_ok"), "{next}");
         assert!(next.contains("1009      1.0M/s"), "{next}");

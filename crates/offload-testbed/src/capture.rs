@@ -35,10 +35,10 @@ use std::sync::{Arc, Mutex};
 /// ```
 #[derive(Clone)]
 pub struct Capture {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<CaptureState>>,
 }
 
-enum State {
+enum CaptureState {
     Open(pcapng::CaptureWriter<Box<dyn Write + Send>>),
     Failed(io::Error),
     Finished,
@@ -51,7 +51,7 @@ impl Capture {
     /// If `output` fails.
     pub fn new(output: impl Write + Send + 'static) -> io::Result<Capture> {
         let output: Box<dyn Write + Send> = Box::new(output);
-        Ok(Capture { state: Arc::new(Mutex::new(State::Open(pcapng::CaptureWriter::new(output)?))) })
+        Ok(Capture { state: Arc::new(Mutex::new(CaptureState::Open(pcapng::CaptureWriter::new(output)?))) })
     }
 
     /// Begins a capture in a file. Only the owner can read a new file, because a capture may hold its connections'
@@ -73,9 +73,9 @@ impl Capture {
     /// If the output fails now or has failed before.
     pub fn tap(&self, name: &str) -> io::Result<CaptureTap> {
         let interface = match &mut *lock(&self.state) {
-            State::Open(writer) => writer.interface(name)?,
-            State::Failed(error) => return Err(io::Error::new(error.kind(), error.to_string())),
-            State::Finished => return Err(io::Error::other("the capture is finished")),
+            CaptureState::Open(writer) => writer.interface(name)?,
+            CaptureState::Failed(error) => return Err(io::Error::new(error.kind(), error.to_string())),
+            CaptureState::Finished => return Err(io::Error::other("the capture is finished")),
         };
         Ok(CaptureTap { capture: self.clone(), interface })
     }
@@ -85,10 +85,10 @@ impl Capture {
     /// # Errors
     /// If the output fails now or has failed since the beginning.
     pub fn finish(&self) -> io::Result<()> {
-        match core::mem::replace(&mut *lock(&self.state), State::Finished) {
-            State::Open(writer) => writer.finish().map(drop),
-            State::Failed(error) => Err(error),
-            State::Finished => Ok(()),
+        match core::mem::replace(&mut *lock(&self.state), CaptureState::Finished) {
+            CaptureState::Open(writer) => writer.finish().map(drop),
+            CaptureState::Failed(error) => Err(error),
+            CaptureState::Finished => Ok(()),
         }
     }
 
@@ -96,10 +96,10 @@ impl Capture {
     fn write(&self, write: impl FnOnce(&mut pcapng::CaptureWriter<Box<dyn Write + Send>>) -> io::Result<()>) {
         let mut state = lock(&self.state);
         // A tap cannot report an error to the wire, so the first error is kept for `finish`.
-        if let State::Open(writer) = &mut *state
+        if let CaptureState::Open(writer) = &mut *state
             && let Err(error) = write(writer)
         {
-            *state = State::Failed(error);
+            *state = CaptureState::Failed(error);
         }
     }
 }
@@ -114,9 +114,9 @@ impl KeyLog for Capture {
 impl fmt::Debug for Capture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &*lock(&self.state) {
-            State::Open(_) => "open",
-            State::Failed(_) => "failed",
-            State::Finished => "finished",
+            CaptureState::Open(_) => "open",
+            CaptureState::Failed(_) => "failed",
+            CaptureState::Finished => "finished",
         };
         f.debug_struct("Capture").field("state", &state).finish()
     }
@@ -142,9 +142,9 @@ mod tests {
     use super::*;
 
     /// A disk with room for this many bytes.
-    struct Disk(usize);
+    struct FullDisk(usize);
 
-    impl Write for Disk {
+    impl Write for FullDisk {
         fn write(&mut self, data: &[u8]) -> io::Result<usize> {
             self.0 = self.0.checked_sub(data.len()).ok_or(io::ErrorKind::StorageFull)?;
             Ok(data.len())
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn full_disk_is_reported_at_finish() {
-        let capture = Capture::new(Disk(200)).expect("room for the header");
+        let capture = Capture::new(FullDisk(200)).expect("room for the header");
         let mut tap = capture.tap("nic0").expect("room for the interface");
         for _ in 0..10 {
             tap.frame(Instant::ZERO, TapDirection::Inbound, &vec![0; 60].into());

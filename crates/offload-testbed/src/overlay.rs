@@ -100,7 +100,7 @@ impl From<OverlayError> for std::io::Error {
 }
 
 /// One end of a tunnel.
-struct Side {
+struct TunnelEnd {
     hypervisor: BedHost,
     address: IpAddr,
     /// Address of the other end.
@@ -219,10 +219,10 @@ impl Overlay {
         Ok(())
     }
 
-    fn side(&self, bed: &Testbed, own: usize, other: usize) -> Side {
+    fn side(&self, bed: &Testbed, own: usize, other: usize) -> TunnelEnd {
         let (own, other) = (bed.host(own), bed.host(other));
         let address = |host: &BedHost| if self.ipv6 { host.ipv6_address().into() } else { host.address().into() };
-        Side {
+        TunnelEnd {
             hypervisor: own.clone(),
             address: address(own),
             remote: address(other),
@@ -231,7 +231,7 @@ impl Overlay {
     }
 
     /// Returns the forwarding rules, written in the syntax of tc.
-    fn rules(&self, bed: &Testbed, side: &Side) -> Vec<Change> {
+    fn rules(&self, bed: &Testbed, side: &TunnelEnd) -> Vec<Change> {
         let is_left = side.hypervisor.address() == bed.host(self.left()).address();
         let mut text = String::new();
         for number in 0..self.vms {
@@ -265,8 +265,8 @@ impl Overlay {
         &self,
         bed: &mut Testbed,
         suite: EspSuite,
-        left: &Side,
-        right: &Side,
+        left: &TunnelEnd,
+        right: &TunnelEnd,
     ) -> Result<[Vec<Protection>; 2], OverlayError> {
         let mut secrets = self.seed.stream("keys of tenants");
         let mut protections = [Vec::new(), Vec::new()];

@@ -64,7 +64,7 @@ pub(crate) fn spawn_on<T: Send + 'static>(
     name: Cow<'static, str>,
     future: impl Future<Output = T> + Send + 'static,
 ) -> JoinHandle<T> {
-    let outcome = Arc::new(Mutex::new(Outcome::Running(None)));
+    let outcome = Arc::new(Mutex::new(TaskOutcome::Running(None)));
     let promise = Promise { outcome: outcome.clone() };
     runtime.spawn_task(name.clone(), Box::pin(async move { promise.keep(future.await) }));
     JoinHandle { name, outcome }
@@ -78,13 +78,13 @@ pub(crate) fn spawn_on<T: Send + 'static>(
 /// If polled after the task was dropped before its end, for example with its runtime, or after the result was taken.
 pub struct JoinHandle<T> {
     name: Cow<'static, str>,
-    outcome: Arc<Mutex<Outcome<T>>>,
+    outcome: Arc<Mutex<TaskOutcome<T>>>,
 }
 
 impl<T> JoinHandle<T> {
     /// Returns whether the task has ended or was dropped.
     pub fn is_finished(&self) -> bool {
-        !matches!(*lock(&self.outcome), Outcome::Running(_))
+        !matches!(*lock(&self.outcome), TaskOutcome::Running(_))
     }
 }
 
@@ -94,19 +94,19 @@ impl<T> Future for JoinHandle<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let mut outcome = lock(&self.outcome);
         match &mut *outcome {
-            Outcome::Running(waiting) => {
+            TaskOutcome::Running(waiting) => {
                 match waiting {
                     Some(waker) => waker.clone_from(cx.waker()),
                     None => *waiting = Some(cx.waker().clone()),
                 }
                 return Poll::Pending;
             }
-            Outcome::Finished(result) => {
+            TaskOutcome::Finished(result) => {
                 if let Some(result) = result.take() {
                     return Poll::Ready(result);
                 }
             }
-            Outcome::Dropped => {
+            TaskOutcome::Dropped => {
                 drop(outcome);
                 panic!("task {:?} was dropped before it came to its end", self.name);
             }
@@ -122,7 +122,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-enum Outcome<T> {
+enum TaskOutcome<T> {
     Running(Option<Waker>),
     Finished(Option<T>),
     Dropped,
@@ -130,19 +130,19 @@ enum Outcome<T> {
 
 /// The task's end of a [`JoinHandle`].
 struct Promise<T> {
-    outcome: Arc<Mutex<Outcome<T>>>,
+    outcome: Arc<Mutex<TaskOutcome<T>>>,
 }
 
 impl<T> Promise<T> {
     fn keep(self, result: T) {
-        self.settle(Outcome::Finished(Some(result)));
+        self.complete(TaskOutcome::Finished(Some(result)));
     }
 
     /// Stores the result. Only the first call counts, because a promise that was kept is dropped afterwards.
-    fn settle(&self, settled: Outcome<T>) {
+    fn complete(&self, settled: TaskOutcome<T>) {
         let mut outcome = lock(&self.outcome);
         let waiting = match &mut *outcome {
-            Outcome::Running(waiting) => waiting.take(),
+            TaskOutcome::Running(waiting) => waiting.take(),
             _ => return,
         };
         *outcome = settled;
@@ -156,7 +156,7 @@ impl<T> Promise<T> {
 
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
-        self.settle(Outcome::Dropped);
+        self.complete(TaskOutcome::Dropped);
     }
 }
 

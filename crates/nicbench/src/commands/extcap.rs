@@ -37,7 +37,7 @@ pub(crate) struct ExtcapOptions {
     extcap_version: Option<String>,
     /// The interface to use
     #[arg(long, value_enum, value_name = "NAME")]
-    extcap_interface: Option<Interface>,
+    extcap_interface: Option<ExtcapInterface>,
     /// List the interface's link types
     #[arg(long)]
     extcap_dlts: bool,
@@ -64,7 +64,7 @@ pub(crate) struct ExtcapOptions {
 
 /// The interfaces of the capture.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Interface {
+enum ExtcapInterface {
     #[value(name = "nicbench-tcp")]
     Tcp,
     #[value(name = "nicbench-tls-cpu")]
@@ -75,13 +75,13 @@ enum Interface {
     QuicNic,
 }
 
-impl Interface {
+impl ExtcapInterface {
     fn shown(self) -> &'static str {
         match self {
-            Interface::Tcp => "nicbench: plain TCP",
-            Interface::TlsCpu => "nicbench: TLS by the hosts",
-            Interface::TlsNic => "nicbench: TLS by emulated NICs",
-            Interface::QuicNic => "nicbench: QUIC by emulated NICs",
+            ExtcapInterface::Tcp => "nicbench: plain TCP",
+            ExtcapInterface::TlsCpu => "nicbench: TLS by the hosts",
+            ExtcapInterface::TlsNic => "nicbench: TLS by emulated NICs",
+            ExtcapInterface::QuicNic => "nicbench: QUIC by emulated NICs",
         }
     }
 }
@@ -113,14 +113,14 @@ fn answer(options: &ExtcapOptions) -> Result<String, (String, u8)> {
 
 fn interfaces() -> String {
     let mut text = format!("extcap {{version={}}}{{display=nicbench}}\n", env!("CARGO_PKG_VERSION"));
-    for interface in Interface::value_variants() {
+    for interface in ExtcapInterface::value_variants() {
         // Writing to a `String` cannot fail.
         let _ = writeln!(text, "interface {{value={}}}{{display={}}}", name(*interface), interface.shown());
     }
     text
 }
 
-fn capture(options: &ExtcapOptions, interface: Interface, fifo: &Path) -> Result<(), (String, u8)> {
+fn capture(options: &ExtcapOptions, interface: ExtcapInterface, fifo: &Path) -> Result<(), (String, u8)> {
     let about = |error: io::Error| (format!("{}: {error}", fifo.display()), program::UNUSABLE);
     // The capture is not buffered, so that an observer sees each frame as it passes.
     let capture = Capture::new(File::options().write(true).open(fifo).map_err(about)?).map_err(about)?;
@@ -138,10 +138,10 @@ fn capture(options: &ExtcapOptions, interface: Interface, fifo: &Path) -> Result
         }
     };
     let ran = match interface {
-        Interface::Tcp => bulk(Mode::Tcp),
-        Interface::TlsCpu => bulk(Mode::TlsCpu),
-        Interface::TlsNic => bulk(Mode::TlsNic),
-        Interface::QuicNic => {
+        ExtcapInterface::Tcp => bulk(Mode::Tcp),
+        ExtcapInterface::TlsCpu => bulk(Mode::TlsCpu),
+        ExtcapInterface::TlsNic => bulk(Mode::TlsNic),
+        ExtcapInterface::QuicNic => {
             let usual = QuicBulk::new(quic::Mode::QuicNic, payload.clone());
             let observers = Observers { capture: Some(capture.clone()), ..Observers::default() };
             let run =

@@ -5,8 +5,8 @@
 
 use super::report::about;
 use crate::build;
-use crate::results::{Results, Row, read_rows};
-use crate::shard::Part;
+use crate::results::{ResultRow, ResultsFile, read_rows};
+use crate::shard::SweepPart;
 use clap::Args;
 use offload_cli::files::Files;
 use offload_cli::program::{self, FAILED, UNUSABLE};
@@ -50,22 +50,22 @@ pub(crate) enum NotMerged {
 
 /// Summary of a merge.
 #[derive(Debug, Default)]
-pub(crate) struct Merged {
+pub(crate) struct MergeSummary {
     points: usize,
     files: usize,
     /// Points made by two parts with equal results.
     agreed: usize,
 }
 
-impl core::fmt::Display for Merged {
+impl core::fmt::Display for MergeSummary {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Merged { points, files, agreed } = self;
+        let MergeSummary { points, files, agreed } = self;
         write!(f, "{points} points of {files} parts; {agreed} were made twice, and are equal in virtual time")
     }
 }
 
 /// Writes the rows of all parts, in the order of the grid.
-pub(crate) fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, NotMerged> {
+pub(crate) fn merge(files: &[PathBuf], out: &Path) -> Result<MergeSummary, NotMerged> {
     let read = files.iter().map(PathBuf::as_path).collect();
     let claimed = Files { read, served: None, written: vec![out] }.claim().map_err(NotMerged::Unusable)?;
     let (points, merged) = gather(files)?;
@@ -84,17 +84,17 @@ pub(crate) fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, NotMerged> 
 }
 
 /// Rows by position in the grid: study, point.
-type Points<'a> = BTreeMap<(usize, usize), Found<'a>>;
+type Points<'a> = BTreeMap<(usize, usize), FoundRow<'a>>;
 
-struct Found<'a> {
-    row: Row,
+struct FoundRow<'a> {
+    row: ResultRow,
     file: &'a Path,
 }
 
-fn gather(files: &[PathBuf]) -> Result<(Points<'_>, Merged), NotMerged> {
+fn gather(files: &[PathBuf]) -> Result<(Points<'_>, MergeSummary), NotMerged> {
     let mut points = Points::new();
-    let mut merged = Merged { files: files.len(), ..Merged::default() };
-    let mut first: Option<(Part, &Path)> = None;
+    let mut merged = MergeSummary { files: files.len(), ..MergeSummary::default() };
+    let mut first: Option<(SweepPart, &Path)> = None;
     // Number of missing points of each part.
     let mut there: BTreeMap<u32, usize> = BTreeMap::new();
     let mut disagreements = Vec::new();
@@ -118,7 +118,7 @@ fn gather(files: &[PathBuf]) -> Result<(Points<'_>, Merged), NotMerged> {
             match points.entry((study, row.point)) {
                 Entry::Vacant(free) => {
                     *of_part = of_part.saturating_sub(1);
-                    free.insert(Found { row, file });
+                    free.insert(FoundRow { row, file });
                 }
                 Entry::Occupied(known) => {
                     // Two parts made this point: machines must agree on all facts of virtual time.
@@ -134,8 +134,8 @@ fn gather(files: &[PathBuf]) -> Result<(Points<'_>, Merged), NotMerged> {
     // One disagreement casts doubt on every row of these machines, so nothing is written.
     if !disagreements.is_empty() {
         let count = disagreements.len();
-        disagreements.truncate(MOST_TOLD);
-        let more = if count > MOST_TOLD { format!("\n(and {} more)", count - MOST_TOLD) } else { String::new() };
+        disagreements.truncate(MAX_REPORTED);
+        let more = if count > MAX_REPORTED { format!("\n(and {} more)", count - MAX_REPORTED) } else { String::new() };
         return Err(NotMerged::Failed(format!(
             "machines do not agree on what happens in virtual time, so none of these results can be trusted:\n{}{more}",
             disagreements.join("\n")
@@ -150,16 +150,16 @@ fn gather(files: &[PathBuf]) -> Result<(Points<'_>, Merged), NotMerged> {
     Ok((points, merged))
 }
 
-fn read_part(file: &Path) -> Result<(Part, Vec<Row>), NotMerged> {
+fn read_part(file: &Path) -> Result<(SweepPart, Vec<ResultRow>), NotMerged> {
     let wrong = |error: &dyn core::fmt::Display| NotMerged::Unusable(about(file, error));
     let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
-    let Results { part, rows, .. } = read_rows(&text).map_err(|error| wrong(&error))?;
+    let ResultsFile { part, rows, .. } = read_rows(&text).map_err(|error| wrong(&error))?;
     let part = part.ok_or_else(|| wrong(&"it does not say which part of a sweep it is: make it with --shard"))?;
     Ok((part, rows))
 }
 
 /// Describes the disagreement of two machines about one point. `None` if they agree.
-fn disagreement(known: &Found<'_>, row: &Row, file: &Path) -> Option<String> {
+fn disagreement(known: &FoundRow<'_>, row: &ResultRow, file: &Path) -> Option<String> {
     if !row.is_virtual() {
         return None;
     }
@@ -170,23 +170,24 @@ fn disagreement(known: &Found<'_>, row: &Row, file: &Path) -> Option<String> {
     if fields.is_empty() {
         return None;
     }
-    fields.truncate(MOST_TOLD);
-    let machine = |row: &Row, file: &Path| format!("{} ({})", file.display(), row.machine);
+    fields.truncate(MAX_REPORTED);
+    let machine = |row: &ResultRow, file: &Path| format!("{} ({})", file.display(), row.machine);
     let (one, other) = (machine(&known.row, known.file), machine(row, file));
     Some(format!("  {}: {} differ between {one} and {other}", row.name(), fields.join(", ")))
 }
 
 /// Describes the missing points, with the commands that make them.
-fn missing(part: &Part, there: &BTreeMap<u32, usize>, points: usize) -> NotMerged {
+fn missing(part: &SweepPart, there: &BTreeMap<u32, usize>, points: usize) -> NotMerged {
     let lacks = |shard: &u32| there.get(shard).is_none_or(|lacking| *lacking > 0);
     let mut commands: Vec<String> = (1..=part.of).filter(lacks).map(|shard| part.command_of(shard)).collect();
     let parts = commands.len();
-    commands.truncate(MOST_TOLD);
-    let more = if parts > MOST_TOLD { format!("\n  (and {} more parts)", parts - MOST_TOLD) } else { String::new() };
+    commands.truncate(MAX_REPORTED);
+    let more =
+        if parts > MAX_REPORTED { format!("\n  (and {} more parts)", parts - MAX_REPORTED) } else { String::new() };
     NotMerged::Failed(format!(
         "{points} points are missing; these commands make them:\n  {}{more}",
         commands.join("\n  ")
     ))
 }
 
-const MOST_TOLD: usize = 20;
+const MAX_REPORTED: usize = 20;

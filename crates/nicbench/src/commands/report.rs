@@ -10,10 +10,10 @@ use offload_cli::program::{self, UNUSABLE};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Results as one HTML page with everything inside: plots and tables, published figures beside ours
+/// One HTML page about results, with everything inside: plots and tables, published figures beside ours
 #[derive(Args, Debug)]
 pub(crate) struct ReportOptions {
-    /// Results of sweeps
+    /// The sweeps' results files
     #[arg(required = true)]
     results: Vec<PathBuf>,
     /// The grid of the results: gives the current titles and plots, in place of the ones stored in the results

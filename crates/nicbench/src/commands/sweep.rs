@@ -10,8 +10,8 @@ use super::report::{about, figures, grid_of};
 use super::runs::Runnable;
 use super::submit::{self, SubmitOptions};
 use crate::build::{self, Build};
-use crate::results::{Machine, Results, Row, first_line, read_rows};
-use crate::shard::{PLACE_OF_SHARD, Part, PartArgument, Plan, Planned, Shard};
+use crate::results::{MachineInfo, ResultRow, ResultsFile, first_line, read_rows};
+use crate::shard::{PLACE_OF_SHARD, PartArgument, PlannedPoint, Shard, ShardPlan, SweepPart};
 use crate::sweep::{Point, Study, Sweep};
 use clap::Args;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -178,22 +178,22 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
         let (points, plan) = planned(&jobs, shard.of, &options.parts)?;
         let studies: Vec<_> = jobs.iter().map(|job| &job.study.name[..]).collect();
         let command = submit::shell_line("nicbench", &options.part_arguments(PLACE_OF_SHARD));
-        part = Some(Part::new(&points, &studies, &plan, shard, command));
+        part = Some(SweepPart::new(&points, &studies, &plan, shard, command));
         let mut point = 0..;
         jobs.retain(|_| point.next().is_some_and(|point| plan.has(shard.number, point)));
         out = part_file(&out, shard);
     }
     let (file, done) = results(&out, part.as_ref()).map_err(|error| about(&out, &error))?;
-    let known: BTreeSet<_> = jobs.iter().map(Job::name).collect();
+    let known: BTreeSet<_> = jobs.iter().map(SweepJob::name).collect();
     // Rows of an older grid stay in the file: deleting results is the user's decision.
     let strangers = done.difference(&known).count();
     jobs.retain(|job| !done.contains(&job.name()));
     // Runs in real time measure this machine, so no other run may compete for its cores.
     let (alone, spread): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.run.about().is_real);
-    let work = Work {
+    let work = SweepWork {
         file: Mutex::new(file),
-        machine: Machine::this(),
-        progress: Progress::of(spread.len() + alone.len())?,
+        machine: MachineInfo::this(),
+        progress: SweepProgress::of(spread.len() + alone.len())?,
         failed: AtomicUsize::new(0),
     };
     let threads = options.jobs.map_or(work.machine.cores, usize::from);
@@ -211,7 +211,7 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
 }
 
 /// Returns every point of the grid once, in the grid's order.
-fn jobs<'a>(sweep: &'a Sweep, file: &Path) -> Result<Vec<Job<'a>>, String> {
+fn jobs<'a>(sweep: &'a Sweep, file: &Path) -> Result<Vec<SweepJob<'a>>, String> {
     let (mut jobs, mut known) = (Vec::new(), BTreeSet::new());
     for study in &sweep.studies {
         for (number, point) in study.points().into_iter().enumerate() {
@@ -222,7 +222,7 @@ fn jobs<'a>(sweep: &'a Sweep, file: &Path) -> Result<Vec<Job<'a>>, String> {
                     format!("`{}` makes {} runs, and a point is one", point.arguments().join(" "), run.about().runs);
                 return Err(wrong(several + ": say which, such as mode"));
             }
-            let job = Job { study, number, point, run };
+            let job = SweepJob { study, number, point, run };
             if known.insert(job.name()) {
                 jobs.push(job);
             }
@@ -232,7 +232,7 @@ fn jobs<'a>(sweep: &'a Sweep, file: &Path) -> Result<Vec<Job<'a>>, String> {
 }
 
 /// Assigns the points to `of` parts.
-fn planned(jobs: &[Job<'_>], of: u32, parts: &PartsOptions) -> Result<(Vec<Planned>, Plan), String> {
+fn planned(jobs: &[SweepJob<'_>], of: u32, parts: &PartsOptions) -> Result<(Vec<PlannedPoint>, ShardPlan), String> {
     let mut seconds = BTreeMap::new();
     if let Some(path) = &parts.costs {
         let text = std::fs::read_to_string(path).map_err(|error| about(path, &error))?;
@@ -243,18 +243,18 @@ fn planned(jobs: &[Job<'_>], of: u32, parts: &PartsOptions) -> Result<(Vec<Plann
     let mut sorted: Vec<f64> = seconds.values().copied().collect();
     sorted.sort_by(f64::total_cmp);
     let usual = sorted.get(sorted.len() / 2).copied().unwrap_or(1.0);
-    let planned = |job: &Job<'_>| {
+    let planned = |job: &SweepJob<'_>| {
         let (study, arguments) = job.name();
         let cost = seconds.get(&(study.clone(), arguments.clone())).copied().unwrap_or(usual);
-        Planned::new(&study, &arguments, cost)
+        PlannedPoint::new(&study, &arguments, cost)
     };
-    let points: Vec<Planned> = jobs.iter().map(planned).collect();
-    let plan = Plan::new(&points, of, parts.overlap.as_f64());
+    let points: Vec<PlannedPoint> = jobs.iter().map(planned).collect();
+    let plan = ShardPlan::new(&points, of, parts.overlap.as_f64());
     Ok((points, plan))
 }
 
 /// Opens the results file for appending, and reads its runs.
-fn results(path: &Path, part: Option<&Part>) -> io::Result<(File, Done)> {
+fn results(path: &Path, part: Option<&SweepPart>) -> io::Result<(File, FinishedRuns)> {
     let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
     // Two sweeps on one file would make every point twice and mix their rows.
     match file.try_lock() {
@@ -264,7 +264,7 @@ fn results(path: &Path, part: Option<&Part>) -> io::Result<(File, Done)> {
     }
     let mut text = String::new();
     file.read_to_string(&mut text)?;
-    let Results { part: of_file, rows, whole } = read_rows(&text).map_err(io::Error::other)?;
+    let ResultsFile { part: of_file, rows, whole } = read_rows(&text).map_err(io::Error::other)?;
     // Removes an incomplete last row, left by a killed process.
     file.set_len(whole as u64)?;
     file.seek(SeekFrom::End(0))?;
@@ -296,9 +296,9 @@ fn results(path: &Path, part: Option<&Part>) -> io::Result<(File, Done)> {
 }
 
 /// Finished runs by study and arguments.
-type Done = BTreeSet<(String, Vec<String>)>;
+type FinishedRuns = BTreeSet<(String, Vec<String>)>;
 
-struct Job<'a> {
+struct SweepJob<'a> {
     study: &'a Study,
     /// Number of the point in its study.
     number: usize,
@@ -306,23 +306,23 @@ struct Job<'a> {
     run: Runnable,
 }
 
-impl Job<'_> {
+impl SweepJob<'_> {
     /// Returns study and arguments.
     fn name(&self) -> (String, Vec<String>) {
         (self.study.name.clone(), self.point.arguments())
     }
 }
 
-struct Work {
+struct SweepWork {
     file: Mutex<File>,
-    machine: Machine,
-    progress: Progress,
+    machine: MachineInfo,
+    progress: SweepProgress,
     failed: AtomicUsize,
 }
 
-impl Work {
+impl SweepWork {
     /// Makes all jobs on `threads` threads. A failed run is reported and counted; a write error ends the sweep.
-    fn make(&self, jobs: &[Job<'_>], threads: usize) -> Result<(), String> {
+    fn make(&self, jobs: &[SweepJob<'_>], threads: usize) -> Result<(), String> {
         let next = AtomicUsize::new(0);
         let one_after_another = || {
             while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -336,7 +336,7 @@ impl Work {
         })
     }
 
-    fn make_one(&self, job: &Job<'_>) -> Result<(), String> {
+    fn make_one(&self, job: &SweepJob<'_>) -> Result<(), String> {
         let arguments = job.point.arguments();
         let told = |what: &str| {
             self.progress.bar.suspend(|| say!("nicbench: {}: {what}", arguments.join(" ")));
@@ -352,7 +352,7 @@ impl Work {
             Ok(Ok(Made { whole: false, .. })) => told("data did not arrive whole"),
             Ok(Ok(made)) => {
                 for run in made.facts.runs {
-                    let row = Row {
+                    let row = ResultRow {
                         study: job.study.name.clone(),
                         title: job.study.title.clone(),
                         plot: job.study.plot.clone(),
@@ -381,19 +381,19 @@ impl Work {
 }
 
 /// The progress of a sweep: a bar on a terminal, occasional lines in a file.
-struct Progress {
+struct SweepProgress {
     bar: ProgressBar,
     /// Time of the last line. `None` on a terminal, which has a bar.
     told: Option<Mutex<Instant>>,
 }
 
-impl Progress {
-    fn of(runs: usize) -> Result<Progress, String> {
+impl SweepProgress {
+    fn of(runs: usize) -> Result<SweepProgress, String> {
         let style =
             ProgressStyle::with_template("{wide_bar} {pos}/{len}, {eta} left").map_err(|error| error.to_string())?;
         let bar = ProgressBar::new(runs as u64).with_style(style);
         let told = (!io::stderr().is_terminal()).then(|| Mutex::new(Instant::now()));
-        Ok(Progress { bar, told })
+        Ok(SweepProgress { bar, told })
     }
 
     fn one_more(&self) {

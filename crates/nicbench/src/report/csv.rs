@@ -1,10 +1,10 @@
 //! The values of a plot as CSV (RFC 4180), a row for each point of each line.
 
-use super::{Curves, Line};
+use super::{Curves, PlotLine};
 use offload_cli::output;
 
 /// Formats a plot's values. Repeated runs have a median, a minimum and a maximum; a published value has no spread.
-pub(crate) fn csv(curves: &Curves, published: &[Line]) -> String {
+pub(crate) fn csv(curves: &Curves, published: &[PlotLine]) -> String {
     let head = [&curves.x_name[..], "line", "machine", "median", "least", "most", "runs", "published"];
     let mut text = record(head.map(String::from));
     for line in &curves.lines {
@@ -29,14 +29,14 @@ fn record(fields: [String; 8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Value;
+    use crate::report::Spread;
 
     #[test]
     fn each_point_of_a_line_is_a_record() {
         let value = |median, published: bool| {
-            Some(Value { median, least: median, most: median + 1.0, runs: if published { 1 } else { 3 } })
+            Some(Spread { median, least: median, most: median + 1.0, runs: if published { 1 } else { 3 } })
         };
-        let line = |name: &str, values| Line { name: name.into(), machine: None, values };
+        let line = |name: &str, values| PlotLine { name: name.into(), machine: None, values };
         let curves = Curves {
             field: "goodput_gbps".into(),
             x_name: "loss".into(),

@@ -9,7 +9,7 @@ pub(crate) mod page;
 pub(crate) mod plot;
 pub(crate) mod summary;
 
-use crate::results::{Row, is_timed};
+use crate::results::{ResultRow, is_timed};
 use crate::sweep::{Plot, Setting};
 use offload_bench::published::Figure;
 use std::collections::BTreeMap;
@@ -24,12 +24,12 @@ pub(crate) struct StudyRows<'a> {
     /// The plot of the study.
     pub(crate) plot: &'a Plot,
     /// Rows in the order of the grid; rows of one point in the order of the file.
-    pub(crate) rows: Vec<&'a Row>,
+    pub(crate) rows: Vec<&'a ResultRow>,
 }
 
 /// Groups rows by study, with studies in the order of first appearance. The result does not depend on the order in
 /// which runs ended.
-pub(crate) fn studies(rows: &[Row]) -> Vec<StudyRows<'_>> {
+pub(crate) fn studies(rows: &[ResultRow]) -> Vec<StudyRows<'_>> {
     let mut studies: Vec<StudyRows<'_>> = Vec::new();
     for row in rows {
         match studies.iter_mut().find(|study| study.name == row.study) {
@@ -58,23 +58,23 @@ pub(crate) struct Curves {
     /// Values on the axis as numbers. `None` for a value that is no number.
     pub(crate) places: Vec<Option<f64>>,
     /// The lines.
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<PlotLine>,
 }
 
 /// A line: an optional value for each position on the axis.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Line {
+pub(crate) struct PlotLine {
     /// Name of the line.
     pub(crate) name: String,
     /// The machine of the values. `None` unless the values are CPU times from several machines.
     pub(crate) machine: Option<String>,
     /// Values by position on the axis.
-    pub(crate) values: Vec<Option<Value>>,
+    pub(crate) values: Vec<Option<Spread>>,
 }
 
 /// Statistics of a point's repeated runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Value {
+pub(crate) struct Spread {
     /// The median.
     pub(crate) median: f64,
     /// The minimum.
@@ -100,7 +100,7 @@ impl Curves {
     /// Replaces every other line by its ratio to the relation's line, per machine.
     fn relate(&mut self, relation: &Relation<'_>) {
         let (bases, others) = core::mem::take(&mut self.lines).into_iter().partition(|line| line.name == relation.line);
-        let bases: Vec<Line> = bases;
+        let bases: Vec<PlotLine> = bases;
         self.lines = others;
         for line in &mut self.lines {
             // A ratio of CPU times is meaningful only within one machine.
@@ -108,7 +108,7 @@ impl Curves {
             for (at, value) in line.values.iter_mut().enumerate() {
                 let base = base.and_then(|base| base.values[at]);
                 let ratio = value.zip(base).map(|(value, base)| relation.ratio(value.median, base.median));
-                *value = ratio.filter(|ratio| ratio.is_finite()).map(|ratio| Value::of(&[ratio]));
+                *value = ratio.filter(|ratio| ratio.is_finite()).map(|ratio| Spread::of(&[ratio]));
             }
         }
     }
@@ -138,7 +138,7 @@ impl Curves {
             _ => one.cmp(other),
         });
         let line =
-            |line: usize| order.iter().map(|column| points.get(&(line, *column)).map(|all| Value::of(all))).collect();
+            |line: usize| order.iter().map(|column| points.get(&(line, *column)).map(|all| Spread::of(all))).collect();
         Curves {
             field: field.to_string(),
             x_name: plot.x.clone(),
@@ -147,30 +147,30 @@ impl Curves {
             lines: names
                 .into_iter()
                 .enumerate()
-                .map(|(at, (name, machine))| Line { name, machine, values: line(at) })
+                .map(|(at, (name, machine))| PlotLine { name, machine, values: line(at) })
                 .collect(),
         }
     }
 
     /// Returns the lines of a published figure that have the names of our lines, over our axis.
-    pub(crate) fn beside(&self, figure: &Figure) -> Vec<Line> {
+    pub(crate) fn beside(&self, figure: &Figure) -> Vec<PlotLine> {
         let values = |name: &str| {
             let at = |place: &Option<f64>| place.and_then(|x| figure.value(name, x));
-            self.places.iter().map(|place| at(place).map(|value| Value::of(&[value]))).collect()
+            self.places.iter().map(|place| at(place).map(|value| Spread::of(&[value]))).collect()
         };
         let ours = self.lines.iter().filter(|line| figure.series.contains_key(&line.name));
-        let mut theirs: Vec<Line> = Vec::new();
+        let mut theirs: Vec<PlotLine> = Vec::new();
         for line in ours {
             // CPU times have one of our lines for each machine, but the published line is drawn once.
             if theirs.iter().all(|known| known.name != line.name) {
-                theirs.push(Line { name: line.name.clone(), machine: None, values: values(&line.name) });
+                theirs.push(PlotLine { name: line.name.clone(), machine: None, values: values(&line.name) });
             }
         }
         theirs
     }
 }
 
-impl Line {
+impl PlotLine {
     /// Returns the label for readers.
     pub(crate) fn label(&self) -> String {
         self.machine.as_ref().map_or_else(|| self.name.clone(), |machine| format!("{}, {machine}", self.name))
@@ -206,14 +206,14 @@ impl<'a> Relation<'a> {
     }
 }
 
-impl Value {
+impl Spread {
     /// Summarizes at least one number.
-    fn of(numbers: &[f64]) -> Value {
+    fn of(numbers: &[f64]) -> Spread {
         let mut sorted = numbers.to_vec();
         sorted.sort_by(f64::total_cmp);
         let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
         let median = (low + high) / 2.0;
-        Value { median, least: sorted[0], most: sorted[sorted.len() - 1], runs: sorted.len() }
+        Spread { median, least: sorted[0], most: sorted[sorted.len() - 1], runs: sorted.len() }
     }
 }
 
@@ -229,7 +229,7 @@ fn place<T: PartialEq>(known: &mut Vec<T>, item: T) -> usize {
 mod tests {
     use super::*;
     use crate::build::Build;
-    use crate::results::Machine;
+    use crate::results::MachineInfo;
     use crate::results::read_rows;
 
     #[test]
@@ -310,7 +310,7 @@ mod tests {
                 ("mode".into(), Setting::Text("tcp".into())),
                 ("seed".into(), Setting::Integer(seed as i64)),
             ]);
-            Row {
+            ResultRow {
                 study: "a".into(),
                 title: String::new(),
                 plot,
@@ -321,7 +321,7 @@ mod tests {
                 clock: "virtual".into(),
                 nic: BTreeMap::new(),
                 build: Build::default(),
-                machine: Machine::this(),
+                machine: MachineInfo::this(),
                 seconds: 0.0,
                 run: serde_json::json!({ "goodput_gbps": gbps }),
             }

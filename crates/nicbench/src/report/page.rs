@@ -1,9 +1,9 @@
 //! The report page: self-contained HTML, readable on a phone.
 
 use super::csv::csv;
-use super::{Curves, Line, Relation, StudyRows, Value, label, plot, studies, summary};
+use super::{Curves, PlotLine, Relation, Spread, StudyRows, label, plot, studies, summary};
 use crate::build;
-use crate::results::{Row, is_timed};
+use crate::results::{ResultRow, is_timed};
 use core::fmt::Write;
 use offload_bench::published::Figure;
 use offload_bench_tls::table::noise_in;
@@ -21,7 +21,7 @@ pub(crate) struct DrawnPlot {
 }
 
 /// Builds the page about `rows`, and its plots.
-pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<DrawnPlot>) {
+pub(crate) fn page(rows: &[ResultRow], figures: &[Figure]) -> (String, Vec<DrawnPlot>) {
     let mut plots = Vec::new();
     let mut body = String::from("<h1>What offload saves</h1>\n");
     if rows.is_empty() {
@@ -73,7 +73,7 @@ pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<DrawnPlot>)
 
 /// Describes the conditions of a study's runs.
 fn how(study: &StudyRows<'_>) -> String {
-    let gather = |of: fn(&Row) -> String| study.rows.iter().map(|row| of(row)).collect::<BTreeSet<_>>();
+    let gather = |of: fn(&ResultRow) -> String| study.rows.iter().map(|row| of(row)).collect::<BTreeSet<_>>();
     let seeds = gather(|row| row.seed.to_string()).into_iter().collect::<Vec<_>>().join(", ");
     let clocks = gather(|row| row.clock.clone()).into_iter().collect::<Vec<_>>().join(" and ");
     let builds = gather(|row| row.build.to_string()).into_iter().collect::<Vec<_>>().join("; ");
@@ -102,7 +102,7 @@ fn noise(study: &StudyRows<'_>) -> Option<String> {
 
 /// Builds a table of medians, with minimum and maximum if repeated runs differ, beside published values and the ratio
 /// ours / theirs.
-fn table(curves: &Curves, published: &[Line]) -> String {
+fn table(curves: &Curves, published: &[PlotLine]) -> String {
     let mut text = format!("<div class=\"wide\"><table>\n<tr><th>{}</th>", escape(&label::option(&curves.x_name)));
     for line in &curves.lines {
         let _infallible = write!(text, "<th>{}</th>", escape(&line.label()));
@@ -129,7 +129,7 @@ fn table(curves: &Curves, published: &[Line]) -> String {
     text + "</table></div>\n"
 }
 
-fn cell(value: Value) -> String {
+fn cell(value: Spread) -> String {
     if value.least == value.most {
         return short(value.median);
     }
@@ -200,14 +200,14 @@ const FOOT: &str = "</body>\n</html>\n";
 mod tests {
     use super::*;
     use crate::build::Build;
-    use crate::results::Machine;
+    use crate::results::MachineInfo;
     use crate::sweep::{Plot, Setting};
     use offload_bench::published;
     use std::collections::BTreeMap;
 
-    fn row(x: f64, gbps: f64) -> Row {
+    fn row(x: f64, gbps: f64) -> ResultRow {
         let published = BTreeMap::from([("goodput_gbps".into(), "asplos21-tx-loss".into())]);
-        Row {
+        ResultRow {
             study: "a<b".into(),
             title: String::new(),
             plot: Plot { x: "loss".into(), series: "mode".into(), y: vec!["goodput_gbps".into()], published },
@@ -221,7 +221,7 @@ mod tests {
             clock: "virtual".into(),
             nic: BTreeMap::new(),
             build: Build::default(),
-            machine: Machine::this(),
+            machine: MachineInfo::this(),
             seconds: 0.0,
             run: serde_json::json!({ "goodput_gbps": gbps }),
         }
@@ -253,7 +253,7 @@ mod tests {
                 serde_json::json!({ "bytes": bytes, "tx_host_ns_per_byte": { "total": 0.5 }, "goodput_gbps": 1.0 });
             row
         };
-        let flags = |rows: &[Row]| page(rows, &[]).0.matches("class=\"warning\"").count();
+        let flags = |rows: &[ResultRow]| page(rows, &[]).0.matches("class=\"warning\"").count();
         let cost = "tx_host_ns_per_byte.total";
         assert_eq!(flags(&[with("a", 16 << 20, cost), with("a", 32 << 20, cost)]), 0);
         assert_eq!(flags(&[with("a", (16 << 20) - 1, cost), with("a", 32 << 20, cost)]), 1);

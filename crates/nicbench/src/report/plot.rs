@@ -1,6 +1,6 @@
 //! Lines as a self-contained SVG picture.
 
-use super::{Curves, Line, label};
+use super::{Curves, PlotLine, label};
 use core::error::Error;
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -10,7 +10,7 @@ use plotters::prelude::*;
 ///
 /// # Errors
 /// If there is nothing to draw.
-pub(crate) fn svg(curves: &Curves, published: &[Line], caption: Option<&str>) -> Result<String, Box<dyn Error>> {
+pub(crate) fn svg(curves: &Curves, published: &[PlotLine], caption: Option<&str>) -> Result<String, Box<dyn Error>> {
     let all = || curves.lines.iter().chain(published).flat_map(|line| line.values.iter().flatten());
     if all().next().is_none() {
         return Err("no run has this field".into());
@@ -81,7 +81,7 @@ struct Legend {
 }
 
 impl Legend {
-    fn of(curves: &Curves, published: &[Line], caption: Option<&str>) -> Legend {
+    fn of(curves: &Curves, published: &[PlotLine], caption: Option<&str>) -> Legend {
         let ours = curves.lines.iter().enumerate().map(|(at, line)| (line.label(), color(at), false));
         let theirs =
             published.iter().map(|line| (format!("{}, published", line.name), color(of_ours(curves, line)), true));
@@ -144,7 +144,7 @@ fn compact(value: f64) -> String {
     super::page::short(value) + unit
 }
 
-fn of_ours(curves: &Curves, published: &Line) -> usize {
+fn of_ours(curves: &Curves, published: &PlotLine) -> usize {
     curves.lines.iter().position(|ours| ours.name == published.name).unwrap_or(0)
 }
 
@@ -152,7 +152,7 @@ fn color(number: usize) -> RGBColor {
     COLORS[number % COLORS.len()]
 }
 
-fn points(line: &Line) -> Vec<(f64, f64)> {
+fn points(line: &PlotLine) -> Vec<(f64, f64)> {
     let values = line.values.iter().enumerate();
     values.filter_map(|(at, value)| value.map(|value| (at as f64, value.median))).collect()
 }
@@ -177,7 +177,7 @@ const COLORS: [RGBColor; 6] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Value;
+    use crate::report::Spread;
 
     #[test]
     fn an_axis_has_few_letters() {
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_legend_of_many_lines_has_many_rows() {
-        let line = |number: usize| Line {
+        let line = |number: usize| PlotLine {
             name: format!("a line with a long name {number}"),
             machine: None,
             values: Vec::new(),
@@ -205,8 +205,8 @@ mod tests {
 
     #[test]
     fn picture_labels_its_axis() {
-        let value = |median| Some(Value { median, least: median, most: median, runs: 1 });
-        let line = Line { name: "tcp".into(), machine: None, values: vec![value(1.0), value(2.0)] };
+        let value = |median| Some(Spread { median, least: median, most: median, runs: 1 });
+        let line = PlotLine { name: "tcp".into(), machine: None, values: vec![value(1.0), value(2.0)] };
         let curves = Curves {
             field: "goodput_gbps".into(),
             x_name: "loss".into(),

@@ -65,9 +65,9 @@ impl Saving {
 mod tests {
     use super::*;
     use crate::report::studies;
-    use crate::results::{Row, read_rows};
+    use crate::results::{ResultRow, read_rows};
 
-    fn rows(modes: &[(&str, f64)]) -> Vec<Row> {
+    fn rows(modes: &[(&str, f64)]) -> Vec<ResultRow> {
         let row = |mode: &str, ns: f64| {
             serde_json::json!({
                 "study": "a", "title": "", "plot": { "x": "record-size", "series": "mode",

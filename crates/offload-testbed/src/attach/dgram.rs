@@ -6,7 +6,7 @@
 
 use super::AttachCounters;
 use super::outlet::Outlet;
-use super::watcher::{Readiness, Watcher};
+use super::watcher::{FileReadiness, FileWatcher};
 use bytes::BytesMut;
 use core::task::Waker;
 use nic_sim::frame::Frame;
@@ -47,10 +47,10 @@ pub struct DgramPort {
     receiving: UnixDatagram,
     sending: UnixDatagram,
     /// The peer's address. `None` if `sending` is connected for good.
-    remote: Option<Remote>,
+    remote: Option<RemotePath>,
     /// Path of the bound socket, removed on drop.
     bound: Option<PathBuf>,
-    watcher: Watcher,
+    watcher: FileWatcher,
     outlet: Outlet,
     /// Read buffer for one datagram of any accepted length.
     scratch: Box<[u8]>,
@@ -58,7 +58,7 @@ pub struct DgramPort {
 }
 
 #[derive(Debug)]
-struct Remote {
+struct RemotePath {
     path: PathBuf,
     connected: bool,
 }
@@ -71,7 +71,7 @@ impl DgramPort {
     /// If `local` cannot be bound, for example because another process is bound there.
     pub fn bind(local: &Path, remote: &Path) -> io::Result<DgramPort> {
         let receiving = bind_in_place_of_the_dead(local)?;
-        let remote = Remote { path: remote.to_owned(), connected: false };
+        let remote = RemotePath { path: remote.to_owned(), connected: false };
         let mut port = DgramPort::new(receiving, UnixDatagram::unbound()?, Some(remote))?;
         port.bound = Some(local.to_owned());
         Ok(port)
@@ -86,8 +86,8 @@ impl DgramPort {
         DgramPort::new(socket, sending, None)
     }
 
-    fn new(receiving: UnixDatagram, sending: UnixDatagram, remote: Option<Remote>) -> io::Result<DgramPort> {
-        let watcher = Watcher::start("dgram")?;
+    fn new(receiving: UnixDatagram, sending: UnixDatagram, remote: Option<RemotePath>) -> io::Result<DgramPort> {
+        let watcher = FileWatcher::start("dgram")?;
         for (number, socket) in [(RECEIVING, &receiving), (SENDING, &sending)] {
             socket.set_nonblocking(true)?;
             watcher.add(number, socket)?;
@@ -124,7 +124,7 @@ impl DgramPort {
                 Ok(_) => self.outlet.sent(),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if self.watcher.arm(SENDING, &self.sending, Readiness::Write).is_err() {
+                    if self.watcher.arm(SENDING, &self.sending, FileReadiness::Write).is_err() {
                         self.outlet.all_lost();
                     }
                     return;
@@ -146,7 +146,7 @@ impl DgramPort {
 
     fn receive(&mut self) -> Option<Frame> {
         // The limit keeps a peer that sends only malformed frames from blocking other ports.
-        for _ in 0..MOST_IN_A_ROW {
+        for _ in 0..MAX_IN_A_ROW {
             match self.receiving.recv(&mut self.scratch) {
                 // The peer of a pair has shut its side; every further read would return 0 as well. An empty datagram
                 // also reads as 0 but ends nothing.
@@ -166,7 +166,7 @@ impl DgramPort {
                 Err(_) => self.outlet.counters.failures += 1,
             }
         }
-        if self.watcher.arm(RECEIVING, &self.receiving, Readiness::Read).is_err() {
+        if self.watcher.arm(RECEIVING, &self.receiving, FileReadiness::Read).is_err() {
             self.outlet.counters.failures += 1;
             // Nothing is left to read: the watcher rings the doorbell at the next datagram.
         }
@@ -246,7 +246,7 @@ fn is_gone(error: &io::Error) -> bool {
 const RECEIVING: usize = 0;
 const SENDING: usize = 1;
 /// Datagrams read for one frame.
-const MOST_IN_A_ROW: usize = 64;
+const MAX_IN_A_ROW: usize = 64;
 /// Length of an Ethernet header.
 const SHORTEST: usize = 14;
 /// Read buffer size: a datagram that fills the buffer may have been truncated.

@@ -7,7 +7,7 @@
 //!              all the rest, ESP too      +--> the emulated host and its NIC
 //! ```
 //!
-//! [`Concern`] separates IKE from other frames. Neighbour discovery goes to both, because both must learn neighbours;
+//! [`FrameClass`] separates IKE from other frames. Neighbour discovery goes to both, because both must learn neighbours;
 //! only the emulated host answers.
 //!
 //! The daemon's IKE waits at a [`Gate`] until the emulated host has the changes that the daemon made to its kernel
@@ -16,7 +16,7 @@
 //! Invariant: only IKE and neighbour solicitations leave the Linux. Its kernel has the same SAs as the emulated host
 //! and must not send with these SAs.
 
-use super::{Concern, Concerns, Gate, GateCounters, GateQueue};
+use super::{FrameClass, FrameClassifier, Gate, GateCounters, GateQueue};
 use core::task::Waker;
 use nic_sim::frame::Frame;
 use nic_sim::switch::Neighbours;
@@ -55,7 +55,7 @@ pub struct KeyingFront<O, D> {
     /// IKE messages of the daemon that wait at the gate.
     said: GateQueue<Frame>,
     /// Classifiers of the Linux's frames and of outside frames.
-    concerns: [Concerns; 2],
+    concerns: [FrameClassifier; 2],
     /// Whether the Linux and the outside may have more frames, because the last poll stopped at its limit.
     more: [bool; 2],
     counts: FrontCounters,
@@ -108,14 +108,14 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
     /// Takes frames of the Linux, up to a limit, so that a flood of useless frames does not block other ports.
     fn hear_daemon(&mut self, now: Instant) {
         self.more[0] = false;
-        for _ in 0..MOST_IN_A_ROW {
+        for _ in 0..MAX_IN_A_ROW {
             let Some(frame) = self.daemon.poll_frame(now) else { return };
-            match self.concerns[0].of(&frame.data) {
-                Concern::Ike => {
+            match self.concerns[0].classify(&frame.data) {
+                FrameClass::Ike => {
                     self.counts.of_daemon += 1;
                     self.said.push(now, frame);
                 }
-                Concern::Neighbours(Neighbours::Question) => {
+                FrameClass::Neighbours(Neighbours::Question) => {
                     self.counts.of_daemon += 1;
                     self.outside.receive_frame(now, frame);
                 }
@@ -123,7 +123,7 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
                     // The kernel sent this frame with SAs that belong to the emulated host. Two senders of one SA would
                     // reuse sequence numbers and nonces.
                     self.counts.blocked += 1;
-                    self.counts.blocked_esp += u64::from(concern == Concern::Esp);
+                    self.counts.blocked_esp += u64::from(concern == FrameClass::Esp);
                 }
             }
         }
@@ -156,16 +156,16 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
 
     fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
         self.more[1] = false;
-        for _ in 0..MOST_IN_A_ROW {
+        for _ in 0..MAX_IN_A_ROW {
             let frame = self.outside.poll_frame(now)?;
-            match self.concerns[1].of(&frame.data) {
-                Concern::Ike => self.tell_daemon(now, frame),
-                Concern::Neighbours(_) | Concern::Fragment => {
+            match self.concerns[1].classify(&frame.data) {
+                FrameClass::Ike => self.tell_daemon(now, frame),
+                FrameClass::Neighbours(_) | FrameClass::Fragment => {
                     // The class of a fragment may be unknown here, so both receivers get a copy.
                     self.tell_daemon(now, frame.clone());
                     return Some(frame);
                 }
-                Concern::Esp | Concern::Other => return Some(frame),
+                FrameClass::Esp | FrameClass::Other => return Some(frame),
             }
         }
         // The limit was reached: `next_event` asks for another turn at once.
@@ -195,7 +195,7 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
     }
 }
 
-const MOST_IN_A_ROW: usize = 64;
+const MAX_IN_A_ROW: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -206,12 +206,12 @@ mod tests {
     const ARP: [u8; 2] = [8, 6];
 
     #[derive(Default)]
-    struct End {
+    struct FrontTestEnd {
         sends: VecDeque<Frame>,
         got: Vec<Frame>,
     }
 
-    impl Port for End {
+    impl Port for FrontTestEnd {
         fn receive_frame(&mut self, _: Instant, frame: Frame) {
             self.got.push(frame);
         }
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn ike_reaches_the_daemon_and_esp_the_host() {
         for (name, frame, host, daemon, _) in cases() {
-            let mut front = KeyingFront::new(End::default(), End::default());
+            let mut front = KeyingFront::new(FrontTestEnd::default(), FrontTestEnd::default());
             front.outside.sends.push_back(frame.clone());
             let got = front.poll_frame(Instant::ZERO);
             assert_eq!(got.is_some(), host, "{name}: the host");
@@ -301,14 +301,14 @@ mod tests {
     /// Frames left over by the turn limit are handled without a doorbell.
     #[test]
     fn frames_beyond_a_turn_wait_for_the_next() {
-        let mut front = KeyingFront::new(End::default(), End::default());
-        let many = || (0..MOST_IN_A_ROW).map(|_| udp(500, 500, &[7; 40]));
+        let mut front = KeyingFront::new(FrontTestEnd::default(), FrontTestEnd::default());
+        let many = || (0..MAX_IN_A_ROW).map(|_| udp(500, 500, &[7; 40]));
         front.outside.sends.extend(many().chain([ipv4(ESP, 0, &[7; 40])]));
         assert!(front.poll_frame(Instant::ZERO).is_none());
         assert_eq!(front.next_event(), Some(Instant::ZERO));
         assert!(front.poll_frame(Instant::ZERO).is_some() && front.poll_frame(Instant::ZERO).is_none());
         assert_eq!(front.next_event(), None);
-        front.daemon.sends.extend((0..MOST_IN_A_ROW).map(|_| ipv4(ESP, 0, &[7; 40])));
+        front.daemon.sends.extend((0..MAX_IN_A_ROW).map(|_| ipv4(ESP, 0, &[7; 40])));
         front.process(Instant::ZERO);
         assert_eq!(front.next_event(), Some(Instant::ZERO));
         front.process(Instant::ZERO);
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn only_ike_and_solicitations_leave_the_linux() {
         for (name, frame, _, _, leaves) in cases() {
-            let mut front = KeyingFront::new(End::default(), End::default());
+            let mut front = KeyingFront::new(FrontTestEnd::default(), FrontTestEnd::default());
             front.daemon.sends.push_back(frame);
             front.process(Instant::ZERO);
             assert_eq!(!front.outside.got.is_empty(), leaves, "{name}");
@@ -332,7 +332,7 @@ mod tests {
     fn fragments_of_ike_pass_in_order() {
         let rest = ipv4(UDP, 5, &[0; 40]);
         let esp = ipv4(UDP, 0x2000, &[&[0x11, 0x94, 0x11, 0x94][..], &[7; 36]].concat());
-        let mut front = KeyingFront::new(End::default(), End::default());
+        let mut front = KeyingFront::new(FrontTestEnd::default(), FrontTestEnd::default());
         front.outside.sends.extend([ike_in_part(), rest.clone()]);
         assert!(front.poll_frame(Instant::ZERO).is_none());
         assert_eq!(front.daemon.got.len(), 2);
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn daemon_messages_wait_at_the_gate() {
-        let mut front = KeyingFront::new(End::default(), End::default());
+        let mut front = KeyingFront::new(FrontTestEnd::default(), FrontTestEnd::default());
         let gate = front.gate();
         gate.attend(true);
         front.daemon.sends.extend([udp(500, 500, &[7; 40]), arp(1)]);
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn host_frames_leave_unchanged() {
         for (name, frame, ..) in cases() {
-            let mut front = KeyingFront::new(End::default(), End::default());
+            let mut front = KeyingFront::new(FrontTestEnd::default(), FrontTestEnd::default());
             front.receive_frame(Instant::ZERO, frame.clone());
             assert_eq!(front.outside.got.pop().map(|got| got.data), Some(frame.data), "{name}");
         }
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn ike_in_front_of_esp_does_not_hold_it_up() {
-        let mut front = KeyingFront::new(End::default(), End::default());
+        let mut front = KeyingFront::new(FrontTestEnd::default(), FrontTestEnd::default());
         for _ in 0..10 {
             front.outside.sends.push_back(udp(500, 500, &[7; 40]));
         }

@@ -22,10 +22,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// assert!(gate.has_passed(ticket) && gate.asked().is_none());
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Gate(Arc<Mutex<State>>);
+pub struct Gate(Arc<Mutex<GateState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct GateState {
     attended: bool,
     /// Last ticket issued, last ticket seen by the mirror, and last ticket passed.
     given: u32,
@@ -112,7 +112,7 @@ impl Gate {
         state.front.take().into_iter().for_each(Waker::wake);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GateState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

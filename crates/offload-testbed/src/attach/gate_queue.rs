@@ -1,7 +1,7 @@
 //! The queue of a keying daemon's messages that wait at a [`Gate`].
 //!
 //! Invariants: a message leaves when its ticket has passed or its time is over, and never before an earlier message. At
-//! most [`MOST`](GateQueue::MOST) messages wait, because IKE retransmits a dropped message.
+//! most [`MAX_MESSAGES`](GateQueue::MAX_MESSAGES) messages wait, because IKE retransmits a dropped message.
 
 use super::Gate;
 use core::task::Waker;
@@ -48,7 +48,7 @@ offload_base::counters! {
 
 impl<T> GateQueue<T> {
     /// Maximum number of waiting messages.
-    pub const MOST: usize = 256;
+    pub const MAX_MESSAGES: usize = 256;
 
     /// Creates an empty queue at `gate`.
     pub fn new(gate: Gate) -> GateQueue<T> {
@@ -62,7 +62,7 @@ impl<T> GateQueue<T> {
 
     /// Queues a message behind earlier messages. The message takes a ticket if an agent is present to pass tickets.
     pub fn push(&mut self, now: Instant, message: T) {
-        if self.waiting.len() == Self::MOST {
+        if self.waiting.len() == Self::MAX_MESSAGES {
             self.counts.full += 1;
             return;
         }
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(queue.pop(Instant::ZERO), None);
         gate.pass(gate.asked().expect("a ticket"));
         let left: Vec<i32> = core::iter::from_fn(|| queue.pop(Instant::ZERO)).collect();
-        assert!(left.into_iter().eq(0..GateQueue::<i32>::MOST as i32));
+        assert!(left.into_iter().eq(0..GateQueue::<i32>::MAX_MESSAGES as i32));
         assert_eq!(queue.counters(), GateCounters { waited: 256, impatient: 0, full: 44 });
     }
 }

@@ -10,7 +10,7 @@
 //! - [`stream`]: [`StreamPort`], QEMU's `-netdev stream` over Unix sockets or TCP: a length before each frame;
 //! - [`end`]: [`End`], any of these ports, for programs that offer a choice;
 //! - [`front`]: [`KeyingFront`], which lets a Linux negotiate keys for an emulated host;
-//! - [`concern`]: [`Concern`], the class of a frame: IKE, ESP, neighbour discovery;
+//! - [`concern`]: [`FrameClass`], the class of a frame: IKE, ESP, neighbour discovery;
 //! - [`gate`]: [`Gate`], which delays a keying daemon's messages until its kernel is mirrored; [`gate_queue`]:
 //!   [`GateQueue`], their order;
 //! - [`gone`]: [`Gone`], the signal that the outside is gone for good;
@@ -33,7 +33,7 @@ pub mod stream;
 pub mod tap;
 mod watcher;
 
-pub use concern::{Concern, Concerns};
+pub use concern::{FrameClass, FrameClassifier};
 pub use dgram::{DgramPort, bind_in_place_of_the_dead};
 pub use end::End;
 pub use front::{FrontCounters, KeyingFront};

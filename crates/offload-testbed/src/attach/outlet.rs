@@ -14,7 +14,7 @@ pub(super) struct Outlet {
 impl Outlet {
     /// Queues a frame, or drops the frame if the queue is full.
     pub(super) fn push(&mut self, frame: Frame) {
-        if self.waiting.len() < MOST_WAITING {
+        if self.waiting.len() < MAX_WAITING {
             self.waiting.push_back(frame);
         } else {
             self.counters.tx_queue_drops += 1;
@@ -56,4 +56,4 @@ impl Outlet {
 }
 
 /// Queue limit, about a NIC's ring size, so that a guest that runs only now and then loses no frames.
-const MOST_WAITING: usize = 1024;
+const MAX_WAITING: usize = 1024;

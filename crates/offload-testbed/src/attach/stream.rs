@@ -5,7 +5,7 @@
 
 use super::AttachCounters;
 use super::outlet::Outlet;
-use super::watcher::{Readiness, Watcher};
+use super::watcher::{FileReadiness, FileWatcher};
 use core::fmt;
 use core::net::SocketAddr;
 use core::task::Waker;
@@ -49,16 +49,16 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Debug)]
 pub struct StreamPort {
-    listener: Option<Listener>,
-    peer: Option<Peer>,
-    watcher: Watcher,
+    listener: Option<PortListener>,
+    peer: Option<StreamPeer>,
+    watcher: FileWatcher,
     outlet: Outlet,
     scratch: Box<[u8]>,
 }
 
 /// The connected peer.
-struct Peer {
-    socket: Box<dyn Socket>,
+struct StreamPeer {
+    socket: Box<dyn StreamSocket>,
     reader: FrameReader,
     /// Bytes of the first waiting frame that have been written, its length prefix included.
     written: usize,
@@ -72,7 +72,7 @@ impl StreamPort {
     pub fn listen_unix(path: &Path) -> io::Result<StreamPort> {
         let socket = bind_in_place_of_the_dead(path)?;
         socket.set_nonblocking(true)?;
-        StreamPort::listening(Listener::Unix { socket, path: path.to_owned() })
+        StreamPort::listening(PortListener::Unix { socket, path: path.to_owned() })
     }
 
     /// Creates a port that waits for its peer at a TCP address of this machine, and returns the bound address. With
@@ -84,7 +84,7 @@ impl StreamPort {
         let socket = TcpListener::bind(address)?;
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
-        Ok((StreamPort::listening(Listener::Tcp(socket))?, address))
+        Ok((StreamPort::listening(PortListener::Tcp(socket))?, address))
     }
 
     /// Creates a port on a connected Unix socket.
@@ -105,22 +105,22 @@ impl StreamPort {
         StreamPort::connected(Box::new(socket))
     }
 
-    fn listening(listener: Listener) -> io::Result<StreamPort> {
-        let watcher = Watcher::start("stream")?;
+    fn listening(listener: PortListener) -> io::Result<StreamPort> {
+        let watcher = FileWatcher::start("stream")?;
         match &listener {
-            Listener::Unix { socket, .. } => watcher.add(LISTENER, socket)?,
-            Listener::Tcp(socket) => watcher.add(LISTENER, socket)?,
+            PortListener::Unix { socket, .. } => watcher.add(LISTENER, socket)?,
+            PortListener::Tcp(socket) => watcher.add(LISTENER, socket)?,
         }
         Ok(StreamPort::new(Some(listener), watcher))
     }
 
-    fn connected(socket: Box<dyn Socket>) -> io::Result<StreamPort> {
-        let mut port = StreamPort::new(None, Watcher::start("stream")?);
+    fn connected(socket: Box<dyn StreamSocket>) -> io::Result<StreamPort> {
+        let mut port = StreamPort::new(None, FileWatcher::start("stream")?);
         port.welcome(socket)?;
         Ok(port)
     }
 
-    fn new(listener: Option<Listener>, watcher: Watcher) -> StreamPort {
+    fn new(listener: Option<PortListener>, watcher: FileWatcher) -> StreamPort {
         let scratch = vec![0; READ_BYTES].into();
         StreamPort { listener, peer: None, watcher, outlet: Outlet::default(), scratch }
     }
@@ -135,9 +135,9 @@ impl StreamPort {
         self.peer.is_some()
     }
 
-    fn welcome(&mut self, socket: Box<dyn Socket>) -> io::Result<()> {
+    fn welcome(&mut self, socket: Box<dyn StreamSocket>) -> io::Result<()> {
         self.watcher.add(PEER, socket.as_fd())?;
-        self.peer = Some(Peer { socket, reader: FrameReader::default(), written: 0 });
+        self.peer = Some(StreamPeer { socket, reader: FrameReader::default(), written: 0 });
         Ok(())
     }
 
@@ -145,13 +145,13 @@ impl StreamPort {
     fn accept(&mut self) {
         let Some(listener) = self.listener.as_ref().filter(|_| self.peer.is_none()) else { return };
         let accepted = match listener {
-            Listener::Unix { socket, .. } => socket.accept().and_then(|(peer, _)| {
+            PortListener::Unix { socket, .. } => socket.accept().and_then(|(peer, _)| {
                 peer.set_nonblocking(true)?;
-                Ok(Box::new(peer) as Box<dyn Socket>)
+                Ok(Box::new(peer) as Box<dyn StreamSocket>)
             }),
-            Listener::Tcp(socket) => socket.accept().and_then(|(peer, _)| {
+            PortListener::Tcp(socket) => socket.accept().and_then(|(peer, _)| {
                 prepare_tcp(&peer)?;
-                Ok(Box::new(peer) as Box<dyn Socket>)
+                Ok(Box::new(peer) as Box<dyn StreamSocket>)
             }),
         };
         let outcome = match accepted {
@@ -159,8 +159,8 @@ impl StreamPort {
             Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
             Err(_) => match listener {
                 // No peer waits yet: the watcher rings the doorbell when one connects.
-                Listener::Unix { socket, .. } => self.watcher.arm(LISTENER, socket, Readiness::Read),
-                Listener::Tcp(socket) => self.watcher.arm(LISTENER, socket, Readiness::Read),
+                PortListener::Unix { socket, .. } => self.watcher.arm(LISTENER, socket, FileReadiness::Read),
+                PortListener::Tcp(socket) => self.watcher.arm(LISTENER, socket, FileReadiness::Read),
             },
         };
         self.outlet.counters.failures += u64::from(outcome.is_err());
@@ -198,8 +198,8 @@ impl StreamPort {
             }
             // The limit keeps a peer that sends only malformed frames from blocking other ports.
             reads += 1;
-            if reads > MOST_READS {
-                self.arm(Readiness::Read);
+            if reads > MAX_READS {
+                self.arm(FileReadiness::Read);
                 break;
             }
             match peer.socket.read(&mut self.scratch) {
@@ -210,7 +210,7 @@ impl StreamPort {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.arm(Readiness::Read);
+                    self.arm(FileReadiness::Read);
                     break;
                 }
                 Err(_) => self.send_away(),
@@ -236,13 +236,13 @@ impl StreamPort {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.arm(Readiness::Write),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.arm(FileReadiness::Write),
                 Err(_) => self.send_away(),
             }
         }
     }
 
-    fn arm(&mut self, readiness: Readiness) {
+    fn arm(&mut self, readiness: FileReadiness) {
         let Some(peer) = &self.peer else { return };
         if self.watcher.arm(PEER, peer.socket.as_fd(), readiness).is_err() {
             self.send_away();
@@ -250,12 +250,12 @@ impl StreamPort {
     }
 }
 
-impl Peer {
+impl StreamPeer {
     /// Writes as many waiting frames as one system call takes.
     fn write(&mut self, outlet: &Outlet) -> io::Result<usize> {
-        let prefixes: SmallVec<[[u8; PREFIX]; MOST_AT_ONCE]> =
-            outlet.waiting().take(MOST_AT_ONCE).map(frame_prefix).collect();
-        let mut slices: SmallVec<[IoSlice<'_>; 2 * MOST_AT_ONCE]> = SmallVec::new();
+        let prefixes: SmallVec<[[u8; PREFIX]; MAX_AT_ONCE]> =
+            outlet.waiting().take(MAX_AT_ONCE).map(frame_prefix).collect();
+        let mut slices: SmallVec<[IoSlice<'_>; 2 * MAX_AT_ONCE]> = SmallVec::new();
         for (frame, prefix) in outlet.waiting().zip(&prefixes) {
             slices.push(IoSlice::new(prefix));
             slices.push(IoSlice::new(&frame.data));
@@ -290,25 +290,25 @@ impl Port for StreamPort {
     }
 }
 
-impl fmt::Debug for Peer {
+impl fmt::Debug for StreamPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Peer").field("written", &self.written).finish_non_exhaustive()
+        f.debug_struct("StreamPeer").field("written", &self.written).finish_non_exhaustive()
     }
 }
 
 /// A connected stream socket.
-trait Socket: Read + Write + AsFd + Send {}
-impl<S: Read + Write + AsFd + Send> Socket for S {}
+trait StreamSocket: Read + Write + AsFd + Send {}
+impl<S: Read + Write + AsFd + Send> StreamSocket for S {}
 
 #[derive(Debug)]
-enum Listener {
+enum PortListener {
     Unix { socket: UnixListener, path: PathBuf },
     Tcp(TcpListener),
 }
 
-impl Drop for Listener {
+impl Drop for PortListener {
     fn drop(&mut self) {
-        if let Listener::Unix { path, .. } = self {
+        if let PortListener::Unix { path, .. } = self {
             // The file may be gone already; that is no fault.
             let _removed = std::fs::remove_file(path);
         }
@@ -341,9 +341,9 @@ const PEER: usize = 1;
 /// Bytes of a length prefix.
 const PREFIX: usize = 4;
 /// Frames in one write.
-const MOST_AT_ONCE: usize = 32;
+const MAX_AT_ONCE: usize = 32;
 /// Reads for one frame.
-const MOST_READS: usize = 64;
+const MAX_READS: usize = 64;
 /// Bytes read in one call.
 const READ_BYTES: usize = 64 * 1024;
 /// Length of an Ethernet header.

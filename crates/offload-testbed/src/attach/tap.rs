@@ -7,7 +7,7 @@
 
 use super::AttachCounters;
 use super::gone::Gone;
-use super::watcher::{Readiness, Watcher};
+use super::watcher::{FileReadiness, FileWatcher};
 use core::fmt;
 use core::task::Waker;
 use nic_sim::frame::Frame;
@@ -90,7 +90,7 @@ pub enum TapError {
 pub struct TapPort {
     device: SyncDevice,
     name: String,
-    watcher: Watcher,
+    watcher: FileWatcher,
     incoming: Resegmenter,
     outgoing: Coalescer,
     counters: AttachCounters,
@@ -125,7 +125,7 @@ impl TapPort {
         let device = builder.build_sync()?;
         device.set_nonblocking(true)?;
         let name = device.name()?;
-        let watcher = Watcher::start(&name)?;
+        let watcher = FileWatcher::start(&name)?;
         watcher.add(DEVICE, device.as_fd())?;
         Ok(TapPort {
             device,
@@ -164,7 +164,7 @@ impl TapPort {
     /// Reads packets until one of them yields frames. Returns false if no packet is left.
     fn read(&mut self) -> bool {
         // The limit keeps a kernel that sends only malformed packets from blocking other ports.
-        for _ in 0..MOST_IN_A_ROW {
+        for _ in 0..MAX_IN_A_ROW {
             let copying = cost::work(WorkKind::Copy);
             let read = rustix::io::read(&self.device, self.incoming.buffer());
             drop(copying);
@@ -186,7 +186,7 @@ impl TapPort {
                 }
             }
         }
-        if self.watcher.arm(DEVICE, self.device.as_fd(), Readiness::Read).is_err() {
+        if self.watcher.arm(DEVICE, self.device.as_fd(), FileReadiness::Read).is_err() {
             self.counters.failures += 1;
         }
         false
@@ -267,4 +267,4 @@ impl fmt::Debug for TapPort {
 
 const DEVICE: usize = 0;
 /// Packets read for one frame.
-const MOST_IN_A_ROW: usize = 64;
+const MAX_IN_A_ROW: usize = 64;

@@ -17,31 +17,31 @@ use std::thread;
 
 /// A watcher of one port's files.
 #[derive(Debug)]
-pub(super) struct Watcher {
-    shared: Arc<Shared>,
+pub(super) struct FileWatcher {
+    shared: Arc<WatcherState>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct WatcherState {
     epoll: OwnedFd,
     stop: OwnedFd,
     doorbell: Signal,
-    /// Readiness that each file is armed for, by file number. Zero means not armed.
+    /// Event that each file is armed for, by file number. Zero means not armed.
     armed: [AtomicU32; FILES],
 }
 
 /// The event that a file is armed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Readiness {
+pub(super) enum FileReadiness {
     Read,
     Write,
 }
 
-impl Watcher {
+impl FileWatcher {
     /// Starts the thread that waits in epoll.
-    pub(super) fn start(name: &str) -> io::Result<Watcher> {
-        let shared = Arc::new(Shared {
+    pub(super) fn start(name: &str) -> io::Result<FileWatcher> {
+        let shared = Arc::new(WatcherState {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             // An eventfd ends the thread even if no file ever becomes ready.
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
@@ -51,7 +51,7 @@ impl Watcher {
         epoll::add(&shared.epoll, &shared.stop, EventData::new_u64(STOP), EventFlags::IN)?;
         let waiting = shared.clone();
         let thread = thread::Builder::new().name(format!("wait {name}")).spawn(move || waiting.run())?;
-        Ok(Watcher { shared, thread: Some(thread) })
+        Ok(FileWatcher { shared, thread: Some(thread) })
     }
 
     /// Adds a file as number `number`. The file replaces an earlier, closed one and is not armed yet.
@@ -63,10 +63,10 @@ impl Watcher {
 
     /// Arms the file: rings the doorbell when the file is ready. Does nothing if the file is already armed for this
     /// event. A failed file counts as ready.
-    pub(super) fn arm(&self, number: usize, file: impl AsFd, readiness: Readiness) -> io::Result<()> {
+    pub(super) fn arm(&self, number: usize, file: impl AsFd, readiness: FileReadiness) -> io::Result<()> {
         let wanted = match readiness {
-            Readiness::Read => EventFlags::IN,
-            Readiness::Write => EventFlags::OUT,
+            FileReadiness::Read => EventFlags::IN,
+            FileReadiness::Write => EventFlags::OUT,
         };
         let armed = &self.shared.armed[number];
         let before = EventFlags::from_bits_retain(armed.load(Ordering::SeqCst));
@@ -87,7 +87,7 @@ impl Watcher {
     }
 }
 
-impl Shared {
+impl WatcherState {
     fn run(&self) {
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; FILES + 1];
         loop {
@@ -110,7 +110,7 @@ impl Shared {
     }
 }
 
-impl Drop for Watcher {
+impl Drop for FileWatcher {
     fn drop(&mut self) {
         // Writing to an eventfd fails only after 2^64 unread writes.
         let _written = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());

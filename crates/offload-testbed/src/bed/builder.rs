@@ -1,10 +1,10 @@
 //! The builder of a testbed: hosts, NICs, wires, and the order in which they are put together.
 
 use super::accelerator::Accelerator;
-use super::nic::Nic;
-use super::{BedHost, ClockKind, Engine, Eswitch, Testbed};
+use super::nic::HostNic;
+use super::{BedExecutor, BedHost, ClockKind, Eswitch, Testbed};
 use crate::capture::Capture;
-use crate::fabric::{Cable, MOST_LANES, Station, connect_lanes, join_threads, link_local};
+use crate::fabric::{Cable, MAX_LANES, Station, connect_lanes, join_threads, link_local};
 use crate::runtime::{Runtime, lock};
 use crate::trace::{TracedDevice, TracedNic, TracedPort, Tracer};
 use core::fmt;
@@ -34,27 +34,27 @@ pub struct Builder {
     clock: ClockKind,
     meter: Option<CpuMeter>,
     tracer: Option<Tracer>,
-    hosts: Vec<Plan>,
-    machines: Vec<Machine>,
+    hosts: Vec<HostPlan>,
+    machines: Vec<OutsideMachine>,
     wires: Vec<Wire>,
 }
 
 /// An outside virtual machine at a function of a host's NIC.
-struct Machine {
+struct OutsideMachine {
     host: usize,
     at: Vport,
     config: FunctionConfig,
     port: Box<dyn Port>,
 }
 
-impl fmt::Debug for Machine {
+impl fmt::Debug for OutsideMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Machine").field("host", &self.host).field("at", &self.at).finish_non_exhaustive()
+        f.debug_struct("OutsideMachine").field("host", &self.host).field("at", &self.at).finish_non_exhaustive()
     }
 }
 
 #[derive(Debug)]
-struct Plan {
+struct HostPlan {
     name: String,
     nic: NicConfig,
     tcp: TcpConfig,
@@ -63,23 +63,23 @@ struct Plan {
     routes: Vec<(Prefix, Option<IpAddr>)>,
     ipv6: Ipv6Config,
     /// Engines added to the NIC's own.
-    engines: Option<More>,
-    /// Layer between the drivers and the stack.
-    layer: Option<Layer>,
-    /// Layer between the NIC and the wire.
+    engines: Option<EngineRegistrar>,
+    /// The layer between the drivers and the stack.
+    layer: Option<DeviceLayer>,
+    /// The layer between the NIC and the wire.
     port: Option<PortLayer>,
     /// The accelerator beside the CPU, with added engines.
-    accelerator: Option<(LookasideConfig, More)>,
+    accelerator: Option<(LookasideConfig, EngineRegistrar)>,
     /// Outside neighbours; the other hosts are neighbours anyway.
     neighbours: Vec<(IpAddr, [u8; 6])>,
-    place: Place,
+    place: NicLocation,
     /// Domain that pays for the time of the host's tasks.
     domain: Domain,
 }
 
 /// Location of a host's PCI function.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum NicLocation {
     /// A NIC of the host's own, without a switch.
     Own,
     /// A NIC of the host's own, with a switch.
@@ -90,23 +90,23 @@ enum Place {
 
 /// A function that adds engines to a NIC's own.
 #[derive(Clone)]
-struct More(Arc<dyn Fn(&mut Engines) + Send + Sync>);
+struct EngineRegistrar(Arc<dyn Fn(&mut Engines) + Send + Sync>);
 
-impl fmt::Debug for More {
+impl fmt::Debug for EngineRegistrar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("More")
+        f.write_str("EngineRegistrar")
     }
 }
 
 /// A function that wraps the drivers of a NIC's queues before the stack gets them.
 #[derive(Clone)]
-struct Layer(Arc<Around>);
+struct DeviceLayer(Arc<Around>);
 
 type Around = dyn Fn(Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync;
 
-impl fmt::Debug for Layer {
+impl fmt::Debug for DeviceLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Layer")
+        f.write_str("DeviceLayer")
     }
 }
 
@@ -125,7 +125,7 @@ impl fmt::Debug for PortLayer {
 #[derive(Debug)]
 struct Wire {
     left: usize,
-    right: End,
+    right: WireEnd,
     /// One link, or one for each address of a host.
     links: Vec<LinkConfig>,
     capture: Option<Capture>,
@@ -134,7 +134,7 @@ struct Wire {
 
 /// The far end of a wire.
 #[derive(Debug)]
-enum End {
+enum WireEnd {
     Host(usize),
     Outside(Station),
 }
@@ -194,14 +194,14 @@ impl Builder {
     /// At the 2001st host.
     #[must_use]
     pub fn host(mut self, name: &str, nic: NicConfig, tcp: TcpConfig) -> Builder {
-        assert!(self.hosts.len() < MOST_HOSTS, "a testbed has at most {MOST_HOSTS} hosts");
+        assert!(self.hosts.len() < MAX_HOSTS, "a testbed has at most {MAX_HOSTS} hosts");
         // The last byte of an address is neither 0 (network) nor 255 (broadcast).
         let (block, last) = ((self.hosts.len() / HOSTS_A_BLOCK) as u8, (self.hosts.len() % HOSTS_A_BLOCK + 1) as u8);
         let nic = NicConfig { mac: [0x02, 0, 0, 0, block, last], ..nic };
         let address = Ipv4Addr::new(10, 0, block, last);
         let ipv6 = Ipv6Config::new(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, self.hosts.len() as u16 + 1));
         let domain = Domain::Host(u8::try_from(self.hosts.len()).unwrap_or(u8::MAX));
-        self.hosts.push(Plan {
+        self.hosts.push(HostPlan {
             name: name.into(),
             nic,
             tcp,
@@ -214,7 +214,7 @@ impl Builder {
             port: None,
             accelerator: None,
             neighbours: Vec::new(),
-            place: Place::Own,
+            place: NicLocation::Own,
             domain,
         });
         self
@@ -228,7 +228,7 @@ impl Builder {
     pub fn switched(mut self, switch: SwitchConfig) -> Builder {
         // A switched NIC builds its functions itself, without the added engines.
         assert!(self.last_host().engines.is_none(), "the host's function of a NIC with a switch has the usual engines");
-        self.last_host().place = Place::Switched(switch);
+        self.last_host().place = NicLocation::Switched(switch);
         self
     }
 
@@ -241,13 +241,13 @@ impl Builder {
     /// If `host` has no switch, at the 257th machine of one host, and where [`host`](Self::host) panics.
     #[must_use]
     pub fn vm(mut self, host: usize, name: &str, nic: NicConfig, tcp: TcpConfig) -> Builder {
-        let switched = self.hosts.get(host).is_some_and(|plan| matches!(plan.place, Place::Switched(_)));
+        let switched = self.hosts.get(host).is_some_and(|plan| matches!(plan.place, NicLocation::Switched(_)));
         assert!(switched, "a virtual machine needs a host whose NIC has a switch");
-        let is_there = |plan: &&Plan| matches!(plan.place, Place::At { host: of, .. } if of == host);
+        let is_there = |plan: &&HostPlan| matches!(plan.place, NicLocation::At { host: of, .. } if of == host);
         let number = self.hosts.iter().filter(is_there).count() as u16;
         assert!(number < Vport::FUNCTIONS, "a NIC has at most {} virtual functions", Vport::FUNCTIONS);
         self = self.host(name, nic, tcp);
-        self.last_host().place = Place::At { host, port: Vport::Virtual(number) };
+        self.last_host().place = NicLocation::At { host, port: Vport::Virtual(number) };
         self
     }
 
@@ -264,8 +264,8 @@ impl Builder {
     /// use offload_base::Seed;
     /// use offload_host_stack::TcpConfig;
     /// use offload_testbed::Testbed;
-    /// # struct Machine;
-    /// # impl Port for Machine {
+    /// # struct OutsideMachine;
+    /// # impl Port for OutsideMachine {
     /// #     fn receive_frame(&mut self, _: Instant, _: Frame) {}
     /// #     fn poll_frame(&mut self, _: Instant) -> Option<Frame> { None }
     /// #     fn process(&mut self, _: Instant) {}
@@ -276,7 +276,7 @@ impl Builder {
     /// let bed = Testbed::builder(Seed(1))
     ///     .host("hypervisor", NicConfig::default(), TcpConfig::default())
     ///     .switched(SwitchConfig::default())
-    ///     .machine(Vport::Virtual(0), FunctionConfig::new(Mac([2, 0, 0, 0, 1, 0])), Machine)
+    ///     .machine(Vport::Virtual(0), FunctionConfig::new(Mac([2, 0, 0, 0, 1, 0])), OutsideMachine)
     ///     .build()?;
     /// assert!(bed.host(0).eswitch().is_some());
     /// # Ok::<(), std::io::Error>(())
@@ -286,9 +286,12 @@ impl Builder {
     /// If no host exists yet, or its NIC has no switch.
     #[must_use]
     pub fn machine(mut self, at: Vport, config: FunctionConfig, port: impl Port + 'static) -> Builder {
-        assert!(matches!(self.last_host().place, Place::Switched(_)), "a virtual machine needs a NIC with a switch");
+        assert!(
+            matches!(self.last_host().place, NicLocation::Switched(_)),
+            "a virtual machine needs a NIC with a switch"
+        );
         let host = self.hosts.len() - 1;
-        self.machines.push(Machine { host, at, config, port: Box::new(port) });
+        self.machines.push(OutsideMachine { host, at, config, port: Box::new(port) });
         self
     }
 
@@ -348,7 +351,7 @@ impl Builder {
     /// If no host exists yet.
     #[must_use]
     pub fn engines(mut self, add: impl Fn(&mut Engines) + Send + Sync + 'static) -> Builder {
-        self.last_host().engines = Some(More(Arc::new(add)));
+        self.last_host().engines = Some(EngineRegistrar(Arc::new(add)));
         self
     }
 
@@ -363,7 +366,7 @@ impl Builder {
         mut self,
         around: impl Fn(Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync + 'static,
     ) -> Builder {
-        self.last_host().layer = Some(Layer(Arc::new(around)));
+        self.last_host().layer = Some(DeviceLayer(Arc::new(around)));
         self
     }
 
@@ -424,7 +427,7 @@ impl Builder {
         config: LookasideConfig,
         add: impl Fn(&mut Engines) + Send + Sync + 'static,
     ) -> Builder {
-        self.last_host().accelerator = Some((config, More(Arc::new(add))));
+        self.last_host().accelerator = Some((config, EngineRegistrar(Arc::new(add))));
         self
     }
 
@@ -441,7 +444,7 @@ impl Builder {
     /// Joins the NICs of two hosts by a wire with equal directions.
     #[must_use]
     pub fn wire(mut self, left: usize, right: usize, link: LinkConfig) -> Builder {
-        self.wires.push(Wire { left, right: End::Host(right), links: vec![link], capture: None, recorder: None });
+        self.wires.push(Wire { left, right: WireEnd::Host(right), links: vec![link], capture: None, recorder: None });
         self
     }
 
@@ -473,8 +476,8 @@ impl Builder {
     #[must_use]
     pub fn wires(mut self, left: usize, right: usize, links: impl IntoIterator<Item = LinkConfig>) -> Builder {
         let links: Vec<_> = links.into_iter().collect();
-        assert!((1..=MOST_LANES).contains(&links.len()), "two hosts have one to three wires, one for each address");
-        self.wires.push(Wire { left, right: End::Host(right), links, capture: None, recorder: None });
+        assert!((1..=MAX_LANES).contains(&links.len()), "two hosts have one to three wires, one for each address");
+        self.wires.push(Wire { left, right: WireEnd::Host(right), links, capture: None, recorder: None });
         self
     }
 
@@ -486,7 +489,7 @@ impl Builder {
         let outside = Station::new(name, Domain::Wire, port);
         self.wires.push(Wire {
             left: host,
-            right: End::Outside(outside),
+            right: WireEnd::Outside(outside),
             links: vec![link],
             capture: None,
             recorder: None,
@@ -523,7 +526,7 @@ impl Builder {
     /// # Panics
     /// If a wire ends at a host that does not exist or already has a wire; if a layer returns fewer queues.
     pub fn build(mut self) -> io::Result<Testbed> {
-        let engine = Engine::start(self.clock, self.meter.as_ref(), self.hosts.len())?;
+        let engine = BedExecutor::start(self.clock, self.meter.as_ref(), self.hosts.len())?;
         let mut ports = Vec::new();
         let mut hosts = Vec::new();
         for (number, plan) in self.hosts.iter().enumerate() {
@@ -536,33 +539,33 @@ impl Builder {
             }
             let mut eswitch = None;
             let add = |engines: &mut Engines| {
-                if let Some(More(add)) = &plan.engines {
+                if let Some(EngineRegistrar(add)) = &plan.engines {
                     add(engines);
                 }
             };
             let (nic, drivers) = match plan.place {
-                Place::Own => {
+                NicLocation::Own => {
                     let (device, drivers) = multi_queue_nic_with(nic, add);
-                    (Nic::Own(Arc::new(Mutex::new(device))), drivers)
+                    (HostNic::Own(Arc::new(Mutex::new(device))), drivers)
                 }
-                Place::Switched(switch) => {
+                NicLocation::Switched(switch) => {
                     let (device, drivers, manager) = switched_nic(nic, switch);
                     eswitch = Some(Eswitch::new(manager));
-                    (Nic::Function { nic: Arc::new(Mutex::new(device)), port: Vport::Physical }, drivers)
+                    (HostNic::Function { nic: Arc::new(Mutex::new(device)), port: Vport::Physical }, drivers)
                 }
-                Place::At { host, port } => {
+                NicLocation::At { host, port } => {
                     let config = FunctionConfig { mtu: nic.mtu, ..FunctionConfig::new(Mac(nic.mac)) };
                     let (function, drivers) = function_with(nic, add);
-                    let Some(Some(Nic::Function { nic, .. })) = ports.get(host) else {
+                    let Some(Some(HostNic::Function { nic, .. })) = ports.get(host) else {
                         unreachable!("the host of a virtual machine was built before it, and has a switch")
                     };
                     lock(nic).plug(port, config, function);
-                    (Nic::Function { nic: nic.clone(), port }, drivers)
+                    (HostNic::Function { nic: nic.clone(), port }, drivers)
                 }
             };
             ports.push(Some(nic.clone()));
-            let built = Built { nic, drivers, eswitch };
-            let accelerator = plan.accelerator.as_ref().map(|(config, More(add))| {
+            let built = HostParts { nic, drivers, eswitch };
+            let accelerator = plan.accelerator.as_ref().map(|(config, EngineRegistrar(add))| {
                 let (of_device, of_host) = (engine.device_runtime(number), engine.host_runtime(number));
                 Accelerator::bring_up(config, |engines| add(engines), number, &of_device, &of_host)
             });
@@ -570,8 +573,8 @@ impl Builder {
             hosts.push(BedHost { accelerator, ..host });
         }
         // Machines attach after all hosts are built, because their functions live on these hosts' NICs.
-        for Machine { host, at, config, port } in core::mem::take(&mut self.machines) {
-            let Some(Some(Nic::Function { nic, .. })) = ports.get(host) else {
+        for OutsideMachine { host, at, config, port } in core::mem::take(&mut self.machines) {
+            let Some(Some(HostNic::Function { nic, .. })) = ports.get(host) else {
                 unreachable!("a machine's host has a switch")
             };
             lock(nic).attach(at, config, port);
@@ -584,20 +587,20 @@ impl Builder {
                 let around = plan.port.as_ref();
                 let plug = Plug { host, name: plan.name.clone(), peer, rate: wire.links[0].rate, around };
                 match device {
-                    Nic::Own(device) => plug.station(device, self.tracer.as_ref()),
-                    Nic::Function { nic, port: Vport::Physical } => plug.station(nic, self.tracer.as_ref()),
-                    Nic::Function { .. } => panic!("a virtual machine has no port: the wire is its host's"),
+                    HostNic::Own(device) => plug.station(device, self.tracer.as_ref()),
+                    HostNic::Function { nic, port: Vport::Physical } => plug.station(nic, self.tracer.as_ref()),
+                    HostNic::Function { .. } => panic!("a virtual machine has no port: the wire is its host's"),
                 }
             };
             let peer = match &wire.right {
-                End::Host(host) => &self.hosts[*host].name,
-                End::Outside(station) => &station.name,
+                WireEnd::Host(host) => &self.hosts[*host].name,
+                WireEnd::Outside(station) => &station.name,
             };
             // The left end first: taps of capture and recorder belong to it.
             let left = nic_station(wire.left, peer);
             let (right, right_runs_on) = match wire.right {
-                End::Host(host) => (nic_station(host, &self.hosts[wire.left].name), host),
-                End::Outside(station) => (station, wire.left),
+                WireEnd::Host(host) => (nic_station(host, &self.hosts[wire.left].name), host),
+                WireEnd::Outside(station) => (station, wire.left),
             };
             let left = match &wire.capture {
                 Some(capture) => {
@@ -624,7 +627,7 @@ impl Builder {
         }
         // Functions behind a switch exchange frames even if the switch has no wire.
         for (number, nic) in ports.into_iter().enumerate() {
-            if let Some(Nic::Function { nic, port: Vport::Physical }) = nic {
+            if let Some(HostNic::Function { nic, port: Vport::Physical }) = nic {
                 let plan = &self.hosts[number];
                 let around = plan.port.as_ref();
                 let plug = Plug { host: number, name: plan.name.clone(), peer: "nothing", rate: None, around };
@@ -640,7 +643,7 @@ impl Builder {
     /// Returns the source of a host's secrets. A seed suffices in virtual time and between emulated hosts; an outside
     /// peer may be an attacker.
     fn random_source(&self, host: usize) -> io::Result<RandomSource> {
-        let outside = self.wires.iter().any(|wire| wire.left == host && matches!(wire.right, End::Outside(_)));
+        let outside = self.wires.iter().any(|wire| wire.left == host && matches!(wire.right, WireEnd::Outside(_)));
         let outside = outside || self.machines.iter().any(|machine| machine.host == host);
         if outside && self.clock == ClockKind::Real && !self.guessable {
             return RandomSource::from_system();
@@ -650,9 +653,9 @@ impl Builder {
 
     fn bring_up(
         &self,
-        plan: &Plan,
+        plan: &HostPlan,
         random: RandomSource,
-        Built { nic, drivers, eswitch }: Built,
+        HostParts { nic, drivers, eswitch }: HostParts,
         runtime: &Arc<dyn Runtime>,
     ) -> BedHost {
         let mut config = Config::new(plan.address, plan.nic.mac, random).with_ipv6(plan.ipv6);
@@ -668,7 +671,7 @@ impl Builder {
             config = config.with_neighbour(*address, *mac);
         }
         let mut queues: Vec<Box<dyn NetDevice>> = drivers.into_iter().map(|driver| Box::new(driver) as _).collect();
-        if let Some(Layer(around)) = &plan.layer {
+        if let Some(DeviceLayer(around)) = &plan.layer {
             queues = around(queues);
         }
         // The tracer wraps the layer, so that the timeline shows the stack's view of the device.
@@ -702,7 +705,7 @@ impl Builder {
         bed_host
     }
 
-    fn last_host(&mut self) -> &mut Plan {
+    fn last_host(&mut self) -> &mut HostPlan {
         self.hosts.last_mut().expect("there is a host to say something about")
     }
 
@@ -713,7 +716,7 @@ impl Builder {
 
 /// Hosts per block: their addresses differ in the last byte alone.
 const HOSTS_A_BLOCK: usize = 254;
-const MOST_HOSTS: usize = 2000;
+const MAX_HOSTS: usize = 2000;
 
 /// An unconnected port: drops every frame.
 struct Unplugged;
@@ -735,8 +738,8 @@ impl Port for Unplugged {
 }
 
 /// Parts of a host that are built before its stack.
-struct Built {
-    nic: Nic,
+struct HostParts {
+    nic: HostNic,
     drivers: Vec<Driver>,
     eswitch: Option<Eswitch>,
 }

@@ -32,11 +32,11 @@ use std::sync::{Arc, Mutex};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Eswitch {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<EswitchState>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct EswitchState {
     driver: EswitchDriver,
     /// Commands issued and answers received so far. Answers come in the order of commands.
     asked: u64,
@@ -49,7 +49,7 @@ struct Shared {
 impl Eswitch {
     pub(super) fn new(driver: EswitchDriver) -> Eswitch {
         let (answers, frames, waiting) = (BTreeMap::new(), VecDeque::new(), Vec::new());
-        let shared = Shared { driver, asked: 0, answered: 0, answers, frames, waiting };
+        let shared = EswitchState { driver, asked: 0, answered: 0, answers, frames, waiting };
         Eswitch { shared: Arc::new(Mutex::new(shared)) }
     }
 
@@ -102,7 +102,7 @@ impl Eswitch {
     }
 }
 
-impl Shared {
+impl EswitchState {
     fn wait<T>(&mut self, waker: &Waker) -> Poll<T> {
         // Several askers wait at a time; one that polls again must not be woken twice.
         if !self.waiting.iter().any(|other| other.will_wake(waker)) {
@@ -117,7 +117,7 @@ impl Shared {
             self.answered += 1;
         }
         // Frames beyond the limit stay in the ring, which drops and counts its overflow.
-        while self.frames.len() < MOST_FRAMES
+        while self.frames.len() < MAX_FRAMES
             && let Some(frame) = self.driver.receive()
         {
             self.frames.push_back(frame);
@@ -127,4 +127,4 @@ impl Shared {
 }
 
 /// Maximum number of frames that wait here. Further frames wait in the ring, which drops and counts its overflow.
-const MOST_FRAMES: usize = 256;
+const MAX_FRAMES: usize = 256;

@@ -23,7 +23,7 @@ use core::fmt;
 use core::future::Future;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
-use nic::Nic;
+use nic::HostNic;
 use nic_sim::dma::DmaBytes;
 use offload_api::Prefix;
 use offload_base::cost::{CpuMeter, Domain};
@@ -85,7 +85,7 @@ pub enum ClockKind {
 pub struct Testbed {
     hosts: Vec<BedHost>,
     cables: Vec<Cable>,
-    engine: Engine,
+    engine: BedExecutor,
 }
 
 impl Testbed {
@@ -115,8 +115,8 @@ impl Testbed {
     /// Runs `future` to its end, and all other tasks meanwhile. In virtual time nothing happens between two calls.
     pub fn run<T>(&mut self, future: impl Future<Output = T>) -> T {
         match &mut self.engine {
-            Engine::Virtual(run) => run.block_on(future),
-            Engine::Real { tokio, .. } => tokio.block_on(future),
+            BedExecutor::Virtual(run) => run.block_on(future),
+            BedExecutor::Real { tokio, .. } => tokio.block_on(future),
         }
     }
 
@@ -127,8 +127,8 @@ impl Testbed {
     /// If `future` has not ended by then; the message names the waiting tasks.
     pub fn run_within<T>(&mut self, span: Duration, future: impl Future<Output = T>) -> T {
         match &mut self.engine {
-            Engine::Virtual(run) => run.block_within(span, future),
-            Engine::Real { tokio, .. } => tokio.block_on(future),
+            BedExecutor::Virtual(run) => run.block_within(span, future),
+            BedExecutor::Real { tokio, .. } => tokio.block_on(future),
         }
     }
 
@@ -176,7 +176,7 @@ pub struct BedHost {
     mac: [u8; 6],
     domain: Domain,
     shards: Arc<[Host]>,
-    nic: Nic,
+    nic: HostNic,
     eswitch: Option<Eswitch>,
     accelerator: Option<Accelerator>,
     runtime: Arc<dyn Runtime>,
@@ -344,42 +344,42 @@ impl fmt::Debug for BedHost {
 
 /// The executor of a testbed.
 #[derive(Debug)]
-enum Engine {
+enum BedExecutor {
     Virtual(VirtualTime),
     Real { threads: RealThreads, tokio: tokio::runtime::Runtime },
 }
 
-impl Engine {
-    fn start(clock: ClockKind, meter: Option<&CpuMeter>, hosts: usize) -> io::Result<Engine> {
+impl BedExecutor {
+    fn start(clock: ClockKind, meter: Option<&CpuMeter>, hosts: usize) -> io::Result<BedExecutor> {
         match clock {
-            ClockKind::Virtual => Ok(Engine::Virtual(VirtualTime::new())),
+            ClockKind::Virtual => Ok(BedExecutor::Virtual(VirtualTime::new())),
             ClockKind::Real => {
                 let tokio = tokio_runtime::start(1, meter.cloned())?;
                 let threads = RealThreads::start(tokio.handle(), RealClock::new(), meter, hosts)?;
-                Ok(Engine::Real { threads, tokio })
+                Ok(BedExecutor::Real { threads, tokio })
             }
         }
     }
 
     fn host_runtime(&self, number: usize) -> Arc<dyn Runtime> {
         match self {
-            Engine::Virtual(run) => Arc::new(run.handle()),
-            Engine::Real { threads, .. } => Arc::new(threads.host(number)),
+            BedExecutor::Virtual(run) => Arc::new(run.handle()),
+            BedExecutor::Real { threads, .. } => Arc::new(threads.host(number)),
         }
     }
 
     fn device_runtime(&self, number: usize) -> Arc<dyn Runtime> {
         match self {
-            Engine::Virtual(run) => Arc::new(run.handle()),
-            Engine::Real { threads, .. } => Arc::new(threads.device(number)),
+            BedExecutor::Virtual(run) => Arc::new(run.handle()),
+            BedExecutor::Real { threads, .. } => Arc::new(threads.device(number)),
         }
     }
 
     /// Returns whether two devices run on different threads.
     fn parts(&self, one: usize, other: usize) -> bool {
         match self {
-            Engine::Virtual(_) => false,
-            Engine::Real { threads, .. } => threads.parts_devices(one, other),
+            BedExecutor::Virtual(_) => false,
+            BedExecutor::Real { threads, .. } => threads.parts_devices(one, other),
         }
     }
 }

@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex};
 
 /// The PCI device of a host.
 #[derive(Clone)]
-pub(super) enum Nic {
+pub(super) enum HostNic {
     /// A NIC of the host's own, without a switch.
     Own(Arc<Mutex<Device>>),
     /// A function of a NIC with a switch. The physical function belongs to the NIC's own host.
     Function { nic: Arc<Mutex<SwitchedDevice>>, port: Vport },
 }
 
-impl Nic {
+impl HostNic {
     pub(super) fn reset(&self, now: Instant) {
         match self {
-            Nic::Own(device) => lock(device).reset(now),
-            Nic::Function { nic, port: Vport::Physical } => lock(nic).reset(now),
-            Nic::Function { nic, port } => {
+            HostNic::Own(device) => lock(device).reset(now),
+            HostNic::Function { nic, port: Vport::Physical } => lock(nic).reset(now),
+            HostNic::Function { nic, port } => {
                 lock(nic).reset_function(now, *port);
             }
         }
@@ -48,7 +48,7 @@ impl Nic {
     /// Adds the function's counters to `set`; for the NIC's own host, also the counters of the switch.
     pub(super) fn count(&self, set: &mut CounterSet) {
         match self {
-            Nic::Function { nic, port: Vport::Physical } => lock(nic).count(set),
+            HostNic::Function { nic, port: Vport::Physical } => lock(nic).count(set),
             _ => {
                 let _counted = self.ask(|function| function.count(set));
             }
@@ -58,8 +58,8 @@ impl Nic {
     /// Calls `ask` with the function. Returns `None` if the function was removed.
     fn ask<T>(&self, ask: impl FnOnce(&Function) -> T) -> Option<T> {
         match self {
-            Nic::Own(device) => Some(ask(lock(device).function())),
-            Nic::Function { nic, port } => lock(nic).function(*port).map(ask),
+            HostNic::Own(device) => Some(ask(lock(device).function())),
+            HostNic::Function { nic, port } => lock(nic).function(*port).map(ask),
         }
     }
 }

@@ -87,14 +87,14 @@ impl DriveConfig {
 #[derive(Clone, Debug)]
 pub struct Drive {
     config: DriveConfig,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DriveState>>,
 }
 
 /// Bytes moved by a drive.
 ///
 /// See [`Drive`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct DriveTraffic {
     /// Bytes read.
     pub read: u64,
     /// Bytes written.
@@ -102,20 +102,20 @@ pub struct Moved {
 }
 
 #[derive(Debug)]
-struct State {
+struct DriveState {
     /// Times at which all reads and all writes are done.
     free: [Instant; 2],
-    lanes: Vec<Lane>,
+    lanes: Vec<DriveStream>,
     random: Rng,
-    moved: Moved,
+    moved: DriveTraffic,
     /// Number of requests so far.
     requests: u64,
 }
 
 /// A stream of requests.
 #[derive(Debug)]
-struct Lane {
-    way: Way,
+struct DriveStream {
+    way: DriveOperation,
     file: u64,
     /// Offset at which the stream's next request begins.
     next: u64,
@@ -125,7 +125,7 @@ struct Lane {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum DriveOperation {
     Read,
     Write,
 }
@@ -134,7 +134,13 @@ impl Drive {
     /// Creates an idle drive.
     pub fn new(config: DriveConfig, seed: Seed) -> Drive {
         let random = seed.stream("drive");
-        let state = State { free: [Instant::ZERO; 2], lanes: Vec::new(), random, moved: Moved::default(), requests: 0 };
+        let state = DriveState {
+            free: [Instant::ZERO; 2],
+            lanes: Vec::new(),
+            random,
+            moved: DriveTraffic::default(),
+            requests: 0,
+        };
         Drive { config, state: Arc::new(Mutex::new(state)) }
     }
 
@@ -145,32 +151,32 @@ impl Drive {
 
     /// Starts a read of `range` of file number `file`. Returns the completion time.
     pub fn read(&self, now: Instant, file: u64, range: Range<u64>) -> Instant {
-        self.request(now, Way::Read, file, range)
+        self.request(now, DriveOperation::Read, file, range)
     }
 
     /// Starts a write. Returns the time at which the data is on the medium.
     pub fn write(&self, now: Instant, file: u64, range: Range<u64>) -> Instant {
-        self.request(now, Way::Write, file, range)
+        self.request(now, DriveOperation::Write, file, range)
     }
 
     /// Returns the completion time of a flush that starts `now` and covers all earlier writes.
     pub fn flush(&self, now: Instant) -> Instant {
         let state = lock(&self.state);
-        let writing = state.lanes.iter().filter(|lane| lane.way == Way::Write).map(|lane| lane.free);
-        let last = writing.max().unwrap_or(Instant::ZERO).max(state.free[Way::Write as usize]);
+        let writing = state.lanes.iter().filter(|lane| lane.way == DriveOperation::Write).map(|lane| lane.free);
+        let last = writing.max().unwrap_or(Instant::ZERO).max(state.free[DriveOperation::Write as usize]);
         now.max(last) + self.config.write_latency
     }
 
     /// Returns the bytes moved so far.
-    pub fn moved(&self) -> Moved {
+    pub fn moved(&self) -> DriveTraffic {
         lock(&self.state).moved
     }
 
-    fn request(&self, now: Instant, way: Way, file: u64, range: Range<u64>) -> Instant {
+    fn request(&self, now: Instant, way: DriveOperation, file: u64, range: Range<u64>) -> Instant {
         let bytes = range.end.saturating_sub(range.start);
         let (rate, latency) = match way {
-            Way::Read => (self.config.read, self.config.read_latency),
-            Way::Write => (self.config.write, self.config.write_latency),
+            DriveOperation::Read => (self.config.read, self.config.read_latency),
+            DriveOperation::Write => (self.config.write, self.config.write_latency),
         };
         let mut state = lock(&self.state);
         // Two limits apply at once: the drive's rate over all requests and the rate of the request's own stream.
@@ -183,17 +189,17 @@ impl Drive {
         lane.next = range.end;
         let own = lane.free;
         match way {
-            Way::Read => state.moved.read += bytes,
-            Way::Write => state.moved.written += bytes,
+            DriveOperation::Read => state.moved.read += bytes,
+            DriveOperation::Write => state.moved.written += bytes,
         }
         let most = u64::try_from(self.config.jitter.as_nanos()).unwrap_or(u64::MAX).saturating_add(1);
         shared.max(own) + latency + Duration::from_nanos(state.random.below(most))
     }
 }
 
-impl State {
+impl DriveState {
     /// Returns the stream that the request continues, or a new stream.
-    fn lane(&mut self, now: Instant, way: Way, file: u64, from: u64) -> &mut Lane {
+    fn lane(&mut self, now: Instant, way: DriveOperation, file: u64, from: u64) -> &mut DriveStream {
         self.requests += 1;
         let used = self.requests;
         let known = self.lanes.iter().position(|lane| (lane.way, lane.file, lane.next) == (way, file, from));
@@ -201,8 +207,8 @@ impl State {
             // Only idle streams may be evicted: a busy stream still limits the rate of its requests.
             let idle = self.lanes.iter().enumerate().filter(|(_, lane)| lane.free <= now);
             let oldest = idle.min_by_key(|(_, lane)| lane.used).map(|(at, _)| at);
-            let new = Lane { way, file, next: from, free: Instant::ZERO, used };
-            match oldest.filter(|_| self.lanes.len() >= MOST_LANES) {
+            let new = DriveStream { way, file, next: from, free: Instant::ZERO, used };
+            match oldest.filter(|_| self.lanes.len() >= MAX_LANES) {
                 Some(at) => {
                     self.lanes[at] = new;
                     at
@@ -226,7 +232,7 @@ fn time_of(bytes: u64, bits_per_second: u64) -> Duration {
 }
 
 /// Number of streams above which idle streams are evicted.
-const MOST_LANES: usize = 256;
+const MAX_LANES: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -240,7 +246,7 @@ mod tests {
 
     /// Measures the rate, in bits per second, of `streams` streams with `depth` outstanding requests each, over a time
     /// so long that the start does not matter.
-    fn rate(config: DriveConfig, way: Way, streams: u64, depth: usize) -> f64 {
+    fn rate(config: DriveConfig, way: DriveOperation, streams: u64, depth: usize) -> f64 {
         let drive = Drive::new(config, Seed(1));
         let mut waiting: std::collections::BTreeSet<(Instant, u64, u64)> =
             (0..streams).flat_map(|stream| (0..depth as u64).map(move |at| (Instant::ZERO, stream, at))).collect();
@@ -269,22 +275,22 @@ mod tests {
         // With two outstanding requests, latency hides behind the transfer: the rate is streams x 11 Gb/s, up to the
         // drive's rate.
         for streams in [1, 2, 8] {
-            about(rate(quiet(), Way::Read, streams, 2), streams as f64 * 11e9);
-            about(rate(quiet(), Way::Write, streams, 2), streams as f64 * 11e9);
+            about(rate(quiet(), DriveOperation::Read, streams, 2), streams as f64 * 11e9);
+            about(rate(quiet(), DriveOperation::Write, streams, 2), streams as f64 * 11e9);
         }
-        about(rate(quiet(), Way::Read, 16, 2), 176e9);
-        about(rate(quiet(), Way::Read, 32, 2), 180e9);
-        about(rate(quiet(), Way::Write, 9, 2), 95e9);
-        about(rate(quiet(), Way::Write, 64, 2), 95e9);
+        about(rate(quiet(), DriveOperation::Read, 16, 2), 176e9);
+        about(rate(quiet(), DriveOperation::Read, 32, 2), 180e9);
+        about(rate(quiet(), DriveOperation::Write, 9, 2), 95e9);
+        about(rate(quiet(), DriveOperation::Write, 64, 2), 95e9);
     }
 
     #[test]
     fn one_request_at_a_time_pays_the_latency_each_time() {
         let piece = PIECE as f64 * 8.0;
-        about(rate(quiet(), Way::Read, 1, 1), piece / (piece / 11e9 + 90e-6));
-        about(rate(quiet(), Way::Write, 1, 1), piece / (piece / 11e9 + 25e-6));
+        about(rate(quiet(), DriveOperation::Read, 1, 1), piece / (piece / 11e9 + 90e-6));
+        about(rate(quiet(), DriveOperation::Write, 1, 1), piece / (piece / 11e9 + 25e-6));
         // The mean jitter is half of its maximum.
-        about(rate(DriveConfig::EIGHT_SSDS, Way::Write, 1, 1), piece / (piece / 11e9 + 35e-6));
+        about(rate(DriveConfig::EIGHT_SSDS, DriveOperation::Write, 1, 1), piece / (piece / 11e9 + 35e-6));
     }
 
     #[test]
@@ -298,7 +304,7 @@ mod tests {
         }
         assert_eq!(drive.flush(now), last);
         assert_eq!(drive.read(now, 1, 0..0), now + Duration::from_micros(90));
-        assert_eq!(drive.moved(), Moved { read: 0, written: 40 * PIECE });
+        assert_eq!(drive.moved(), DriveTraffic { read: 0, written: 40 * PIECE });
     }
 
     #[test]

@@ -47,9 +47,9 @@ use std::thread;
 /// # std::io::Result::Ok(())
 /// ```
 #[derive(Clone)]
-pub struct VirtualThreads(Arc<Inner>);
+pub struct VirtualThreads(Arc<ThreadPool>);
 
-struct Inner {
+struct ThreadPool {
     runtime: Arc<dyn Runtime>,
     metered: Option<(CpuMeter, Domain)>,
     idle: Mutex<Vec<Worker>>,
@@ -58,16 +58,16 @@ struct Inner {
 
 /// The pool's handle of a thread.
 struct Worker {
-    turn: SyncSender<Turn>,
-    told: Receiver<Told>,
+    turn: SyncSender<WorkerCommand>,
+    told: Receiver<WorkerReport>,
 }
 
-enum Turn {
+enum WorkerCommand {
     Work(Box<dyn FnOnce() + Send>),
     GoOn,
 }
 
-enum Told {
+enum WorkerReport {
     Waits(Instant),
     Done,
 }
@@ -75,14 +75,19 @@ enum Told {
 impl VirtualThreads {
     /// Creates a pool that waits on the virtual clock of `runtime`. Threads are started on demand.
     pub fn new(runtime: Arc<dyn Runtime>) -> VirtualThreads {
-        VirtualThreads(Arc::new(Inner { runtime, metered: None, idle: Mutex::default(), threads: Mutex::default() }))
+        VirtualThreads(Arc::new(ThreadPool {
+            runtime,
+            metered: None,
+            idle: Mutex::default(),
+            threads: Mutex::default(),
+        }))
     }
 
     /// Creates a pool with its CPU time charged to `domain`.
     #[cfg(feature = "meter")]
     pub fn metered(runtime: Arc<dyn Runtime>, meter: &CpuMeter, domain: Domain) -> VirtualThreads {
         let metered = Some((meter.clone(), domain));
-        VirtualThreads(Arc::new(Inner { runtime, metered, idle: Mutex::default(), threads: Mutex::default() }))
+        VirtualThreads(Arc::new(ThreadPool { runtime, metered, idle: Mutex::default(), threads: Mutex::default() }))
     }
 
     /// Starts `work`, and returns when the work waits or ends.
@@ -96,7 +101,7 @@ impl VirtualThreads {
             None => self.0.start()?,
         };
         // The send cannot fail, because an idle worker waits for its next turn.
-        let _sent = worker.turn.send(Turn::Work(work));
+        let _sent = worker.turn.send(WorkerCommand::Work(work));
         follow(&self.0, worker);
         Ok(())
     }
@@ -109,11 +114,11 @@ impl fmt::Debug for VirtualThreads {
 }
 
 /// Waits until a thread waits or ends. If the thread waits, spawns a task that continues the thread at its deadline.
-fn follow(pool: &Arc<Inner>, worker: Worker) {
+fn follow(pool: &Arc<ThreadPool>, worker: Worker) {
     match worker.told.recv() {
-        Ok(Told::Done) => lock(&pool.idle).push(worker),
-        Ok(Told::Waits(deadline)) => {
-            let waiting = Waiting { worker, pool: pool.clone() };
+        Ok(WorkerReport::Done) => lock(&pool.idle).push(worker),
+        Ok(WorkerReport::Waits(deadline)) => {
+            let waiting = WaitingWorker { worker, pool: pool.clone() };
             let timers = pool.runtime.clone();
             let task = Box::pin(async move {
                 let waiting = waiting;
@@ -129,33 +134,33 @@ fn follow(pool: &Arc<Inner>, worker: Worker) {
 
 /// A waiting thread. Fields drop in this order: the worker first, which ends its thread, and then the pool, which joins
 /// its threads.
-struct Waiting {
+struct WaitingWorker {
     worker: Worker,
-    pool: Arc<Inner>,
+    pool: Arc<ThreadPool>,
 }
 
-impl Waiting {
+impl WaitingWorker {
     fn go_on(self) {
         // The send cannot fail, because the thread waits for this message.
-        let _sent = self.worker.turn.send(Turn::GoOn);
+        let _sent = self.worker.turn.send(WorkerCommand::GoOn);
         follow(&self.pool, self.worker);
     }
 }
 
-impl Inner {
+impl ThreadPool {
     fn start(&self) -> io::Result<Worker> {
         let (turn, turns) = sync_channel(1);
         let (tell, told) = sync_channel(1);
         let metered = self.metered.clone();
         let started = thread::Builder::new().name("virtual".into()).spawn(move || {
             let attached = metered.as_ref().map(|(meter, _)| meter.attach());
-            OWN.set(Some(Own { tell, turns }));
+            OWN.set(Some(WorkerChannels { tell, turns }));
             while let Some(work) = next_work() {
                 let scope = metered.as_ref().map(|(_, domain)| cost::domain(*domain));
                 // A panic drops the work's channels, so that callers who wait for its result are told.
                 let _panicked = catch_unwind(AssertUnwindSafe(work));
                 drop(scope);
-                tell_all(Told::Done);
+                report(WorkerReport::Done);
             }
             drop(attached);
         })?;
@@ -164,7 +169,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         lock(&self.idle).clear();
         // Joining makes the threads' CPU time count. The last clone may be dropped on one of the threads, which cannot
@@ -176,13 +181,13 @@ impl Drop for Inner {
 }
 
 /// A pool thread's end of its channels.
-struct Own {
-    tell: SyncSender<Told>,
-    turns: Receiver<Turn>,
+struct WorkerChannels {
+    tell: SyncSender<WorkerReport>,
+    turns: Receiver<WorkerCommand>,
 }
 
 thread_local! {
-    static OWN: RefCell<Option<Own>> = const { RefCell::new(None) };
+    static OWN: RefCell<Option<WorkerChannels>> = const { RefCell::new(None) };
 }
 
 /// Waits on a pool thread until the pool's clock shows `deadline`. Returns at once on any other thread, and after the
@@ -190,7 +195,7 @@ thread_local! {
 ///
 /// See [`VirtualThreads`] for an example.
 pub fn wait_until(deadline: Instant) {
-    tell_all(Told::Waits(deadline));
+    report(WorkerReport::Waits(deadline));
     OWN.with_borrow(|own| {
         if let Some(own) = own {
             cost::park();
@@ -200,7 +205,7 @@ pub fn wait_until(deadline: Instant) {
     });
 }
 
-fn tell_all(told: Told) {
+fn report(told: WorkerReport) {
     OWN.with_borrow(|own| {
         if let Some(own) = own {
             // The receiver is gone once the clock has ended.
@@ -216,7 +221,7 @@ fn next_work() -> Option<Box<dyn FnOnce() + Send>> {
         let turn = own.turns.recv();
         cost::unpark();
         match turn {
-            Ok(Turn::Work(work)) => Some(work),
+            Ok(WorkerCommand::Work(work)) => Some(work),
             _ => None,
         }
     })

@@ -22,7 +22,7 @@ use core::fmt;
 use core::future::Future;
 use core::time::Duration;
 use offload_base::{Alarm, Clock, Instant, Timers};
-use shared::Shared;
+use shared::ExecutorState;
 use std::borrow::Cow;
 use std::sync::Arc;
 use timers::TaskAlarm;
@@ -48,7 +48,7 @@ use timers::TaskAlarm;
 /// ```
 #[derive(Clone)]
 pub struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorState>,
 }
 
 impl Handle {
@@ -87,7 +87,7 @@ impl Timers for Handle {
 
 impl Runtime for Handle {
     fn spawn_task(&self, name: Cow<'static, str>, task: TaskFuture) {
-        Shared::spawn(&self.shared, name, task);
+        ExecutorState::spawn(&self.shared, name, task);
     }
 }
 

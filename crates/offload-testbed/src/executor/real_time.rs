@@ -3,8 +3,8 @@
 //! The thread runs the ready tasks. If no task is ready, the thread spins for a while, because the next event usually
 //! comes soon, and then parks until any thread wakes a task or the next alarm is due.
 
-use super::clock::ClockKind;
-use super::shared::Shared;
+use super::clock::ExecutorClock;
+use super::shared::ExecutorState;
 use super::{Handle, JoinHandle};
 use core::future::Future;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -61,7 +61,7 @@ impl Default for RealTimeConfig {
 /// all other tasks are dropped; a task elsewhere that waits for one of these tasks then panics as well.
 #[derive(Debug)]
 pub struct RealTime {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorState>,
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -72,7 +72,7 @@ impl RealTime {
     /// # Errors
     /// If the system refuses a thread.
     pub fn start(name: &str, config: RealTimeConfig) -> io::Result<RealTime> {
-        let shared = Shared::new(ClockKind::Real(config.clock));
+        let shared = ExecutorState::new(ExecutorClock::Real(config.clock));
         let stop = Arc::new(AtomicBool::new(false));
         let runner = Runner { shared: shared.clone(), stop: stop.clone(), spin: config.spin };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -125,7 +125,7 @@ impl Drop for RealTime {
 
 /// The state of the executor's thread.
 struct Runner {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorState>,
     stop: Arc<AtomicBool>,
     spin: Duration,
 }

@@ -3,9 +3,9 @@
 //! In virtual time all access is on one thread, and the locks never wait. In real time other threads only push onto the
 //! run queue or set alarms, and unpark the executor's thread if it is parked.
 
-use super::clock::ClockKind;
+use super::clock::ExecutorClock;
 use super::task::Task;
-use super::timers::TimerQueue;
+use super::timers::AlarmQueue;
 use crate::runtime::{TaskFuture, lock};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::task::Waker;
@@ -17,31 +17,31 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::Thread;
 
 #[derive(Debug)]
-pub(super) struct Shared {
-    clock: ClockKind,
+pub(super) struct ExecutorState {
+    clock: ExecutorClock,
     /// Woken tasks, in the order of their wakes.
     ready: Mutex<VecDeque<Arc<Task>>>,
     /// Whether `ready` has tasks. Readable without the lock.
     any_ready: AtomicBool,
-    timers: Mutex<TimerQueue>,
+    timers: Mutex<AlarmQueue>,
     /// The first deadline in `timers`, in nanoseconds. Readable without the lock.
     first_deadline: AtomicU64,
-    tasks: Mutex<Tasks>,
+    tasks: Mutex<TaskTable>,
     /// Whether the executor's thread is parked or about to park.
     parked: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
 #[derive(Debug, Default)]
-struct Tasks {
+struct TaskTable {
     live: Slab<Arc<Task>>,
     /// Whether the executor is gone.
     closed: bool,
 }
 
-impl Shared {
-    pub(super) fn new(clock: ClockKind) -> Arc<Shared> {
-        Arc::new(Shared {
+impl ExecutorState {
+    pub(super) fn new(clock: ExecutorClock) -> Arc<ExecutorState> {
+        Arc::new(ExecutorState {
             clock,
             ready: Mutex::default(),
             any_ready: AtomicBool::new(false),
@@ -63,7 +63,7 @@ impl Shared {
     }
 
     /// Creates a task of `future` and schedules it.
-    pub(super) fn spawn(shared: &Arc<Shared>, name: Cow<'static, str>, future: TaskFuture) {
+    pub(super) fn spawn(shared: &Arc<ExecutorState>, name: Cow<'static, str>, future: TaskFuture) {
         let mut tasks = lock(&shared.tasks);
         if tasks.closed {
             // The future's destructor may take this lock.

@@ -1,8 +1,8 @@
-//! Tasks and their schedule.
+//! A task and its schedule.
 //!
 //! Invariant: a task is in the run queue at most once. A task that is woken while it runs will run again.
 
-use super::shared::Shared;
+use super::shared::ExecutorState;
 use crate::runtime::{TaskFuture, lock};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ pub(super) struct Task {
     name: Cow<'static, str>,
     /// Key in the executor's table of tasks.
     key: usize,
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorState>,
     queued: AtomicBool,
     /// The future. `None` once the task has ended, and always for a future that `block_on` polls.
     future: Mutex<Option<TaskFuture>>,
@@ -26,7 +26,7 @@ impl Task {
     pub(super) fn new(
         name: Cow<'static, str>,
         key: usize,
-        shared: Arc<Shared>,
+        shared: Arc<ExecutorState>,
         future: Option<TaskFuture>,
     ) -> Arc<Task> {
         Arc::new(Task { name, key, shared, queued: AtomicBool::new(false), future: Mutex::new(future) })

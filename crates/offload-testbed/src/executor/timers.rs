@@ -1,6 +1,6 @@
 //! The event queue: deadlines in nanoseconds. Equal deadlines fire in the order of setting.
 
-use super::shared::Shared;
+use super::shared::ExecutorState;
 use core::task::{Context, Poll, Waker};
 use offload_base::{Alarm, Instant};
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 /// Wakers by deadline. Invariant: an alarm has at most one entry, and its owner stores the entry's key.
 #[derive(Debug, Default)]
-pub(super) struct TimerQueue {
+pub(super) struct AlarmQueue {
     entries: BTreeMap<(Instant, u64), Waker>,
     next_number: u64,
 }
 
-impl TimerQueue {
+impl AlarmQueue {
     /// Moves the entry at `place` to the deadline of `next`, and stores the new key in `place`.
     pub(super) fn set(&mut self, place: &mut Option<(Instant, u64)>, next: Option<(Instant, &Waker)>) {
         // An unchanged deadline keeps its place among equal deadlines.
@@ -50,12 +50,12 @@ impl TimerQueue {
 /// A task's entry in the event queue.
 #[derive(Debug)]
 pub(super) struct TaskAlarm {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorState>,
     place: Option<(Instant, u64)>,
 }
 
 impl TaskAlarm {
-    pub(super) fn new(shared: Arc<Shared>) -> TaskAlarm {
+    pub(super) fn new(shared: Arc<ExecutorState>) -> TaskAlarm {
         TaskAlarm { shared, place: None }
     }
 

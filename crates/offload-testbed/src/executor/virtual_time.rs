@@ -4,8 +4,8 @@
 //! Invariant: the tasks alone determine which task runs when, and the clock. A run with the same seed is therefore the
 //! same run.
 
-use super::clock::ClockKind;
-use super::shared::Shared;
+use super::clock::ExecutorClock;
+use super::shared::ExecutorState;
 use super::task::Task;
 use super::{Handle, JoinHandle};
 use core::future::Future;
@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// An executor in virtual time. Tasks spawn further tasks by a [`Handle`].
+/// An executor in virtual time. A task spawns further tasks by a [`Handle`].
 ///
 /// ```
 /// use core::time::Duration;
@@ -39,8 +39,8 @@ use std::sync::Arc;
 /// Dropping the executor drops all tasks with their values.
 #[derive(Debug)]
 pub struct VirtualTime {
-    shared: Arc<Shared>,
-    /// Tasks taken from the run queue and not run yet.
+    shared: Arc<ExecutorState>,
+    /// The tasks taken from the run queue and not run yet.
     batch: VecDeque<Arc<Task>>,
     polls_at_this_instant: u64,
     /// Polled tasks with their number of polls, counted once an instant lasts too long.
@@ -51,7 +51,7 @@ impl VirtualTime {
     /// Creates an executor without tasks, at [`Instant::ZERO`].
     pub fn new() -> VirtualTime {
         VirtualTime {
-            shared: Shared::new(ClockKind::Virtual(AtomicU64::new(0))),
+            shared: ExecutorState::new(ExecutorClock::Virtual(AtomicU64::new(0))),
             batch: VecDeque::new(),
             polls_at_this_instant: 0,
             suspects: BTreeMap::new(),

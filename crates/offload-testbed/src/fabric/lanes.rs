@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use offload_formats::Headers;
 
 /// Maximum number of wires between two ports: a testbed host has as many addresses.
-pub(crate) const MOST_LANES: usize = 3;
+pub(crate) const MAX_LANES: usize = 3;
 
 /// Returns the wire that a frame takes. IPv4 and non-IP frames take the first wire, IPv6 frames the second, and frames
 /// to link-local and multicast IPv6 addresses the third. If there are fewer wires, the last wire carries the rest.

@@ -15,7 +15,7 @@ mod link_task;
 mod port_task;
 mod queue;
 
-pub(crate) use lanes::{MOST_LANES, link_local};
+pub(crate) use lanes::{MAX_LANES, link_local};
 pub use queue::{FrameReceiver, FrameSender, frame_queue, frame_queue_between_threads};
 
 use crate::domain::in_domain;
@@ -223,9 +223,9 @@ fn run_links(
     match <[_; 1]>::try_from(links).map_err(<[_; 2]>::try_from) {
         Ok(one) => keep_going(runtime, name, one, from, to),
         Err(Ok(two)) => keep_going(runtime, name, two, from, to),
-        Err(Err(links)) => match <[_; MOST_LANES]>::try_from(links) {
+        Err(Err(links)) => match <[_; MAX_LANES]>::try_from(links) {
             Ok(three) => keep_going(runtime, name, three, from, to),
-            Err(links) => unreachable!("a test bed has one to {MOST_LANES} wires, this one {}", links.len()),
+            Err(links) => unreachable!("a test bed has one to {MAX_LANES} wires, this one {}", links.len()),
         },
     }
 }

@@ -74,11 +74,11 @@ fn queue(places: usize, loader: Option<Loader>) -> (FrameSender, FrameReceiver) 
     let (sending, receiving) = match loader {
         None => {
             let (producer, consumer) = rtrb::RingBuffer::new(places);
-            (Sending::Frames(producer), Receiving::Frames(consumer))
+            (SenderRing::Frames(producer), ReceiverRing::Frames(consumer))
         }
         Some(loader) => {
             let (producer, consumer) = rtrb::RingBuffer::new(places);
-            (Sending::Loads { producer, loader }, Receiving::Loads { consumer, current: Unloader::default() })
+            (SenderRing::Loads { producer, loader }, ReceiverRing::Loads { consumer, current: Unloader::default() })
         }
     };
     let sender = FrameSender { sending, untold: false, arrived: arrived.clone(), room: room.clone() };
@@ -90,7 +90,7 @@ fn queue(places: usize, loader: Option<Loader>) -> (FrameSender, FrameReceiver) 
 /// See [`frame_queue`] for an example.
 #[derive(Debug)]
 pub struct FrameSender {
-    sending: Sending,
+    sending: SenderRing,
     /// Whether frames were pushed since the last notify.
     untold: bool,
     arrived: Signal,
@@ -99,11 +99,11 @@ pub struct FrameSender {
 
 /// The ring in front of a sender: single frames, or loads.
 #[derive(Debug)]
-enum Sending {
+enum SenderRing {
     Frames(rtrb::Producer<Frame>),
     /// Loads of frames, between threads.
     Loads {
-        producer: rtrb::Producer<Load>,
+        producer: rtrb::Producer<FrameLoad>,
         loader: Loader,
     },
 }
@@ -111,7 +111,7 @@ enum Sending {
 /// Frames that cross to another thread together. A slot for each frame would cost a cache line owned by the other core,
 /// and so would each frame's reference count.
 #[derive(Debug)]
-struct Load {
+struct FrameLoad {
     /// The frames' bytes; each frame begins on a cache line.
     bytes: BytesMut,
     lengths: SmallVec<[u32; FRAMES_PER_LOAD]>,
@@ -146,7 +146,7 @@ impl Loader {
     }
 
     /// Copies the collected frames into a load.
-    fn load(&mut self) -> Load {
+    fn load(&mut self) -> FrameLoad {
         // Small loads share one buffer; a load that does not fit takes a new one.
         if self.rest.capacity() < self.bytes {
             let pooled = self.bytes <= LOAD_BYTES;
@@ -157,7 +157,7 @@ impl Loader {
         let lengths = self.frames.iter().map(|frame| frame.len() as u32).collect();
         self.frames.clear();
         self.bytes = 0;
-        Load { bytes, lengths }
+        FrameLoad { bytes, lengths }
     }
 }
 
@@ -166,9 +166,9 @@ impl FrameSender {
     /// again.
     pub fn has_room(&self) -> bool {
         match &self.sending {
-            Sending::Frames(producer) => producer.slots() > 0,
+            SenderRing::Frames(producer) => producer.slots() > 0,
             // The frame may join the current load, or may need a second slot beside that load.
-            Sending::Loads { producer, loader } => producer.slots() > usize::from(!loader.frames.is_empty()),
+            SenderRing::Loads { producer, loader } => producer.slots() > usize::from(!loader.frames.is_empty()),
         }
     }
 
@@ -181,15 +181,15 @@ impl FrameSender {
             return Err(frame);
         }
         match &mut self.sending {
-            Sending::Frames(producer) => producer.push(frame).map_err(|rtrb::PushError::Full(frame)| frame)?,
-            Sending::Loads { loader, .. } if loader.takes(&frame) => loader.add(frame),
-            Sending::Loads { .. } => {
+            SenderRing::Frames(producer) => producer.push(frame).map_err(|rtrb::PushError::Full(frame)| frame)?,
+            SenderRing::Loads { loader, .. } if loader.takes(&frame) => loader.add(frame),
+            SenderRing::Loads { .. } => {
                 self.notify();
                 return self.push(frame);
             }
         }
         self.untold = true;
-        if matches!(&self.sending, Sending::Loads { loader, .. } if loader.is_full()) {
+        if matches!(&self.sending, SenderRing::Loads { loader, .. } if loader.is_full()) {
             self.notify();
         }
         Ok(())
@@ -198,7 +198,7 @@ impl FrameSender {
     /// Wakes a waiting receiver if frames were pushed since the last call.
     pub fn notify(&mut self) {
         if core::mem::take(&mut self.untold) {
-            if let Sending::Loads { producer, loader } = &mut self.sending {
+            if let SenderRing::Loads { producer, loader } = &mut self.sending {
                 // A slot was free when the load's first frame came, and no other task fills slots.
                 let _place = producer.push(loader.load());
             }
@@ -223,7 +223,7 @@ impl FrameSender {
 /// See [`frame_queue`] for an example.
 #[derive(Debug)]
 pub struct FrameReceiver {
-    receiving: Receiving,
+    receiving: ReceiverRing,
     /// Whether frames were popped since the last notify.
     untold: bool,
     arrived: Signal,
@@ -231,9 +231,9 @@ pub struct FrameReceiver {
 }
 
 #[derive(Debug)]
-enum Receiving {
+enum ReceiverRing {
     Frames(rtrb::Consumer<Frame>),
-    Loads { consumer: rtrb::Consumer<Load>, current: Unloader },
+    Loads { consumer: rtrb::Consumer<FrameLoad>, current: Unloader },
 }
 
 /// The unread frames of a load.
@@ -266,8 +266,8 @@ impl Iterator for Unloader {
     }
 }
 
-impl From<Load> for Unloader {
-    fn from(load: Load) -> Unloader {
+impl From<FrameLoad> for Unloader {
+    fn from(load: FrameLoad) -> Unloader {
         Unloader { bytes: load.bytes.freeze(), lengths: load.lengths, out: 0 }
     }
 }
@@ -276,8 +276,8 @@ impl FrameReceiver {
     /// Returns a lower bound of the number of queued frames.
     pub fn len(&self) -> usize {
         match &self.receiving {
-            Receiving::Frames(consumer) => consumer.slots(),
-            Receiving::Loads { consumer, current } => current.lengths.len() - current.out + consumer.slots(),
+            ReceiverRing::Frames(consumer) => consumer.slots(),
+            ReceiverRing::Loads { consumer, current } => current.lengths.len() - current.out + consumer.slots(),
         }
     }
 
@@ -290,12 +290,12 @@ impl FrameReceiver {
     pub fn pop(&mut self) -> Option<Frame> {
         self.fill();
         match &mut self.receiving {
-            Receiving::Frames(consumer) => {
+            ReceiverRing::Frames(consumer) => {
                 let frame = consumer.pop().ok()?;
                 self.untold = true;
                 Some(frame)
             }
-            Receiving::Loads { current, .. } => current.next(),
+            ReceiverRing::Loads { current, .. } => current.next(),
         }
     }
 
@@ -303,14 +303,14 @@ impl FrameReceiver {
     pub(super) fn front(&mut self) -> Option<&[u8]> {
         self.fill();
         match &self.receiving {
-            Receiving::Frames(consumer) => consumer.peek().ok().map(|frame| &frame.data[..]),
-            Receiving::Loads { current, .. } => current.front(),
+            ReceiverRing::Frames(consumer) => consumer.peek().ok().map(|frame| &frame.data[..]),
+            ReceiverRing::Loads { current, .. } => current.front(),
         }
     }
 
     /// Takes the next load if the last load is used up.
     fn fill(&mut self) {
-        if let Receiving::Loads { consumer, current } = &mut self.receiving
+        if let ReceiverRing::Loads { consumer, current } = &mut self.receiving
             && current.front().is_none()
             && let Ok(load) = consumer.pop()
         {
@@ -356,15 +356,16 @@ mod tests {
     use std::collections::VecDeque;
 
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum QueueStep {
         Push(usize),
         Notify,
         Pop,
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
+    fn steps() -> impl Strategy<Value = Vec<QueueStep>> {
         let bytes = prop_oneof![1usize..70, Just(1514), 1500usize..1600, 8000usize..9100, Just(LOAD_BYTES + 1)];
-        let step = prop_oneof![4 => bytes.prop_map(Step::Push), 1 => Just(Step::Notify), 4 => Just(Step::Pop)];
+        let step =
+            prop_oneof![4 => bytes.prop_map(QueueStep::Push), 1 => Just(QueueStep::Notify), 4 => Just(QueueStep::Pop)];
         prop::collection::vec(step, 0..400)
     }
 
@@ -378,9 +379,9 @@ mod tests {
             let mut inside = VecDeque::new();
             // Held until the end, because later frames must not overwrite memory that these frames share.
             let mut out = Vec::new();
-            for (number, step) in steps.into_iter().chain([Step::Notify]).enumerate() {
+            for (number, step) in steps.into_iter().chain([QueueStep::Notify]).enumerate() {
                 match step {
-                    Step::Push(bytes) => {
+                    QueueStep::Push(bytes) => {
                         let frame = Frame::from(vec![number as u8; bytes]);
                         let had_room = sender.has_room();
                         prop_assert!(had_room || !inside.is_empty());
@@ -389,11 +390,11 @@ mod tests {
                             inside.push_back(frame);
                         }
                     }
-                    Step::Notify => {
+                    QueueStep::Notify => {
                         sender.notify();
                         prop_assert!(receiver.len() <= inside.len() && receiver.is_empty() == inside.is_empty());
                     }
-                    Step::Pop => {
+                    QueueStep::Pop => {
                         let expected = if receiver.is_empty() { None } else { inside.pop_front() };
                         let popped = receiver.pop();
                         prop_assert_eq!(&popped, &expected);

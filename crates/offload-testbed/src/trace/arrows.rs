@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The position of a TCP packet in its flow.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct TcpPosition {
     /// The flow, from the receiver's point of view.
     pub(super) flow: FlowKey,
     pub(super) seq: Seq,
@@ -25,15 +25,15 @@ pub(super) struct Place {
     pub(super) len: u32,
 }
 
-impl Place {
+impl TcpPosition {
     /// Reads the TCP packet in `frame`, which has `len` bytes of payload. Returns `None` for other protocols.
-    pub(super) fn of(transport: &Transport, frame: &[u8], len: usize) -> Option<Place> {
+    pub(super) fn read(transport: &Transport, frame: &[u8], len: usize) -> Option<TcpPosition> {
         if transport.protocol != Protocol::Tcp {
             return None;
         }
         let header = &frame[transport.header..];
         let ack = header.get(8..)?.first_chunk::<4>()?;
-        Some(Place {
+        Some(TcpPosition {
             flow: transport.flow_of_receiver(frame),
             seq: transport.seq(frame),
             ack: u32::from_be_bytes(*ack),
@@ -43,9 +43,9 @@ impl Place {
     }
 
     /// Reads the TCP packet in a complete frame.
-    pub(super) fn of_frame(frame: &[u8]) -> Option<Place> {
+    pub(super) fn of_frame(frame: &[u8]) -> Option<TcpPosition> {
         let transport = Headers::parse(frame).transport()?;
-        Place::of(&transport, frame, transport.payload_len())
+        TcpPosition::read(&transport, frame, transport.payload_len())
     }
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Arrows {
 impl Arrows {
     /// Begins an arrow for each segment of a packet that a host sends; the NIC cuts the packet into segments of `mss`
     /// bytes.
-    pub(super) fn sent(&mut self, place: &Place, mss: Option<u16>) -> Vec<u64> {
+    pub(super) fn sent(&mut self, place: &TcpPosition, mss: Option<u16>) -> Vec<u64> {
         if place.len == 0 {
             let arrow = self.begin();
             self.empty.insert((place.flow, place.seq.0, place.ack), arrow);
@@ -83,7 +83,7 @@ impl Arrows {
 
     /// Returns the arrow of a frame that a NIC sends: its segment's arrow, or a new arrow.
     pub(super) fn frame_sent(&mut self, frame: &[u8]) -> u64 {
-        let of_segment = Place::of_frame(frame).and_then(|place| match place.len {
+        let of_segment = TcpPosition::of_frame(frame).and_then(|place| match place.len {
             0 => self.empty.get(&(place.flow, place.seq.0, place.ack)).copied(),
             _ => self.segments.get(&place.flow)?.get(&place.seq.0).copied(),
         });
@@ -97,7 +97,7 @@ impl Arrows {
     pub(super) fn frame_taken(&mut self, frame: &[u8]) -> Option<(u64, bool)> {
         let arrow = self.frames.remove(&self.hasher.hash_one(frame)).filter(|arrow| self.alive.contains(arrow))?;
         // A TCP segment's arrow goes on to the host; other frames end at the NIC.
-        let goes_on = Place::of_frame(frame).is_some();
+        let goes_on = TcpPosition::of_frame(frame).is_some();
         if !goes_on {
             self.alive.remove(&arrow);
         }
@@ -105,7 +105,7 @@ impl Arrows {
     }
 
     /// Returns the arrows that end because a host received a packet.
-    pub(super) fn received(&mut self, place: &Place) -> Vec<u64> {
+    pub(super) fn received(&mut self, place: &TcpPosition) -> Vec<u64> {
         let mut ends = Vec::new();
         if place.len == 0 {
             ends.extend(self.empty.remove(&(place.flow, place.seq.0, place.ack)));
@@ -124,12 +124,12 @@ impl Arrows {
     }
 
     fn begin(&mut self) -> u64 {
-        if self.alive.len() >= MOST_ARROWS {
+        if self.alive.len() >= MAX_ARROWS {
             // Most of the table's arrows belong to lost packets. The few others lose the rest of their path.
             let (last, hasher) = (self.last, core::mem::take(&mut self.hasher));
             *self = Arrows { last, hasher, ..Arrows::default() };
         }
-        if self.frames.len() >= MOST_ARROWS {
+        if self.frames.len() >= MAX_ARROWS {
             self.frames.clear();
         }
         self.last += 1;
@@ -139,15 +139,15 @@ impl Arrows {
 }
 
 const SYN: u8 = 1 << 1;
-const MOST_ARROWS: usize = 1 << 17;
+const MAX_ARROWS: usize = 1 << 17;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn place(seq: u32, len: u32) -> Place {
+    fn place(seq: u32, len: u32) -> TcpPosition {
         let flow = FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:5000".parse().unwrap());
-        Place { flow, seq: Seq(seq), ack: 1, syn: false, len }
+        TcpPosition { flow, seq: Seq(seq), ack: 1, syn: false, len }
     }
 
     #[test]
@@ -177,9 +177,9 @@ mod tests {
     #[test]
     fn lost_segments_are_forgotten() {
         let mut arrows = Arrows::default();
-        for seq in 0..3 * MOST_ARROWS as u32 {
+        for seq in 0..3 * MAX_ARROWS as u32 {
             arrows.sent(&place(seq, 1), None);
         }
-        assert!(arrows.alive.len() <= MOST_ARROWS && arrows.segments[&place(0, 1).flow].len() <= MOST_ARROWS);
+        assert!(arrows.alive.len() <= MAX_ARROWS && arrows.segments[&place(0, 1).flow].len() <= MAX_ARROWS);
     }
 }

@@ -1,9 +1,9 @@
 //! A device around a driver that reports the calls between stack and driver to a [`Tracer`].
 
-use super::arrows::Place;
+use super::arrows::TcpPosition;
 use super::perfetto::{Note, Slice};
-use super::units::{Follower, Protocol, Unit};
-use super::{Kind, State, Tracer};
+use super::units::{Follower, StreamUnit, UnitProtocol};
+use super::{TraceState, Tracer, TrackKind};
 use core::any::Any;
 use core::task::Waker;
 use offload_api::rx::TlsVerdict;
@@ -48,12 +48,12 @@ impl TracedDevice {
         let mut state = tracer.lock();
         // Tracks are shown in the order of creation.
         for name in ["application", "TLS written", "TLS read"] {
-            state.track(host, name, Kind::Slices);
+            state.track(host, name, TrackKind::Slices);
         }
         let tracks = Tracks {
-            tcp: state.track(host, &named("TCP"), Kind::Slices),
-            driver: state.track(host, &named("driver"), Kind::Slices),
-            send_ring: state.track(host, &named("send ring: room, in packets"), Kind::Counter),
+            tcp: state.track(host, &named("TCP"), TrackKind::Slices),
+            driver: state.track(host, &named("driver"), TrackKind::Slices),
+            send_ring: state.track(host, &named("send ring: room, in packets"), TrackKind::Counter),
             host: host.to_owned(),
         };
         drop(state);
@@ -71,7 +71,13 @@ impl TracedDevice {
     }
 
     /// Follows a direction of a flow, beginning with the flow's SYN.
-    fn follow<'a>(&mut self, place: &Place, is_sent: bool, by_nic: bool, payload: impl Iterator<Item = &'a [u8]>) {
+    fn follow<'a>(
+        &mut self,
+        place: &TcpPosition,
+        is_sent: bool,
+        by_nic: bool,
+        payload: impl Iterator<Item = &'a [u8]>,
+    ) {
         if place.syn {
             forget_some(&mut self.followers);
             self.followers.insert(place.flow, Follower::new(place.seq + 1));
@@ -89,7 +95,7 @@ impl TracedDevice {
         self.tracer.lock().slice(&slice);
     }
 
-    fn segment(&self, name: &str, place: &Place, notes: &[Note<'_>], flows: &[u64], ends: &[u64]) {
+    fn segment(&self, name: &str, place: &TcpPosition, notes: &[Note<'_>], flows: &[u64], ends: &[u64]) {
         let own = [("seq", u64::from(place.seq.0)), ("ack", place.ack.into()), ("bytes", place.len.into())];
         let notes: Vec<Note<'_>> = own.into_iter().chain(notes.iter().copied()).collect();
         let slice = Slice { track: self.tracks.tcp, name, from: self.now, to: self.now, notes: &notes, flows, ends };
@@ -99,12 +105,12 @@ impl TracedDevice {
 
 /// Draws a unit from its first to its last byte. Units of several flows may overlap, so each unit has its own track
 /// meanwhile.
-fn unit_slice(state: &mut State, host: &str, now: Instant, unit: Unit, is_sent: bool, by_nic: bool) {
+fn unit_slice(state: &mut TraceState, host: &str, now: Instant, unit: StreamUnit, is_sent: bool, by_nic: bool) {
     let track = match (unit.layer, is_sent) {
-        (Protocol::Tls, true) => "TLS written",
-        (Protocol::Tls, false) => "TLS read",
-        (Protocol::Nvme, true) => "NVMe/TCP written",
-        (Protocol::Nvme, false) => "NVMe/TCP read",
+        (UnitProtocol::Tls, true) => "TLS written",
+        (UnitProtocol::Tls, false) => "TLS read",
+        (UnitProtocol::Nvme, true) => "NVMe/TCP written",
+        (UnitProtocol::Nvme, false) => "NVMe/TCP read",
     };
     let track = state.lane(host, track, unit.from, now);
     let notes = [("number", unit.number), ("bytes", unit.len), ("by the NIC", by_nic.into())];
@@ -113,7 +119,7 @@ fn unit_slice(state: &mut State, host: &str, now: Instant, unit: Unit, is_sent: 
 
 /// Empties a full table. A host with very many flows therefore shows only some of them.
 fn forget_some<T>(flows: &mut HashMap<FlowKey, T>) {
-    if flows.len() >= MOST_FLOWS {
+    if flows.len() >= MAX_FLOWS {
         flows.clear();
     }
 }
@@ -135,7 +141,7 @@ impl NetDevice for TracedDevice {
         self.now = now;
         let (ask, fragments, len) = (packet.ask, packet.fragments.clone(), packet.payload_len());
         let transport = Headers::parse_unfinished(&packet.header).transport();
-        let place = transport.and_then(|transport| Place::of(&transport, &packet.header, len));
+        let place = transport.and_then(|transport| TcpPosition::read(&transport, &packet.header, len));
         // The packet's header and fragments were read before, because the driver consumes the packet.
         let sent = self.inner.transmit(now, packet, source);
         match (sent, place) {
@@ -195,7 +201,7 @@ impl NetDevice for TracedDevice {
         if let Some(transport) = headers(&packet.frame).transport()
             && let end = if packet.joined.is_some() { packet.frame.len() } else { transport.end }
             && let Some(payload) = packet.frame.get(transport.payload..end)
-            && let Some(place) = Place::of(&transport, &packet.frame, payload.len())
+            && let Some(place) = TcpPosition::read(&transport, &packet.frame, payload.len())
         {
             let ends = self.tracer.lock().arrows.received(&place);
             let opened = packet.meta.tls() == TlsVerdict::Decrypted;
@@ -260,4 +266,4 @@ impl NetDevice for TracedDevice {
     }
 }
 
-const MOST_FLOWS: usize = 1 << 16;
+const MAX_FLOWS: usize = 1 << 16;

@@ -66,7 +66,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// ```
 #[derive(Clone)]
 pub struct Tracer {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<TraceState>>,
 }
 
 /// Totals of a finished timeline.
@@ -137,7 +137,7 @@ impl Tracer {
     /// # Errors
     /// If `output` fails.
     pub fn new(output: impl Write + Send + 'static, limit: u64) -> io::Result<Tracer> {
-        let mut state = State {
+        let mut state = TraceState {
             output: Output::Open(Box::new(output)),
             limit,
             summary: TraceSummary::default(),
@@ -152,7 +152,7 @@ impl Tracer {
 
     /// Returns the track `name` for an application of `host`. Equal names give the same track.
     pub fn application(&self, host: &str, name: &str) -> ApplicationTrack {
-        let track = self.lock().track(host, name, Kind::Slices);
+        let track = self.lock().track(host, name, TrackKind::Slices);
         ApplicationTrack { tracer: self.clone(), track }
     }
 
@@ -170,7 +170,7 @@ impl Tracer {
         Ok(state.summary)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TraceState> {
         lock(&self.state)
     }
 }
@@ -187,14 +187,14 @@ enum Output {
     Finished,
 }
 
-/// Kind of content of a track.
+/// The kind of a track's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum TrackKind {
     Slices,
     Counter,
 }
 
-struct State {
+struct TraceState {
     output: Output,
     limit: u64,
     summary: TraceSummary,
@@ -207,19 +207,19 @@ struct State {
     arrows: Arrows,
 }
 
-impl State {
+impl TraceState {
     /// Returns the track `name` of `group`, such as a host. The first use writes the track's name to the file.
-    fn track(&mut self, group: &str, name: &str, kind: Kind) -> u64 {
+    fn track(&mut self, group: &str, name: &str, kind: TrackKind) -> u64 {
         let key = (group.to_owned(), name.to_owned());
         if let Some(track) = self.tracks.get(&key) {
             return *track;
         }
         // A host's tracks are shown below the host's own track.
-        let parent = if group.is_empty() { None } else { Some(self.track("", group, Kind::Slices)) };
+        let parent = if group.is_empty() { None } else { Some(self.track("", group, TrackKind::Slices)) };
         // Perfetto reserves track 0.
         let track = self.tracks.len() as u64 + 1;
         self.tracks.insert(key, track);
-        self.write(&perfetto::track(track, parent, name, kind == Kind::Counter));
+        self.write(&perfetto::track(track, parent, name, kind == TrackKind::Counter));
         track
     }
 
@@ -232,8 +232,8 @@ impl State {
             None => lanes.push(to),
         }
         match free {
-            0 => self.track(group, name, Kind::Slices),
-            beside => self.track(group, &format!("{name}, {}", beside + 1), Kind::Slices),
+            0 => self.track(group, name, TrackKind::Slices),
+            beside => self.track(group, &format!("{name}, {}", beside + 1), TrackKind::Slices),
         }
     }
 
@@ -280,7 +280,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::perfetto::tests::{Value, decode, field};
+    use super::perfetto::tests::{ProtobufValue, decode, field};
     use super::*;
     use crate::bed::Testbed;
     use nic_sim::NicConfig;
@@ -349,16 +349,16 @@ mod tests {
         let (mut open, mut latest) = (HashMap::<u64, u32>::new(), HashMap::new());
         let (mut ended, mut passed) = (HashSet::new(), HashMap::<u64, u32>::new());
         for (_, packet) in decode(&file) {
-            let Value::Bytes(packet) = packet else { panic!("no packet") };
+            let ProtobufValue::Bytes(packet) = packet else { panic!("no packet") };
             let packet = decode(&packet);
-            if let Some(Value::Bytes(descriptor)) = field(&packet, 60) {
+            if let Some(ProtobufValue::Bytes(descriptor)) = field(&packet, 60) {
                 let descriptor = decode(&descriptor);
                 names.insert(number(&descriptor, 1), field(&descriptor, 2));
             }
-            let Some(Value::Bytes(event)) = field(&packet, 11) else { continue };
+            let Some(ProtobufValue::Bytes(event)) = field(&packet, 11) else { continue };
             let (event, at) = (decode(&event), number(&packet, 8));
             let track = number(&event, 11);
-            let Some(Some(Value::Bytes(name))) = names.get(&track) else { panic!("track {track} has no name") };
+            let Some(Some(ProtobufValue::Bytes(name))) = names.get(&track) else { panic!("track {track} has no name") };
             used.insert(String::from_utf8_lossy(name).into_owned());
             assert!(latest.insert(track, at).is_none_or(|before| before <= at), "time goes back");
             // Perfetto needs properly nested slices in every track.
@@ -369,7 +369,7 @@ mod tests {
                 kind => assert_eq!(kind, 4, "a counter"),
             }
             for (field, value) in &event {
-                let (47 | 48, Value::Number(arrow)) = (field, value) else { continue };
+                let (47 | 48, ProtobufValue::Number(arrow)) = (field, value) else { continue };
                 assert!(!ended.contains(arrow), "an arrow goes on after its end");
                 *passed.entry(*arrow).or_default() += 1;
                 if *field == 48 {
@@ -388,9 +388,9 @@ mod tests {
         assert!(whole > 700, "{whole} of {} arrows: host, NIC, wire, NIC, host", passed.len());
     }
 
-    fn number(message: &[(u64, Value)], wanted: u64) -> u64 {
+    fn number(message: &[(u64, ProtobufValue)], wanted: u64) -> u64 {
         match field(message, wanted) {
-            Some(Value::Number(number)) => number,
+            Some(ProtobufValue::Number(number)) => number,
             other => panic!("field {wanted} is {other:?}"),
         }
     }

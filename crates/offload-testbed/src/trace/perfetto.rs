@@ -27,19 +27,19 @@ pub(super) struct Slice<'a> {
 impl Slice<'_> {
     /// Encodes the packets of the slice's begin and end events.
     pub(super) fn packets(&self) -> Vec<u8> {
-        let mut begin = Message::default();
+        let mut begin = ProtobufMessage::default();
         begin.number(track_event::TYPE, SLICE_BEGIN);
         begin.number(track_event::TRACK_UUID, self.track);
         begin.text(track_event::NAME, self.name);
         for (name, value) in self.notes {
-            let mut note = Message::default();
+            let mut note = ProtobufMessage::default();
             note.text(debug_annotation::NAME, name);
             note.number(debug_annotation::UINT_VALUE, *value);
             begin.message(track_event::DEBUG_ANNOTATIONS, &note);
         }
         self.flows.iter().for_each(|id| begin.fixed(track_event::FLOW_IDS, *id));
         self.ends.iter().for_each(|id| begin.fixed(track_event::TERMINATING_FLOW_IDS, *id));
-        let mut end = Message::default();
+        let mut end = ProtobufMessage::default();
         end.number(track_event::TYPE, SLICE_END);
         end.number(track_event::TRACK_UUID, self.track);
         let mut packets = event_packet(self.from, &begin);
@@ -50,7 +50,7 @@ impl Slice<'_> {
 
 /// Encodes a counter's new value.
 pub(super) fn counter(track: u64, at: Instant, value: u64) -> Vec<u8> {
-    let mut event = Message::default();
+    let mut event = ProtobufMessage::default();
     event.number(track_event::TYPE, COUNTER);
     event.number(track_event::TRACK_UUID, track);
     event.number(track_event::COUNTER_VALUE, value);
@@ -60,7 +60,7 @@ pub(super) fn counter(track: u64, at: Instant, value: u64) -> Vec<u8> {
 /// Encodes a track descriptor, as a child of `parent` if given.
 pub(super) fn track(uuid: u64, parent: Option<u64>, name: &str, is_counter: bool) -> Vec<u8> {
     // Track numbers are assigned in order, so they also give the display order: from the application down to the wire.
-    let mut descriptor = Message::default();
+    let mut descriptor = ProtobufMessage::default();
     descriptor.number(track_descriptor::UUID, uuid);
     descriptor.text(track_descriptor::NAME, name);
     if let Some(parent) = parent {
@@ -69,22 +69,22 @@ pub(super) fn track(uuid: u64, parent: Option<u64>, name: &str, is_counter: bool
     descriptor.number(track_descriptor::CHILD_ORDERING, EXPLICIT);
     descriptor.number(track_descriptor::SIBLING_ORDER_RANK, uuid);
     if is_counter {
-        descriptor.message(track_descriptor::COUNTER, &Message::default());
+        descriptor.message(track_descriptor::COUNTER, &ProtobufMessage::default());
     }
-    let mut packet = Message::default();
+    let mut packet = ProtobufMessage::default();
     packet.message(trace_packet::TRACK_DESCRIPTOR, &descriptor);
     packet.in_trace()
 }
 
 /// Encodes the first packet of a sequence.
 pub(super) fn beginning() -> Vec<u8> {
-    let mut packet = Message::default();
+    let mut packet = ProtobufMessage::default();
     packet.number(trace_packet::SEQUENCE_FLAGS, INCREMENTAL_STATE_CLEARED);
     packet.in_trace()
 }
 
-fn event_packet(at: Instant, event: &Message) -> Vec<u8> {
-    let mut packet = Message::default();
+fn event_packet(at: Instant, event: &ProtobufMessage) -> Vec<u8> {
+    let mut packet = ProtobufMessage::default();
     packet.number(trace_packet::TIMESTAMP, at.as_nanos());
     packet.message(trace_packet::TRACK_EVENT, event);
     packet.in_trace()
@@ -92,9 +92,9 @@ fn event_packet(at: Instant, event: &Message) -> Vec<u8> {
 
 /// A protobuf message under construction.
 #[derive(Default)]
-struct Message(Vec<u8>);
+struct ProtobufMessage(Vec<u8>);
 
-impl Message {
+impl ProtobufMessage {
     fn number(&mut self, field: u64, value: u64) {
         self.varint(field << 3 | VARINT);
         self.varint(value);
@@ -109,7 +109,7 @@ impl Message {
         self.bytes(field, text.as_bytes());
     }
 
-    fn message(&mut self, field: u64, message: &Message) {
+    fn message(&mut self, field: u64, message: &ProtobufMessage) {
         self.bytes(field, &message.0);
     }
 
@@ -131,7 +131,7 @@ impl Message {
     /// Wraps the message as a packet of the trace's only sequence.
     fn in_trace(mut self) -> Vec<u8> {
         self.number(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, 1);
-        let mut trace = Message::default();
+        let mut trace = ProtobufMessage::default();
         trace.message(TRACE_PACKET, &self);
         trace.0
     }
@@ -185,14 +185,14 @@ pub(super) mod tests {
 
     /// A value of a decoded message.
     #[derive(Clone, Debug, PartialEq)]
-    pub(in super::super) enum Value {
+    pub(in super::super) enum ProtobufValue {
         Number(u64),
         Bytes(Vec<u8>),
     }
 
     /// Decodes the fields of a message in order. The decoder is independent of the encoder, so that errors do not
     /// cancel.
-    pub(in super::super) fn decode(mut bytes: &[u8]) -> Vec<(u64, Value)> {
+    pub(in super::super) fn decode(mut bytes: &[u8]) -> Vec<(u64, ProtobufValue)> {
         fn varint(bytes: &mut &[u8]) -> u64 {
             let end = bytes.iter().position(|byte| byte & 0x80 == 0).expect("a varint ends");
             let (number, rest) = bytes.split_at(end + 1);
@@ -203,17 +203,17 @@ pub(super) mod tests {
         while !bytes.is_empty() {
             let key = varint(&mut bytes);
             let value = match key & 7 {
-                0 => Value::Number(varint(&mut bytes)),
+                0 => ProtobufValue::Number(varint(&mut bytes)),
                 1 => {
                     let (fixed, rest) = bytes.split_first_chunk::<8>().expect("eight bytes");
                     bytes = rest;
-                    Value::Number(u64::from_le_bytes(*fixed))
+                    ProtobufValue::Number(u64::from_le_bytes(*fixed))
                 }
                 2 => {
                     let len = varint(&mut bytes) as usize;
                     let (value, rest) = bytes.split_at(len);
                     bytes = rest;
-                    Value::Bytes(value.to_vec())
+                    ProtobufValue::Bytes(value.to_vec())
                 }
                 other => panic!("no wire type of ours: {other}"),
             };
@@ -223,7 +223,7 @@ pub(super) mod tests {
     }
 
     /// Returns the first value of a field.
-    pub(in super::super) fn field(message: &[(u64, Value)], number: u64) -> Option<Value> {
+    pub(in super::super) fn field(message: &[(u64, ProtobufValue)], number: u64) -> Option<ProtobufValue> {
         message.iter().find(|(field, _)| *field == number).map(|(_, value)| value.clone())
     }
 
@@ -241,21 +241,21 @@ pub(super) mod tests {
         let trace = decode(&slice.packets());
         assert_eq!(trace.len(), 2, "a beginning and an end");
         let [begin, end] = [0, 1].map(|index| match &trace[index] {
-            (1, Value::Bytes(packet)) => decode(packet),
+            (1, ProtobufValue::Bytes(packet)) => decode(packet),
             other => panic!("no packet: {other:?}"),
         });
-        assert_eq!(field(&begin, 8), Some(Value::Number(1)));
-        assert_eq!(field(&end, 8), Some(Value::Number(u64::MAX)));
-        let Some(Value::Bytes(event)) = field(&begin, 11) else { panic!("no event") };
+        assert_eq!(field(&begin, 8), Some(ProtobufValue::Number(1)));
+        assert_eq!(field(&end, 8), Some(ProtobufValue::Number(u64::MAX)));
+        let Some(ProtobufValue::Bytes(event)) = field(&begin, 11) else { panic!("no event") };
         let note = vec![0x52, 5, b'b', b'y', b't', b'e', b's', 0x18, 0x80, 0x80, 0x80, 0x80, 0x80, 0x20];
         let expected = [
-            (9, Value::Number(1)),
-            (11, Value::Number(300)),
-            (23, Value::Bytes(b"send".to_vec())),
-            (4, Value::Bytes(note)),
-            (47, Value::Number(7)),
-            (48, Value::Number(u64::MAX)),
-            (48, Value::Number(0)),
+            (9, ProtobufValue::Number(1)),
+            (11, ProtobufValue::Number(300)),
+            (23, ProtobufValue::Bytes(b"send".to_vec())),
+            (4, ProtobufValue::Bytes(note)),
+            (47, ProtobufValue::Number(7)),
+            (48, ProtobufValue::Number(u64::MAX)),
+            (48, ProtobufValue::Number(0)),
         ];
         assert_eq!(decode(&event), expected);
     }

@@ -1,7 +1,7 @@
 //! A port around a NIC that reports frames, engine work and PCIe transfers to a [`Tracer`].
 
 use super::perfetto::{Note, Slice};
-use super::{Kind, Tracer};
+use super::{Tracer, TrackKind};
 use crate::runtime::lock;
 use core::task::Waker;
 use core::time::Duration;
@@ -55,7 +55,7 @@ impl<N: TracedNic> TracedPort<N> {
     /// Wraps the NIC of `host`, with a wire of `rate` bits per second to `peer`.
     pub(crate) fn new(device: N, tracer: &Tracer, host: &str, peer: &str, rate: Option<u64>) -> TracedPort<N> {
         let mut state = tracer.lock();
-        let mut track = |group: &str, name: &str| state.track(group, name, Kind::Slices);
+        let mut track = |group: &str, name: &str| state.track(group, name, TrackKind::Slices);
         let (rings, engines, nic) = (track(host, "rings"), track(host, "engines"), track(host, "NIC"));
         let wire = track("wire", &format!("{host} to {peer}"));
         TracedPort {

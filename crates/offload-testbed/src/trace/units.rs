@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 /// A complete unit: a record or a PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unit {
-    pub(super) layer: Protocol,
+pub(super) struct StreamUnit {
+    pub(super) layer: UnitProtocol,
     pub(super) name: &'static str,
     /// Number of earlier units in this direction.
     pub(super) number: u64,
@@ -22,9 +22,9 @@ pub(super) struct Unit {
     pub(super) from: Instant,
 }
 
-/// Protocol of a stream.
+/// The protocol of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Protocol {
+pub(super) enum UnitProtocol {
     Tls,
     Nvme,
 }
@@ -33,12 +33,12 @@ pub(super) enum Protocol {
 #[derive(Debug)]
 pub(super) struct Follower {
     next: Seq,
-    protocol: Option<Protocol>,
+    protocol: Option<UnitProtocol>,
     /// Header bytes of the current unit, while the header is incomplete.
     header: Vec<u8>,
     /// Remaining bytes of the current unit, after its header is complete.
     left: u64,
-    unit: Option<Unit>,
+    unit: Option<StreamUnit>,
     started: Instant,
     number: u64,
     /// Early packets, by their distance from the next expected byte.
@@ -70,7 +70,7 @@ impl Follower {
         seq: Seq,
         len: u32,
         payload: impl Iterator<Item = &'a [u8]>,
-        done: &mut dyn FnMut(Unit),
+        done: &mut dyn FnMut(StreamUnit),
     ) {
         // A direction that lost its place stays lost: guessing a header would draw wrong units.
         if self.lost || len == 0 {
@@ -82,7 +82,7 @@ impl Follower {
             self.advance(len);
         } else if ahead < 1 << 31 {
             self.keep(ahead, payload.flatten().copied().collect());
-            self.lost = self.early.len() > MOST_EARLY;
+            self.lost = self.early.len() > MAX_EARLY;
         } else {
             // The segment is old, at least in part: only bytes that were not read before count.
             let known = ahead.wrapping_neg();
@@ -121,14 +121,15 @@ impl Follower {
         }
     }
 
-    fn read(&mut self, now: Instant, mut bytes: &[u8], done: &mut dyn FnMut(Unit)) {
+    fn read(&mut self, now: Instant, mut bytes: &[u8], done: &mut dyn FnMut(StreamUnit)) {
         while !bytes.is_empty() && !self.lost {
             // Any record or PDU can be split over many pieces, so even its header is collected first.
             if self.unit.is_none() {
                 if self.header.is_empty() {
                     self.started = now;
                 }
-                let wanted = if self.protocol == Some(Protocol::Tls) { RecordHeader::BYTES } else { PduHeader::BYTES };
+                let wanted =
+                    if self.protocol == Some(UnitProtocol::Tls) { RecordHeader::BYTES } else { PduHeader::BYTES };
                 let taken = (wanted - self.header.len()).min(bytes.len());
                 let (header, rest) = bytes.split_at(taken);
                 self.header.extend_from_slice(header);
@@ -152,8 +153,8 @@ impl Follower {
     fn begin(&mut self) {
         let header = mem::take(&mut self.header);
         let found = match self.protocol {
-            Some(Protocol::Tls) => tls(&header),
-            Some(Protocol::Nvme) => nvme(&header),
+            Some(UnitProtocol::Tls) => tls(&header),
+            Some(UnitProtocol::Nvme) => nvme(&header),
             None => tls(&header).or_else(|| first_pdu(&header)),
         };
         // A valid record is at least as long as the eight bytes that were read to recognize the protocol.
@@ -163,12 +164,12 @@ impl Follower {
         };
         self.protocol = Some(protocol);
         self.left = len - header.len() as u64;
-        self.unit = Some(Unit { layer: protocol, name, number: self.number, len, from: self.started });
+        self.unit = Some(StreamUnit { layer: protocol, name, number: self.number, len, from: self.started });
         self.number += 1;
     }
 }
 
-fn tls(header: &[u8]) -> Option<(Protocol, &'static str, u64)> {
+fn tls(header: &[u8]) -> Option<(UnitProtocol, &'static str, u64)> {
     let header = RecordHeader::parse(header.first_chunk()?);
     let name = match header.content_type {
         20 => "change_cipher_spec",
@@ -177,15 +178,15 @@ fn tls(header: &[u8]) -> Option<(Protocol, &'static str, u64)> {
         23 => "application_data",
         _ => return None,
     };
-    (header.version >> 8 == 3).then_some((Protocol::Tls, name, u64::from(header.len) + RecordHeader::BYTES as u64))
+    (header.version >> 8 == 3).then_some((UnitProtocol::Tls, name, u64::from(header.len) + RecordHeader::BYTES as u64))
 }
 
 /// Parses the first PDU. A connection begins with ICReq or ICResp, both 128 bytes long (NVMe/TCP 3.6.2).
-fn first_pdu(header: &[u8]) -> Option<(Protocol, &'static str, u64)> {
+fn first_pdu(header: &[u8]) -> Option<(UnitProtocol, &'static str, u64)> {
     nvme(header).filter(|(_, _, len)| header[0] <= 1 && *len == 128)
 }
 
-fn nvme(header: &[u8]) -> Option<(Protocol, &'static str, u64)> {
+fn nvme(header: &[u8]) -> Option<(UnitProtocol, &'static str, u64)> {
     let header = PduHeader::parse(header.first_chunk()?);
     let name = match header.kind {
         0 => "ICReq",
@@ -199,11 +200,11 @@ fn nvme(header: &[u8]) -> Option<(Protocol, &'static str, u64)> {
         9 => "R2T",
         _ => return None,
     };
-    Some((Protocol::Nvme, name, header.len.into()))
+    Some((UnitProtocol::Nvme, name, header.len.into()))
 }
 
 /// Maximum number of early packets.
-const MOST_EARLY: usize = 256;
+const MAX_EARLY: usize = 256;
 
 #[cfg(test)]
 mod tests {

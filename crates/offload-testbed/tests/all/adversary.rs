@@ -12,7 +12,7 @@
 //!
 //! `PROPTEST_CASES` sets the number of schedules.
 
-use crate::keyed::{Cipher, Side, accept, connect};
+use crate::keyed::{StreamSide, TlsCipher, accept, connect};
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::pin::{Pin, pin};
@@ -35,9 +35,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 
 /// One schedule of faults and actions.
 #[derive(Clone, Debug)]
-struct Schedule {
+struct FaultSchedule {
     seed: u64,
-    cipher: Cipher,
+    cipher: TlsCipher,
     mtu: u16,
     tso: bool,
     contexts: u32,
@@ -55,20 +55,20 @@ struct Schedule {
     initial_sequence: Option<u32>,
     /// Reset times of each side's NIC, in microseconds from the start.
     resets: [Vec<u64>; 2],
-    plans: [Plan; 2],
+    plans: [EndPlan; 2],
 }
 
 /// The actions of one end.
 #[derive(Clone, Debug)]
-struct Plan {
+struct EndPlan {
     record_size: usize,
     limit: Option<f64>,
-    steps: Vec<Step>,
-    end: End,
+    steps: Vec<EndStep>,
+    end: EndAction,
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum EndStep {
     Write(usize),
     /// Writes, and gives up after this many wake-ups.
     AbandonWrite {
@@ -94,7 +94,7 @@ enum Step {
 
 /// The final action of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum EndAction {
     /// Closes, and reads until the other end has closed.
     Close,
     /// Drops the stream.
@@ -109,8 +109,8 @@ enum End {
 
 /// The result of one end.
 #[derive(Default)]
-struct Ended {
-    written: Vec<Written>,
+struct EndResult {
+    written: Vec<EndWrite>,
     /// Whether all writes succeeded.
     all_written: bool,
     read: Vec<u8>,
@@ -122,14 +122,14 @@ struct Ended {
 }
 
 /// One write of an end.
-struct Written {
+struct EndWrite {
     data: Bytes,
     /// Whether the write was given up, so that perhaps only its first part was sent. All its bytes are equal, and
     /// differ from the bytes of neighbouring abandoned writes.
     abandoned: bool,
 }
 
-impl Schedule {
+impl FaultSchedule {
     /// Runs the schedule.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl Schedule {
             link.impair(Box::new(Swap::new(self.swap, seed.stream("swap"))));
             link.impair(Box::new(Shred::new(self.shred, seed.stream("shred"))));
         }
-        let hosts = Side::BOTH.map(|side| bed.host(side as usize).clone());
+        let hosts = StreamSide::BOTH.map(|side| bed.host(side as usize).clone());
         for (host, resets) in hosts.iter().zip(&self.resets) {
             for at in resets {
                 let (host, at) = (host.clone(), Duration::from_micros(*at));
@@ -176,7 +176,7 @@ impl Schedule {
                 });
             }
         }
-        let [serving, fetching] = Side::BOTH.map(|side| {
+        let [serving, fetching] = StreamSide::BOTH.map(|side| {
             let host = hosts[side as usize].clone();
             host.clone().spawn("application", run_end(self.clone(), side, host, hosts[0].clone()))
         });
@@ -189,7 +189,7 @@ impl Schedule {
         // Contexts and buffers are counted only after the stacks have closed all connections.
         bed.run_within(ENOUGH, settle(hosts.clone()))?;
         let swapped = bed.counters().value("wire_swapped") > 0;
-        for side in Side::BOTH {
+        for side in StreamSide::BOTH {
             self.check_read(side, &ends[side as usize], &ends[side.peer() as usize], swapped)?;
             check_rekeys(&ends[side as usize])?;
         }
@@ -204,7 +204,13 @@ impl Schedule {
         Ok(())
     }
 
-    fn check_read(&self, side: Side, reader: &Ended, writer: &Ended, swapped: bool) -> Result<(), TestCaseError> {
+    fn check_read(
+        &self,
+        side: StreamSide,
+        reader: &EndResult,
+        writer: &EndResult,
+        swapped: bool,
+    ) -> Result<(), TestCaseError> {
         let last = follow(&reader.read, &writer.written);
         prop_assert!(last.is_some(), "{side:?} read what was not written");
         // TLS detects the changed bytes and ends the stream, so the end may be early on either side.
@@ -212,10 +218,10 @@ impl Schedule {
             return Ok(());
         }
         // A dropped end answers data with a reset, so the other end may not finish writing.
-        let peer_drops = self.plans[side as usize].end == End::Drop;
+        let peer_drops = self.plans[side as usize].end == EndAction::Drop;
         prop_assert!(writer.all_written || peer_drops, "{:?} could not write", side.peer());
         // A dropped stream sends no close_notify, which the reader must be able to tell from a close.
-        let writer_drops = self.plans[side.peer() as usize].end == End::Drop;
+        let writer_drops = self.plans[side.peer() as usize].end == EndAction::Drop;
         match &reader.read_to_end {
             None => {}
             // All data arrives, but without close_notify nothing marks the end.
@@ -230,28 +236,28 @@ impl Schedule {
     }
 }
 
-async fn run_end(schedule: Schedule, side: Side, host: BedHost, server: BedHost) -> io::Result<Ended> {
+async fn run_end(schedule: FaultSchedule, side: StreamSide, host: BedHost, server: BedHost) -> io::Result<EndResult> {
     let (seed, cipher) = (schedule.seed, schedule.cipher);
     let plan = schedule.plans[side as usize].clone();
     let mut stream = match side {
-        Side::Server => accept(&host, seed, cipher).await?,
-        Side::Client => connect(&host, &server, seed, cipher).await?,
+        StreamSide::Server => accept(&host, seed, cipher).await?,
+        StreamSide::Client => connect(&host, &server, seed, cipher).await?,
     };
     stream.set_record_size(plan.record_size);
     stream.set_retransmit_limit(plan.limit);
     let mut content = Seed(seed).stream(&format!("{side:?} writes"));
-    let mut ended = Ended::default();
+    let mut ended = EndResult::default();
     // A failed step is no fault by itself; `check_read` decides with the other end's plan.
     ended.all_written = take_steps(&plan, &host, &mut stream, &mut content, &mut ended).await.is_ok();
     match plan.end {
-        End::Drop => {}
-        End::Forget => {
+        EndAction::Drop => {}
+        EndAction::Forget => {
             // The other end shows whether the close succeeded.
             let _ = stream.close().await;
             ended.counters = Some(*stream.counters());
             ended.forgotten = Some(Box::new(stream));
         }
-        End::DropReader => {
+        EndAction::DropReader => {
             let (mut reader, mut writer) = tokio::io::split(stream);
             let mut some = [0; 100];
             let mut some = ReadBuf::new(&mut some);
@@ -261,17 +267,17 @@ async fn run_end(schedule: Schedule, side: Side, host: BedHost, server: BedHost)
             drop(reader);
             let data = nibbles(&mut content, 3_000);
             ended.all_written &= writer.write_all(&data).await.is_ok();
-            ended.written.push(Written { data, abandoned: false });
+            ended.written.push(EndWrite { data, abandoned: false });
             let _ = writer.shutdown().await;
             ended.forgotten = Some(Box::new(writer));
         }
-        End::DropWriter => {
+        EndAction::DropWriter => {
             let (mut reader, mut writer) = tokio::io::split(stream);
             let _ = writer.shutdown().await;
             drop(writer);
             ended.read_to_end = Some(reader.read_to_end(&mut ended.read).await.map(|_| ()));
         }
-        End::Close => {
+        EndAction::Close => {
             let _ = stream.close().await;
             ended.read_to_end = Some(read_to_end(&mut stream, &mut ended.read).await);
             ended.counters = Some(*stream.counters());
@@ -281,42 +287,42 @@ async fn run_end(schedule: Schedule, side: Side, host: BedHost, server: BedHost)
 }
 
 async fn take_steps(
-    plan: &Plan,
+    plan: &EndPlan,
     host: &BedHost,
     stream: &mut KtlsStream<TcpStream>,
     content: &mut Rng,
-    ended: &mut Ended,
+    ended: &mut EndResult,
 ) -> io::Result<()> {
     for step in &plan.steps {
         match step {
-            Step::Write(bytes) => {
+            EndStep::Write(bytes) => {
                 write(stream, content, ended, *bytes).await?;
             }
-            Step::AbandonWrite { bytes, wakes } => {
+            EndStep::AbandonWrite { bytes, wakes } => {
                 // Four fill bytes alternate, so that neighbouring abandoned writes differ.
                 let begun = ended.written.iter().filter(|written| written.data.first() >= Some(&ABANDONED)).count();
                 // Each kind is told apart from random data by its value.
                 let kind = ABANDONED + (begun % 4) as u8;
                 let data = Bytes::from(vec![kind; *bytes]);
-                ended.written.push(Written { data: data.clone(), abandoned: true });
+                ended.written.push(EndWrite { data: data.clone(), abandoned: true });
                 if let Some(sent) = give_up_after(*wakes, stream.send_chunk(data)).await {
                     // The write was not given up, so all of it must arrive.
                     ended.written.last_mut().expect("it was just put there").abandoned = false;
                     sent?;
                 }
             }
-            Step::Rekey { both } => update_keys(stream, *both)?,
-            Step::Flood { times, both } => {
+            EndStep::Rekey { both } => update_keys(stream, *both)?,
+            EndStep::Flood { times, both } => {
                 // An end tolerates only a limited number of key updates without data in between.
                 write(stream, content, ended, 1).await?;
                 (0..*times).try_for_each(|_| update_keys(stream, *both))?;
                 write(stream, content, ended, 1).await?;
             }
-            Step::Offload(ask) => {
+            EndStep::Offload(ask) => {
                 stream.offload(*ask);
             }
-            Step::Sleep(micros) => host.runtime().sleep(Duration::from_micros(*micros)).await,
-            Step::Read(chunks) => {
+            EndStep::Sleep(micros) => host.runtime().sleep(Duration::from_micros(*micros)).await,
+            EndStep::Read(chunks) => {
                 for _ in 0..*chunks {
                     let chunk = poll_fn(|cx| match stream.poll_chunk(cx) {
                         Poll::Ready(chunk) => Poll::Ready(chunk),
@@ -326,7 +332,7 @@ async fn take_steps(
                     ended.read.extend_from_slice(&chunk);
                 }
             }
-            Step::Ready => {
+            EndStep::Ready => {
                 // The result does not matter: this polls only for available events.
                 let _ = poll_fn(|cx| Poll::Ready(stream.poll_ready(cx))).await;
             }
@@ -338,11 +344,11 @@ async fn take_steps(
 async fn write(
     stream: &mut KtlsStream<TcpStream>,
     content: &mut Rng,
-    ended: &mut Ended,
+    ended: &mut EndResult,
     bytes: usize,
 ) -> io::Result<()> {
     let data = nibbles(content, bytes);
-    ended.written.push(Written { data: data.clone(), abandoned: false });
+    ended.written.push(EndWrite { data: data.clone(), abandoned: false });
     stream.send_chunk(data).await
 }
 
@@ -368,9 +374,9 @@ async fn give_up_after<T>(wakes: usize, future: impl Future<Output = T>) -> Opti
 }
 
 /// Compares the read bytes with the writes. Returns whether all were read, or `None` if the bytes differ.
-fn follow(read: &[u8], written: &[Written]) -> Option<bool> {
+fn follow(read: &[u8], written: &[EndWrite]) -> Option<bool> {
     let mut rest = read;
-    for Written { data, abandoned } in written {
+    for EndWrite { data, abandoned } in written {
         let taken = match abandoned {
             // Any prefix of an abandoned write may have been sent.
             true => rest.iter().take(data.len()).take_while(|byte| **byte == data[0]).count(),
@@ -396,7 +402,7 @@ async fn read_to_end(stream: &mut KtlsStream<TcpStream>, read: &mut Vec<u8>) -> 
 }
 
 /// Checks that each changed key was taken by the device, stayed in software, or was the last of a direction that ended.
-fn check_rekeys(ended: &Ended) -> Result<(), TestCaseError> {
+fn check_rekeys(ended: &EndResult) -> Result<(), TestCaseError> {
     let Some(counters) = ended.counters else { return Ok(()) };
     let settled = counters.tx_rekey_device + counters.tx_rekey_sw + counters.tx_rekey_aborted;
     prop_assert_eq!(settled, counters.tx_rekey_ok);
@@ -441,7 +447,7 @@ fn check_wire(seen: &[RecordedFrame], swapped: bool) -> Result<(), TestCaseError
         let mut first = None;
         let mut stream: Vec<Option<u8>> = Vec::new();
         for seen in seen.iter().filter(|seen| seen.direction == direction) {
-            let Some(segment) = Segment::of(&seen.frame.data) else { continue };
+            let Some(segment) = TcpSegmentView::of(&seen.frame.data) else { continue };
             let payload = &seen.frame.data[segment.payload..segment.end];
             // All plaintext bytes are below 0x10; sixteen such bytes in a row do not occur in ciphertext by chance.
             let longest = payload.split(|byte| *byte > 0x0f).map(<[u8]>::len).max().unwrap_or(0);
@@ -476,7 +482,7 @@ fn check_wire(seen: &[RecordedFrame], swapped: bool) -> Result<(), TestCaseError
 }
 
 /// Offsets of a TCP segment in a frame.
-struct Segment {
+struct TcpSegmentView {
     seq: Seq,
     syn: bool,
     fin: bool,
@@ -486,13 +492,13 @@ struct Segment {
     intact: bool,
 }
 
-impl Segment {
-    fn of(frame: &[u8]) -> Option<Segment> {
+impl TcpSegmentView {
+    fn of(frame: &[u8]) -> Option<TcpSegmentView> {
         let ip = Ipv4Packet::new_checked(EthernetFrame::new_checked(frame).ok()?.payload()).ok()?;
         let (source, destination) = (IpAddress::from(ip.src_addr()), ip.dst_addr().into());
         let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
         let end = ETHERNET + usize::from(ip.total_len());
-        Some(Segment {
+        Some(TcpSegmentView {
             seq: Seq(tcp.seq_number().0 as u32),
             syn: tcp.syn(),
             fin: tcp.fin(),
@@ -548,7 +554,7 @@ impl Overlap {
     }
 
     /// Builds the segment with a part of the previous one in front, truncated to the MTU.
-    fn overlapping(&mut self, frame: &[u8], segment: &Segment) -> Option<Vec<u8>> {
+    fn overlapping(&mut self, frame: &[u8], segment: &TcpSegmentView) -> Option<Vec<u8>> {
         let (end, before) = self.last.as_ref().filter(|(end, before)| *end == segment.seq && !before.is_empty())?;
         // At least one byte of the previous segment is repeated, or there would be no overlap.
         let back = 1 + self.rng.below(before.len() as u64) as usize;
@@ -573,7 +579,7 @@ impl Impairment for Overlap {
     fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         let frame = crossing.frame.data.clone();
         // SYN and FIN occupy sequence numbers without payload, so these segments pass unchanged.
-        let plain = Segment::of(&frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
+        let plain = TcpSegmentView::of(&frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
         if let Some(segment) = plain.filter(|segment| segment.payload < segment.end) {
             if self.rng.chance(self.share)
                 && let Some(cut) = self.overlapping(&frame, &segment)
@@ -619,7 +625,7 @@ impl Swap {
 
 impl Impairment for Swap {
     fn pass(&mut self, mut crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
-        let segment = Segment::of(&crossing.frame.data).filter(|segment| segment.intact);
+        let segment = TcpSegmentView::of(&crossing.frame.data).filter(|segment| segment.intact);
         if let Some(segment) = segment.filter(|segment| segment.end - segment.payload >= 4)
             && self.rng.chance(self.share)
         {
@@ -660,7 +666,7 @@ impl Shred {
 impl Impairment for Shred {
     fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         let frame = &crossing.frame.data;
-        let segment = Segment::of(frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
+        let segment = TcpSegmentView::of(frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
         let Some(segment) = segment.filter(|segment| segment.end - segment.payload > 1) else {
             return onward(crossing);
         };
@@ -714,29 +720,30 @@ fn share(share: f64) -> Share {
     Share::new(share).expect("a share")
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let ask = (any::<bool>(), any::<bool>()).prop_map(|(tx, rx)| Step::Offload(Offload { tx, rx }));
+fn steps() -> impl Strategy<Value = Vec<EndStep>> {
+    let ask = (any::<bool>(), any::<bool>()).prop_map(|(tx, rx)| EndStep::Offload(Offload { tx, rx }));
     let step = prop_oneof![
-        4 => prop_oneof![1usize..40, 40usize..4_000, 4_000usize..40_000].prop_map(Step::Write),
+        4 => prop_oneof![1usize..40, 40usize..4_000, 4_000usize..40_000].prop_map(EndStep::Write),
         1 => (prop_oneof![1usize..4_000, 4_000usize..40_000], 0usize..4)
-            .prop_map(|(bytes, wakes)| Step::AbandonWrite { bytes, wakes }),
-        1 => any::<bool>().prop_map(|both| Step::Rekey { both }),
-        1 => (2usize..13, any::<bool>()).prop_map(|(times, both)| Step::Flood { times, both }),
-        2 => Just(Step::Offload(Offload::BOTH)),
+            .prop_map(|(bytes, wakes)| EndStep::AbandonWrite { bytes, wakes }),
+        1 => any::<bool>().prop_map(|both| EndStep::Rekey { both }),
+        1 => (2usize..13, any::<bool>()).prop_map(|(times, both)| EndStep::Flood { times, both }),
+        2 => Just(EndStep::Offload(Offload::BOTH)),
         1 => ask,
-        2 => prop_oneof![1u64..30, 30u64..1_000, Just(250_000)].prop_map(Step::Sleep),
-        2 => (1usize..30).prop_map(Step::Read),
-        1 => Just(Step::Ready),
+        2 => prop_oneof![1u64..30, 30u64..1_000, Just(250_000)].prop_map(EndStep::Sleep),
+        2 => (1usize..30).prop_map(EndStep::Read),
+        1 => Just(EndStep::Ready),
     ];
     prop::collection::vec(step, 1..14)
 }
 
-fn plan() -> impl Strategy<Value = Plan> {
+fn plan() -> impl Strategy<Value = EndPlan> {
     let record_size = prop_oneof![100usize..1_000, 1_000usize..16_384, Just(16_384)];
     let limit = prop_oneof![Just(None), Just(Some(0.02)), Just(Some(0.0))];
-    let halves = prop::sample::select(vec![End::DropReader, End::DropWriter]);
-    let end = prop_oneof![3 => Just(End::Close), 1 => Just(End::Drop), 1 => Just(End::Forget), 1 => halves];
-    (record_size, limit, steps(), end).prop_map(|(record_size, limit, steps, end)| Plan {
+    let halves = prop::sample::select(vec![EndAction::DropReader, EndAction::DropWriter]);
+    let end =
+        prop_oneof![3 => Just(EndAction::Close), 1 => Just(EndAction::Drop), 1 => Just(EndAction::Forget), 1 => halves];
+    (record_size, limit, steps(), end).prop_map(|(record_size, limit, steps, end)| EndPlan {
         record_size,
         limit,
         steps,
@@ -757,7 +764,7 @@ fn impairments() -> impl Strategy<Value = Impairments> {
     )
 }
 
-fn schedule() -> impl Strategy<Value = Schedule> {
+fn schedule() -> impl Strategy<Value = FaultSchedule> {
     let version = prop::sample::select(vec![TlsVersion::Tls12, TlsVersion::Tls13]);
     let suite = prop::sample::select(vec![TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305]);
     let cipher = (version, suite);
@@ -777,7 +784,7 @@ fn schedule() -> impl Strategy<Value = Schedule> {
         |(seed, cipher, nic, wire, resets, plans)| {
             let (impairments, overlap, swap, shred, initial_sequence) = wire;
             let (mtu, tso, contexts, cached, pooled, resync, transmit_resync) = nic;
-            Schedule {
+            FaultSchedule {
                 seed,
                 cipher,
                 mtu,

@@ -12,7 +12,7 @@ use offload_base::Seed;
 use offload_base::counters::CounterSet;
 use offload_host_stack::{TcpConfig, TcpStream};
 use offload_testbed::Testbed;
-use rig::{Transfer, Who, streams, tcp};
+use rig::{CryptoPlace, Transfer, streams, tcp};
 
 /// Results of a run of requests and answers, one at a time.
 struct Exchange {
@@ -108,7 +108,7 @@ fn each_context_fetched_delays_its_packet() {
 
 #[test]
 fn transfers_with_costs_put_the_same_bytes_on_the_wire() {
-    let transfer = Transfer::new(Who::Nic, 5, (1..6).map(|byte| Bytes::from(vec![byte; 70_000])).collect());
+    let transfer = Transfer::new(CryptoPlace::Nic, 5, (1..6).map(|byte| Bytes::from(vec![byte; 70_000])).collect());
     let free = transfer.run();
     let rate = Some(10_000_000_000);
     let costs = [

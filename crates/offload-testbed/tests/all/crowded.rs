@@ -15,14 +15,14 @@ use tokio::io::AsyncReadExt;
 
 /// Counters of the streams' ends, by stream.
 #[derive(Debug, PartialEq)]
-struct Ends {
+struct CrowdCounters {
     servers: Vec<TlsCounters>,
     clients: Vec<TlsCounters>,
 }
 
 /// Runs [`STREAMS`] streams that begin together and end one after the other. Each sends records of a kilobyte to a
 /// client with an equal NIC.
-fn crowd(nic: &NicConfig) -> Ends {
+fn crowd(nic: &NicConfig) -> CrowdCounters {
     // A small send buffer, so that records are sealed during the whole run and not all queued at its start.
     let tcp = TcpConfig { send_buffer: 16 << 10, ..TcpConfig::default() };
     let mut bed = Testbed::builder(Seed(1))
@@ -50,7 +50,7 @@ fn crowd(nic: &NicConfig) -> Ends {
         let mut servers = serving.await;
         // Streams are accepted in any order.
         servers.sort_by_key(|(number, _)| *number);
-        Ends { servers: servers.into_iter().map(|(_, counters)| counters).collect(), clients }
+        CrowdCounters { servers: servers.into_iter().map(|(_, counters)| counters).collect(), clients }
     })
 }
 
@@ -102,7 +102,7 @@ fn content(number: usize, record: usize) -> Bytes {
 
 /// Checks that every stream had the device in the end, and that late offloads are counted. Returns the number of late
 /// offloads.
-fn check(ends: &Ends) -> u64 {
+fn check(ends: &CrowdCounters) -> u64 {
     let mut late = 0;
     for (number, counters) in ends.servers.iter().enumerate() {
         assert_eq!(counters.tx_device, 1, "stream {number} sends: {counters:?}");

@@ -289,7 +289,7 @@ impl Sender {
 
 /// A received and verified datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Heard {
+struct VerifiedDatagram {
     number: u32,
     bytes: usize,
     ecn: EcnCodepoint,
@@ -298,7 +298,7 @@ struct Heard {
 }
 
 /// Splits a received datagram, and opens each part that the device did not open.
-fn take(datagram: Datagram, context: Option<Handle>) -> Vec<Heard> {
+fn take(datagram: Datagram, context: Option<Handle>) -> Vec<VerifiedDatagram> {
     let mark = match datagram.meta.marks.packet() {
         PacketMark::Opened { context: of, number, packets, code: 3 } => {
             assert_eq!(Some(of), context);
@@ -318,14 +318,19 @@ fn take(datagram: Datagram, context: Option<Handle>) -> Vec<Heard> {
         assert!(mark.is_none_or(|(first, _)| first + at == number), "numbers count on");
         let content = &single.data[HEADER..single.data.len() - TAG];
         assert!(content == body(number, content.len()), "number {number}");
-        heard.push(Heard { number, bytes: single.data.len(), ecn, by_device: mark.map(|(_, packets)| packets) });
+        heard.push(VerifiedDatagram {
+            number,
+            bytes: single.data.len(),
+            ecn,
+            by_device: mark.map(|(_, packets)| packets),
+        });
     }
     assert!(mark.is_none_or(|(_, packets)| usize::from(packets) == heard.len()));
     heard
 }
 
 /// Receives until the task is dropped.
-async fn receive(mut socket: UdpSocket, all: Arc<Mutex<Vec<Heard>>>) {
+async fn receive(mut socket: UdpSocket, all: Arc<Mutex<Vec<VerifiedDatagram>>>) {
     let mut opener = context(&mut socket, Direction::Receive);
     let mut batch = Vec::new();
     loop {
@@ -348,7 +353,7 @@ async fn receive(mut socket: UdpSocket, all: Arc<Mutex<Vec<Heard>>>) {
 
 // ---- together
 
-struct World {
+struct HushBed {
     bed: Testbed,
     near: BedHost,
     far: BedHost,
@@ -356,7 +361,7 @@ struct World {
 }
 
 /// Builds two hosts, each with the engine or without.
-fn world(has_engine: [bool; 2], nics: [NicConfig; 2], link: LinkConfig) -> World {
+fn world(has_engine: [bool; 2], nics: [NicConfig; 2], link: LinkConfig) -> HushBed {
     let wire = FrameRecorder::default();
     let mut builder = Testbed::builder(Seed(7));
     for ((name, has_engine), nic) in ["near", "far"].into_iter().zip(has_engine).zip(nics) {
@@ -367,10 +372,10 @@ fn world(has_engine: [bool; 2], nics: [NicConfig; 2], link: LinkConfig) -> World
     }
     let bed = builder.wire(0, 1, link).recorded(&wire).build().unwrap();
     let (near, far) = (bed.host(0).clone(), bed.host(1).clone());
-    World { bed, near, far, wire }
+    HushBed { bed, near, far, wire }
 }
 
-impl World {
+impl HushBed {
     fn to(&self, six: bool) -> SocketAddr {
         let address: IpAddr = if six { self.far.ipv6_address().into() } else { self.far.address().into() };
         (address, PORT).into()
@@ -378,7 +383,12 @@ impl World {
 
     /// Sends bursts of (count, bytes). Resets the NICs before burst `reset_before`. Returns the sender's counts and the
     /// received datagrams.
-    fn run(&mut self, six: bool, bursts: &[(u32, usize)], reset_before: Option<usize>) -> (Sent, Vec<Heard>) {
+    fn run(
+        &mut self,
+        six: bool,
+        bursts: &[(u32, usize)],
+        reset_before: Option<usize>,
+    ) -> (Sent, Vec<VerifiedDatagram>) {
         let all = Arc::new(Mutex::new(Vec::new()));
         let inbox = self.far.stack().bind_udp(Some(PORT)).unwrap();
         let receiving = self.far.spawn("receiver", receive(inbox, all.clone()));
@@ -421,7 +431,7 @@ impl World {
 /// Bursts of all kinds, some at the limits of the path.
 const BURSTS: [(u32, usize); 7] = [(1, 300), (10, 1200), (40, 1452), (1, 1452), (60, 200), (2, 1000), (47, 1300)];
 
-fn numbers_and_sizes(heard: &[Heard]) -> Vec<(u32, usize)> {
+fn numbers_and_sizes(heard: &[VerifiedDatagram]) -> Vec<(u32, usize)> {
     heard.iter().map(|heard| (heard.number, heard.bytes)).collect()
 }
 
@@ -529,7 +539,7 @@ fn device_continues_after_a_reset() {
 // ---- refused sends
 
 /// Returns a socket with a transmit context, on a host with a slow NIC.
-fn slow() -> (World, UdpSocket, Handle) {
+fn slow() -> (HushBed, UdpSocket, Handle) {
     let nic = NicConfig { line_rate: Some(100_000_000), ..NicConfig::default() };
     let world = world([true; 2], [nic, joins()], LinkConfig::default());
     let mut socket = world.near.stack().bind_udp(Some(5000)).unwrap();
@@ -544,7 +554,7 @@ fn asking(to: SocketAddr, context: Handle, number: u32, count: u32, each: usize)
 
 /// Polls a send once.
 fn try_send(
-    world: &mut World,
+    world: &mut HushBed,
     socket: &mut UdpSocket,
     batch: &mut VecDeque<TxDatagram>,
 ) -> Poll<Result<usize, SendRefused>> {
@@ -558,7 +568,7 @@ fn impossible_sends_are_refused() {
         let (to, most) = (world.to(six), if six { 1452 } else { 1472 });
         assert_eq!(socket.limits(to).bytes, most);
         let whole = asking(to, context, 0, 1, 1000);
-        let refused = |datagram: TxDatagram, world: &mut World, socket: &mut UdpSocket| {
+        let refused = |datagram: TxDatagram, world: &mut HushBed, socket: &mut UdpSocket| {
             let mut batch = VecDeque::from([datagram]);
             let Poll::Ready(Err(refused)) = try_send(world, socket, &mut batch) else { panic!("it was taken") };
             assert_eq!(batch.len(), 1, "it is handed back");

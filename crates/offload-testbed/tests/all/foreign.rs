@@ -38,7 +38,7 @@ const TAG: usize = 2;
 
 /// A position in the stream of units, with the state of the current unit. Used by the engine and by software.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Cursor {
+struct VeilCursor {
     number: u64,
     at: u32,
     header: [u8; HEADER],
@@ -53,9 +53,9 @@ struct Veiling {
     stages: Stages,
 }
 
-impl Cursor {
-    fn at_unit(number: u64) -> Cursor {
-        Cursor { number, ..Cursor::default() }
+impl VeilCursor {
+    fn at_unit(number: u64) -> VeilCursor {
+        VeilCursor { number, ..VeilCursor::default() }
     }
 
     fn body(&self) -> u32 {
@@ -112,7 +112,7 @@ impl Cursor {
             self.at += 1;
             // The end of a unit is known only after its header, because the body's length is in the header.
             if at >= HEADER && self.at == end + TAG as u32 {
-                *self = Cursor::at_unit(self.number + 1);
+                *self = VeilCursor::at_unit(self.number + 1);
             }
         }
         Ok(())
@@ -177,12 +177,12 @@ struct VeilSpec {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum VeilPlace {
     /// A transmitting context that waits for parameters.
     Nowhere,
     Known {
         next: Seq,
-        cursor: Cursor,
+        cursor: VeilCursor,
     },
     /// Behind a gap that may have hidden a header. The next byte is at `end`.
     Searching {
@@ -207,20 +207,20 @@ enum Place {
 struct VeilState {
     /// Unit number from static parameters.
     number: u64,
-    place: Place,
+    place: VeilPlace,
 }
 
 impl VeilState {
     /// Searches for a header in the bytes at `seq`, behind a gap.
     fn search(&mut self, seq: Seq, bytes: &[u8]) -> Verdict {
         let end = seq + bytes.len() as u32;
-        self.place = Place::Searching { end };
+        self.place = VeilPlace::Searching { end };
         for at in 0..bytes.len() {
             if let Some(next) = header_at(bytes, at) {
                 let (asked, next) = (seq + at as u32, seq + next as u32);
-                self.place = Place::Tracking { asked, next, passed: 1, end };
+                self.place = VeilPlace::Tracking { asked, next, passed: 1, end };
                 self.track(seq, bytes);
-                if matches!(self.place, Place::Tracking { .. }) {
+                if matches!(self.place, VeilPlace::Tracking { .. }) {
                     return Verdict::Asks;
                 }
             }
@@ -231,11 +231,11 @@ impl VeilState {
     /// Follows headers by their lengths through the bytes at `seq`.
     fn track(&mut self, seq: Seq, bytes: &[u8]) {
         let packet_end = seq + bytes.len() as u32;
-        let Place::Tracking { next, passed, end, .. } = &mut self.place else { return };
+        let VeilPlace::Tracking { next, passed, end, .. } = &mut self.place else { return };
         *end = packet_end;
         while next.before(packet_end) {
             let Some(after) = header_at(bytes, next.distance_from(seq) as usize) else {
-                self.place = Place::Searching { end: packet_end };
+                self.place = VeilPlace::Searching { end: packet_end };
                 return;
             };
             *next = seq + after as u32;
@@ -259,15 +259,16 @@ impl Engine for Veil {
 
     fn create(&mut self, _: Direction, spec: VeilSpec) -> Option<(VeilState, Veiling)> {
         let stages = self.stages.make(spec.stages)?;
-        let place = spec.start.map_or(Place::Nowhere, |next| Place::Known { next, cursor: Cursor::at_unit(0) });
+        let place =
+            spec.start.map_or(VeilPlace::Nowhere, |next| VeilPlace::Known { next, cursor: VeilCursor::at_unit(0) });
         Some((VeilState { number: 0, place }, Veiling { key: spec.key, stages }))
     }
 
     fn save(state: &VeilState, image: &mut ImageWriter<'_>) {
         image.put_u64(state.number);
         match &state.place {
-            Place::Nowhere => image.put_u8(0),
-            Place::Known { next, cursor } => {
+            VeilPlace::Nowhere => image.put_u8(0),
+            VeilPlace::Known { next, cursor } => {
                 image.put_u8(1);
                 image.put_seq(*next);
                 image.put_u64(cursor.number);
@@ -276,16 +277,16 @@ impl Engine for Veil {
                 image.put_u16(cursor.sum);
                 cursor.states.put(image);
             }
-            Place::Searching { end } => {
+            VeilPlace::Searching { end } => {
                 image.put_u8(2);
                 image.put_seq(*end);
             }
-            Place::Tracking { asked, next, passed, end } => {
+            VeilPlace::Tracking { asked, next, passed, end } => {
                 image.put_u8(3);
                 [asked, next, end].into_iter().for_each(|seq| image.put_seq(*seq));
                 image.put_u64(*passed);
             }
-            Place::Told { next, number, end } => {
+            VeilPlace::Told { next, number, end } => {
                 image.put_u8(4);
                 [next, end].into_iter().for_each(|seq| image.put_seq(*seq));
                 image.put_u64(*number);
@@ -296,35 +297,35 @@ impl Engine for Veil {
     fn load(image: &mut ImageReader<'_>) -> Option<VeilState> {
         let number = image.take_u64()?;
         let place = match image.take_u8()? {
-            0 => Place::Nowhere,
+            0 => VeilPlace::Nowhere,
             1 => {
                 let (next, number, at) = (image.take_seq()?, image.take_u64()?, image.take_u32()?);
                 let (header, sum, states) = (image.take()?, image.take_u16()?, StageStates::take(image)?);
-                Place::Known { next, cursor: Cursor { number, at, header, sum, states } }
+                VeilPlace::Known { next, cursor: VeilCursor { number, at, header, sum, states } }
             }
-            2 => Place::Searching { end: image.take_seq()? },
+            2 => VeilPlace::Searching { end: image.take_seq()? },
             3 => {
                 let (asked, next, end) = (image.take_seq()?, image.take_seq()?, image.take_seq()?);
-                Place::Tracking { asked, next, end, passed: image.take_u64()? }
+                VeilPlace::Tracking { asked, next, end, passed: image.take_u64()? }
             }
-            4 => Place::Told { next: image.take_seq()?, end: image.take_seq()?, number: image.take_u64()? },
+            4 => VeilPlace::Told { next: image.take_seq()?, end: image.take_seq()?, number: image.take_u64()? },
             _ => return None,
         };
         Some(VeilState { number, place })
     }
 
     fn question(state: &VeilState) -> Option<Seq> {
-        if let Place::Tracking { asked, .. } = state.place { Some(asked) } else { None }
+        if let VeilPlace::Tracking { asked, .. } = state.place { Some(asked) } else { None }
     }
 
     fn answer(&mut self, context: Option<Context<'_, Veil>>, (header, number): (Seq, Option<u64>), _: &mut NoCounters) {
         let Some(Context { state, .. }) = context else { return };
-        if let Place::Tracking { asked, next, passed, end } = state.place
+        if let VeilPlace::Tracking { asked, next, passed, end } = state.place
             && asked == header
         {
             state.place = match number {
-                Some(number) => Place::Told { next, number: number + passed, end },
-                None => Place::Searching { end },
+                Some(number) => VeilPlace::Told { next, number: number + passed, end },
+                None => VeilPlace::Searching { end },
             };
         }
     }
@@ -342,33 +343,33 @@ impl StreamEngine for Veil {
         }
         let (seq, end) = (payload.seq(), payload.end());
         let expected = match &state.place {
-            Place::Nowhere => return None,
-            Place::Known { next, .. } => *next,
-            Place::Searching { end } | Place::Tracking { end, .. } | Place::Told { end, .. } => *end,
+            VeilPlace::Nowhere => return None,
+            VeilPlace::Known { next, .. } => *next,
+            VeilPlace::Searching { end } | VeilPlace::Tracking { end, .. } | VeilPlace::Told { end, .. } => *end,
         };
         // A retransmission of bytes that the engine has passed must not move its state.
         if seq.before(expected) {
             return Some(Verdict::Untouched);
         }
-        if let Place::Told { next, number, .. } = state.place
+        if let VeilPlace::Told { next, number, .. } = state.place
             && !seq.after(next)
             && next.before(end)
         {
-            let mut cursor = Cursor::at_unit(number);
+            let mut cursor = VeilCursor::at_unit(number);
             if seq == next {
-                state.place = Place::Known { next, cursor };
+                state.place = VeilPlace::Known { next, cursor };
             } else {
                 // The host gets this packet unopened; the engine resumes behind it.
                 let behind = &payload.wire()[next.distance_from(seq) as usize..];
                 state.place = match cursor.pass(held, behind, false, false, &mut BytesMut::new()) {
-                    Ok(()) => Place::Known { next: end, cursor },
-                    Err(Broken) => Place::Searching { end },
+                    Ok(()) => VeilPlace::Known { next: end, cursor },
+                    Err(Broken) => VeilPlace::Searching { end },
                 };
                 return Some(Verdict::Untouched);
             }
         }
         match &mut state.place {
-            Place::Known { next, cursor } if *next == seq => {
+            VeilPlace::Known { next, cursor } if *next == seq => {
                 // The cursor moves only if the whole packet is opened, so that a failed packet leaves it unchanged.
                 let mut after = cursor.clone();
                 let passed = payload.open(|wire, buffer| {
@@ -379,15 +380,15 @@ impl StreamEngine for Veil {
                     (*next, *cursor) = (end, after);
                     return Some(Verdict::Done);
                 }
-                state.place = Place::Searching { end };
+                state.place = VeilPlace::Searching { end };
                 Some(Verdict::Failed)
             }
             // A gap in a body is harmless: the next header is still ahead.
-            Place::Tracking { next, .. } if seq == expected || !seq.after(*next) => {
+            VeilPlace::Tracking { next, .. } if seq == expected || !seq.after(*next) => {
                 state.track(seq, payload.wire());
                 Some(Verdict::Untouched)
             }
-            Place::Told { next, end: behind, .. } if !seq.after(*next) => {
+            VeilPlace::Told { next, end: behind, .. } if !seq.after(*next) => {
                 *behind = end;
                 Some(Verdict::Untouched)
             }
@@ -404,12 +405,12 @@ impl StreamEngine for Veil {
     }
 
     fn begin(Context { state, .. }: Context<'_, Veil>, start: Seq) -> bool {
-        state.place = Place::Known { next: start, cursor: Cursor::at_unit(state.number) };
+        state.place = VeilPlace::Known { next: start, cursor: VeilCursor::at_unit(state.number) };
         true
     }
 
     fn expects(state: &VeilState, seq: Seq) -> Option<bool> {
-        Some(matches!(state.place, Place::Known { next, .. } if next == seq))
+        Some(matches!(state.place, VeilPlace::Known { next, .. } if next == seq))
     }
 
     fn transmit(
@@ -418,7 +419,7 @@ impl StreamEngine for Veil {
         bytes: &[u8],
         out: &mut BytesMut,
     ) -> Result<u64, OutOfStep> {
-        let Place::Known { next, cursor } = &mut state.place else { return Err(OutOfStep) };
+        let VeilPlace::Known { next, cursor } = &mut state.place else { return Err(OutOfStep) };
         if at != *next {
             return Err(OutOfStep);
         }
@@ -448,7 +449,7 @@ struct VeilSealer(Veiling);
 
 impl Sealer for VeilSealer {
     fn seal(&mut self, unit: Unit, plain: &[Bytes]) -> Result<Bytes, SealError> {
-        let (mut cursor, mut sealed) = (Cursor::at_unit(unit.number), BytesMut::new());
+        let (mut cursor, mut sealed) = (VeilCursor::at_unit(unit.number), BytesMut::new());
         for piece in plain {
             let passed = cursor.pass(&self.0, piece, true, false, &mut sealed);
             passed.map_err(|Broken| SealError::Malformed { number: unit.number })?;
@@ -494,7 +495,7 @@ async fn send(mut stream: impl SegmentStream, bodies: Vec<Bytes>, has_engine: bo
                 }));
             }
             None => {
-                let (mut cursor, mut sealed) = (Cursor::at_unit(number), BytesMut::new());
+                let (mut cursor, mut sealed) = (VeilCursor::at_unit(number), BytesMut::new());
                 pieces.iter().for_each(|piece| cursor.pass(&software, piece, true, false, &mut sealed).unwrap());
                 stream.send(sealed.freeze(), TxTag::PLAIN);
             }
@@ -530,7 +531,7 @@ struct Starts {
 async fn receive(mut stream: impl SegmentStream) -> io::Result<Received> {
     let start = stream.next_seq();
     let context = ask(&mut stream, Direction::Receive, start);
-    let (mut received, mut cursor, mut starts) = (Received::default(), Cursor::at_unit(0), Starts::default());
+    let (mut received, mut cursor, mut starts) = (Received::default(), VeilCursor::at_unit(0), Starts::default());
     let (software, mut body) = (veiling(), BytesMut::new());
     loop {
         let next = poll_fn(|cx| -> Poll<io::Result<Option<RxSegment>>> {

@@ -16,7 +16,7 @@ use offload_base::{Instant, Seed};
 use offload_host_stack::{Config, Host, Ipv6Config, TcpConfig, TcpListener, TcpStream};
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
 use offload_testbed::{BedHost, JoinHandle, Runtime, Station, Testbed, VirtualTime, connect};
-use rig::{Who, marked};
+use rig::{CryptoPlace, marked};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -178,7 +178,7 @@ fn a_table_names_queues_that_are_there() {
 }
 
 /// The data of several TLS streams, and the traffic of the server's NIC.
-struct Fetched {
+struct FetchedStreams {
     data: Vec<Vec<u8>>,
     streams: BTreeMap<u16, [Vec<u8>; 2]>,
     counters: CounterSet,
@@ -187,7 +187,7 @@ struct Fetched {
 }
 
 /// Fetches eight TLS streams from a server to a client, both with three queues.
-fn fetch_eight(who: Who, bytes: usize, table: Option<[u16; 128]>) -> Fetched {
+fn fetch_eight(who: CryptoPlace, bytes: usize, table: Option<[u16; 128]>) -> FetchedStreams {
     let recorder = FrameRecorder::default();
     let mut bed = bed(&queues(3), LinkConfig::default(), &recorder);
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
@@ -230,7 +230,7 @@ fn fetch_eight(who: Who, bytes: usize, table: Option<[u16; 128]>) -> Fetched {
         let of_it: Vec<_> = seen.iter().filter(|seen| ports_of(&seen.frame.data).contains(port)).cloned().collect();
         (*port, rig::streams(&of_it))
     };
-    Fetched {
+    FetchedStreams {
         data,
         // Reassembling looks at every byte, so large transfers skip it.
         streams: ports.iter().filter(|_| bytes < 1 << 20).map(of_port).collect(),
@@ -244,7 +244,7 @@ fn ports_of(frame: &[u8]) -> [u16; 2] {
     [34, 36].map(|at| u16::from_be_bytes([frame[at], frame[at + 1]]))
 }
 
-async fn serve_tls(host: BedHost, mut listener: TcpListener, who: Who, bytes: usize) -> io::Result<()> {
+async fn serve_tls(host: BedHost, mut listener: TcpListener, who: CryptoPlace, bytes: usize) -> io::Result<()> {
     loop {
         let stream = listener.accept().await?;
         let _runs_on = host.spawn("server", async move {
@@ -261,8 +261,8 @@ async fn serve_tls(host: BedHost, mut listener: TcpListener, who: Who, bytes: us
     }
 }
 
-async fn offload(stream: &mut KtlsStream<TcpStream>, who: Who) -> io::Result<()> {
-    if who == Who::Nic {
+async fn offload(stream: &mut KtlsStream<TcpStream>, who: CryptoPlace) -> io::Result<()> {
+    if who == CryptoPlace::Nic {
         stream.offload(Offload::BOTH);
         stream.ready().await?;
     }
@@ -278,7 +278,7 @@ fn content(number: u8, bytes: usize) -> Bytes {
 #[test]
 fn tls_is_offloaded_on_every_queue() {
     let bytes = 256 << 10;
-    let (cpu, nic) = (fetch_eight(Who::Cpu, bytes, None), fetch_eight(Who::Nic, bytes, None));
+    let (cpu, nic) = (fetch_eight(CryptoPlace::Cpu, bytes, None), fetch_eight(CryptoPlace::Nic, bytes, None));
     for (number, data) in nic.data.iter().enumerate() {
         assert!(*data == content(number as u8, bytes), "stream {number}");
     }
@@ -293,8 +293,8 @@ fn tls_is_offloaded_on_every_queue() {
 #[test]
 fn offloaded_flow_keeps_its_queue_when_the_table_changes() {
     let bytes = 3 << 20;
-    let still = fetch_eight(Who::Nic, bytes, None);
-    let moved = fetch_eight(Who::Nic, bytes, Some(core::array::from_fn(|entry| (entry as u16 + 1) % 3)));
+    let still = fetch_eight(CryptoPlace::Nic, bytes, None);
+    let moved = fetch_eight(CryptoPlace::Nic, bytes, Some(core::array::from_fn(|entry| (entry as u16 + 1) % 3)));
     for (number, data) in moved.data.iter().enumerate() {
         assert!(*data == content(number as u8, bytes), "stream {number}");
     }

@@ -66,7 +66,7 @@ fn peers_do_not_notice_a_rough_wire() {
 #[test]
 fn peers_do_not_notice_resets_of_nics() {
     for (link, we_close_first) in [(LinkConfig::default(), false), (rough(), true)] {
-        let turns = vec![(250, Turn::Reset), (750, Turn::Reset)];
+        let turns = vec![(250, TalkAction::Reset), (750, TalkAction::Reset)];
         let talk = Talk { link, turns, we_close_first, ..Talk::default() };
         for (outcome, who) in [(to_our_server(&talk), "our server"), (to_rustls_server(&talk), "our client")] {
             outcome.check(&talk);
@@ -83,7 +83,7 @@ fn peers_do_not_notice_resets_of_nics() {
 
 #[test]
 fn either_side_may_change_keys() {
-    let turns = vec![(200, Turn::UpdateKeys), (700, Turn::UpdateKeys)];
+    let turns = vec![(200, TalkAction::UpdateKeys), (700, TalkAction::UpdateKeys)];
     let talk = Talk { link: rough(), peer_updates_keys: true, turns, ..Talk::default() };
     for (outcome, who) in [(to_our_server(&talk), "our server"), (to_rustls_server(&talk), "our client")] {
         outcome.check(&talk);
@@ -137,7 +137,7 @@ struct Talk {
     up: usize,
     down: usize,
     /// Actions of our end, each at a count of received thousandths of `up`.
-    turns: Vec<(usize, Turn)>,
+    turns: Vec<(usize, TalkAction)>,
     /// Whether our end sends twice as fast, and closes before it has received everything.
     we_close_first: bool,
     /// Whether the peer changes its keys half way and asks for the same.
@@ -178,7 +178,7 @@ impl Talk {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Turn {
+enum TalkAction {
     /// Resets the NICs of both hosts.
     Reset,
     /// Changes our end's keys and asks the peer for the same.
@@ -186,28 +186,28 @@ enum Turn {
 }
 
 /// The results of all connections. The two lists have no common order.
-struct Outcome {
-    ours: Vec<io::Result<Ours>>,
-    theirs: Vec<io::Result<Theirs>>,
+struct TalkOutcome {
+    ours: Vec<io::Result<OurResult>>,
+    theirs: Vec<io::Result<PeerResult>>,
     counters: CounterSet,
     wire: FrameRecorder,
 }
 
 /// The result of our end.
-struct Ours {
+struct OurResult {
     received: Vec<u8>,
     tls: TlsCounters,
     suite: Option<CipherSuite>,
 }
 
 /// The result of the peer.
-struct Theirs {
+struct PeerResult {
     received: Vec<u8>,
     suite: Option<CipherSuite>,
     kind: Option<HandshakeKind>,
 }
 
-impl Outcome {
+impl TalkOutcome {
     /// Checks that both ends of all connections got all data and a close_notify, and that the wire showed no plaintext.
     fn check(&self, talk: &Talk) {
         let failures: Vec<_> = self.ours.iter().filter_map(|ours| ours.as_ref().err()).collect();
@@ -236,7 +236,7 @@ impl Outcome {
 }
 
 /// Runs rustls clients against our server; the bridge is on the emulated client.
-fn to_our_server(talk: &Talk) -> Outcome {
+fn to_our_server(talk: &Talk) -> TalkOutcome {
     let (mut bed, wire) = bed(talk);
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let mut listener = server.stack().listen(PORT, 16).unwrap();
@@ -276,7 +276,7 @@ fn to_our_server(talk: &Talk) -> Outcome {
 }
 
 /// Runs our client against a rustls server; the bridge is on the emulated server.
-fn to_rustls_server(talk: &Talk) -> Outcome {
+fn to_rustls_server(talk: &Talk) -> TalkOutcome {
     let (mut bed, wire) = bed(talk);
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let kernel = KernelListener::bind("127.0.0.1:0").unwrap();
@@ -307,19 +307,19 @@ fn to_rustls_server(talk: &Talk) -> Outcome {
 fn finish(
     bed: Testbed,
     wire: FrameRecorder,
-    ours: io::Result<Vec<io::Result<Ours>>>,
-    peers: impl FnOnce() -> Vec<io::Result<Theirs>>,
-) -> Outcome {
+    ours: io::Result<Vec<io::Result<OurResult>>>,
+    peers: impl FnOnce() -> Vec<io::Result<PeerResult>>,
+) -> TalkOutcome {
     match ours {
         // The peer may still be reading data that our end has left to its host.
         Ok(ours) => {
             let theirs = peers();
-            Outcome { ours, theirs, counters: bed.counters(), wire }
+            TalkOutcome { ours, theirs, counters: bed.counters(), wire }
         }
         Err(error) => {
             let counters = bed.counters();
             drop(bed); // also stops the bridge, so that the peer stops waiting
-            Outcome { ours: vec![Err(error)], theirs: peers(), counters, wire }
+            TalkOutcome { ours: vec![Err(error)], theirs: peers(), counters, wire }
         }
     }
 }
@@ -339,7 +339,7 @@ fn bed(talk: &Talk) -> (Testbed, FrameRecorder) {
 }
 
 /// Runs our end, on the first of the hosts.
-async fn our_end(mut stream: KtlsStream<TcpStream>, talk: Talk, hosts: [BedHost; 2]) -> io::Result<Ours> {
+async fn our_end(mut stream: KtlsStream<TcpStream>, talk: Talk, hosts: [BedHost; 2]) -> io::Result<OurResult> {
     stream.offload(Offload::BOTH);
     stream.ready().await?;
     stream.send_chunk(Bytes::from_static(GO)).await?;
@@ -351,8 +351,8 @@ async fn our_end(mut stream: KtlsStream<TcpStream>, talk: Talk, hosts: [BedHost;
         // One chunk may pass several turns.
         while let Some((_, turn)) = turns.next_if(|(at, _)| received.len() * 1000 >= at * talk.up) {
             match turn {
-                Turn::Reset => hosts.iter().for_each(BedHost::reset_device),
-                Turn::UpdateKeys => stream.update_keys(true)?,
+                TalkAction::Reset => hosts.iter().for_each(BedHost::reset_device),
+                TalkAction::UpdateKeys => stream.update_keys(true)?,
             }
         }
         let due = talk.due(received.len());
@@ -366,11 +366,11 @@ async fn our_end(mut stream: KtlsStream<TcpStream>, talk: Talk, hosts: [BedHost;
         }
     }
     stream.close().await?;
-    Ok(Ours { received, tls: *stream.counters(), suite: stream.negotiated().suite })
+    Ok(OurResult { received, tls: *stream.counters(), suite: stream.negotiated().suite })
 }
 
 /// Runs the peer: only rustls and a socket.
-fn rustls_end<C, D>(mut stream: StreamOwned<C, KernelStream>, talk: &Talk) -> io::Result<Theirs>
+fn rustls_end<C, D>(mut stream: StreamOwned<C, KernelStream>, talk: &Talk) -> io::Result<PeerResult>
 where
     C: DerefMut + Deref<Target = ConnectionCommon<D>>,
     D: SideData,
@@ -398,7 +398,7 @@ where
     // A missing close_notify would be an error here.
     stream.read_to_end(&mut received)?;
     let suite = stream.conn.negotiated_cipher_suite().map(|suite| suite.suite());
-    Ok(Theirs { received, suite, kind: stream.conn.handshake_kind() })
+    Ok(PeerResult { received, suite, kind: stream.conn.handshake_kind() })
 }
 
 /// Builds a configuration as rustls' own examples do.

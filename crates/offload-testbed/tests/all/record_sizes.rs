@@ -6,7 +6,7 @@ use crate::rig;
 
 use bytes::Bytes;
 use core::time::Duration;
-use keyed::{Cipher, Side, accept, connect};
+use keyed::{StreamSide, TlsCipher, accept, connect};
 use ktls_offload::{KtlsStream, Offload, TlsCounters};
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
 use nic_sim::wire::{FrameRecorder, LinkConfig};
@@ -17,13 +17,13 @@ use offload_base::counters::CounterSet;
 use offload_host_stack::{TcpConfig, TcpStream};
 use offload_testbed::{BedHost, Testbed};
 use proptest::prelude::*;
-use rig::{Who, streams};
+use rig::{CryptoPlace, streams};
 use std::io;
 
 /// Two ends that send each other records, one side after the other.
 #[derive(Clone, Debug)]
-struct Exchange {
-    cipher: Cipher,
+struct RecordExchange {
+    cipher: TlsCipher,
     /// Content length of each record.
     records: Vec<usize>,
     loss: f64,
@@ -33,26 +33,26 @@ struct Exchange {
 }
 
 /// The result of one run.
-struct Left {
+struct ExchangeResult {
     read: [Vec<u8>; 2],
     wire: [Vec<u8>; 2],
     tls: [TlsCounters; 2],
     counters: CounterSet,
 }
 
-impl Exchange {
-    fn new(cipher: Cipher, records: Vec<usize>, seed: u64) -> Exchange {
-        Exchange { cipher, records, loss: 0.01, reorder: 0.01, transmit_resync: TransmitResync::Dump, seed }
+impl RecordExchange {
+    fn new(cipher: TlsCipher, records: Vec<usize>, seed: u64) -> RecordExchange {
+        RecordExchange { cipher, records, loss: 0.01, reorder: 0.01, transmit_resync: TransmitResync::Dump, seed }
     }
 
     /// Returns the content that a side writes.
-    fn content(&self, side: Side) -> Bytes {
+    fn content(&self, side: StreamSide) -> Bytes {
         let mut content = vec![0; self.records.iter().sum()];
         Seed(self.seed).stream(&format!("{side:?} writes")).fill(&mut content);
         content.into()
     }
 
-    fn run(&self, who: Who) -> Left {
+    fn run(&self, who: CryptoPlace) -> ExchangeResult {
         let nic = NicConfig {
             engines: EngineConfigs::default().with_transmit_resync(self.transmit_resync),
             ..NicConfig::default()
@@ -68,7 +68,7 @@ impl Exchange {
             .recorded(&recorder)
             .build()
             .unwrap();
-        let [serving, fetching] = Side::BOTH.map(|side| {
+        let [serving, fetching] = StreamSide::BOTH.map(|side| {
             let host = bed.host(side as usize).clone();
             host.clone().spawn("application", run_end(self.clone(), who, side, host, bed.host(0).clone()))
         });
@@ -77,14 +77,14 @@ impl Exchange {
         let (server, server_tls) = bed.run_within(ENOUGH, serving).expect(&context);
         let (client, client_tls) = bed.run_within(ENOUGH, fetching).expect(&context);
         let wire = streams(&recorder.take());
-        Left { read: [server, client], wire, tls: [server_tls, client_tls], counters: bed.counters() }
+        ExchangeResult { read: [server, client], wire, tls: [server_tls, client_tls], counters: bed.counters() }
     }
 
     /// Runs the exchange on CPUs and on NICs, and compares the results.
-    fn check(&self) -> [Left; 2] {
-        let both = [Who::Cpu, Who::Nic].map(|who| self.run(who));
+    fn check(&self) -> [ExchangeResult; 2] {
+        let both = [CryptoPlace::Cpu, CryptoPlace::Nic].map(|who| self.run(who));
         for left in &both {
-            for side in Side::BOTH {
+            for side in StreamSide::BOTH {
                 assert!(left.read[side as usize] == self.content(side.peer()), "{self:?}");
             }
         }
@@ -95,32 +95,32 @@ impl Exchange {
 }
 
 async fn run_end(
-    exchange: Exchange,
-    who: Who,
-    side: Side,
+    exchange: RecordExchange,
+    who: CryptoPlace,
+    side: StreamSide,
     host: BedHost,
     server: BedHost,
 ) -> io::Result<(Vec<u8>, TlsCounters)> {
     let mut stream = match side {
-        Side::Server => accept(&host, exchange.seed, exchange.cipher).await?,
-        Side::Client => connect(&host, &server, exchange.seed, exchange.cipher).await?,
+        StreamSide::Server => accept(&host, exchange.seed, exchange.cipher).await?,
+        StreamSide::Client => connect(&host, &server, exchange.seed, exchange.cipher).await?,
     };
     // The policy would move lossy flows to software, and the device would not be tested.
     stream.set_retransmit_limit(None);
-    if who == Who::Nic {
+    if who == CryptoPlace::Nic {
         stream.offload(Offload::BOTH);
         stream.ready().await?;
     }
     let (mut read, all) = (Vec::new(), exchange.records.iter().sum());
     match side {
-        Side::Client => {
+        StreamSide::Client => {
             // The server's word tells that its NIC is ready.
             read_some(&mut stream, &mut read, WORD.len()).await?;
             read.clear();
             write(&exchange, side, &mut stream).await?;
             read_some(&mut stream, &mut read, all).await?;
         }
-        Side::Server => {
+        StreamSide::Server => {
             stream.send_chunk(WORD.into()).await?;
             read_some(&mut stream, &mut read, all).await?;
             write(&exchange, side, &mut stream).await?;
@@ -133,7 +133,7 @@ async fn run_end(
 }
 
 /// Sends each record by itself.
-async fn write(exchange: &Exchange, side: Side, stream: &mut KtlsStream<TcpStream>) -> io::Result<()> {
+async fn write(exchange: &RecordExchange, side: StreamSide, stream: &mut KtlsStream<TcpStream>) -> io::Result<()> {
     let mut content = exchange.content(side);
     for length in &exchange.records {
         stream.set_record_size(*length);
@@ -154,7 +154,7 @@ async fn read_some(stream: &mut KtlsStream<TcpStream>, read: &mut Vec<u8>, bytes
 const ENOUGH: Duration = Duration::from_secs(3600);
 const WORD: &str = "go";
 
-fn ciphers() -> Vec<Cipher> {
+fn ciphers() -> Vec<TlsCipher> {
     let suites = [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305];
     let versions = [TlsVersion::Tls12, TlsVersion::Tls13];
     versions.into_iter().flat_map(|version| suites.map(|suite| (version, suite))).collect()
@@ -176,7 +176,7 @@ fn every_size_of_every_suite_both_ways() {
             sizes.swap(last, order.below(last as u64 + 1) as usize);
         }
         let records = sizes.len() as u64;
-        let [cpu, nic] = Exchange { loss: 0.0, reorder: 0.0, ..Exchange::new(cipher, sizes, seed) }.check();
+        let [cpu, nic] = RecordExchange { loss: 0.0, reorder: 0.0, ..RecordExchange::new(cipher, sizes, seed) }.check();
         for (on_cpu, on_nic) in cpu.tls.iter().zip(&nic.tls) {
             assert_eq!((on_cpu.tx_records_device, on_cpu.rx_records_device), (0, 0));
             assert!(on_nic.tx_records_device > records, "{cipher:?}: all of them, and close_notify");
@@ -199,6 +199,6 @@ proptest! {
         seed: u64,
     ) {
         let transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
-        Exchange { loss, reorder, transmit_resync, ..Exchange::new(cipher, records, seed) }.check();
+        RecordExchange { loss, reorder, transmit_resync, ..RecordExchange::new(cipher, records, seed) }.check();
     }
 }

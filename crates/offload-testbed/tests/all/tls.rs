@@ -13,7 +13,7 @@ use offload_base::cost::{CpuMeter, Domain, WorkKind};
 use offload_host_stack::TcpConfig;
 use proptest::prelude::*;
 use rig::stream::LongStream;
-use rig::{End, MARKER, Transfer, Who, marked, streams};
+use rig::{CryptoPlace, MARKER, ServerEnding, Transfer, marked, streams};
 
 fn share(share: f64) -> Share {
     Share::new(share).unwrap()
@@ -33,7 +33,8 @@ fn random(seed: u64, bytes: usize) -> Bytes {
 
 #[test]
 fn the_same_seed_gives_the_same_wire() {
-    let transfer = Transfer { link: rough(0.02, 0.02), ..Transfer::new(Who::Nic, 7, vec![random(1, 2_000_000)]) };
+    let transfer =
+        Transfer { link: rough(0.02, 0.02), ..Transfer::new(CryptoPlace::Nic, 7, vec![random(1, 2_000_000)]) };
     let (first, second) = (transfer.run(), transfer.run());
     assert_eq!(first.seen.len(), second.seen.len());
     assert!(first.seen == second.seen, "two runs of one seed differ on the wire");
@@ -47,8 +48,8 @@ fn the_same_seed_gives_the_same_wire() {
 fn cpu_and_nic_make_the_same_records() {
     let writes = vec![random(1, 100_000), random(2, 1), random(3, 16_384), random(4, 40_000), random(5, 333)];
     for record_size in [100, 1400, 16_384] {
-        let cpu = Transfer { record_size, ..Transfer::new(Who::Cpu, 3, writes.clone()) };
-        let nic = Transfer { who: Who::Nic, link: rough(0.01, 0.0), ..cpu.clone() };
+        let cpu = Transfer { record_size, ..Transfer::new(CryptoPlace::Cpu, 3, writes.clone()) };
+        let nic = Transfer { who: CryptoPlace::Nic, link: rough(0.01, 0.0), ..cpu.clone() };
         let (by_cpu, by_nic) = (cpu.run(), nic.run());
         assert_eq!(by_cpu.received, cpu.sent());
         assert_eq!(by_nic.received, cpu.sent());
@@ -69,14 +70,14 @@ fn dumps_and_next_record_sync_make_the_same_wire() {
     for record_size in [500, 4_000, 16_384] {
         for seed in 0..3 {
             // The CPU's run on a clean wire is the reference for both modes.
-            let cpu = Transfer { record_size, ..Transfer::new(Who::Cpu, seed, writes.clone()) };
+            let cpu = Transfer { record_size, ..Transfer::new(CryptoPlace::Cpu, seed, writes.clone()) };
             let by_cpu = cpu.run();
             let runs = [TransmitResync::Dump, TransmitResync::NextRecord].map(|transmit_resync| {
                 let nic = NicConfig {
                     engines: EngineConfigs::default().with_transmit_resync(transmit_resync),
                     ..NicConfig::default()
                 };
-                let outcome = Transfer { who: Who::Nic, link: rough(0.02, 0.01), nic, ..cpu.clone() }.run();
+                let outcome = Transfer { who: CryptoPlace::Nic, link: rough(0.02, 0.01), nic, ..cpu.clone() }.run();
                 assert!(outcome.received == cpu.sent(), "{transmit_resync:?}, seed {seed}");
                 outcome
             });
@@ -104,7 +105,8 @@ fn on_a_clean_wire_the_hosts_do_no_crypto() {
     let meter = CpuMeter::new();
     // The server does not read after its close_notify, so the client's last words are not part of the transfer.
     let writes = vec![random(1, 1_000_000); 8];
-    let transfer = Transfer { meter: Some(meter), end: End::Forget, ..Transfer::new(Who::Nic, 1, writes) };
+    let transfer =
+        Transfer { meter: Some(meter), end: ServerEnding::Forget, ..Transfer::new(CryptoPlace::Nic, 1, writes) };
     let outcome = transfer.run();
     assert_eq!(outcome.received, transfer.sent());
     for host in [0, 1] {
@@ -112,7 +114,7 @@ fn on_a_clean_wire_the_hosts_do_no_crypto() {
         assert!(outcome.report.cpu(Domain::Host(host), WorkKind::Stack) > Duration::ZERO, "host {host} was metered");
     }
     let meter = CpuMeter::new();
-    let outcome = Transfer { who: Who::Cpu, meter: Some(meter), ..transfer }.run();
+    let outcome = Transfer { who: CryptoPlace::Cpu, meter: Some(meter), ..transfer }.run();
     for host in [0, 1] {
         assert!(
             outcome.report.cpu(Domain::Host(host), WorkKind::Crypto) > Duration::ZERO,
@@ -124,7 +126,7 @@ fn on_a_clean_wire_the_hosts_do_no_crypto() {
 #[test]
 fn ipv6_carries_the_same_records_as_ipv4() {
     let writes = vec![random(1, 400_000), random(2, 7), random(3, 90_000)];
-    for who in [Who::Cpu, Who::Nic] {
+    for who in [CryptoPlace::Cpu, CryptoPlace::Nic] {
         let four = Transfer { link: rough(0.01, 0.01), ..Transfer::new(who, 3, writes.clone()) };
         let six = Transfer { ipv6: true, ..four.clone() };
         let [by_four, by_six] = [four.run(), six.run()];
@@ -134,7 +136,7 @@ fn ipv6_carries_the_same_records_as_ipv4() {
         for outcome in [by_four, by_six] {
             let counted = |name| outcome.counters.value(name);
             let (sealed, opened) = (counted("tx_tls_encrypted_bytes"), counted("rx_tls_decrypted_bytes"));
-            let expected = if who == Who::Nic { (true, true, true) } else { (false, false, false) };
+            let expected = if who == CryptoPlace::Nic { (true, true, true) } else { (false, false, false) };
             assert_eq!((sealed >= 490_007, opened > 100_000, counted("tx_tls_dump_bytes") > 0), expected, "{who:?}");
         }
     }
@@ -148,7 +150,7 @@ fn plaintext_never_leaves_despite_loss_and_resets() {
             link: rough(0.02, 0.02),
             resets: ms(&[1, 4, 5, 12, 30]),
             client_resets: ms(&[2, 4, 15]),
-            ..Transfer::new(Who::Nic, seed, vec![marked(256 * 1024); 60])
+            ..Transfer::new(CryptoPlace::Nic, seed, vec![marked(256 * 1024); 60])
         };
         let outcome = transfer.run();
         assert!(outcome.received == transfer.sent(), "seed {seed}");
@@ -178,13 +180,13 @@ fn shows_the_marker(bytes: &[u8]) -> bool {
 fn a_stream_lives_on_after_its_application() {
     let us = Duration::from_micros;
     let mut by_device = 0;
-    for end in [End::Drop, End::Forget] {
+    for end in [ServerEnding::Drop, ServerEnding::Forget] {
         for seed in 0..6 {
             let transfer = Transfer {
                 end,
                 link: rough(0.03, 0.01),
                 resets: vec![us(300), us(1_500)],
-                ..Transfer::new(Who::Nic, seed, vec![marked(1_000_000); 4])
+                ..Transfer::new(CryptoPlace::Nic, seed, vec![marked(1_000_000); 4])
             };
             let outcome = transfer.run();
             assert!(outcome.received == transfer.sent(), "{end:?}, seed {seed}");
@@ -202,7 +204,7 @@ fn a_nic_without_room_leaves_the_flow_to_software() {
         engines: TlsEngineConfig { contexts: 1, ..TlsEngineConfig::default() }.into(),
         ..NicConfig::default()
     };
-    let transfer = Transfer { nic, ..Transfer::new(Who::Nic, 1, vec![random(1, 200_000)]) };
+    let transfer = Transfer { nic, ..Transfer::new(CryptoPlace::Nic, 1, vec![random(1, 200_000)]) };
     let outcome = transfer.run();
     assert_eq!(outcome.received, transfer.sent());
     let refused = outcome.client_tls.offload_refused + outcome.server_tls.unwrap().offload_refused;
@@ -219,7 +221,7 @@ fn a_nic_without_room_leaves_the_flow_to_software() {
 #[test]
 fn nic_without_offloads_suffices() {
     let nic = NicConfig { checksum_offload: false, tso_max_bytes: 0, ..NicConfig::default() };
-    let transfer = Transfer { nic, ..Transfer::new(Who::Cpu, 1, vec![random(1, 300_000)]) };
+    let transfer = Transfer { nic, ..Transfer::new(CryptoPlace::Cpu, 1, vec![random(1, 300_000)]) };
     let outcome = transfer.run();
     assert_eq!(outcome.received, transfer.sent());
     assert_eq!(outcome.counters.value("tx_tso_packets"), 0);
@@ -242,7 +244,7 @@ fn a_long_stream_never_stalls() {
         ("5 % loss", 0.05, 0.0, 7),
         ("5 % reordering", 0.0, 0.05, 0),
     ] {
-        for (stream, tls) in [("tcp", None), ("tls-nic", Some(Who::Nic))] {
+        for (stream, tls) in [("tcp", None), ("tls-nic", Some(CryptoPlace::Nic))] {
             let begun = std::time::Instant::now();
             let course = LongStream { tls, seed: 1, bytes, link: rough(loss, reorder) }.run().expect(wire);
             let timeouts = course.counters.value("TcpExtTCPTimeouts");
@@ -264,7 +266,7 @@ fn a_long_stream_never_stalls() {
                 TcpConfig::default().min_rto * (2u32.pow(in_a_row) - 1) + probed + Duration::from_millis(20);
             assert!(course.longest_gap <= explained, "{wire}, {stream}: {:?} without data", course.longest_gap);
             assert!(course.took < Duration::from_secs(600), "{wire}, {stream}: {:?}", course.took);
-            if let Some(Who::Nic) = tls {
+            if let Some(CryptoPlace::Nic) = tls {
                 assert!(course.counters.value("tx_tls_encrypted_bytes") >= bytes, "{wire}: the NIC sealed it all");
             }
         }
@@ -295,12 +297,12 @@ proptest! {
         receive_buffer in 40_000usize..400_000,
         resets in prop::collection::vec(0u64..2_000, 0..3),
         client_resets in prop::collection::vec(0u64..2_000, 0..2),
-        end in prop_oneof![Just(End::Close), Just(End::Drop), Just(End::Forget)],
+        end in prop_oneof![Just(ServerEnding::Close), Just(ServerEnding::Drop), Just(ServerEnding::Forget)],
         tso in prop_oneof![Just(0), Just(65_536), Just(256 << 10)],
         next_record in any::<bool>(),
         wait in prop_oneof![Just(0u64), 1u64..50],
     ) {
-        let mut transfer = Transfer::new(if nic { Who::Nic } else { Who::Cpu }, seed, Vec::new());
+        let mut transfer = Transfer::new(if nic { CryptoPlace::Nic } else { CryptoPlace::Cpu }, seed, Vec::new());
         transfer.writes = writes.iter().zip(0..).map(|(bytes, number)| random(number, *bytes)).collect();
         // Small records are many, so the transfer is kept short.
         let most = record_size * 400;

@@ -10,7 +10,7 @@ use offload_base::{Instant, Seed, Seq};
 use offload_host_stack::TcpConfig;
 use offload_testbed::Capture;
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
-use rig::{Host, Outcome, Transfer, Who, marked};
+use rig::{CryptoPlace, Host, Transfer, TransferOutcome, marked};
 use rustls::{ClientConnection, Connection, ServerConnection};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
@@ -44,7 +44,7 @@ fn tshark_decrypts_every_record_of_the_nics() {
     }
     let us = Duration::from_micros;
     let writes: Vec<_> = [100_000, 1, 16_384, 70_000, 333].into_iter().map(marked).collect();
-    let clean = Transfer::new(Who::Nic, 1, writes.iter().cycle().take(40).cloned().collect());
+    let clean = Transfer::new(CryptoPlace::Nic, 1, writes.iter().cycle().take(40).cloned().collect());
     // The sequence numbers wrap early in the transfer, which tshark must follow too.
     let tcp = TcpConfig { initial_sequence: Some(0xffff_0000), ..clean.tcp.clone() };
     let rough = Transfer { link: rough(), tcp, ..clean.clone() };
@@ -61,7 +61,7 @@ fn tshark_decrypts_every_record_of_the_nics() {
         let (outcome, _) = captured(transfer.clone(), host, &file);
         assert!(outcome.received == transfer.sent(), "{name}");
         assert!(outcome.counters.value("tx_tls_encrypted_bytes") > 0, "{name}: the NIC encrypts");
-        let reading = Reading::of(&file);
+        let reading = CaptureReading::of(&file);
         assert_eq!(reading.faults, [""; 0], "{name}");
         // Each write ends its last record, so the expected records are known.
         let records = transfer.writes.iter().flat_map(|write| write.chunks(transfer.record_size));
@@ -82,7 +82,7 @@ fn tshark_stops_at_an_unverifiable_record() {
         return;
     }
     let file = TemporaryFile::new("spoilt");
-    let transfer = Transfer::new(Who::Nic, 1, vec![marked(200_000)]);
+    let transfer = Transfer::new(CryptoPlace::Nic, 1, vec![marked(200_000)]);
     let (_, mut bytes) = captured(transfer, Host::Server, &file);
     // Two 16-bit words in the middle of a segment change places, which leaves the checksum unchanged.
     let at = bytes.len() / 2;
@@ -91,18 +91,21 @@ fn tshark_stops_at_an_unverifiable_record() {
     let payload = packet + 20 + 32;
     bytes[payload + 100..payload + 104].rotate_left(2);
     std::fs::write(&file.0, &bytes).expect("it is written");
-    let reading = Reading::of(&file);
+    let reading = CaptureReading::of(&file);
     assert_eq!(reading.faults, [""; 0], "checksums do not tell");
     assert!(reading.typed < reading.encrypted + PLAIN, "{} of {}", reading.typed, reading.encrypted);
     assert!(!reading.from_server.is_empty() && reading.from_server.concat().len() < 200_000);
 
     bytes[payload + 200] ^= 1;
     std::fs::write(&file.0, bytes).expect("it is written");
-    assert!(Reading::of(&file).faults.iter().any(|fault| fault.contains("Bad checksum")), "a bit that flips does");
+    assert!(
+        CaptureReading::of(&file).faults.iter().any(|fault| fault.contains("Bad checksum")),
+        "a bit that flips does"
+    );
 }
 
 /// Runs `transfer` with a capture at `host`'s NIC. Returns the result and the capture's bytes.
-fn captured(transfer: Transfer, host: Host, file: &TemporaryFile) -> (Outcome, Vec<u8>) {
+fn captured(transfer: Transfer, host: Host, file: &TemporaryFile) -> (TransferOutcome, Vec<u8>) {
     let output = BufWriter::new(File::create(&file.0).expect("a file"));
     let capture = Capture::new(output).expect("a capture");
     let outcome = Transfer { capture: Some((capture.clone(), host)), ..transfer }.run();
@@ -119,7 +122,7 @@ fn rough() -> LinkConfig {
 }
 
 /// tshark's view of a capture with one TLS connection to a server at port 443.
-struct Reading {
+struct CaptureReading {
     /// Decrypted data records.
     from_server: Vec<Vec<u8>>,
     from_client: Vec<Vec<u8>>,
@@ -132,9 +135,9 @@ struct Reading {
     faults: Vec<String>,
 }
 
-impl Reading {
-    fn of(file: &TemporaryFile) -> Reading {
-        let mut reading = Reading {
+impl CaptureReading {
+    fn of(file: &TemporaryFile) -> CaptureReading {
+        let mut reading = CaptureReading {
             from_server: Vec::new(),
             from_client: Vec::new(),
             encrypted: 0,

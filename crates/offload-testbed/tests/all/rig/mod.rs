@@ -22,14 +22,14 @@ use std::sync::Arc;
 
 /// The place where records are sealed and opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum CryptoPlace {
     Cpu,
     Nic,
 }
 
 /// The server's action after it has written everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ServerEnding {
     /// Closes, and reads until the client has closed.
     Close,
     /// Drops the stream at once.
@@ -41,7 +41,7 @@ pub(crate) enum End {
 /// The parameters of a transfer.
 #[derive(Clone)]
 pub(crate) struct Transfer {
-    pub(crate) who: Who,
+    pub(crate) who: CryptoPlace,
     pub(crate) seed: u64,
     pub(crate) writes: Vec<Bytes>,
     pub(crate) record_size: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Transfer {
     pub(crate) tcp: TcpConfig,
     /// Whether to use IPv6 instead of IPv4.
     pub(crate) ipv6: bool,
-    pub(crate) end: End,
+    pub(crate) end: ServerEnding,
     /// Delays of resets of the server's NIC: the first after the first write, each other after the previous reset.
     pub(crate) resets: Vec<Duration>,
     /// Delays of resets of the client's NIC.
@@ -69,7 +69,7 @@ pub(crate) enum Host {
 }
 
 /// The result of a transfer.
-pub(crate) struct Outcome {
+pub(crate) struct TransferOutcome {
     pub(crate) received: Vec<u8>,
     pub(crate) seen: Vec<RecordedFrame>,
     pub(crate) counters: CounterSet,
@@ -79,7 +79,7 @@ pub(crate) struct Outcome {
 }
 
 impl Transfer {
-    pub(crate) fn new(who: Who, seed: u64, writes: Vec<Bytes>) -> Transfer {
+    pub(crate) fn new(who: CryptoPlace, seed: u64, writes: Vec<Bytes>) -> Transfer {
         Transfer {
             who,
             seed,
@@ -89,7 +89,7 @@ impl Transfer {
             link: LinkConfig::default(),
             tcp: TcpConfig::default(),
             ipv6: false,
-            end: End::Close,
+            end: ServerEnding::Close,
             resets: Vec::new(),
             client_resets: Vec::new(),
             meter: None,
@@ -101,7 +101,7 @@ impl Transfer {
         self.writes.concat()
     }
 
-    pub(crate) fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> TransferOutcome {
         let recorder = FrameRecorder::default();
         // The capture and the recorder see the left end of the wire.
         let (left, right) = match &self.capture {
@@ -129,7 +129,7 @@ impl Transfer {
         drop(attached);
         let server_tls = kept.map(|stream| *stream.counters());
         let report = self.meter.as_ref().map(CpuMeter::take).unwrap_or_default();
-        Outcome { received, seen: recorder.take(), counters: bed.counters(), server_tls, client_tls, report }
+        TransferOutcome { received, seen: recorder.take(), counters: bed.counters(), server_tls, client_tls, report }
     }
 }
 
@@ -156,9 +156,9 @@ async fn serve(transfer: Transfer, host: BedHost) -> io::Result<Option<KtlsStrea
         stream.send_chunk(write.clone()).await?;
     }
     match transfer.end {
-        End::Drop => return Ok(None),
-        End::Forget => stream.close().await?,
-        End::Close => {
+        ServerEnding::Drop => return Ok(None),
+        ServerEnding::Forget => stream.close().await?,
+        ServerEnding::Close => {
             stream.close().await?;
             while stream.next_chunk().await?.is_some() {}
         }
@@ -181,10 +181,10 @@ async fn fetch(transfer: Transfer, host: BedHost, server: BedHost) -> io::Result
     loop {
         match stream.next_chunk().await {
             Ok(Some(chunk)) => received.extend_from_slice(&chunk),
-            Ok(None) if transfer.end != End::Drop => break,
+            Ok(None) if transfer.end != ServerEnding::Drop => break,
             Ok(None) => return Err(io::Error::other("a stream that was dropped looks like one that was closed")),
             // RFC 8446 6.1: an end without close_notify may be a truncation and must be an error.
-            Err(error) if transfer.end == End::Drop && error.kind() == io::ErrorKind::UnexpectedEof => break,
+            Err(error) if transfer.end == ServerEnding::Drop && error.kind() == io::ErrorKind::UnexpectedEof => break,
             Err(error) => return Err(error),
         }
         offload_again(&mut stream, transfer.who, &mut resets);
@@ -194,15 +194,15 @@ async fn fetch(transfer: Transfer, host: BedHost, server: BedHost) -> io::Result
 }
 
 /// Moves both directions back to the device after a reset.
-fn offload_again(stream: &mut KtlsStream<TcpStream>, who: Who, resets: &mut u64) {
+fn offload_again(stream: &mut KtlsStream<TcpStream>, who: CryptoPlace, resets: &mut u64) {
     let seen = stream.counters().device_resets;
-    if who == Who::Nic && core::mem::replace(resets, seen) != seen {
+    if who == CryptoPlace::Nic && core::mem::replace(resets, seen) != seen {
         stream.offload(Offload::BOTH);
     }
 }
 
-async fn offload(stream: &mut KtlsStream<TcpStream>, who: Who) -> io::Result<()> {
-    if who == Who::Nic {
+async fn offload(stream: &mut KtlsStream<TcpStream>, who: CryptoPlace) -> io::Result<()> {
+    if who == CryptoPlace::Nic {
         // Retransmissions must not move the flow to software: the tests want the device to handle them.
         stream.set_retransmit_limit(None);
         stream.offload(Offload::BOTH);

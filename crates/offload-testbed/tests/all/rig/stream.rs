@@ -1,7 +1,7 @@
 //! A long stream from a server to a client in virtual time. The client keeps no data, but measures the longest gap
 //! between arrivals.
 
-use super::Who;
+use super::CryptoPlace;
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::time::Duration;
@@ -21,14 +21,14 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub(crate) struct LongStream {
     /// The place where records are sealed and opened. `None` for plain TCP.
-    pub(crate) tls: Option<Who>,
+    pub(crate) tls: Option<CryptoPlace>,
     pub(crate) seed: u64,
     pub(crate) bytes: u64,
     pub(crate) link: LinkConfig,
 }
 
 /// The result of a stream.
-pub(crate) struct Course {
+pub(crate) struct StreamTiming {
     /// Time from the client's first byte to the server's last.
     pub(crate) took: Duration,
     /// The longest time between two arrivals.
@@ -38,7 +38,7 @@ pub(crate) struct Course {
 
 impl LongStream {
     /// Sends the stream and compares every byte.
-    pub(crate) fn run(&self) -> io::Result<Course> {
+    pub(crate) fn run(&self) -> io::Result<StreamTiming> {
         let mut bed = Testbed::builder(Seed(self.seed))
             .host("server", NicConfig::default(), TcpConfig::default())
             .host("client", NicConfig::default(), TcpConfig::default())
@@ -50,7 +50,7 @@ impl LongStream {
         let fetching = client.spawn("client", fetch(self.clone(), client.clone(), server, data));
         let (took, longest_gap) = bed.run_within(ENOUGH, fetching)?;
         bed.run_within(ENOUGH, serving)?;
-        Ok(Course { took, longest_gap, counters: bed.counters() })
+        Ok(StreamTiming { took, longest_gap, counters: bed.counters() })
     }
 }
 
@@ -112,8 +112,8 @@ async fn fetch(long: LongStream, host: BedHost, server: BedHost, data: Bytes) ->
     Ok((last - started, longest_gap))
 }
 
-async fn offloaded(mut stream: KtlsStream<TcpStream>, who: Who) -> io::Result<Box<KtlsStream<TcpStream>>> {
-    if who == Who::Nic {
+async fn offloaded(mut stream: KtlsStream<TcpStream>, who: CryptoPlace) -> io::Result<Box<KtlsStream<TcpStream>>> {
+    if who == CryptoPlace::Nic {
         stream.set_retransmit_limit(None);
         stream.offload(Offload::BOTH);
         stream.ready().await?;
