@@ -12,6 +12,7 @@ fn main() {
     let is_ours = git(&["ls-files", "--error-unmatch", "crates/nicbench/build.rs"]).is_some();
     let ours = |arguments: &[&str]| if is_ours { git(arguments) } else { None };
     let commit = ours(&["rev-parse", "--short=12", "HEAD"]);
+    // Untracked files are ignored: results and notes do not change the program.
     let changes = ours(&["status", "--porcelain", "--untracked-files=no", "--", "crates", "Cargo.toml", "Cargo.lock"]);
     set("COMMIT", commit.as_deref().unwrap_or(""));
     set("DIRTY", &changes.is_some_and(|changes| !changes.is_empty()).to_string());

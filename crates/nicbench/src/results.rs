@@ -57,6 +57,7 @@ impl ResultRow {
     /// Compares two runs of one point in virtual time. Returns the names of the fields that differ.
     pub(crate) fn differs(&self, other: &ResultRow) -> Vec<String> {
         let mut fields = Vec::new();
+        // Different seeds explain every other difference, so the seed is compared first.
         if self.seed != other.seed {
             fields.push("seed".into());
         }

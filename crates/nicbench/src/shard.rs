@@ -24,6 +24,7 @@ impl PlannedPoint {
     pub(crate) fn new(study: &str, arguments: &[String], cost: f64) -> PlannedPoint {
         let mut hash = Sha256::new();
         for text in core::iter::once(study).chain(arguments.iter().map(String::as_str)) {
+            // The length separates the texts, so that no two lists of texts hash alike.
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);
         }
@@ -46,6 +47,8 @@ impl ShardPlan {
     /// `overlap`, goes to two parts.
     pub(crate) fn new(points: &[PlannedPoint], of: u32, overlap: f64) -> ShardPlan {
         let mut order: Vec<usize> = (0..points.len()).collect();
+        // Longest first: short points at the end even out the loads. Equal costs keep the grid's order, so that
+        // machines agree.
         order.sort_by(|one, other| points[*other].cost.total_cmp(&points[*one].cost).then(one.cmp(other)));
         // Whole microseconds, because their sums do not depend on the order of addition.
         let micros = |cost: f64| (cost.clamp(0.0, MAX_COST) * 1e6) as u64;
@@ -107,6 +110,7 @@ impl SweepPart {
     ) -> SweepPart {
         let (mut grid, mut who) = (Sha256::new(), Sha256::new());
         for (at, point) in points.iter().enumerate() {
+            // The order of points is part of the hash, because rows refer to points by number.
             grid.update(point.hash);
             who.update(plan.homes[at].to_le_bytes());
             who.update([u8::from(plan.twice[at])]);

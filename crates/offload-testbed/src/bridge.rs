@@ -64,6 +64,7 @@ pub async fn inward(listener: std::net::TcpListener, host: BedHost, to: SocketAd
     let listener = net::TcpListener::from_std(listener)?;
     loop {
         let (kernel, _) = listener.accept().await?;
+        // The connection is started here, so that its task only waits for it.
         let dialing = host.stack().connect(None, to);
         let _runs_on = host.spawn("bridged connection", async move {
             match dialing.await {

@@ -121,6 +121,7 @@ impl Debug for Key {
 
 impl MessageEncrypter for Key {
     fn encrypt(&mut self, message: OutboundPlainMessage<'_>, number: u64) -> Result<OutboundOpaqueMessage, Error> {
+        // RFC 8446 5.2: the content type follows the content inside of the ciphertext.
         let len = self.encrypted_payload_len(message.payload.len());
         let mut payload = PrefixedPayload::with_capacity(len);
         payload.extend_from_chunks(&message.payload);

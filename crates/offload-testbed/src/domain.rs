@@ -39,6 +39,7 @@ impl<F: Future> Future for InDomain<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
+        // The scope lasts for this poll only: between polls other tasks run on the thread.
         let _scope = cost::domain(*this.domain);
         this.future.poll(cx)
     }

@@ -157,6 +157,7 @@ impl Agreement {
             (TlsVersion::Tls13, TlsSuite::ChaCha20Poly1305) => CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
             _ => return None,
         };
+        // The seeded provider with TLS 1.2 suites is needed here, because the version may be 1.2.
         let (mut provider, time): Sources = match randomness {
             Randomness::Seeded(seed) => (seeded(seed), Arc::new(StoppedClock)),
             Randomness::System => sources(randomness),

@@ -63,6 +63,8 @@ impl RealThreads {
 
     /// Returns the runtime of a host.
     pub(crate) fn host(&self, number: usize) -> HostRuntime {
+        // With threads for devices only, a host shares the thread of its own device, whose memory is in that core's
+        // caches.
         let dealt = if self.threads.len() <= self.hosts { number } else { self.hosts + number };
         HostRuntime { executor: self.of(dealt).handle() }
     }

@@ -96,6 +96,7 @@ impl<T> Future for JoinHandle<T> {
         match &mut *outcome {
             TaskOutcome::Running(waiting) => {
                 match waiting {
+                    // The handle may have moved to another task, so the latest waker counts.
                     Some(waker) => waker.clone_from(cx.waker()),
                     None => *waiting = Some(cx.waker().clone()),
                 }

@@ -87,7 +87,7 @@ pub fn key_log_line(label: &str, client_random: &[u8], secret: &[u8]) -> String 
         line.push(' ');
         for byte in bytes {
             // Writing to a string cannot fail.
-            let _always_fits = write!(line, "{byte:02x}");
+            let _ = write!(line, "{byte:02x}");
         }
     }
     line.push('\n');

@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "\"doomed\" was dropped")]
-    fn a_panic_reaches_who_waits() {
+    fn panic_reaches_waiters() {
         let (tokio, runtime) = runtime();
         tokio.block_on(runtime.spawn("doomed", async { panic!("on purpose") }));
     }

@@ -37,6 +37,7 @@ impl Scenario for CipherOptions {
     }
 
     fn run(&self) -> Result<Made, Failure> {
+        // All packets of a row are in memory at once, so a typing error could exhaust it.
         if let Some(rows) = self.rows().iter().find(|rows| rows.size * rows.in_flight > MEMORY_MAX) {
             return Err(Failure::Unusable(format!(
                 "{} packets of {} bytes together are more than 1 GiB",

@@ -97,6 +97,7 @@ impl CryptoOptions {
     fn data(&self) -> Result<Bytes, Failure> {
         let Some(path) = &self.file else { return Ok(text(self.bytes as usize)) };
         let mut bytes = std::fs::read(path).map_err(|error| Failure::about(path, &error))?;
+        // CBC and XTS work on whole blocks.
         bytes.resize(bytes.len().next_multiple_of(BLOCK).max(BLOCK), 0);
         Ok(bytes.into())
     }
@@ -107,6 +108,7 @@ impl CryptoOptions {
             if !self.way.is_empty() {
                 return self.way.clone();
             }
+            // By default only ways that support the transform are run; a way that was asked for fails with its reason.
             let can = |way: &JobWay| match way {
                 JobWay::Inline => kind.suite().is_some(),
                 JobWay::Services => kind.has_services(),
@@ -114,6 +116,7 @@ impl CryptoOptions {
             };
             JobWay::ALL.into_iter().filter(can).collect()
         };
+        // Only jobs and services have a depth; other ways would repeat the same row.
         let has_depth = |way| matches!(way, JobWay::Lookaside | JobWay::Services);
         let depths = |way| if has_depth(way) { self.in_flight.len() } else { 1 };
         let rows = self.transform.iter().flat_map(|kind| ways(*kind).into_iter().map(move |way| (*kind, way)));

@@ -65,6 +65,7 @@ impl Scenario for FioOptions {
         })?;
         let nic = self.nic();
         let own = own!(self: pattern, block_size, depth, jobs, operations, disk_size, hdgst, ddgst, offload);
+        // The threshold is a value of the NIC, so it is reported as the NIC has it.
         let own = own.into_iter().chain([("place_from", nic.engines.nvme_tcp.io_threshold.to_string())]);
         let whole = runs.iter().all(|run| run.run.sha256_ok);
         Ok(Made::new(self.run.facts("fio", &nic, own), &runs, whole, text(&runs, self.run.common.wide)))
@@ -123,6 +124,7 @@ fn text(runs: &[FioRun], wide: bool) -> String {
 
 fn block(text: &str) -> Result<u32, String> {
     let bytes = options::bytes(text)?;
+    // The disk has blocks of 512 bytes, and a command moves whole blocks.
     let fits = (512..=1 << 20).contains(&bytes) && bytes.is_multiple_of(512);
     if fits { Ok(bytes as u32) } else { Err("a command moves 512 bytes to 1MiB, in steps of 512".into()) }
 }

@@ -51,6 +51,7 @@ impl Scenario for HttpOptions {
         let runs = modes.make(0, |mode, observers, _| {
             Http { observers, ..self.http(mode) }.run().map_err(|error| Failure::of(mode, error))
         })?;
+        // Queues are a NIC value as well, but also decide the number of shards, so they are an option of the run.
         let own = own!(self: connections, requests, files, file_size, record_size, queues);
         let whole = runs.iter().all(|run| run.run.sha256_ok);
         Ok(Made::new(self.run.facts("http", &self.nic(), own), &runs, whole, text(&runs, self.run.common.wide)))

@@ -103,6 +103,7 @@ impl IperfOptions {
     fn served(&self) -> Result<Option<StepObserver>, Failure> {
         let Some(address) = self.openmetrics else { return Ok(None) };
         let server = Server::bind(address).map_err(|error| format!("--openmetrics {address}: {error}"))?;
+        // With port 0 only this line tells the port.
         say!("nicbench: metrics are at http://{}/metrics", server.address());
         Ok(Some(Arc::new(move |sample| server.show(sample))))
     }
@@ -110,6 +111,7 @@ impl IperfOptions {
     fn iperf(&self, mode: Mode) -> Iperf {
         Iperf {
             streams: self.streams,
+            // clap refuses `--bytes` together with `--time`.
             until: match self.time {
                 Some(time) => Until::Elapsed(time),
                 None => Until::Bytes(self.bytes.unwrap_or(64 << 20)),

@@ -47,6 +47,7 @@ impl Scenario for IpsecOptions {
             nic: nic.clone(),
             ..Ipsec::new(*mode, self.run.seed())
         };
+        // The label is the mode alone, because all other options are equal.
         let plans = self.mode.iter().map(|mode| (mode.to_string(), plan(mode))).collect();
         let runs = Modes::of_plans("ipsec", &self.run.common, plans)?.make(0, |plan, observers, _| {
             let mode = plan.mode;

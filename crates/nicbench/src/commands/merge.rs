@@ -152,6 +152,7 @@ fn gather(files: &[PathBuf]) -> Result<(Points<'_>, MergeSummary), NotMerged> {
 
 fn read_part(file: &Path) -> Result<(SweepPart, Vec<ResultRow>), NotMerged> {
     let wrong = |error: &dyn core::fmt::Display| NotMerged::Unusable(about(file, error));
+    // A whole sweep has no first line of a part and is refused.
     let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
     let ResultsFile { part, rows, .. } = read_rows(&text).map_err(|error| wrong(&error))?;
     let part = part.ok_or_else(|| wrong(&"it does not say which part of a sweep it is: make it with --shard"))?;
@@ -170,6 +171,7 @@ fn disagreement(known: &FoundRow<'_>, row: &ResultRow, file: &Path) -> Option<St
     if fields.is_empty() {
         return None;
     }
+    // A run has hundreds of counters, and the first differences suffice to find the cause.
     fields.truncate(MAX_REPORTED);
     let machine = |row: &ResultRow, file: &Path| format!("{} ({})", file.display(), row.machine);
     let (one, other) = (machine(&known.row, known.file), machine(row, file));

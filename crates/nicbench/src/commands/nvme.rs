@@ -65,6 +65,7 @@ impl Scenario for NvmeLoopback {
         }
         let modes = Modes::new(NAME, &self.run, &modes, OutputFiles::default())?;
         let own = own!(self: size, io, depth, queues);
+        // Options that are off stay out of the facts, so that old rows keep their form.
         let own = own.into_iter().chain(self.xts.then(|| ("xts", "AES-256".into())));
         let own = own.chain(self.write.then(|| ("write", "true".into())));
         let runs = modes.make(self.size, |mode, observers, _| {

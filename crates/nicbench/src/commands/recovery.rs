@@ -109,6 +109,7 @@ fn text(runs: &[RecoveryRun], wide: bool) -> String {
     let rows: Vec<_> = runs.iter().map(|made| made.row).collect();
     let table = aligned(&Table(&rows).to_string(), if wide { usize::MAX } else { NARROW_COLUMNS });
     match runs {
+        // The narrow table omits columns, so it names the option that shows them.
         _ if !wide => table + "--wide shows descriptors, segments, questions and the counters of a single run\n",
         [made] => table + "\n" + &table::counters([(&made.run.mode[..], &made.run.counters)]),
         // The whole table has too many runs for a column each.

@@ -50,6 +50,7 @@ fn report(options: &ReportOptions) -> Result<(), String> {
     }
     if let Some(grid) = grid {
         for row in &mut rows {
+            // Rows of studies outside of the grid keep their stored titles and plots.
             if let Some(study) = grid.studies.iter().find(|study| study.name == row.study) {
                 (row.title, row.plot) = (study.title.clone(), study.plot.clone());
             }
@@ -83,6 +84,7 @@ pub(crate) fn figures(files: &[PathBuf]) -> Result<Vec<Figure>, String> {
     let mut figures = published::figures();
     for path in files {
         let text = std::fs::read_to_string(path).map_err(|error| about(path, &error))?;
+        // The first match wins in a lookup, so later files go to the front.
         figures.splice(0..0, published::read(&text).map_err(|error| about(path, &error))?);
     }
     Ok(figures)

@@ -40,6 +40,7 @@ impl Runnable {
             #[command(subcommand)]
             run: Runnable,
         }
+        // clap expects the program's name first.
         let line = core::iter::once("nicbench").chain(arguments.iter().map(String::as_str)).chain(["--json"]);
         One::try_parse_from(line).map(|one| one.run).map_err(|error| program::one_line(&error))
     }

@@ -208,6 +208,7 @@ fn wait(mut child: Child, files: &[PathBuf]) -> Result<(), NotMerged> {
                 Err(NotMerged::Failed(format!("the scheduler's command: {status}")))
             };
         }
+        // The position counts rows on disk, because schedulers do not report progress.
         if !files.is_empty() {
             bar.set_position(files.iter().map(|file| lines(file)).sum());
         }

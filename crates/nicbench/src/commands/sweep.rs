@@ -149,6 +149,7 @@ impl SweepOptions {
         let text = |path: &Path| path.display().to_string();
         let mut all = vec!["sweep".to_string(), text(&self.file), "--shard".into(), shard.into()];
         all.extend(["--out".into(), text(&self.results_file())]);
+        // Only given options are passed on, so that the printed command stays short.
         if self.parts.overlap.as_f64() != DEFAULT_OVERLAP {
             all.extend(["--overlap".into(), self.parts.overlap.as_f64().to_string()]);
         }
@@ -223,6 +224,7 @@ fn jobs<'a>(sweep: &'a Sweep, file: &Path) -> Result<Vec<SweepJob<'a>>, String> 
                 return Err(wrong(several + ": say which, such as mode"));
             }
             let job = SweepJob { study, number, point, run };
+            // Two combinations may give one command line, for example if a value has no effect on it.
             if known.insert(job.name()) {
                 jobs.push(job);
             }
@@ -242,6 +244,7 @@ fn planned(jobs: &[SweepJob<'_>], of: u32, parts: &PartsOptions) -> Result<(Vec<
     // A point without a known duration is assumed to take the median duration.
     let mut sorted: Vec<f64> = seconds.values().copied().collect();
     sorted.sort_by(f64::total_cmp);
+    // The median is robust against a few very long points.
     let usual = sorted.get(sorted.len() / 2).copied().unwrap_or(1.0);
     let planned = |job: &SweepJob<'_>| {
         let (study, arguments) = job.name();

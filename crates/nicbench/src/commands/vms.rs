@@ -50,6 +50,7 @@ impl Scenario for VmsOptions {
     fn run(&self) -> Result<Made, Failure> {
         let modes = Modes::of_plans("vms", &self.run.common, self.plans())?;
         let runs = modes.make(0, |plan, observers, _| {
+            // An error must name the number of machines too, because one mode has several runs.
             let label = format!("{}, {} virtual machines", plan.mode, plan.vms);
             Vms { observers, ..plan }.run().map_err(|error| Failure::of(label, error))
         })?;

@@ -11,6 +11,7 @@ pub(crate) fn csv(curves: &Curves, published: &[PlotLine]) -> String {
         let theirs = published.iter().find(|theirs| theirs.name == line.name);
         for (at, value) in line.values.iter().enumerate() {
             let published = theirs.and_then(|theirs| theirs.values[at]).map(|value| value.median.to_string());
+            // A missing value has no record: an empty cell would read as zero in some programs.
             let Some(value) = value else { continue };
             let numbers = [value.median, value.least, value.most].map(|number| number.to_string());
             let [median, least, most] = numbers;

@@ -16,6 +16,7 @@ pub(crate) fn field(field: &str) -> String {
 }
 
 fn words_and_unit(field: &str) -> (String, &'static str) {
+    // The outer name has the words and the unit; the inner name only adds a detail.
     let (name, part) = field.split_once('.').unwrap_or((field, ""));
     if let Some((_, words, unit)) = FIELDS.iter().find(|(known, _, _)| *known == name) {
         let words = match part {

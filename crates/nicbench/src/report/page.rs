@@ -29,7 +29,7 @@ pub(crate) fn page(rows: &[ResultRow], figures: &[Figure]) -> (String, Vec<Drawn
     }
     body += &summary::first_screen(&studies(rows));
     for study in studies(rows) {
-        let _infallible = writeln!(body, "<h2 id=\"{0}\">{1}</h2>", escape(study.name), escape(study.title));
+        let _ = writeln!(body, "<h2 id=\"{0}\">{1}</h2>", escape(study.name), escape(study.title));
         body += &how(&study);
         for field in &study.plot.y {
             let curves = Curves::of(&study, field);
@@ -37,18 +37,17 @@ pub(crate) fn page(rows: &[ResultRow], figures: &[Figure]) -> (String, Vec<Drawn
             let figure = study.plot.published.get(field).and_then(|id| figures.iter().find(|figure| figure.id == *id));
             let published = figure.map(|figure| curves.beside(figure)).unwrap_or_default();
             let (what, name) = (label::field(field), file_name(&format!("{}-{field}", study.name)));
-            let _infallible =
-                writeln!(body, "<h3>{} <small><code>{}</code></small></h3>", escape(&what), escape(field));
+            let _ = writeln!(body, "<h3>{} <small><code>{}</code></small></h3>", escape(&what), escape(field));
             // In the page the heading names the plot; the separate picture has a caption.
             let drawn = plot::svg(&curves, &published, None);
             let svg = match drawn.and_then(|inside| Ok((inside, plot::svg(&curves, &published, Some(&what))?))) {
                 Ok((inside, svg)) => {
-                    let _infallible = writeln!(body, "<figure>{inside}</figure>");
+                    let _ = writeln!(body, "<figure>{inside}</figure>");
                     Some(svg)
                 }
                 // One field without values must not prevent the page.
                 Err(error) => {
-                    let _infallible = writeln!(body, "<p>Not drawn: {}.</p>", escape(&error.to_string()));
+                    let _ = writeln!(body, "<p>Not drawn: {}.</p>", escape(&error.to_string()));
                     None
                 }
             };
@@ -56,7 +55,7 @@ pub(crate) fn page(rows: &[ResultRow], figures: &[Figure]) -> (String, Vec<Drawn
             plots.push(DrawnPlot { name, svg, csv: csv(&curves, &published) });
             body += &table(&curves, &published);
             if let Some(figure) = figure {
-                let _infallible = writeln!(
+                let _ = writeln!(
                     body,
                     "<p class=\"source\">Published: {}, in {}. {}. {}. What differs: {}.</p>",
                     escape(&figure.title),
@@ -105,23 +104,23 @@ fn noise(study: &StudyRows<'_>) -> Option<String> {
 fn table(curves: &Curves, published: &[PlotLine]) -> String {
     let mut text = format!("<div class=\"wide\"><table>\n<tr><th>{}</th>", escape(&label::option(&curves.x_name)));
     for line in &curves.lines {
-        let _infallible = write!(text, "<th>{}</th>", escape(&line.label()));
+        let _ = write!(text, "<th>{}</th>", escape(&line.label()));
         if published.iter().any(|theirs| theirs.name == line.name) {
             text += "<th>published</th><th>ratio</th>";
         }
     }
     text += "</tr>\n";
     for (at, x) in curves.x.iter().enumerate() {
-        let _infallible = write!(text, "<tr><td>{}</td>", escape(x));
+        let _ = write!(text, "<tr><td>{}</td>", escape(x));
         for line in &curves.lines {
             let ours = line.values[at];
-            let _infallible = write!(text, "<td>{}</td>", ours.map_or("-".into(), cell));
+            let _ = write!(text, "<td>{}</td>", ours.map_or("-".into(), cell));
             if let Some(theirs) = published.iter().find(|theirs| theirs.name == line.name) {
                 let value = theirs.values[at];
                 let ratio = ours.zip(value).filter(|(_, theirs)| theirs.median != 0.0);
                 let ratio = ratio.map_or("-".into(), |(ours, theirs)| short(ours.median / theirs.median));
                 let value = value.map_or("-".into(), |value| short(value.median));
-                let _infallible = write!(text, "<td class=\"theirs\">{value}</td><td>{ratio}</td>");
+                let _ = write!(text, "<td class=\"theirs\">{value}</td><td>{ratio}</td>");
             }
         }
         text += "</tr>\n";

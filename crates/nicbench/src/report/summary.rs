@@ -11,6 +11,7 @@ use super::{Curves, StudyRows, label, plot};
 pub(crate) fn first_screen(studies: &[StudyRows<'_>]) -> String {
     let compared = |study: &&StudyRows<'_>| {
         let fields = study.plot.y.iter().take(2);
+        // Both fields must be comparable, because the screen has room for exactly two plots.
         fields.filter(|field| Saving::of(&Curves::of(study, field)).is_some()).count() == 2
     };
     let Some(study) = studies.iter().find(compared) else { return String::new() };
@@ -51,6 +52,7 @@ impl Saving {
         let (what, option) = (label::field(&curves.field), label::option(&curves.x_name));
         let at = curves.x.last().map_or(String::new(), |x| format!(" ({option}: {x})"));
         let plain = self.plain.map_or(String::new(), |plain| format!(", where plain TCP takes {}", short(plain)));
+        // The minimum keeps a NIC cost of zero from dividing by zero.
         let ratio = self.software.max(self.nic) / self.software.min(self.nic).max(f64::MIN_POSITIVE);
         let word = if self.nic <= self.software { "less" } else { "more" };
         format!(

@@ -41,6 +41,7 @@ impl FrameClass {
         if let Some(udp) = headers.transport().filter(|transport| transport.protocol == Protocol::Udp) {
             return FrameClass::of_datagram(&frame[udp.header..udp.end]);
         }
+        // No transport header was found: the packet is a later fragment, ESP or another protocol.
         match headers.upper() {
             Some((UDP, _)) if headers.is_fragment() => {
                 first_fragment(frame, &headers).map_or(FrameClass::Fragment, FrameClass::of_datagram)
@@ -56,6 +57,7 @@ impl FrameClass {
         match [port(0), port(2)] {
             ports if ports.contains(&Some(IKE)) => FrameClass::Ike,
             ports if !ports.contains(&Some(IN_UDP)) => FrameClass::Other,
+            // RFC 3948 2.2: four zero bytes stand where ESP has its SPI, and no SPI is zero.
             _ if datagram.get(UDP_BYTES..).is_some_and(|payload| payload.starts_with(&[0; 4])) => FrameClass::Ike,
             _ => FrameClass::Esp,
         }

@@ -78,6 +78,7 @@ impl End {
 
     fn with<P: Port + Send + 'static>(name: &str, port: P, counters: fn(&P) -> AttachCounters, gone: Gone) -> End {
         let port = Arc::new(Mutex::new(port));
+        // The port moves into its task, so the counters are read through the shared lock.
         let looked_at = port.clone();
         let counters = Box::new(move || counters(&looked_at.lock().unwrap_or_else(PoisonError::into_inner)));
         End { name: name.into(), port, counters, gone }

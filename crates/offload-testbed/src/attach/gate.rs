@@ -108,6 +108,7 @@ impl Gate {
     /// Passes this ticket and all earlier tickets. For the mirror.
     pub fn pass(&self, ticket: u32) {
         let mut state = self.state();
+        // A late or invented ticket must neither move the mark back nor past the issued tickets.
         state.passed = state.passed.max(ticket.min(state.given));
         state.front.take().into_iter().for_each(Waker::wake);
     }

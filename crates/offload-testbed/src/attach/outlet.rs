@@ -14,6 +14,7 @@ pub(super) struct Outlet {
 impl Outlet {
     /// Queues a frame, or drops the frame if the queue is full.
     pub(super) fn push(&mut self, frame: Frame) {
+        // The newest frame is dropped, as a full NIC ring does, so that earlier frames keep their order.
         if self.waiting.len() < MAX_WAITING {
             self.waiting.push_back(frame);
         } else {

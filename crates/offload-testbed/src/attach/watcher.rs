@@ -113,7 +113,7 @@ impl WatcherState {
 impl Drop for FileWatcher {
     fn drop(&mut self) {
         // Writing to an eventfd fails only after 2^64 unread writes.
-        let _written = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ended = thread.join();
         }

@@ -63,6 +63,7 @@ async fn run(runtime: Arc<dyn Runtime>, device: Arc<Mutex<Option<Lookaside>>>) {
     poll_fn(|cx| {
         let now = runtime.now();
         let mut device = lock(&device);
+        // The device was lost; its jobs were answered when it was dropped.
         let Some(device) = device.as_mut() else { return Poll::Ready(()) };
         device.process(now);
         let sleeps = device.arm(cx.waker());

@@ -354,6 +354,7 @@ impl BedExecutor {
         match clock {
             ClockKind::Virtual => Ok(BedExecutor::Virtual(VirtualTime::new())),
             ClockKind::Real => {
+                // One worker thread: tokio serves sockets and timers only, the tasks run on the testbed's own threads.
                 let tokio = tokio_runtime::start(1, meter.cloned())?;
                 let threads = RealThreads::start(tokio.handle(), RealClock::new(), meter, hosts)?;
                 Ok(BedExecutor::Real { threads, tokio })

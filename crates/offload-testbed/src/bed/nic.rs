@@ -20,6 +20,7 @@ impl HostNic {
     pub(super) fn reset(&self, now: Instant) {
         match self {
             HostNic::Own(device) => lock(device).reset(now),
+            // The physical function stands for the whole NIC, so the switch is reset too.
             HostNic::Function { nic, port: Vport::Physical } => lock(nic).reset(now),
             HostNic::Function { nic, port } => {
                 lock(nic).reset_function(now, *port);
@@ -50,7 +51,7 @@ impl HostNic {
         match self {
             HostNic::Function { nic, port: Vport::Physical } => lock(nic).count(set),
             _ => {
-                let _counted = self.ask(|function| function.count(set));
+                let _ = self.ask(|function| function.count(set));
             }
         }
     }

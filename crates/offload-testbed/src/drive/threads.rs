@@ -95,6 +95,7 @@ impl VirtualThreads {
     /// # Errors
     /// If the system refuses another thread.
     pub fn run(&self, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        // Idle threads are reused, so that the number of threads is the number of concurrent works.
         let idle = lock(&self.0.idle).pop();
         let worker = match idle {
             Some(worker) => worker,
@@ -171,6 +172,7 @@ impl ThreadPool {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
+        // Dropping the workers closes their channels, which ends the idle threads.
         lock(&self.idle).clear();
         // Joining makes the threads' CPU time count. The last clone may be dropped on one of the threads, which cannot
         // join itself.

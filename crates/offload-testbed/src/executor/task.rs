@@ -55,6 +55,7 @@ impl Task {
         self.left_queue();
         let waker = Waker::from(self.clone());
         let mut slot = lock(&self.future);
+        // A wake may come after the task's end.
         let Some(future) = slot.as_mut() else { return };
         if future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
             let ended = slot.take();

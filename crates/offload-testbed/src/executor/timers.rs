@@ -69,6 +69,7 @@ impl TaskAlarm {
 impl Alarm for TaskAlarm {
     fn poll(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
         match deadline {
+            // `Instant::MAX` is a deadline that never comes, and needs no entry.
             None | Some(Instant::MAX) => {
                 self.clear();
                 Poll::Pending

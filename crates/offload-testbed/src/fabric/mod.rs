@@ -184,6 +184,7 @@ fn join(
     let there = format!("wire {} > {}", left.name, right.name);
     let back = format!("wire {} > {}", right.name, left.name);
     let (from_left, into_there) = queue();
+    // A link and the port that it leads to share a thread, so this queue is the cheap one.
     let (out_of_there, to_right) = frame_queue(QUEUE_FRAMES);
     let (from_right, into_back) = queue();
     let (out_of_back, to_left) = frame_queue(QUEUE_FRAMES);

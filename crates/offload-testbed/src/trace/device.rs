@@ -78,6 +78,7 @@ impl TracedDevice {
         by_nic: bool,
         payload: impl Iterator<Item = &'a [u8]>,
     ) {
+        // A SYN begins a new stream, also of a flow that was known before.
         if place.syn {
             forget_some(&mut self.followers);
             self.followers.insert(place.flow, Follower::new(place.seq + 1));
@@ -188,6 +189,7 @@ impl NetDevice for TracedDevice {
         self.counted = counted;
         self.posted = 0;
         if let Some(flow) = &self.last_flow {
+            // The room after the doorbell shows how far the device is behind.
             let room = self.inner.room(flow) as u64;
             self.tracer.lock().counter(self.tracks.send_ring, now, room);
         }

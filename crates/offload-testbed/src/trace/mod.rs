@@ -238,6 +238,7 @@ impl TraceState {
     }
 
     fn slice(&mut self, slice: &Slice<'_>) {
+        // After the limit nothing more is written, so that the file ends with a complete packet.
         if self.full {
             self.summary.left_out += 1;
         } else {

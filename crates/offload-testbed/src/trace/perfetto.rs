@@ -39,6 +39,7 @@ impl Slice<'_> {
         }
         self.flows.iter().for_each(|id| begin.fixed(track_event::FLOW_IDS, *id));
         self.ends.iter().for_each(|id| begin.fixed(track_event::TERMINATING_FLOW_IDS, *id));
+        // Perfetto matches begin and end events by track, so the end carries no name.
         let mut end = ProtobufMessage::default();
         end.number(track_event::TYPE, SLICE_END);
         end.number(track_event::TRACK_UUID, self.track);

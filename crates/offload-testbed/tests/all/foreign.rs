@@ -665,7 +665,7 @@ async fn offloaded(mut stream: KtlsStream<TcpStream>) -> KtlsStream<TcpStream> {
 /// Units inside TLS records, both sealed by the NIC in one pass. A retransmission needs one context, or both, or
 /// software for either.
 #[test]
-fn an_engine_from_outside_works_in_the_content_of_tls_records() {
+fn outside_engine_works_inside_tls_records() {
     let mut dumps = 0;
     for (seed, loss, context_cache_bytes) in [(1, 0.0, 4 << 20), (2, 0.02, 4 << 20), (3, 0.03, 4 << 20), (4, 0.03, 208)]
     {
@@ -683,7 +683,7 @@ fn an_engine_from_outside_works_in_the_content_of_tls_records() {
 }
 
 #[test]
-fn an_engine_from_outside_works_both_ways_under_loss_and_reordering() {
+fn outside_engine_works_under_loss_and_reordering() {
     let (mut answers, mut shares) = ([0; 2], Vec::new());
     for (seed, loss, context_cache_bytes) in [(1, 0.0, 4 << 20), (2, 0.01, 4 << 20), (3, 0.03, 4 << 20), (4, 0.03, 208)]
     {

@@ -48,6 +48,7 @@ fn run(overlay: &Overlay, link: LinkConfig, bytes: usize) -> (Testbed, FrameReco
     overlay.install(&mut bed).expect("both NICs take everything");
     for number in 0..overlay.vms {
         let (left, right) = (bed.host(overlay.left_vm(number)).clone(), bed.host(overlay.right_vm(number)).clone());
+        // Tenants send in alternating directions, so that both NICs encapsulate and decapsulate.
         let (from, to) = if number % 2 == 0 { (left, right) } else { (right, left) };
         assert!(bed.run_within(Duration::from_secs(60), transfer(from, to, 7, bytes)), "tenant {number}");
     }

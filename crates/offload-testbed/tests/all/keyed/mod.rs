@@ -68,6 +68,7 @@ impl Ratchet {
         let generation = &mut self.generations[sender as usize];
         let mut secret = [0; 44];
         self.seed.stream(&format!("{sender:?} key {generation}")).fill(&mut secret);
+        // Both ends count each direction alike, so they derive the same key without a message.
         *generation += 1;
         let iv = secret[32..].try_into().expect("12 bytes");
         let (version, suite) = self.cipher;
