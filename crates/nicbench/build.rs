@@ -1,4 +1,5 @@
-//! Tells the program of which source, by which compiler and how it is built. Without `git`, or outside a checkout, the commit is unknown.
+//! Passes the source's commit, the compiler and the build settings to the program. Without `git`, or outside a
+//! checkout, the commit is unknown.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,10 +8,11 @@ use std::{env, fs};
 fn main() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let git = |arguments: &[&str]| output(Command::new("git").arg("-C").arg(&workspace).args(arguments));
-    // A copy of this package may lie in another project's repository.
+    // A copy of this package may be in another project's repository.
     let is_ours = git(&["ls-files", "--error-unmatch", "crates/nicbench/build.rs"]).is_some();
     let ours = |arguments: &[&str]| if is_ours { git(arguments) } else { None };
     let commit = ours(&["rev-parse", "--short=12", "HEAD"]);
+    // Untracked files are ignored: results and notes do not change the program.
     let changes = ours(&["status", "--porcelain", "--untracked-files=no", "--", "crates", "Cargo.toml", "Cargo.lock"]);
     set("COMMIT", commit.as_deref().unwrap_or(""));
     set("DIRTY", &changes.is_some_and(|changes| !changes.is_empty()).to_string());
@@ -23,7 +25,7 @@ fn main() {
     let mut features: Vec<String> = features.collect();
     features.sort();
     set("FEATURES", &features.join(","));
-    // A commit, or a change of any crate.
+    // Runs again after a commit, or a change of any crate.
     let head = git(&["rev-parse", "--git-path", "logs/HEAD"]).map(|head| workspace.join(head));
     let sources = fs::read_dir(workspace.join("crates")).into_iter().flatten().flatten();
     let sources = sources.flat_map(|entry| ["src", "Cargo.toml", "build.rs"].map(|name| entry.path().join(name)));

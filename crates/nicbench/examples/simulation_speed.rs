@@ -1,5 +1,5 @@
-//! How many packets a second of CPU time simulates in virtual time, what memory it takes, and how that changes with hosts
-//! and flows.
+//! The speed of the simulation in virtual time: packets per second of CPU time, and memory, for several numbers of
+//! hosts and flows.
 //!
 //! `cargo run --release -p nicbench --example simulation_speed`
 
@@ -24,8 +24,8 @@ use std::io;
 use std::process::ExitCode;
 
 /// Runs pairs of hosts with plain TCP flows between them, all flows at once, and prints a table. Opening and closing
-/// the flows counts; the time is that of the one thread that does everything, so a busy machine changes it little. Memory
-/// is what was resident at most, with the pages that earlier runs of the same command left to the allocator.
+/// the flows counts. The time is the CPU time of the only thread, so a busy machine changes it little. Memory is the
+/// peak resident size, including pages that earlier runs of the same command left to the allocator.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Options {
@@ -63,7 +63,7 @@ fn shape(text: &str) -> Result<(usize, usize), String> {
 }
 
 fn run(seed: Seed, hosts: usize, flows: usize, bytes: u64) -> io::Result<()> {
-    // From here on the kernel looks for a new peak, where it can be asked to.
+    // Resets the kernel's record of the peak, if the system permits this.
     let _may_not = std::fs::write("/proc/self/clear_refs", "5");
     let mut builder = Testbed::builder(seed);
     for host in 0..hosts {
@@ -73,6 +73,7 @@ fn run(seed: Seed, hosts: usize, flows: usize, bytes: u64) -> io::Result<()> {
         builder = builder.wire(2 * pair, 2 * pair + 1, LinkConfig::default());
     }
     let mut bed = builder.build()?;
+    // Building the testbed is not part of the simulation's speed.
     let before = cpu_seconds();
     let (flows_a_pair, bytes_a_flow) = (flows / (hosts / 2), bytes / flows as u64);
     let mut tasks = Vec::new();
@@ -133,7 +134,7 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The most of this process that was in memory at once since it was last asked to look.
+/// Returns the peak resident size since the last reset.
 fn peak_mebibytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,8 +1,9 @@
-//! The tool `nicbench`. The options and messages that it shares with other programs are the crate `offload-cli`.
+//! The tool `nicbench`. The crate `offload-cli` holds the options and messages that it shares with other programs.
 //!
-//! - [`openmetrics`]: what a run counts, for Prometheus;
-//! - [`commands`]: what `nicbench` can be told to do;
-//! - [`sweep`]: any of its runs over a grid; `shard`: parts of it; `results`: what came of it; `build`: which program made it; `report`: results and published figures as one page.
+//! - [`openmetrics`]: counters of a run, for Prometheus;
+//! - [`commands`]: the commands of `nicbench`;
+//! - [`sweep`]: runs over a grid; `shard`: parts of a sweep; `results`: results files; `build`: the program's own
+//!   build; `report`: results and published figures as one page.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +15,7 @@ mod results;
 mod shard;
 pub mod sweep;
 
-/// The README's example runs with the others.
+/// Runs the README's example as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,7 +1,7 @@
-//! Numbers for Prometheus: OpenMetrics 1.0 text over HTTP, from a thread of its own.
+//! Metrics for Prometheus: OpenMetrics 1.0 text over HTTP, served by a thread.
 //!
-//! One request is served at a time, and none takes longer than a few seconds or more than 8 KiB: a slow or hostile client delays
-//! others, and nothing else. The server ends when it is dropped.
+//! The server handles one request at a time and limits each request to a few seconds and 8 KiB. A slow or hostile
+//! client can therefore only delay other clients. The server ends on drop.
 
 use core::fmt::Write as _;
 use core::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// Where metrics are served: a port of this machine's loopback address, or an address with a port.
+/// Parses the address of a metrics server: a port of this machine's loopback address, or an address with a port.
 ///
 /// ```
 /// use nicbench::openmetrics::address;
@@ -32,7 +32,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| "a port of the loopback address, 9464, or an address: 127.0.0.1:9464".into())
 }
 
-/// Serves the last sample that it was shown.
+/// A server of the latest sample.
 ///
 /// ```
 /// use nicbench::openmetrics::Server;
@@ -50,35 +50,35 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    shown: Arc<Shown>,
+    shown: Arc<ServedSample>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shown {
+struct ServedSample {
     last: Mutex<Option<Sample>>,
     ends: AtomicBool,
 }
 
 impl Server {
-    /// Begins to serve. Port 0 is any that is free.
+    /// Starts the server. With port 0 the system chooses a free port.
     ///
     /// # Errors
-    /// When the address cannot be listened on.
+    /// If the address cannot be bound.
     pub fn bind(address: SocketAddr) -> io::Result<Server> {
         let listener = TcpListener::bind(address)?;
-        let (address, shown) = (listener.local_addr()?, Arc::new(Shown::default()));
+        let (address, shown) = (listener.local_addr()?, Arc::new(ServedSample::default()));
         let of_thread = shown.clone();
         let thread = thread::Builder::new().name("openmetrics".into()).spawn(move || serve(&listener, &of_thread))?;
         Ok(Server { address, shown, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Returns the bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What is served from now on.
+    /// Replaces the served sample.
     pub fn show(&self, sample: &Sample) {
         *self.shown.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(sample.clone());
     }
@@ -87,7 +87,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shown.ends.store(true, Ordering::Release);
-        // Wakes the thread, which waits for a client.
+        // This connection wakes the thread, which waits for a client.
         let woken = TcpStream::connect_timeout(&self.address, LONGEST).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ended = thread.join();
@@ -95,21 +95,22 @@ impl Drop for Server {
     }
 }
 
-fn serve(listener: &TcpListener, shown: &Shown) {
+fn serve(listener: &TcpListener, shown: &ServedSample) {
     for stream in listener.incoming() {
         if shown.ends.load(Ordering::Acquire) {
             return;
         }
         match stream {
-            // A client that goes or is slow is its own misfortune.
+            // A failed answer concerns only its client.
             Ok(stream) => drop(answer(stream, shown)),
-            // Out of descriptors, most likely: others may go meanwhile.
+            // Most likely the process is out of descriptors; a pause lets other descriptors close.
             Err(_) => thread::sleep(PAUSE),
         }
     }
 }
 
-fn answer(mut stream: TcpStream, shown: &Shown) -> io::Result<()> {
+fn answer(mut stream: TcpStream, shown: &ServedSample) -> io::Result<()> {
+    // A client that does not read its answer must not hold the only thread.
     stream.set_write_timeout(Some(LONGEST))?;
     let (status, body) = match request(&mut stream)? {
         Request::Metrics => {
@@ -122,6 +123,7 @@ fn answer(mut stream: TcpStream, shown: &Shown) -> io::Result<()> {
         Request::Garbage => ("400 Bad Request", "this is no request of HTTP/1.1\n".into()),
     };
     let kind = if status == "200 OK" { "application/openmetrics-text; version=1.0.0" } else { "text/plain" };
+    // The connection closes after each answer, because a kept connection would occupy the only thread.
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\nAllow: GET\r\nConnection: close\r\n\r\n",
         body.len()
@@ -142,9 +144,10 @@ enum Request {
 fn request(stream: &mut TcpStream) -> io::Result<Request> {
     let (began, mut head) = (Instant::now(), Vec::new());
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
-        if head.len() >= MOST_BYTES {
+        if head.len() >= MAX_BYTES {
             return Ok(Request::TooLong);
         }
+        // The limit covers the whole head: a client that sends one byte at a time must not renew it.
         let left = LONGEST.checked_sub(began.elapsed()).filter(|left| !left.is_zero());
         stream.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
         let mut piece = [0; 1024];
@@ -156,7 +159,7 @@ fn request(stream: &mut TcpStream) -> io::Result<Request> {
     Ok(asked(&head))
 }
 
-/// What a head asks for.
+/// Classifies a request by its request line.
 fn asked(head: &[u8]) -> Request {
     let line = head.split(|byte| *byte == b'\r').next().and_then(|line| core::str::from_utf8(line).ok());
     let words: Vec<&str> = line.unwrap_or_default().split(' ').collect();
@@ -169,7 +172,7 @@ fn asked(head: &[u8]) -> Request {
     }
 }
 
-/// A sample as OpenMetrics 1.0 has it: a family for each counter, under its name with `nicbench_` before it.
+/// Formats a sample as OpenMetrics 1.0: one family for each counter, with `nicbench_` in front of its name.
 fn text(sample: Option<&Sample>) -> String {
     let mut text = String::new();
     if let Some(sample) = sample {
@@ -189,6 +192,8 @@ fn text(sample: Option<&Sample>) -> String {
             let _ = writeln!(text, "nicbench_contexts{{mode=\"{mode}\",host=\"{host}\"}} {}", of.contexts);
         }
         let of_both: Vec<(&str, &HostSample)> = hosts.to_vec();
+        // OpenMetrics requires the samples of a family to be adjacent, so the outer loop is over names and the inner
+        // one over hosts.
         let mut names: Vec<&str> =
             of_both.iter().flat_map(|(_, of)| of.counters.iter()).map(|(name, _)| name).collect();
         names.sort_unstable();
@@ -204,10 +209,10 @@ fn text(sample: Option<&Sample>) -> String {
     text + "# EOF\n"
 }
 
-/// A request is read within this time, and an answer written.
+/// Time limit of reading a request, and of writing an answer.
 const LONGEST: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
-const MOST_BYTES: usize = 8 << 10;
+const MAX_BYTES: usize = 8 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -218,8 +223,9 @@ mod tests {
     use offload_bench_tls::observers::Observers;
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// The samples of a text by name and labels, if it keeps to OpenMetrics 1.0: families are declared before their samples, once, and
-    /// do not mix; names and labels have the form they must; a counter's samples end in `_total`; it ends with `# EOF`.
+    /// Parses a text's samples by name and labels, and checks the rules of OpenMetrics 1.0: each family is declared
+    /// once, before its samples; families are not interleaved; names and labels are well formed; a counter's samples
+    /// end in `_total`; the text ends with `# EOF`.
     fn parsed(text: &str) -> BTreeMap<String, f64> {
         let body = text.strip_suffix("# EOF\n").expect("ends with # EOF");
         let (mut families, mut samples, mut family) =
@@ -233,6 +239,7 @@ mod tests {
                     "TYPE" => {
                         assert!(families.insert(name.to_owned()), "{name} is declared twice");
                         assert!(["counter", "gauge"].contains(&rest), "{line}");
+                        // OpenMetrics 1.0 reserves these suffixes for samples.
                         let ends = ["_total", "_created", "_bucket", "_count", "_sum", "_info"];
                         assert!(!ends.iter().any(|end| name.ends_with(end)), "{name} has a reserved end");
                         family = (name.into(), rest.into());
@@ -245,6 +252,7 @@ mod tests {
             }
             let (series, value) = line.rsplit_once(' ').expect(line);
             let (name, labels) = series.split_once('{').expect(line);
+            // OpenMetrics 1.0: samples of counters end in `_total`, samples of gauges have the family's name.
             let end = if family.1 == "counter" { "_total" } else { "" };
             assert_eq!(name, family.0.clone() + end, "{line}");
             for label in labels.strip_suffix('}').expect(line).split(',') {
@@ -263,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_counts_can_be_parsed() {
+    fn metrics_of_a_run_can_be_parsed() {
         let server = Arc::new(Server::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap());
         let (shown, every) = (server.clone(), Duration::from_micros(100));
         let live = Live::new(every, move |sample| shown.show(sample));
@@ -294,7 +302,7 @@ mod tests {
             (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
             (b"\x16\x03\x01\x00\r\n\r\n", "400"),
             (b"GET /metrics HTTP/1.1", "400"),
-            (&long[..MOST_BYTES], "431"),
+            (&long[..MAX_BYTES], "431"),
         ] {
             let answer = asks(&server, request);
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
@@ -302,7 +310,7 @@ mod tests {
         assert_eq!(asked(b"GET /metrics?x=1 HTTP/1.0\r\n"), Request::Metrics);
     }
 
-    /// The answer to `request`, behind which the client sends no more.
+    /// Sends `request`, closes the sending side and returns the answer.
     fn asks(server: &Server, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream.write_all(request).unwrap();

@@ -1,24 +1,23 @@
-//! A results file: a row of JSON for each run, with all it takes to make it again. In front of those of a part of a sweep
-//! stands a line that says which part of which sweep they are.
-//! What a kill left of a last row is no row.
+//! The format of results files: one JSON row for each run, with all that is needed to repeat the run. The file of a part of a sweep
+//! begins with a line that identifies part and sweep. An incomplete last line, left by a killed process, is ignored.
 
 use crate::build::Build;
-use crate::shard::Part;
+use crate::shard::SweepPart;
 use crate::sweep::{Plot, Setting};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// One line of a results file: a run, and all it takes to make it again.
+/// A line of a results file: a run, with all that is needed to repeat it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Row {
-    /// The study it is of.
+pub(crate) struct ResultRow {
+    /// Name of the study.
     pub(crate) study: String,
-    /// What a report calls the study.
+    /// Title of the study in reports.
     pub(crate) title: String,
-    /// What a report draws of it.
+    /// The study's plot.
     pub(crate) plot: Plot,
-    /// Which point of the study it is, in the order of the grid: rows come as runs end.
+    /// Number of the point in the order of the study's grid. Rows are in the order in which runs ended.
     #[serde(default)]
     pub(crate) point: usize,
     /// The options of the point.
@@ -29,35 +28,36 @@ pub(crate) struct Row {
     pub(crate) seed: u64,
     /// `virtual` or `real`.
     pub(crate) clock: String,
-    /// The values of the NICs by name, where the command has options for them.
+    /// The NICs' values by name, if the command has options for them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) nic: BTreeMap<String, String>,
-    /// The program that made it. Results of older programs do not tell.
+    /// The build of the program that made the row. Unknown for results of older programs.
     #[serde(default)]
     pub(crate) build: Build,
     /// The machine.
-    pub(crate) machine: Machine,
-    /// How long the run took there.
+    pub(crate) machine: MachineInfo,
+    /// Duration of the run, in seconds.
     #[serde(default)]
     pub(crate) seconds: f64,
-    /// What the run reported.
+    /// The reported result.
     pub(crate) run: Value,
 }
 
-impl Row {
-    /// The point, in words.
+impl ResultRow {
+    /// Returns the point as text.
     pub(crate) fn name(&self) -> String {
         format!("{}: {}", self.study, self.arguments.join(" "))
     }
 
-    /// Whether it is the same on every machine, but for [`TIMED`] fields.
+    /// Returns whether the run is in virtual time, and so equal on every machine except for [`TIMED`] fields.
     pub(crate) fn is_virtual(&self) -> bool {
         self.clock == "virtual"
     }
 
-    /// Fields in which this run in virtual time is not what another machine made of the same point.
-    pub(crate) fn differs(&self, other: &Row) -> Vec<String> {
+    /// Compares two runs of one point in virtual time. Returns the names of the fields that differ.
+    pub(crate) fn differs(&self, other: &ResultRow) -> Vec<String> {
         let mut fields = Vec::new();
+        // Different seeds explain every other difference, so the seed is compared first.
         if self.seed != other.seed {
             fields.push("seed".into());
         }
@@ -68,24 +68,25 @@ impl Row {
                 differences(field, one.get(field), two.get(field), &mut fields);
             }
         }
-        // JSON objects have an order of their own, or none, by what else is compiled.
+        // The key order of JSON objects depends on features that other crates enable.
         fields.sort();
         fields
     }
 
-    /// A field of the run, an inner one with a dot, if it is a number.
+    /// Returns a numeric field of the run. A dot separates the names of nested fields.
     pub(crate) fn number(&self, field: &str) -> Option<f64> {
         let value = field.split('.').try_fold(&self.run, |value, name| value.get(name))?;
         value.as_f64().or_else(|| value.as_bool().map(|flag| f64::from(u8::from(flag))))
     }
 }
 
-/// Whether a field of a run is CPU time of the machine that made it, or follows from that. An inner field is what its outermost is.
+/// Returns whether a field holds CPU time of the machine, or a value derived from CPU time. The outermost name decides
+/// for nested fields.
 pub(crate) fn is_timed(field: &str) -> bool {
     TIMED.contains(&field.split('.').next().unwrap_or(field))
 }
 
-/// The names of inner fields that are not equal.
+/// Collects the names of nested fields that differ.
 fn differences(name: &str, one: Option<&Value>, two: Option<&Value>, fields: &mut Vec<String>) {
     match (one, two) {
         (Some(Value::Object(one)), Some(Value::Object(two))) => {
@@ -98,7 +99,7 @@ fn differences(name: &str, one: Option<&Value>, two: Option<&Value>, fields: &mu
     }
 }
 
-/// Fields of runs that hold CPU time. A test of the commands finds those that are missing here, and those that no run has.
+/// Fields of runs that hold CPU time. A test of the commands finds missing fields and fields that no run has.
 pub(crate) const TIMED: [&str; 15] = [
     "client_us_per_request",
     "copy_crc_share",
@@ -117,42 +118,42 @@ pub(crate) const TIMED: [&str; 15] = [
     "tx_packets_per_cpu_second",
 ];
 
-/// Where a run was made.
+/// The machine of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(crate) struct Machine {
+pub(crate) struct MachineInfo {
     /// The processor, as the system names it.
     pub(crate) processor: String,
-    /// How many cores may be used.
+    /// Number of usable cores.
     pub(crate) cores: usize,
     /// The system and its architecture.
     pub(crate) system: String,
 }
 
-impl core::fmt::Display for Machine {
+impl core::fmt::Display for MachineInfo {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{}, {} cores, {}", self.processor, self.cores, self.system)
     }
 }
 
-impl Machine {
-    /// This one.
-    pub(crate) fn this() -> Machine {
+impl MachineInfo {
+    /// Returns this machine.
+    pub(crate) fn this() -> MachineInfo {
         let about = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = about.lines().find(|line| line.starts_with("model name"));
         let processor = model.and_then(|line| line.split(": ").nth(1)).unwrap_or("unknown").trim().to_string();
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        Machine { processor, cores, system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH) }
+        MachineInfo { processor, cores, system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH) }
     }
 }
 
-/// What a results file holds.
+/// The content of a results file.
 #[derive(Debug)]
-pub(crate) struct Results {
-    /// Which part of a sweep it is, if it says so.
-    pub(crate) part: Option<Part>,
+pub(crate) struct ResultsFile {
+    /// The part of a sweep that the file holds. `None` for a whole sweep.
+    pub(crate) part: Option<SweepPart>,
     /// The runs.
-    pub(crate) rows: Vec<Row>,
-    /// How many bytes of the file hold whole lines.
+    pub(crate) rows: Vec<ResultRow>,
+    /// Length of the complete lines, in bytes.
     pub(crate) whole: usize,
 }
 
@@ -160,25 +161,26 @@ pub(crate) struct Results {
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct FirstLine {
-    part: Part,
+    part: SweepPart,
 }
 
-/// The first line of a part's file.
-pub(crate) fn first_line(part: &Part) -> Result<String, serde_json::Error> {
+/// Formats the first line of a part's file.
+pub(crate) fn first_line(part: &SweepPart) -> Result<String, serde_json::Error> {
     Ok(serde_json::to_string(&FirstLine { part: part.clone() })? + "\n")
 }
 
-/// What the text of a results file holds.
+/// Parses a results file.
 ///
 /// # Errors
-/// [`NoRow`], for a line that is not a row although a line follows it.
-pub(crate) fn read_rows(text: &str) -> Result<Results, NoRow> {
-    let mut results = Results { part: None, rows: Vec::new(), whole: 0 };
+/// [`InvalidRow`], if a complete line is not a row.
+pub(crate) fn read_rows(text: &str) -> Result<ResultsFile, InvalidRow> {
+    let mut results = ResultsFile { part: None, rows: Vec::new(), whole: 0 };
     for (number, line) in text.split_inclusive('\n').enumerate() {
+        // A killed process leaves an incomplete last line, which is no error.
         if !line.ends_with('\n') {
             break;
         }
-        let none = |error: serde_json::Error| NoRow { line: number + 1, what: error.to_string() };
+        let none = |error: serde_json::Error| InvalidRow { line: number + 1, what: error.to_string() };
         if number == 0 && line.starts_with("{\"part\":") {
             results.part = Some(serde_json::from_str::<FirstLine>(line).map_err(none)?.part);
         } else if !line.trim().is_empty() {
@@ -189,13 +191,13 @@ pub(crate) fn read_rows(text: &str) -> Result<Results, NoRow> {
     Ok(results)
 }
 
-/// A line of a results file that is no result.
+/// A line of a results file that is not a result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} is not a result: {what}")]
-pub(crate) struct NoRow {
-    /// Which, from 1.
+pub(crate) struct InvalidRow {
+    /// Line number, from 1.
     pub(crate) line: usize,
-    /// What is wrong with it.
+    /// The parser's error.
     pub(crate) what: String,
 }
 
@@ -203,14 +205,14 @@ pub(crate) struct NoRow {
 mod tests {
     use super::*;
 
-    fn row() -> Row {
+    fn row() -> ResultRow {
         let plot = Plot {
             x: "loss".into(),
             series: "mode".into(),
             y: vec!["goodput_gbps".into()],
             published: BTreeMap::new(),
         };
-        Row {
+        ResultRow {
             study: "a".into(),
             title: String::new(),
             plot,
@@ -221,34 +223,34 @@ mod tests {
             clock: "virtual".into(),
             nic: BTreeMap::new(),
             build: Build::default(),
-            machine: Machine::this(),
+            machine: MachineInfo::this(),
             seconds: 0.0,
             run: serde_json::json!({ "goodput_gbps": 2.5, "tx": { "total": 1 } }),
         }
     }
 
     #[test]
-    fn what_a_kill_left_is_no_row() {
+    fn incomplete_last_line_is_ignored() {
         let line = serde_json::to_string(&row()).unwrap() + "\n";
-        let Results { part, rows, whole } = read_rows(&(line.clone() + &line[..line.len() / 2])).unwrap();
+        let ResultsFile { part, rows, whole } = read_rows(&(line.clone() + &line[..line.len() / 2])).unwrap();
         assert_eq!(part, None);
         assert_eq!((rows.len(), whole), (1, line.len()));
         assert_eq!((rows[0].number("tx.total"), rows[0].number("rx.total")), (Some(1.0), None));
         assert_eq!(read_rows(&format!("{line}nonsense\n")).unwrap_err().line, 2);
     }
 
-    /// What is merged is what was measured, to the last digit.
+    /// A merge must preserve measured numbers to the last digit.
     #[test]
-    fn numbers_are_read_as_they_were_written() {
+    fn numbers_survive_reading_and_writing() {
         let run = serde_json::json!({ "goodput_gbps": 90.93711668496009 });
-        let line = serde_json::to_string(&Row { run, ..row() }).unwrap() + "\n";
+        let line = serde_json::to_string(&ResultRow { run, ..row() }).unwrap() + "\n";
         let again = serde_json::to_string(&read_rows(&line).unwrap().rows[0]).unwrap() + "\n";
         assert_eq!(again, line);
     }
-    /// CPU times differ from machine to machine, and nothing else does.
+    /// Between machines CPU times differ, and no other field may differ.
     #[test]
-    fn facts_of_virtual_time_are_compared() {
-        let with = |run| Row { run, ..row() };
+    fn rows_of_virtual_time_are_compared() {
+        let with = |run| ResultRow { run, ..row() };
         let one =
             with(serde_json::json!({ "packets": 7, "counters": { "a": 1 }, "tx_host_ns_per_byte": { "total": 0.5 } }));
         let two =
@@ -256,6 +258,6 @@ mod tests {
         assert!(one.differs(&two).is_empty());
         let three = with(serde_json::json!({ "packets": 8, "counters": { "a": 2, "b": 1 } }));
         assert_eq!(one.differs(&three), ["counters.a", "counters.b", "packets"]);
-        assert_eq!(Row { seed: 2, ..one.clone() }.differs(&one), ["seed"]);
+        assert_eq!(ResultRow { seed: 2, ..one.clone() }.differs(&one), ["seed"]);
     }
 }

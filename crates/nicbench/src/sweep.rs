@@ -1,4 +1,4 @@
-//! Runs over a grid: a TOML file of studies, each a command with options that stay and options that vary.
+//! Runs over a grid: a TOML file of studies, each a command with fixed and varying options.
 //!
 //! ```toml
 //! [[study]]
@@ -10,13 +10,14 @@
 //! plot = { x = "record-size", series = "mode", y = ["tx_host_ns_per_byte.total"] }
 //! ```
 //!
-//! Options that vary together are one option of the grid, whose values are tables with a name, which is no option:
-//! `who = [{ name = "CPU", mode = "tls-cpu", files = "nvme-cpu" }, { name = "NIC", mode = "tls-nic", files = "nvme-nic" }]`.
+//! Options that vary together form one option of the grid: its values are tables with a `name`, which is no option:
+//! `who = [{ name = "CPU", mode = "tls-cpu", files = "nvme-cpu" }, { name = "NIC", mode = "tls-nic", files = "nvme-nic"
+//! }]`.
 //!
-//! `nic.KEY` is a value of the NICs, by the name that a file for `--nic` has: `nic.delays.dma = ["600ns", "2us"]`.
+//! `nic.KEY` is a value of the NICs, named as in a file for `--nic`: `nic.delays.dma = ["600ns", "2us"]`.
 //!
-//! Every combination is a point: the arguments of one command. What is neither `x` nor `series` of the plot, seeds for
-//! one, is repetition, of which reports take the median.
+//! Every combination is a point: the arguments of one command. Options that are neither `x` nor `series` of the plot,
+//! such as seeds, are repetitions; reports show their median.
 
 use crate::report::Relation;
 use offload_bench::published::{Figure, toml_error};
@@ -51,24 +52,24 @@ pub struct Sweep {
     pub studies: Vec<Study>,
 }
 
-/// One command over a grid.
+/// A command over a grid of options.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Study {
-    /// Its name, unique in the file.
+    /// Name, unique in the file.
     pub name: String,
-    /// What a report calls it; its name if there is none.
+    /// Title in reports. If empty, the name is used.
     #[serde(default)]
     pub title: String,
     /// The command.
     pub command: String,
-    /// Options that stay.
+    /// Options with one value.
     #[serde(default)]
     pub fixed: BTreeMap<String, Setting>,
-    /// Options that vary, each with its values; `nic.KEY` is a value of the NICs.
+    /// Options with several values; `nic.KEY` is a value of the NICs.
     #[serde(deserialize_with = "grid")]
     pub grid: BTreeMap<String, Vec<Setting>>,
-    /// What a report draws.
+    /// The plot of the study in reports.
     pub plot: Plot,
 }
 
@@ -76,20 +77,20 @@ pub struct Study {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum Setting {
-    /// `true` gives the bare option, `false` none.
+    /// `true` gives the bare option, `false` omits the option.
     Flag(bool),
     /// A whole number.
     Integer(i64),
     /// A number.
     Float(f64),
-    /// Anything else.
+    /// A text.
     Text(String),
-    /// Several options at once, and what they are called together, as `name`.
+    /// Several options that vary together, with their common `name`.
     Together(BTreeMap<String, Setting>),
 }
 
 impl Setting {
-    /// As it stands on a command line; of several, what they are called.
+    /// Formats the value as on a command line. Several options are shown by their common name.
     pub fn text(&self) -> String {
         match self {
             Setting::Flag(flag) => flag.to_string(),
@@ -100,9 +101,9 @@ impl Setting {
         }
     }
 
-    /// What stands on the command line for this option.
+    /// Returns the command-line arguments for this option.
     fn arguments(&self, option: &str) -> Vec<String> {
-        // TOML reads `nic.lro = false` as a table `nic`.
+        // TOML parses `nic.lro = false` as a table `nic`.
         if let (Setting::Together(all), true) = (self, option == "nic" || option.starts_with("nic.")) {
             return all.iter().flat_map(|(key, value)| value.arguments(&format!("{option}.{key}"))).collect();
         }
@@ -120,7 +121,7 @@ impl Setting {
         }
     }
 
-    /// Its place on an axis: the number it is; bytes, if it is a size; seconds, if it is a time.
+    /// Returns the value's position on an axis: the number itself, a size in bytes, or a time in seconds.
     ///
     /// ```
     /// use nicbench::sweep::Setting;
@@ -143,7 +144,8 @@ impl Setting {
     }
 }
 
-/// Reads a grid, whose options may be in tables of tables: TOML reads `nic.delays.dma = [..]` so.
+/// Deserializes a grid whose options may be in nested tables, because TOML parses `nic.delays.dma = [..]` as nested
+/// tables.
 fn grid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Vec<Setting>>, D::Error> {
     fn flatten(prefix: &str, table: toml::Table, grid: &mut BTreeMap<String, Vec<Setting>>) -> Result<(), String> {
         for (name, values) in table {
@@ -167,18 +169,18 @@ fn grid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, V
     Ok(grid)
 }
 
-/// What a report draws of a study.
+/// The plot of a study in reports.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plot {
     /// The option along the horizontal axis.
     pub x: String,
-    /// The option that tells lines apart.
+    /// The option that distinguishes the lines.
     pub series: String,
-    /// Fields of a run, a plot each; inner fields with a dot. `F, times less than L`: of what the line L has of the field
-    /// F, how many times less the others have; `times more`, likewise.
+    /// Fields of a run, one plot each; a dot separates nested names. `F, times less than L` plots how many times
+    /// smaller the other lines' values of field F are than the values of line L; `times more` likewise.
     pub y: Vec<String>,
-    /// Published figures to set beside a field: field, then the figure's identifier.
+    /// Published figures to compare with a field: field, then the figure's identifier.
     #[serde(default)]
     pub published: BTreeMap<String, String>,
 }
@@ -188,21 +190,22 @@ pub struct Plot {
 pub struct Point {
     /// The command.
     pub command: String,
-    /// Options, by name.
+    /// Options by name.
     pub settings: BTreeMap<String, Setting>,
 }
 
 impl Sweep {
-    /// Reads a file's text.
+    /// Parses a file's text.
     ///
     /// # Errors
-    /// [`InvalidSweep`], when it is no sweep, a name is there twice, or a plot names what is not in the grid.
+    /// [`InvalidSweep`], if the text is no sweep, a name occurs twice, or a plot names an option outside of the grid.
     pub fn parse(text: &str) -> Result<Sweep, InvalidSweep> {
         let sweep: Sweep = toml::from_str(text).map_err(|error| InvalidSweep::Toml(toml_error(text, &error)))?;
         for (number, study) in sweep.studies.iter().enumerate() {
             if sweep.studies[..number].iter().any(|other| other.name == study.name) {
                 return Err(InvalidSweep::Twice(study.name.clone()));
             }
+            // An option without values would give zero points, and a plot without its axis would be empty.
             let lacks = |option: &String| study.grid.get(option).is_none_or(Vec::is_empty);
             for option in study.grid.keys().chain([&study.plot.x, &study.plot.series]) {
                 if lacks(option) {
@@ -211,7 +214,10 @@ impl Sweep {
             }
             for field in &study.plot.y {
                 let field = Relation::parse(field).map_or(&field[..], |relation| relation.field);
+                // Names of nested fields, such as counters, depend on the run; only outer names can be checked before
+                // it.
                 let outer = field.split('.').next().unwrap_or(field);
+                // An unknown command is reported later, with clap's suggestion.
                 if fields_of(&study.command).is_some_and(|mut fields| fields.all(|known| known != outer)) {
                     let (command, field) = (study.command.clone(), field.into());
                     return Err(InvalidSweep::NoSuchField { study: study.name.clone(), command, field });
@@ -220,27 +226,30 @@ impl Sweep {
             if let Some(field) = study.plot.published.keys().find(|field| !study.plot.y.contains(field)) {
                 return Err(InvalidSweep::NotDrawn { study: study.name.clone(), field: field.clone() });
             }
+            // Cannot panic: the loop above has checked that the grid has the series.
             let lines = &study.grid[&study.plot.series];
             for relation in study.plot.y.iter().filter_map(|field| Relation::parse(field)) {
                 if lines.iter().all(|line| line.text() != relation.line) {
                     return Err(InvalidSweep::NoSuchLine { study: study.name.clone(), line: relation.line.into() });
                 }
             }
+            // The option would stand twice on the command line.
             if let Some(option) = study.fixed.keys().find(|option| study.grid.contains_key(*option)) {
                 return Err(InvalidSweep::StaysAndVaries { study: study.name.clone(), option: option.clone() });
             }
+            // The product may overflow, and every point costs memory before the first run.
             let points = study.grid.values().try_fold(1_usize, |all, values| all.checked_mul(values.len()));
-            if points.is_none_or(|points| points > MOST_POINTS) {
+            if points.is_none_or(|points| points > MAX_POINTS) {
                 return Err(InvalidSweep::TooMany(study.name.clone()));
             }
         }
         Ok(sweep)
     }
 
-    /// Whether all the published figures that it names are among these.
+    /// Checks that all published figures named by the sweep are in `figures`.
     ///
     /// # Errors
-    /// [`InvalidSweep::NoSuchFigure`], if not.
+    /// [`InvalidSweep::NoSuchFigure`] otherwise.
     pub fn check_published(&self, figures: &[Figure]) -> Result<(), InvalidSweep> {
         for study in &self.studies {
             let known = |id: &String| figures.iter().any(|figure| figure.id == *id);
@@ -253,7 +262,7 @@ impl Sweep {
 }
 
 impl Study {
-    /// Every combination, the last option of the grid varying fastest.
+    /// Returns all combinations; the last option of the grid varies fastest.
     pub fn points(&self) -> Vec<Point> {
         let mut all = vec![self.fixed.clone()];
         for (option, values) in &self.grid {
@@ -269,24 +278,24 @@ impl Study {
 }
 
 impl Point {
-    /// What stands on the command line.
+    /// Returns the command-line arguments.
     pub fn arguments(&self) -> Vec<String> {
         let options = self.settings.iter().flat_map(|(option, value)| value.arguments(option));
         core::iter::once(self.command.clone()).chain(options).collect()
     }
 }
 
-/// A file that is no sweep.
+/// Reason why a file is not a valid sweep.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSweep {
-    /// It is not what a sweep looks like.
+    /// The file is not TOML of a sweep's form.
     #[error("{0}")]
     Toml(String),
     /// Two studies have one name.
     #[error("two studies are called `{0}`: rename one")]
     Twice(String),
-    /// An option of the grid has no values, or a plot needs one that the grid has not.
+    /// An option of the grid has no values, or a plot needs an option that the grid lacks.
     #[error("study `{study}`: its grid has no values of `{option}`")]
     NoValues {
         /// The study.
@@ -294,7 +303,7 @@ pub enum InvalidSweep {
         /// The option.
         option: String,
     },
-    /// A plot names a field that no run of the command has.
+    /// A plot names a field that runs of the command lack.
     #[error(
         "study `{study}`, plot.y: runs of `{command}` have no field `{field}`: `nicbench {command} --json` prints theirs"
     )]
@@ -306,7 +315,7 @@ pub enum InvalidSweep {
         /// The field.
         field: String,
     },
-    /// A published figure is to be set beside a field that is not drawn.
+    /// A published figure is assigned to a field that is not drawn.
     #[error("study `{study}`: a published figure goes with `{field}`, which is not among `y`")]
     NotDrawn {
         /// The study.
@@ -314,7 +323,7 @@ pub enum InvalidSweep {
         /// The field.
         field: String,
     },
-    /// A published figure that nobody knows.
+    /// A published figure is unknown.
     #[error("study `{study}`: no published figure is called `{figure}`")]
     NoSuchFigure {
         /// The study.
@@ -322,7 +331,7 @@ pub enum InvalidSweep {
         /// The name.
         figure: String,
     },
-    /// A plot relates its lines to one that there is not.
+    /// A plot compares its lines with a line that does not exist.
     #[error("study `{study}`: no line of the plot is called `{line}`")]
     NoSuchLine {
         /// The study.
@@ -330,7 +339,7 @@ pub enum InvalidSweep {
         /// The line.
         line: String,
     },
-    /// An option is in both tables.
+    /// An option is both fixed and varying.
     #[error("study `{study}`: `{option}` is both fixed and in the grid")]
     StaysAndVaries {
         /// The study.
@@ -338,7 +347,7 @@ pub enum InvalidSweep {
         /// The option.
         option: String,
     },
-    /// More combinations than anybody means.
+    /// The grid has too many combinations.
     #[error("study `{0}` has more than 100000 points")]
     TooMany(String),
 }
@@ -352,7 +361,7 @@ fn fields_of(command: &str) -> Option<impl Iterator<Item = &'static str>> {
 
 /// Outer fields of runs that send data between hosts.
 const COMMON_FIELDS: &str = "bytes counters device_ns_per_byte dma_bytes goodput_gbps mode packets rx_host_ns_per_byte sha256_ok tx_host_ns_per_byte";
-/// Other outer fields of runs, by command.
+/// Further outer fields of runs, by command.
 const FIELDS: [(&str, &str); 10] = [
     ("cipher", "cipher fastest_ns_per_byte gbps in_flight instructions lanes ns_per_byte ns_per_packet size"),
     (
@@ -386,9 +395,9 @@ const FIELDS: [(&str, &str); 10] = [
         "hypervisors_ns_per_byte mtu protected represented rx_guests_ns_per_byte tx_guests_ns_per_byte vms whole wrapped",
     ),
 ];
-/// The key that names options that vary together: no option itself.
+/// The key that names options that vary together; no option itself.
 const NAME: &str = "name";
-const MOST_POINTS: usize = 100_000;
+const MAX_POINTS: usize = 100_000;
 
 #[cfg(test)]
 mod tests {
@@ -415,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_vary_together_are_one() {
+    fn options_that_vary_together_form_one_option() {
         let together = r#"path = [{ name = "274ms", delay = "137ms", sack = true }, { name = "10ms", delay = "5ms" }]"#;
         let sweep =
             Sweep::parse(&STUDY.replace("loss = [0, 0.5]", together).replace("x = \"loss\"", "x = \"path\"")).unwrap();
@@ -455,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sweep_is_told() {
+    fn errors_of_a_sweep_name_the_fault() {
         let wrong = |from: &str, to: &str| Sweep::parse(&STUDY.replace(from, to)).unwrap_err().to_string();
         assert!(wrong("x = \"loss\"", "x = \"delay\"").contains("no values of `delay`"));
         assert!(wrong("seed = [1, 2, 3]", "seed = []").contains("no values of `seed`"));
@@ -474,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_sweeps_draw_what_they_set_published_figures_beside() {
+    fn built_in_sweeps_match_their_published_figures() {
         let figures = offload_bench::published::figures();
         let ours = [
             include_str!("../sweeps/quick.toml"),
@@ -488,7 +497,7 @@ mod tests {
             for study in sweep.studies {
                 for (field, id) in &study.plot.published {
                     let figure = figures.iter().find(|figure| figure.id == *id).expect(field);
-                    // Neither axis nor lines may miss each other by a name.
+                    // Axis and lines must match the figure's names, or nothing is drawn side by side.
                     let lines = &study.grid[&study.plot.series];
                     assert!(lines.iter().any(|line| figure.series.contains_key(&line.text())), "{}: {id}", study.name);
                     let places = &study.grid[&study.plot.x];

@@ -1,4 +1,4 @@
-//! `nicbench` as a user runs it.
+//! `nicbench` from its user's point of view.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 
@@ -17,7 +17,7 @@ const GRID: &str = r#"
 "#;
 
 #[test]
-fn a_run_tells_the_same_facts_every_time() {
+fn repeated_run_reports_the_same_facts() {
     let facts = || {
         let arguments =
             ["iperf", "--json", "--streams", "3", "--bytes", "100000", "--mode", "tls-nic", "--loss", "0.02"];
@@ -29,6 +29,7 @@ fn a_run_tells_the_same_facts_every_time() {
     assert_eq!((&one["command"], &one["seed"], &one["clock"]), (&"iperf".into(), &1.into(), &"virtual".into()));
     let run = &one["runs"][0];
     assert_eq!((&run["mode"], &run["bytes"], &run["sha256_ok"]), (&"tls-nic".into(), &300_000.into(), &true.into()));
+    // CPU times differ from run to run; these fields may not.
     for field in ["goodput_gbps", "packets", "counters", "dma_bytes", "fairness", "seconds"] {
         assert_eq!(run[field], other["runs"][0][field], "{field}");
     }
@@ -97,7 +98,7 @@ fn nic_file_of_default_values_changes_no_row() {
         let usual = facts_of(command, &[]);
         let values = usual["nic"].as_object().unwrap();
         assert!(values.len() > 20, "{command:?}: {values:?}");
-        // The functions of virtual machines have rings of their own size.
+        // The functions of virtual machines have their own ring size.
         let values = values.iter().filter(|(name, _)| command[0] != "vms" || *name != "receive_ring");
         let lines: String = values.map(|(name, value)| format!("{name} = {value}\n")).collect();
         let file = directory.join(format!("{}.toml", command[0]));
@@ -124,7 +125,7 @@ fn every_command_with_a_wire_is_captured_traced_and_watched() {
         assert!(fs::metadata(&wire).unwrap().len() > 10_000, "{command:?}: frames are captured");
         assert!(fs::metadata(&timeline).unwrap().len() > 1000, "{command:?}");
     }
-    // Runs of one mode are told apart by what else varies.
+    // Runs of one mode are distinguished by their other varying option.
     let wire = directory.join("wire.pcapng");
     let output = nicbench(&["vms", "--size", "64KiB", "--vms", "2", "--mode", "plain", "--pcap", text(&wire)]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -134,19 +135,21 @@ fn every_command_with_a_wire_is_captured_traced_and_watched() {
 }
 
 #[test]
-fn a_sweep_that_was_killed_makes_only_what_is_missing() {
+fn killed_sweep_makes_only_missing_runs() {
     let directory = scratch("sweep");
     let (grid, results) = (directory.join("grid.toml"), directory.join("grid.jsonl"));
     fs::write(&grid, GRID).unwrap();
     assert_eq!(nicbench(&["sweep", text(&grid)]).status.code(), Some(0));
     let whole = fs::read_to_string(&results).unwrap();
     assert_eq!(whole.lines().count(), 4);
-    // In the middle of the third row.
+    // The file ends in the middle of the third row.
+    // A kill can leave any prefix of a row.
     let third = whole.lines().take(2).map(|line| line.len() + 1).sum::<usize>();
     fs::write(&results, &whole[..third + 40]).unwrap();
     let output = nicbench(&["sweep", text(&grid), "--jobs", "1"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("2 new runs, 2 already present"), "{output:?}");
     let after = fs::read_to_string(&results).unwrap();
+    // Complete rows must be kept byte by byte, because they may have taken hours.
     assert_eq!(after[..third], whole[..third]);
     let commands = |text: &str| {
         let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["arguments"].to_string());
@@ -162,7 +165,7 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let values = fs::read_to_string(pictures.join("small-goodput_gbps.csv")).unwrap();
     assert!(values.starts_with("streams,line,machine,median,") && values.lines().count() == 5, "{values}");
-    // Rows of another build are told.
+    // Rows of another build cause a warning.
     let row: Value = serde_json::from_str(whole.lines().next().unwrap()).unwrap();
     assert!(!row["build"]["rustc"].as_str().unwrap().is_empty() && row["machine"]["processor"].is_string(), "{row}");
     let (mixed, commit) = (directory.join("mixed.jsonl"), row["build"]["commit"].to_string());
@@ -172,10 +175,11 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     assert!(said.contains("of 2 builds") && said.contains("0123") && said.contains("another --out"), "{said}");
     let html = fs::read_to_string(&page).unwrap();
     assert!(html.contains("4 runs, virtual time") && html.contains("<svg"), "{html}");
+    // The page must work offline and from any place.
     assert!(!html.contains("href=") && !html.contains("src="), "nothing comes from elsewhere");
     assert!(fs::read_to_string(pictures.join("small-goodput_gbps.svg")).unwrap().starts_with("<svg"));
 
-    // A page is not written over what it is made of, under whatever name.
+    // A page never overwrites its inputs, under any of their names.
     let (other, kept) = (directory.join("other"), fs::read(&results).unwrap());
     fs::hard_link(&results, &other).unwrap();
     for html in [&other, &grid] {
@@ -185,7 +189,7 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     }
     assert!(fs::read(&results).unwrap() == kept && fs::read_to_string(&grid).unwrap() == GRID);
 
-    // Another grid of the same name: what is drawn is as it says, and what is not of it is told.
+    // Another grid of the same name decides the plots, and rows outside of this grid are reported.
     fs::write(&grid, GRID.replace("goodput_gbps", "fairness").replace("[1, 2]", "[2, 3]")).unwrap();
     let output = nicbench(&["sweep", text(&grid)]);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -199,9 +203,9 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     assert!(pictures.join("small-fairness.svg").exists());
 }
 
-/// Made in parts and merged, a sweep is what one machine makes, in all but CPU times.
+/// A sweep made in parts and merged equals a sweep of one machine, except for CPU times.
 #[test]
-fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
+fn merged_parts_equal_a_whole_sweep() {
     let directory = scratch("parts");
     let (grid, whole) = (directory.join("grid.toml"), directory.join("whole.jsonl"));
     fs::write(&grid, GRID).unwrap();
@@ -209,14 +213,16 @@ fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
     let out = directory.join("grid.jsonl");
     let parts: Vec<PathBuf> = (1..=3).map(|part| directory.join(format!("grid.{part}-of-3.jsonl"))).collect();
     let merge = || nicbench(&["merge", text(&parts[0]), text(&parts[1]), text(&parts[2]), "--out", text(&out)]);
-    // A share of 0.5 of four points: two are made by two parts.
+    // A share of 0.5 of four points: two points are made by two parts.
     let part = |of: &str| nicbench(&["sweep", text(&grid), "--shard", of, "--overlap", "0.5"]);
     for number in 1..=3 {
         let output = part(&format!("{number}/3"));
         assert_eq!(output.status.code(), Some(0), "{output:?}");
     }
-    // A part whose machine was lost in mid-run: what is missing is told, with the command that makes it.
+    // A part of a machine that was lost in mid-run: the merge reports the missing points, with the command that makes
+    // them.
     let first = fs::read_to_string(&parts[0]).unwrap();
+    // The part has at least one row besides its header, so that the cut removes something.
     assert!(first.lines().count() > 1);
     let (header, _) = first.split_once('\n').unwrap();
     fs::write(&parts[0], format!("{header}\n{}", &first[header.len() + 1..][..40])).unwrap();
@@ -234,7 +240,7 @@ fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
     assert!(said.contains("4 points of 3 parts; 2 were made twice, and are equal in virtual time"), "{said}");
     assert_eq!(virtual_facts(&out), virtual_facts(&whole));
 
-    // A machine that computes otherwise: one counter of a point that two parts made.
+    // A machine that computes differently: one counter of a shared point is changed.
     let shared = parts.iter().enumerate().flat_map(|(at, file)| {
         let rows = fs::read_to_string(file).unwrap();
         rows.lines()
@@ -246,6 +252,7 @@ fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
     let twice = |point| shared.iter().filter(|(other, _)| *other == point).count() == 2;
     let (point, at) = *shared.iter().find(|(point, _)| twice(*point)).unwrap();
     let kept = fs::read_to_string(&parts[at]).unwrap();
+    // The processor's name differs too, so that the message can be checked for both machines.
     let wrong = kept.lines().map(|line| {
         let mut row: Value = serde_json::from_str(line).unwrap();
         if row["point"].as_u64() == point && row.get("run").is_some() {
@@ -262,7 +269,7 @@ fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
     assert!(said.contains("do not agree") && said.contains("counters.tx_packets differ between"), "{said}");
     assert!(said.contains("another, "), "{said}");
 
-    // Files that are no parts of one sweep.
+    // Files that are not parts of one sweep.
     let others = directory.join("others.toml");
     fs::write(&others, GRID.replace("[1, 2]", "[2, 3]")).unwrap();
     assert_eq!(nicbench(&["sweep", text(&others), "--shard", "2/3", "--overlap", "0.5"]).status.code(), Some(0));
@@ -279,7 +286,7 @@ fn parts_of_a_sweep_are_merged_to_what_one_machine_makes() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("it is for part 2 of 3 only"), "{output:?}");
 }
 
-/// Every field of every command is known to be of virtual time, by making it twice, or to be CPU time.
+/// Every field of every command must be equal in two runs, or be listed as CPU time.
 #[test]
 fn parts_agree_on_every_field_but_cpu_times() {
     let directory = scratch("fields");
@@ -303,6 +310,7 @@ fn parts_agree_on_every_field_but_cpu_times() {
     fs::write(&grid, studies.iter().map(study).collect::<String>() + recovery).unwrap();
     let parts: Vec<PathBuf> = (1..=2).map(|part| directory.join(format!("grid.{part}-of-2.jsonl"))).collect();
     for part in ["1/2", "2/2"] {
+        // With a full overlap both parts make every point, so the merge compares every field.
         let output = nicbench(&["sweep", text(&grid), "--shard", part, "--overlap", "1"]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
     }
@@ -324,13 +332,14 @@ fn parts_agree_on_every_field_but_cpu_times() {
         )
     };
     nicbench::sweep::Sweep::parse(&rows.lines().map(study).collect::<String>()).unwrap();
+    // A field that no run has any more must leave the list.
     for field in TIMED {
         assert!(rows.contains(&format!("\"{field}\":")), "no run has {field}");
     }
 }
 
 #[test]
-fn a_scheduler_says_which_part_it_is() {
+fn scheduler_variables_select_the_part() {
     let directory = scratch("scheduler");
     let grid = directory.join("grid.toml");
     fs::write(&grid, GRID).unwrap();
@@ -352,7 +361,7 @@ fn a_scheduler_says_which_part_it_is() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let output = sweep(&["--shard", "2/2", "--costs", text(&directory.join("none"))], &[]);
     assert!(output.status.code() == Some(2), "{output:?}");
-    // What would be submitted can be read. A program that is missing is told.
+    // A job can be printed. A missing scheduler program is reported.
     let output = sweep(&["--submit", "slurm", "--shards", "4", "--print"], &[]);
     assert!(
         String::from_utf8_lossy(&output.stdout).starts_with("#!/bin/sh\n#SBATCH --job-name=nicbench-grid\n"),
@@ -363,7 +372,7 @@ fn a_scheduler_says_which_part_it_is() {
     assert!(output.status.code() == Some(2) && said.contains("kubectl") && said.contains("--print"), "{said}");
 }
 
-/// Rows of a results file, in order, without what the machine that made them decides.
+/// Returns the rows of a results file, in order, without machine-dependent fields.
 fn virtual_facts(file: &Path) -> Vec<String> {
     let mut rows: Vec<Value> =
         fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -399,7 +408,7 @@ const TIMED: [&str; 15] = [
 ];
 
 #[test]
-fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
+fn bad_options_give_one_line_and_status_2() {
     let directory = scratch("wrong");
     let wrong_option = directory.join("wrong.toml");
     fs::write(&wrong_option, GRID.replace("bytes", "bites")).unwrap();
@@ -419,6 +428,7 @@ fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
     let (nic, nic_grid) = (directory.join("nic.toml"), directory.join("nic_grid.toml"));
     fs::write(&nic, "lro = true\n[delays]\ndna = 1\n").unwrap();
     fs::write(&nic_grid, GRID.replace("streams = [1, 2]", "streams = [1], nic.tls.colour = [1]")).unwrap();
+    // Each command line is wrong in one way; the message must name the culprit.
     let cases: [(&[&str], &str); 26] = [
         (&[], "--help"),
         (&["iperf", "--loss", "-1"], "--loss"),
@@ -451,6 +461,7 @@ fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
         let output = nicbench(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        // One line: programs and logs show errors next to other messages.
         assert!(said.contains(about) && said.lines().count() == 1, "{arguments:?}: {said}");
     }
 }
@@ -488,6 +499,7 @@ fn wireshark_captures_a_run_with_its_secrets() {
         eprintln!("SKIPPED: tshark is not here (apt-get install tshark); nobody reads the fifo");
         return;
     }
+    // Wireshark passes a fifo, which the reader must open before the writer can.
     let fifo = scratch("extcap").join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let mut writer = Command::new(env!("CARGO_BIN_EXE_nicbench"))
@@ -500,13 +512,13 @@ fn wireshark_captures_a_run_with_its_secrets() {
         .output()
         .unwrap();
     assert!(writer.wait().unwrap().success());
-    // What tshark shows as application data it has decrypted: `ready`, `go`, and all that was sent.
+    // Application data shown by tshark was decrypted: `ready`, `go`, and all sent bytes.
     let shown = reader.stdout.len();
     assert!(shown > 100_000, "{reader:?}");
 }
 
 #[test]
-fn grids_and_published_figures_that_come_with_it_fit_together() {
+fn built_in_grids_name_known_figures() {
     let ids: Vec<String> = offload_bench::published::figures().into_iter().map(|figure| figure.id).collect();
     for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("sweeps")).unwrap() {
         let sweep = nicbench::sweep::Sweep::parse(&fs::read_to_string(file.unwrap().path()).unwrap()).unwrap();

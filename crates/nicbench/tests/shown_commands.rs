@@ -1,4 +1,4 @@
-//! Commands of `nicbench` that pages show take the options that are shown; and sizes are written as people write them.
+//! Commands of `nicbench` in pages use existing options, and sizes may have units.
 
 #[path = "../../../examples/tests/front_door/shown.rs"]
 mod shown;
@@ -26,6 +26,7 @@ fn nicbench_takes_the_options_that_pages_show() {
             checked += 1;
         }
     }
+    // A parser that finds no commands would pass every page.
     assert!(checked >= 8, "only {checked} commands were found");
 }
 
@@ -53,12 +54,14 @@ fn a_disk_of_ciphertext_is_read_by_the_nic_and_by_the_cpu() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let facts: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let opened = |run: usize| facts["runs"][run]["counters"]["rx_nvmeotcp_opened_bytes"].as_u64();
+    // The CPU mode must not use the NIC's cipher, and the NIC mode must.
     assert!(opened(0).is_none_or(|bytes| bytes == 0) && opened(1).is_some_and(|bytes| bytes > 1 << 20), "{facts}");
+    // Emulation fills no buffers, so there would be nothing to decrypt.
     let refused = nicbench(&["nvme", "--mode", "emulate", "--xts"]);
     assert_eq!(refused.status.code(), Some(2));
 }
 
-/// The chapter's table names the options of each row, and how many of the packets the NIC opened.
+/// The chapter's table names each row's options and the number of packets that the NIC opened.
 #[test]
 fn quic_figures_match_the_command() {
     let page = std::fs::read_to_string(root().join("docs/quic.md")).unwrap();
@@ -123,7 +126,7 @@ fn completions_and_the_manual_name_every_command() {
     assert_eq!(nicbench(&["--completions", "ksh"]).status.code(), Some(2));
 }
 
-/// The page's table names the options that commands do not have; every command has the others.
+/// The page's table lists the options that commands lack; every command has the others.
 #[test]
 fn options_of_every_command_match_the_page() {
     let page = std::fs::read_to_string(root().join("docs/studies.md")).unwrap();
@@ -149,6 +152,7 @@ fn options_of_every_command_match_the_page() {
         "crypto",
         "cipher",
     ];
+    // A row for an unknown command would exempt nothing and stay unnoticed.
     assert!(rows.iter().flat_map(|row| &row[0]).all(|command| commands.contains(&&command[..])), "{rows:?}");
     for command in commands {
         let help = nicbench(&[command, "--help"]);

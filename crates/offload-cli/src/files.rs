@@ -1,6 +1,7 @@
-//! Files that a program writes: none of them is another one, or one that it reads or serves, under whatever name.
+//! The files of a program's run: each output is a different file, and no output is an input or a served file, under any
+//! name.
 //!
-//! Invariant: a refusal leaves no trace. No file is emptied, and none is left that was not there.
+//! Invariant: a refusal leaves no trace. No file is truncated, and no new file is left.
 
 use core::fmt;
 use std::fs::{self, File, Metadata};
@@ -20,23 +21,23 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Files<'a> {
-    /// It reads them, or writes them on its own account.
+    /// Files that the program reads, or writes by other means.
     pub read: Vec<&'a Path>,
-    /// The folder that it serves.
+    /// The folder that the program serves.
     pub served: Option<&'a Path>,
-    /// It is told to write them.
+    /// Files that the program will write.
     pub written: Vec<&'a Path>,
 }
 
 impl Files<'_> {
-    /// Sees that every file of `written` can be written, is written once, and is neither one of `read` nor in the folder that
-    /// is served: by what it is, not by what it is called. Those that are not there yet are made. Pipes, terminals and the
-    /// like may be named as often as one likes.
+    /// Checks that every file of `written` can be written, occurs once, and is neither in `read` nor in the served
+    /// folder. Files are compared by identity and not by name. Missing files are created. Pipes, terminals and other
+    /// special files may occur several times.
     ///
-    /// Do this before anything is opened that others notice: a wire, a listener.
+    /// Call this before any action that is visible outside, such as opening a wire or a listener.
     ///
     /// # Errors
-    /// In words, with the file's name.
+    /// A message with the file's name.
     pub fn claim(&self) -> Result<Claimed, String> {
         let mut claimed = Claimed { made: Vec::new() };
         self.check(&mut claimed.made)?;
@@ -49,10 +50,11 @@ impl Files<'_> {
             let identity = writable(path, made).map_err(|error| format!("{}: {error}", path.display()))?;
             written.extend(identity.map(|identity| (path, identity)));
         }
-        // A file that is to be read and was not there is there now if it is one of those to be written.
-        let mut known: Vec<Identity> =
+        // `read` is examined after the outputs were created: an input that did not exist may be one of the new outputs.
+        let mut known: Vec<FileIdentity> =
             self.read.iter().filter_map(|path| identity(&fs::metadata(path).ok()?)).collect();
         for (path, identity) in written {
+            // A served file that is also an output would change under its readers.
             if let Some(folder) = self.served {
                 check_outside(folder, path, identity)?;
             }
@@ -65,7 +67,7 @@ impl Files<'_> {
     }
 }
 
-/// Files that can be written. Those that were not there go when this is dropped: what is refused leaves no trace.
+/// Outputs that can be written. New files are removed on drop, so that a refusal leaves no trace.
 ///
 /// ```
 /// use offload_cli::files::Files;
@@ -86,7 +88,7 @@ pub struct Claimed {
 }
 
 impl Claimed {
-    /// They are going to be written.
+    /// Keeps the new files, because the program is going to write them.
     pub fn keep(mut self) {
         self.made.clear();
     }
@@ -95,13 +97,13 @@ impl Claimed {
 impl Drop for Claimed {
     fn drop(&mut self) {
         for path in &self.made {
-            // Empty as it is, it harms nobody should it have to stay.
+            // A file that cannot be removed is empty and does no harm.
             let _removed = fs::remove_file(path);
         }
     }
 }
 
-/// `dir/name.pcapng` for one way of several: `dir/name-tls-nic.pcapng`.
+/// Returns the file name of one mode among several: `dir/name.pcapng` becomes `dir/name-tls-nic.pcapng`.
 ///
 /// ```
 /// use offload_cli::files::named_for;
@@ -114,24 +116,24 @@ pub fn named_for(path: &Path, way: impl fmt::Display) -> PathBuf {
     path.with_file_name(format!("{stem}-{way}{extension}"))
 }
 
-/// What a file is, whatever its names are.
+/// The identity of a file, independent of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Identity {
+enum FileIdentity {
     /// Device and inode.
     File(u64, u64),
     /// The number of a block device.
     Block(u64),
 }
 
-/// Refuses to write a file in a folder that is served: it would be served too, or be emptied before it is.
-fn check_outside(folder: &Path, file: &Path, identity: Identity) -> Result<(), String> {
+/// Refuses an output in the served folder, because it would be served too, or truncate a served file.
+fn check_outside(folder: &Path, file: &Path, identity: FileIdentity) -> Result<(), String> {
     let node = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
-    // What is not there at all is told by the code that opens it.
+    // A missing folder is reported by the code that opens the folder.
     let (Some(served), Ok(home)) = (node(folder), file.canonicalize()) else { return Ok(()) };
     if home.ancestors().any(|above| node(above) == Some(served)) {
         return Err(format!("{}: is to be written, and is in the folder that is served", file.display()));
     }
-    // A file with one name has that one.
+    // A file with a single link has no other name inside the folder.
     let has_names = fs::metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.nlink() > 1);
     match has_names.then(|| found_in(folder, identity)).flatten() {
         Some(name) => Err(format!("{}: is to be written, and is served as {}", file.display(), name.display())),
@@ -139,11 +141,11 @@ fn check_outside(folder: &Path, file: &Path, identity: Identity) -> Result<(), S
     }
 }
 
-/// The name of a file in a folder, or in one of its folders.
-fn found_in(folder: &Path, wanted: Identity) -> Option<PathBuf> {
+/// Returns the name of a file in a folder or its subfolders.
+fn found_in(folder: &Path, wanted: FileIdentity) -> Option<PathBuf> {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        // A folder that cannot be read is not served either. A link within the folder leads to something else in it.
+        // An unreadable folder cannot be served. A link within the folder leads to another entry of the folder.
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.is_dir() {
@@ -156,30 +158,31 @@ fn found_in(folder: &Path, wanted: Identity) -> Option<PathBuf> {
     None
 }
 
-/// What the file is, which can be written and now is there; `None` if it does not keep what is written.
-fn writable(path: &Path, made: &mut Vec<PathBuf>) -> io::Result<Option<Identity>> {
+/// Opens or creates a file for writing and returns its identity. Returns `None` for files that do not store data, such
+/// as pipes.
+fn writable(path: &Path, made: &mut Vec<PathBuf>) -> io::Result<Option<FileIdentity>> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
         Ok(metadata) if metadata.is_file() => identity_of(&File::options().append(true).open(path)?),
-        // To open a pipe would be to wait for its other end.
+        // Opening a pipe would wait for its other end.
         Ok(metadata) => Ok(identity(&metadata)),
         Err(_) => {
             let file = File::options().append(true).create(true).open(path)?;
-            // A link may have led here: what was made is not the link.
+            // `path` may be a link: the created file is its target.
             made.push(path.canonicalize()?);
             identity_of(&file)
         }
     }
 }
 
-fn identity_of(file: &File) -> io::Result<Option<Identity>> {
+fn identity_of(file: &File) -> io::Result<Option<FileIdentity>> {
     Ok(identity(&file.metadata()?))
 }
 
-fn identity(metadata: &Metadata) -> Option<Identity> {
+fn identity(metadata: &Metadata) -> Option<FileIdentity> {
     match metadata.file_type() {
-        kind if kind.is_file() => Some(Identity::File(metadata.dev(), metadata.ino())),
-        kind if kind.is_block_device() => Some(Identity::Block(metadata.rdev())),
+        kind if kind.is_file() => Some(FileIdentity::File(metadata.dev(), metadata.ino())),
+        kind if kind.is_block_device() => Some(FileIdentity::Block(metadata.rdev())),
         _ => None,
     }
 }
@@ -190,7 +193,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_file_is_known_under_every_name_and_refusals_leave_no_trace() {
+    fn aliases_of_a_file_are_refused_without_a_trace() {
         let folder = std::env::temp_dir().join(format!("nic-offload-files-{}", std::process::id()));
         fs::create_dir_all(folder.join("sub")).unwrap();
         let at = |name: &str| folder.join(name);
@@ -206,11 +209,13 @@ mod tests {
             }
             Files { read: borrowed(&read), served: None, written: borrowed(&written) }.claim().map(Claimed::keep)
         };
+        // Links and paths with `..` are other names of the same file.
         for alias in ["input", "hard", "soft", "sub/../input"] {
             let error = check(&["input"], &["other", alias]).unwrap_err();
             assert!(error.contains("is to be read and written, or written twice"), "{alias}: {error}");
             assert!(!at("other").exists(), "{alias}");
         }
+        // Two outputs that do not exist yet may still be one file.
         for twice in [["new", "new"], ["new", "dangling"], ["dangling", "new"], ["hard", "soft"], ["new", "sub/../new"]]
         {
             assert!(check(&[], &twice).is_err(), "{twice:?}");
@@ -219,6 +224,7 @@ mod tests {
         assert!(check(&[], &["sub"]).unwrap_err().ends_with("is a directory"));
         assert!(check(&[], &["none/file"]).unwrap_err().contains("none/file: "));
         assert_eq!(check(&["none", "input"], &["new", "other"]), Ok(()));
+        // A device stores nothing, so two outputs cannot overwrite each other there.
         assert_eq!(check(&[], &["/dev/null", "/dev/null"]), Ok(()));
         let error = check(&["later"], &["later"]).unwrap_err();
         assert!(error.contains("is to be read and written") && !at("later").exists(), "{error}");
@@ -227,12 +233,13 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
     #[test]
-    fn what_is_served_is_not_written_under_any_name() {
+    fn served_files_are_never_outputs() {
         let folder = std::env::temp_dir().join(format!("nic-offload-served-{}", std::process::id()));
         let at = |name: &str| folder.join(name);
         fs::create_dir_all(at("site/sub")).unwrap();
         fs::write(at("site/sub/page"), "precious").unwrap();
         fs::write(at("other"), "").unwrap();
+        // A hard link outside of the folder changes the served file too.
         fs::hard_link(at("site/sub/page"), at("hard")).unwrap();
         fs::hard_link(at("other"), at("twice")).unwrap();
         for (name, to) in [("soft", "site/sub/page"), ("dangling", "site/new"), ("way", "site/sub"), ("same", "site")] {

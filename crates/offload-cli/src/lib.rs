@@ -1,8 +1,9 @@
-//! The command line of the programs of this workspace, and the first of them: the TLS loopback.
+//! The command line of this workspace's programs, and the TLS loopback, the first of these programs.
 //!
 //! - [`program`]: options, exit statuses, one clear line for each error;
-//! - [`options`], [`nic_options`], [`tls_options`], [`own_wires`], [`trace_options`]: groups of options that several programs take;
-//! - [`files`]: files that a program writes are neither its inputs nor each other;
+//! - [`options`], [`nic_options`], [`tls_options`], [`own_wires`], [`trace_options`]: groups of options that several
+//!   programs share;
+//! - [`files`]: checks that a program's outputs are neither its inputs nor each other;
 //! - [`run_options`], [`output`]: the options of every scenario: its form of output, its observers, its wire;
 //! - [`scenario`]: the modes of a scenario, one after the other; [`tls`]: the TLS loopback.
 
@@ -21,7 +22,7 @@ pub mod tls_options;
 pub mod trace_options;
 mod watch;
 
-/// The README's example runs with the others.
+/// Runs the README's example as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

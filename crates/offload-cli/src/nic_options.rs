@@ -1,7 +1,7 @@
-//! The model of the NICs as data: values of `NicConfig` by name, from a file or from the command line.
+//! The NICs' model as data: values of `NicConfig` by name, from a file or from the command line.
 //!
-//! A file has the lines `key = value` and `[section]` of TOML, and comments. It is read here rather than by the crate `toml`,
-//! which the first example would have to build:
+//! A file consists of TOML lines `key = value` and `[section]`, and comments. The parser is hand-written, because the
+//! crate `toml` would lengthen the build of the first example:
 //!
 //! ```toml
 //! context_cache_bytes = "1MiB"
@@ -21,7 +21,7 @@ use core::time::Duration;
 use nic_sim::NicConfig;
 use std::collections::BTreeMap;
 
-/// The options that set values of the NICs. Where an option sets one value, and a file the same, the option wins.
+/// The options that set values of the NICs. An option overrides the same value of a file.
 ///
 /// ```
 /// use clap::Parser;
@@ -55,7 +55,7 @@ impl NicOptions {
     pub fn apply(&self, nic: NicConfig) -> NicConfig {
         let of_file = self.file.iter().flat_map(|model| &model.0);
         of_file.chain(&self.values).fold(nic, |mut nic, value| {
-            // The value was tried when it was read.
+            // The value was validated when it was parsed.
             let _tried = (value.key.set)(&mut nic, &value.text);
             nic
         })
@@ -86,6 +86,7 @@ impl FromStr for NicModel {
             }
             if let Some(name) = line.strip_prefix('[') {
                 let name = name.strip_suffix(']').map(str::trim);
+                // A misspelled section is reported itself, instead of each of its keys.
                 let is_known =
                     |name: &&str| KEYS.iter().any(|key| key.name.split_once('.').is_some_and(|of| of.0 == *name));
                 let unknown = || at_line(format!("a NIC has no section `{line}`"));
@@ -97,7 +98,9 @@ impl FromStr for NicModel {
             let value = plain(value.trim()).ok_or_else(|| {
                 at_line(format!("{name}: a value is a number, true, false or a text in double quotes"))
             })?;
+            // Values are checked here, where the line number is known.
             let value = NicValue::new(&name, &value).map_err(at_line)?;
+            // TOML forbids duplicate keys; the later value would win silently.
             if values.iter().any(|other| other.key.name == name) {
                 return Err(at_line(format!("`{name}` is set twice")));
             }
@@ -107,12 +110,13 @@ impl FromStr for NicModel {
     }
 }
 
-/// Reads a file of values. Errors name its line; clap names the file.
+/// Reads a file of values. An error names the line; clap adds the file.
 fn read_file(path: &str) -> Result<NicModel, String> {
     std::fs::read_to_string(path).map_err(|error| error.to_string())?.parse()
 }
 
 fn without_comment(line: &str) -> &str {
+    // A `#` inside of a quoted text does not start a comment.
     let mut in_text = false;
     let is_comment = |letter: char| {
         in_text ^= letter == '"';
@@ -121,7 +125,7 @@ fn without_comment(line: &str) -> &str {
     line.split(is_comment).next().unwrap_or(line)
 }
 
-/// Returns a value of TOML without its quotes, or the underscores of a number.
+/// Removes a TOML value's quotes, or the underscores of a number.
 fn plain(value: &str) -> Option<String> {
     if let Some(text) = value.strip_prefix('"') {
         return text.strip_suffix('"').filter(|text| !text.contains(['"', '\\'])).map(str::to_owned);
@@ -130,7 +134,7 @@ fn plain(value: &str) -> Option<String> {
     (number.parse::<u64>().is_ok() || number.parse::<bool>().is_ok()).then_some(number)
 }
 
-/// One value of a NIC: `key=value`.
+/// A value of a NIC: `key=value`.
 ///
 /// ```
 /// use offload_cli::nic_options::NicValue;
@@ -146,10 +150,10 @@ pub struct NicValue {
 }
 
 impl NicValue {
-    /// Reads the value of a key.
+    /// Parses the value of a key.
     ///
     /// # Errors
-    /// In words, if there is no such key, or it takes no such value.
+    /// A message, if the key is unknown or the value is invalid.
     pub fn new(name: &str, text: &str) -> Result<NicValue, String> {
         let key = KEYS.iter().find(|key| key.name == name).ok_or_else(|| format!("a NIC has no value `{name}`"))?;
         (key.set)(&mut NicConfig::default(), text).map_err(|error| format!("{name}: {error}"))?;
@@ -165,7 +169,7 @@ impl FromStr for NicValue {
     }
 }
 
-/// Returns all values of a NIC by name, as a file takes them.
+/// Returns all values of a NIC by name, in the form of a file.
 ///
 /// ```
 /// let values = offload_cli::nic_options::values(&nic_sim::NicConfig::default());
@@ -183,7 +187,7 @@ struct Key {
     show: fn(&NicConfig) -> String,
 }
 
-/// Lists keys, each with the place in `NicConfig`, a function that reads a value, and one that writes it.
+/// Lists keys, each with its field of `NicConfig`, a function that parses a value, and one that formats it.
 macro_rules! keys {
     ($($name:literal: $($field:ident).+, $read:expr, $show:expr;)+) => {
         &[$(Key {
@@ -265,7 +269,7 @@ fn named<T: Clone>(names: Names<T>) -> impl Fn(&str) -> Result<T, String> {
 mod tests {
     use super::*;
 
-    /// What `values` prints can be read again, and changes nothing.
+    /// The output of `values` can be read again and changes nothing.
     #[test]
     fn every_value_is_read_as_it_is_printed() {
         let all = values(&NicConfig::default());

@@ -1,4 +1,4 @@
-//! Options that examples and `nicbench` share, with their units.
+//! Options with units, shared by the examples and `nicbench`.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -11,7 +11,7 @@ use offload_base::Seed;
 use offload_base::text::bits_per_second;
 use offload_bench_tls::choice::Choice;
 
-/// What lies between two hosts, and how time passes.
+/// The wire between two hosts, and the clock.
 ///
 /// ```
 /// use clap::Parser;
@@ -70,23 +70,25 @@ pub struct WireOptions {
 }
 
 impl WireOptions {
-    /// The seed of the run: the one given, or 1.
+    /// Returns the seed of the run; 1 by default.
     pub fn seed(&self) -> Seed {
         Seed(self.seed.unwrap_or(1))
     }
 
-    /// Whether any of them was given: a program that may run without a wire refuses them then.
+    /// Returns whether any of the options was given, so that a run without a wire can refuse them.
     pub fn are_given(&self) -> bool {
         #[derive(clap::Parser)]
         struct Usual {
             #[command(flatten)]
             wire: WireOptions,
         }
+        // Parsing an empty command line yields clap's defaults, which then need no second list here.
         *self != <Usual as clap::Parser>::parse_from([""]).wire
     }
 
-    /// Each direction of the wire. What is not said in real time is left to the machine: no rate, no delay.
+    /// Returns the configuration of each direction. In real time the defaults are an unlimited rate and no delay.
     pub fn link(&self) -> LinkConfig {
+        // In real time the machine itself has delays and a limited rate; modelled ones would be added to them.
         let usual = if self.real {
             LinkConfig { rate: None, delay: Duration::ZERO, ..LinkConfig::default() }
         } else {
@@ -94,6 +96,7 @@ impl WireOptions {
         };
         let rate = self.rate.map_or(usual.rate, |rate| rate.0);
         let delay = self.delay.unwrap_or(usual.delay);
+        // Packets can only overtake if the hold exceeds the gap to the next packet, even on a wire without delay.
         let hold = (delay * HOLD_DELAYS).max(SHORTEST_HOLD);
         LinkConfig {
             rate,
@@ -114,7 +117,7 @@ impl WireOptions {
 }
 
 impl WireOptions {
-    /// The options that another run needs to be the same, by name.
+    /// Returns the options that a repeated run needs, by name.
     pub fn facts(&self) -> [(&'static str, String); 9] {
         let link = self.link();
         [
@@ -131,15 +134,14 @@ impl WireOptions {
     }
 }
 
-/// Places in the order of help: the wire comes behind all other options, and before it the wires that paths may have of their
-/// own.
+/// Positions in the help: the options of the wire follow all other options, after the options of the paths' own wires.
 pub(crate) const OWN_WIRES_IN_HELP: usize = 400;
 const WIRE_IN_HELP: usize = 500;
-/// How long a reordered packet is held back, in delays of the wire.
+/// Hold time of a reordered packet, in delays of the wire.
 const HOLD_DELAYS: u32 = 4;
 const SHORTEST_HOLD: Duration = Duration::from_micros(20);
 
-/// Bits per second; `None`: no limit.
+/// A rate in bits per second. `None` for no limit.
 ///
 /// ```
 /// use offload_cli::options::{InvalidRate, Rate};
@@ -151,7 +153,7 @@ const SHORTEST_HOLD: Duration = Duration::from_micros(20);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate(pub Option<u64>);
 
-/// A text that is no rate.
+/// A text that is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a rate is a number of bits per second with k, M, G or T behind it, 1k at least, or `unlimited`")]
 pub struct InvalidRate;
@@ -166,16 +168,16 @@ impl FromStr for Rate {
     }
 }
 
-/// A number of bytes, as people write it: `256MiB`, `1GB`, `4096`; at most a TiB.
+/// Parses a number of bytes in a human-readable form: `256MiB`, `1GB`, `4096`; at most a TiB.
 ///
 /// # Errors
-/// In words, if the text is not a size.
+/// A message, if the text is not a size.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let size = text.parse::<bytesize::ByteSize>().map(|size| size.as_u64());
     size.ok().filter(|bytes| *bytes <= 1 << 40).ok_or_else(|| "a size is 256MiB, 1GB, 4096; at most 1TiB".into())
 }
 
-/// Reads a number of bytes within `range`, as people write it: `16KiB`, `1400`.
+/// Returns a parser of a number of bytes within `range`: `16KiB`, `1400`.
 ///
 /// ```
 /// let size = offload_cli::options::size::<u16>(1..=16_384);
@@ -187,6 +189,7 @@ pub fn size<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Res
         let (least, most) = (range.start(), range.end());
         let within = bytes(text).ok().filter(|size| range.contains(size));
         within.and_then(|size| T::try_from(size).ok()).ok_or_else(|| {
+            // The example is the largest unit that expresses the limit exactly.
             let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
             let unit = units.iter().find(|(bytes, _)| most % bytes == 0);
             let example = unit.map_or(String::new(), |(bytes, unit)| format!("{}{unit} or ", most / bytes));
@@ -196,32 +199,32 @@ pub fn size<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Res
     }
 }
 
-/// A span of time, as people write it: `5us`, `10ms`; at most a minute.
+/// Parses a time span in a human-readable form: `5us`, `10ms`; at most a minute.
 ///
 /// # Errors
-/// In words, if the text is not a span of time.
+/// A message, if the text is not a time span.
 pub fn time(text: &str) -> Result<Duration, String> {
     let span = humantime::parse_duration(text).ok().filter(|span| *span <= Duration::from_secs(60));
     span.ok_or_else(|| "a time is 5us, 10ms, 1s; at most 60s".into())
 }
 
-/// A number of bytes of at least 1: nothing has no cost per byte.
+/// Parses a number of bytes of at least 1, because zero bytes have no cost per byte.
 ///
 /// # Errors
-/// In words, if the text is not a size, or 0.
+/// A message, if the text is not a size, or 0.
 pub fn some_bytes(text: &str) -> Result<u64, String> {
     bytes(text).and_then(|size| if size > 0 { Ok(size) } else { Err("1 byte at least".into()) })
 }
 
-/// A span of time of at least 1 ns.
+/// Parses a time span of at least 1 ns.
 ///
 /// # Errors
-/// In words, if the text is not a span of time, or 0.
+/// A message, if the text is not a time span, or 0.
 pub fn some_time(text: &str) -> Result<Duration, String> {
     time(text).and_then(|time| if time.is_zero() { Err("1ns at least".into()) } else { Ok(time) })
 }
 
-/// Reads the area of a device of services, in AES-128 instances.
+/// Parses the area of a services device, in AES-128 instances.
 ///
 /// ```
 /// assert_eq!(offload_cli::options::area("2.5"), Ok(2.5));
@@ -232,7 +235,7 @@ pub fn area(text: &str) -> Result<f64, String> {
     area.ok_or_else(|| "takes a number from 0.1 to 1000000".to_owned())
 }
 
-/// Reads one of a few ways by its name; help lists all of them.
+/// Returns a parser of a choice by name; help lists all names.
 ///
 /// ```
 /// use clap::Parser;
@@ -283,13 +286,13 @@ impl<T: Clone + PartialEq + Send + Sync> Names<T> {
         PossibleValuesParser::new(values).try_map(move |name| value(name).ok_or("a name that is not listed"))
     }
 
-    /// Returns the name of `value`; an empty one if it has none.
+    /// Returns the name of `value`; empty if it has no name.
     pub fn name(self, value: &T) -> String {
         self.0.iter().find(|named| named.2 == *value).map_or(String::new(), |named| named.0.to_owned())
     }
 }
 
-/// What options, tables and results call a choice.
+/// Returns the name of a choice in options, tables and results.
 pub fn name(choice: impl ValueEnum) -> String {
     choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! `--json` and `--csv`: how results are printed.
+//! `--json` and `--csv`: the form of the results.
 
 use crate::scenario::Made;
 use clap::Args;
@@ -32,7 +32,7 @@ pub struct OutputOptions {
 }
 
 impl OutputOptions {
-    /// Returns the runs in the form that was asked for.
+    /// Returns the runs in the requested form.
     pub fn shown(&self, made: &Made) -> String {
         match self {
             OutputOptions { json: true, .. } => made.facts.to_json() + "\n",
@@ -42,7 +42,8 @@ impl OutputOptions {
     }
 }
 
-/// A heading and a line for each run, of all fields that any run has. Fields of objects are joined by dots.
+/// Formats runs as CSV: a heading with all fields that any run has, and a line for each run. Dots join the names of
+/// nested fields.
 ///
 /// ```
 /// let runs = [serde_json::json!({ "mode": "tcp", "cost": { "total": 0.5 } }), serde_json::json!({ "mode": "a,b" })];
@@ -57,6 +58,7 @@ pub fn csv(runs: &[Value]) -> String {
             row
         })
         .collect();
+    // Runs of different modes have different fields; each line has a cell for all of them.
     let mut columns: Vec<&String> = rows.iter().flat_map(BTreeMap::keys).collect();
     columns.sort();
     columns.dedup();
@@ -81,7 +83,7 @@ fn flatten(value: &Value, name: String, row: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Returns a field of CSV: quoted, if it has a comma, a quote or a line break (RFC 4180 2).
+/// Formats a CSV field: quoted if it contains a comma, a quote or a line break (RFC 4180 2).
 ///
 /// ```
 /// assert_eq!(offload_cli::output::cell("1,448"), "\"1,448\"");

@@ -1,4 +1,4 @@
-//! Options that give each path of a connection a wire of its own.
+//! Options that give each path of a connection its own wire.
 
 use crate::options::{OWN_WIRES_IN_HELP, Rate, WireOptions, time};
 use clap::Args;
@@ -8,7 +8,7 @@ use core::time::Duration;
 use nic_sim::wire::impairment::Share;
 use nic_sim::wire::{LinkConfig, Overflow};
 
-/// Wires of their own for the paths of a connection, and what sets them apart.
+/// Separate wires for the paths of a connection, and their differences.
 ///
 /// ```
 /// use clap::Parser;
@@ -31,8 +31,8 @@ use nic_sim::wire::{LinkConfig, Overflow};
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 #[command(next_display_order = OWN_WIRES_IN_HELP)]
 pub struct OwnWires {
-    /// A wire of its own for each path, three at most: the first for IPv4, the second for IPv6, the third for link-local
-    /// addresses. The four options below imply it
+    /// A separate wire for each path, at most three: the first for IPv4, the second for IPv6, the third for link-local
+    /// addresses. The four options below imply this
     #[arg(long)]
     pub own_wires: bool,
     /// The rate of one wire: 1=10G
@@ -41,24 +41,26 @@ pub struct OwnWires {
     /// The delay of one wire: 1=40ms
     #[arg(long, value_name = "WIRE=TIME", value_parser = delay_on_wire)]
     pub delay_on: Vec<(usize, Duration)>,
-    /// The share of packets that one wire loses: 1=0.01
+    /// The share of packets lost on one wire: 1=0.01
     #[arg(long, value_name = "WIRE=SHARE", value_parser = on_wire::<Share>)]
     pub loss_on: Vec<(usize, Share)>,
-    /// Cuts one wire, this long after the transfer began: 1@20ms
+    /// Cut one wire this long after the start of the transfer: 1@20ms
     #[arg(long, value_name = "WIRE@TIME", value_parser = time_of_cut)]
     pub cut: Vec<(usize, Duration)>,
 }
 
 impl OwnWires {
-    /// A wire for each of so many paths; none if they share one. In front of each wire is a switch that keeps a round trip's
-    /// bytes and drops the rest: a full wire that held its sender back would hold back the other paths too.
+    /// Returns a wire for each of `paths` paths, or no wires if the paths share one. Each wire has a switch in front,
+    /// which queues a round trip's bytes and drops the rest. A wire that held its sender back would delay the other
+    /// paths too.
     ///
     /// # Errors
-    /// In words, if there are fewer addresses than paths, or an option names a wire that is not there.
+    /// A message, if there are fewer addresses than paths, or an option names a missing wire.
     pub fn links(&self, paths: u32, wire: &WireOptions) -> Result<Vec<LinkConfig>, String> {
         if *self == OwnWires::default() {
             return Ok(Vec::new());
         }
+        // A wire is chosen by the kind of the destination address, so there are no more wires than kinds.
         let paths = paths as usize;
         if paths > WIRES_MAX {
             return Err(format!("{paths} paths cannot have a wire each: at most {WIRES_MAX} wires join two hosts"));
@@ -72,6 +74,7 @@ impl OwnWires {
         self.rate_on.iter().for_each(|(wire, rate)| links[*wire].rate = rate.0);
         self.delay_on.iter().for_each(|(wire, delay)| links[*wire].delay = *delay);
         self.loss_on.iter().for_each(|(wire, loss)| links[*wire].impairments.loss = *loss);
+        // The queue must hold a round trip, or a single flow could not fill the wire.
         for link in &mut links {
             let round_trip = 2.0 * link.delay.as_secs_f64() * link.rate.unwrap_or_default() as f64 / 8.0;
             (link.overflow, link.queue_limit) = (Overflow::Drop, link.queue_limit.max(round_trip as usize));
@@ -79,7 +82,7 @@ impl OwnWires {
         Ok(links)
     }
 
-    /// The options that another run needs to be the same, by name.
+    /// Returns the options that a repeated run needs, by name.
     pub fn fact(&self) -> (&'static str, String) {
         ("own_wires", if *self == OwnWires::default() { "false".into() } else { format!("{self:?}") })
     }
@@ -105,7 +108,7 @@ fn of_wire<T>(text: &str, between: char, read: impl Fn(&str) -> Result<T, String
     Ok((wire, read(value)?))
 }
 
-/// Between two hosts: one for each kind of address.
+/// Maximum number of wires between two hosts: one for each kind of address.
 const WIRES_MAX: usize = 3;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How our programs speak: options, exit statuses, one clear line for what is wrong.
+//! The common manner of our programs: options, exit statuses, one clear line for each error.
 
 use clap::error::ErrorKind as Wrong;
 use clap::{Command, Parser, ValueEnum};
@@ -6,12 +6,12 @@ use clap_complete::Shell;
 use offload_console::say;
 use std::process::ExitCode;
 
-/// What was run came to nothing, or not to what it should.
+/// Exit status after a run that failed or gave a wrong result.
 pub const FAILED: u8 = 1;
-/// A bad option, or a file that cannot be read or written.
+/// Exit status after a bad option, or a file that cannot be read or written.
 pub const UNUSABLE: u8 = 2;
 
-/// A program: reads its options and does what they say; or tells what is wrong with them.
+/// Runs a program: parses its options and calls `run`, or prints the error in the options.
 ///
 /// ```no_run
 /// use clap::Parser;
@@ -35,13 +35,15 @@ pub fn main<O: Parser>(program: &'static str, run: impl FnOnce(&O) -> ExitCode) 
     }
 }
 
-/// The options, or what to exit with: after help, completions or a man page, or after a line that says what is wrong with them.
+/// Parses the options, or prints help, completions, a man page or an error.
 ///
 /// # Errors
-/// The exit status, when there is nothing to go on with.
+/// The exit status, if the program must end.
 fn options<O: Parser>(program: &'static str) -> Result<O, ExitCode> {
+    // Arguments need not be UTF-8, because file names need not be.
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let command = || O::command().name(program).after_help(PAGES);
+    // These two work alone, without the arguments that the program otherwise requires.
     match arguments.iter().map(|argument| argument.to_str().unwrap_or_default()).collect::<Vec<_>>()[..] {
         ["--manual"] => return Err(write_out(program, &manual(command()))),
         ["--completions", shell] => return Err(completions(program, command(), shell)),
@@ -50,6 +52,7 @@ fn options<O: Parser>(program: &'static str) -> Result<O, ExitCode> {
     let parsed = command().try_get_matches_from(std::env::args_os());
     let parsed = parsed.and_then(|matches| O::from_arg_matches(&matches).map_err(|error| error.format(&mut command())));
     parsed.map_err(|error| {
+        // clap also reports `--help` and `--version` as errors, which belong on standard output.
         if error.use_stderr() {
             fail(program, &one_line(&error), UNUSABLE)
         } else {
@@ -58,7 +61,7 @@ fn options<O: Parser>(program: &'static str) -> Result<O, ExitCode> {
     })
 }
 
-/// The man page, subcommands' too, as troff.
+/// Returns the man page as troff, subcommands included.
 fn manual(mut command: Command) -> String {
     command.build();
     let mut page = Vec::new();
@@ -67,7 +70,7 @@ fn manual(mut command: Command) -> String {
 }
 
 fn render(command: &Command, page: &mut Vec<u8>) {
-    // A vector takes everything.
+    // Writing to a vector cannot fail.
     let _ = clap_mangen::Man::new(command.clone()).render(page);
     command.get_subcommands().filter(|command| command.get_name() != "help").for_each(|command| render(command, page));
 }
@@ -83,18 +86,18 @@ fn completions(program: &str, mut command: Command, shell: &str) -> ExitCode {
 
 const PAGES: &str = "Alone: --completions SHELL prints completions for bash, elvish, fish, powershell or zsh; --manual prints a man page.";
 
-/// Says what is wrong and gives the status to exit with.
+/// Prints an error and returns the exit status.
 pub fn fail(program: &str, message: &str, status: u8) -> ExitCode {
     say!("{program}: {message}");
     ExitCode::from(status)
 }
 
-/// Prints. The reader may have heard enough: that is no failure.
+/// Prints a text. A closed reader is no failure.
 pub fn write_out(program: &str, text: &str) -> ExitCode {
     offload_console::show(program, text)
 }
 
-/// What a peer says, fit for a terminal: whatever is not printable ASCII is escaped, and the backslash.
+/// Escapes a peer's text for a terminal: all characters except printable ASCII, and the backslash.
 ///
 /// ```
 /// assert_eq!(offload_cli::program::shown("disk 1\u{1b}]0;owned\u{7}"), "disk 1\\u{1b}]0;owned\\u{7}");
@@ -108,7 +111,7 @@ pub fn shown(text: &str) -> String {
     text.chars().flat_map(escaped).collect()
 }
 
-/// What is wrong with an option, without the usage; with what may have been meant, if that is known.
+/// Formats an error in the options as one line without the usage, with clap's suggestion if there is one.
 ///
 /// ```
 /// #[derive(Debug, clap::Parser)]
@@ -136,9 +139,9 @@ mod tests {
     use super::shown;
 
     #[test]
-    fn what_a_peer_says_controls_no_terminal() {
+    fn peer_text_is_escaped_for_terminals() {
         assert_eq!(shown("nqn.2026-01.test:disk 1 'a' \"b\""), "nqn.2026-01.test:disk 1 'a' \"b\"");
-        // Escape, bell, a C1 control, a newline, one that turns the text around, a backslash.
+        // Escape, bell, a C1 control, a newline, a right-to-left override, a backslash.
         let hostile = "\u{1b}[2J\u{7}\u{9b}31m\n\u{202e}txt\\u{1b}";
         assert_eq!(shown(hostile), "\\u{1b}[2J\\u{7}\\u{9b}31m\\n\\u{202e}txt\\\\u{1b}");
         assert!(

@@ -1,11 +1,11 @@
-//! The options that every scenario between emulated hosts takes.
+//! The options of every scenario between emulated hosts.
 
 use crate::nic_options::{self, NicOptions};
 use crate::options::{self, WireOptions};
 use crate::output::OutputOptions;
 use crate::scenario::{self, About};
 use crate::trace_options::TraceOptions;
-use crate::watch::Watch;
+use crate::watch::CounterWatch;
 use clap::Args;
 use core::time::Duration;
 use nic_sim::NicConfig;
@@ -17,10 +17,10 @@ use offload_testbed::bed::ClockKind;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Sees the counters of each step of a run.
+/// An observer of the counters at each step of a run.
 pub type StepObserver = Arc<dyn Fn(&Sample) + Send + Sync>;
 
-/// The output, the observers and the NICs of a run: the options that every scenario with emulated NICs takes.
+/// The output, the observers and the NICs of a run: the options of every scenario with emulated NICs.
 ///
 /// ```
 /// use clap::Parser;
@@ -48,7 +48,8 @@ pub struct CommonOptions {
     /// The capture and the timeline.
     #[command(flatten)]
     pub trace: TraceOptions,
-    /// Show how the run goes, on standard error: rates, retransmits, resyncs, contexts, and on a terminal every counter that moves
+    /// Show the progress of the run on standard error: rates, retransmits, resyncs, contexts, and on a terminal every
+    /// counter that moves
     #[arg(long)]
     pub watch: bool,
     /// The step of --watch and --openmetrics, on the run's clock. Default: 1ms, in real time 1s
@@ -60,14 +61,15 @@ pub struct CommonOptions {
 }
 
 impl CommonOptions {
-    /// Tests whether no bar is shown: a program reads the output, or `--watch` draws on the terminal.
+    /// Tests whether the progress bar is hidden, because a program reads the output or `--watch` draws on the terminal.
     pub fn is_quiet(&self) -> bool {
         self.output.json || self.output.csv || self.watch
     }
 
-    /// Returns the observer of the counters, if there is one: `--watch`, or `also`. `usual_step` is the default of `--every`.
+    /// Returns the observer of the counters, for `--watch` or `also`. `None` if neither is given. `usual_step` is the
+    /// default of `--every`.
     pub fn live(&self, usual_step: Duration, also: Option<StepObserver>) -> Option<Live> {
-        let watch = self.watch.then(Watch::on_standard_error);
+        let watch = self.watch.then(CounterWatch::on_standard_error);
         if watch.is_none() && also.is_none() {
             return None;
         }
@@ -78,7 +80,7 @@ impl CommonOptions {
     }
 }
 
-/// The options of a scenario in virtual time that has a wire of its own.
+/// The options of a scenario in virtual time with a fixed wire.
 ///
 /// ```
 /// use clap::Parser;
@@ -105,7 +107,7 @@ pub struct VirtualOptions {
 }
 
 impl VirtualOptions {
-    /// Describes so many runs with these options.
+    /// Describes `runs` runs with these options.
     pub fn about(&self, runs: usize) -> About<'_> {
         About { output: &self.common.output, runs, is_real: false }
     }
@@ -115,7 +117,7 @@ impl VirtualOptions {
         Seed(self.seed)
     }
 
-    /// Returns facts without runs. `own` are the options of `command` that another run needs to be the same.
+    /// Returns facts without runs. `own` holds the options of `command` that a repeated run needs.
     pub fn facts(
         &self,
         command: &str,
@@ -154,7 +156,7 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
-    /// Describes so many runs with these options.
+    /// Describes `runs` runs with these options.
     pub fn about(&self, runs: usize) -> About<'_> {
         About { output: &self.common.output, runs, is_real: self.wire.real }
     }
@@ -164,12 +166,12 @@ impl RunOptions {
         if self.wire.real { ClockKind::Real } else { ClockKind::Virtual }
     }
 
-    /// Returns `usual` with the wire's MTU and the values that the options give.
+    /// Returns `usual` with the wire's MTU and the values of the options.
     pub fn nic(&self, usual: NicConfig) -> NicConfig {
         self.common.nic.apply(NicConfig { mtu: self.wire.mtu, ..usual })
     }
 
-    /// Returns facts without runs. `own` are the options of `command` that another run needs to be the same.
+    /// Returns facts without runs. `own` holds the options of `command` that a repeated run needs.
     pub fn facts(
         &self,
         command: &str,
@@ -178,6 +180,7 @@ impl RunOptions {
     ) -> Facts<Value> {
         let clock = if self.wire.real { Clock::Real } else { Clock::Virtual };
         let own = own.into_iter().chain(self.wire.facts());
+        // In real time some values have no effect: facts hold the values that were used.
         let nic = nic_options::values(&nic_on(self.clock(), nic));
         Facts { clock, nic, ..scenario::facts(command, self.wire.seed().0, own) }
     }

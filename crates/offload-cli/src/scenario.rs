@@ -1,4 +1,4 @@
-//! Scenarios. Each is a subcommand of `nicbench` and a point of a sweep; some are programs of their own.
+//! Scenarios. Each is a subcommand of `nicbench` and a possible point of a sweep; some are also separate programs.
 
 use crate::files::{self, Files};
 use crate::options::WireOptions;
@@ -87,13 +87,13 @@ pub struct Made {
 impl Made {
     /// Completes `facts` with the runs.
     pub fn new<R: Serialize>(facts: Facts<Value>, runs: &[R], whole: bool, text: String) -> Made {
-        // A run has names and numbers only, so it can always be written as JSON.
+        // A run consists of names and numbers, so its conversion to JSON cannot fail.
         let runs = runs.iter().map(|run| serde_json::to_value(run).unwrap_or(Value::Null)).collect();
         Made { facts: Facts { runs, ..facts }, text, whole }
     }
 }
 
-/// Runs a scenario as a program of its own.
+/// Runs a scenario as a separate program.
 pub fn main<S: Parser + Scenario>(program: &'static str) -> ExitCode {
     program::main(program, |scenario: &S| finish(program, scenario))
 }
@@ -154,14 +154,14 @@ impl From<String> for Failure {
     }
 }
 
-/// Facts without runs, of a scenario in virtual time without a wire of its own. `own` are the options that another run needs to
-/// be the same.
+/// Returns facts without runs, for a scenario in virtual time with a fixed wire. `own` holds the options that a
+/// repeated run needs.
 pub fn facts(command: &str, seed: u64, own: impl IntoIterator<Item = (&'static str, String)>) -> Facts<Value> {
     let options = own.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
     Facts { command: command.into(), seed, clock: Clock::Virtual, options, ..Facts::default() }
 }
 
-/// Returns `runs` as text: a narrow table and `remarks`; if `wide`, all columns, `details` and the counters too.
+/// Formats `runs`: a narrow table and `remarks`; if `wide`, all columns, `details` and the counters too.
 pub fn text(runs: &[Run], wide: bool, details: &str, remarks: &str) -> String {
     let spoilt = runs.iter().filter(|run| !run.sha256_ok);
     let spoilt: String = spoilt.map(|run| format!("{}: what arrived is NOT what was sent\n", run.mode)).collect();
@@ -175,10 +175,10 @@ pub fn text(runs: &[Run], wide: bool, details: &str, remarks: &str) -> String {
     )
 }
 
-/// Checks that the wire's packets are long enough for the family.
+/// Checks that the MTU is large enough for the IP version.
 ///
 /// # Errors
-/// If they are not.
+/// If the MTU is too small.
 pub fn check_family(ipv6: bool, wire: &WireOptions) -> Result<(), Failure> {
     if ipv6 && wire.mtu < MIN_MTU_OF_IPV6 {
         return Err(Failure::Unusable(format!("IPv6 needs an MTU of {MIN_MTU_OF_IPV6} bytes at least")));
@@ -186,8 +186,8 @@ pub fn check_family(ipv6: bool, wire: &WireOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The runs of a scenario, one after the other: one for each mode, or for each plan. Captures and timelines of several runs are
-/// files of their own, which the runs' labels tell apart.
+/// The runs of a scenario, one after the other: one for each mode or plan. If there are several runs, each has its own
+/// capture and timeline, with its label in the file name.
 ///
 /// ```
 /// use clap::Parser;
@@ -218,19 +218,20 @@ pub struct Modes<'a, M> {
     also: Option<StepObserver>,
 }
 
-/// Files that are read, and files that are written, beside captures and timelines.
+/// Input and output files besides captures and timelines.
 #[derive(Clone, Debug, Default)]
 pub struct OutputFiles<'a> {
     /// Files that the program reads.
     pub read: Vec<&'a Path>,
-    /// The received bytes of the last mode.
+    /// Output for the received bytes of the last mode.
     pub out: Option<&'a Path>,
-    /// The keys for a reader of the capture.
+    /// Output for the keys, for readers of the capture.
     pub keys: Option<&'a Path>,
 }
 
 impl<'a, M: Clone + fmt::Display> Modes<'a, M> {
-    /// Each of `modes` once. All files can be written, and no file is another one or one of those to be read.
+    /// Prepares a run in each of `modes`, without repetitions. Checks that all outputs can be written and are distinct
+    /// from each other and from the inputs.
     ///
     /// # Errors
     /// If a file cannot be used.
@@ -247,7 +248,7 @@ impl<'a, M: Clone + fmt::Display> Modes<'a, M> {
 }
 
 impl<'a, M: Clone> Modes<'a, M> {
-    /// Plans of runs in virtual time by their labels, each label once. Files are checked as [`new`](Self::new) does.
+    /// Prepares runs in virtual time by their labels, each label once. Files are checked as [`new`](Self::new) does.
     ///
     /// # Errors
     /// If a file cannot be used.
@@ -268,6 +269,7 @@ impl<'a, M: Clone> Modes<'a, M> {
     ) -> Result<Modes<'a, M>, Failure> {
         let (mut labels, mut modes) = (Vec::new(), Vec::new());
         for (label, mode) in labelled {
+            // Labels name files, so two runs with one label would overwrite each other.
             if !labels.contains(&label) {
                 labels.push(label);
                 modes.push(mode);
@@ -276,15 +278,17 @@ impl<'a, M: Clone> Modes<'a, M> {
         let modes = Modes { name, common, usual_step, labels, modes, files, also: None };
         let of_each = [&common.trace.trace, &common.trace.pcap].into_iter().flatten();
         let of_each = of_each.flat_map(|path| modes.labels.iter().map(|label| modes.path_of(path, label)));
+        // `out` and `keys` exist once; captures and timelines once for each run.
         let alone = [modes.files.out, modes.files.keys].into_iter().flatten().map(Path::to_owned);
         let written: Vec<PathBuf> = alone.chain(of_each).collect();
         let written = written.iter().map(PathBuf::as_path).collect();
         let files = Files { read: modes.files.read.clone(), served: None, written };
+        // Files are claimed before the first run, so that a bad path fails at once and not after minutes.
         files.claim().map_err(Failure::Unusable)?.keep();
         Ok(modes)
     }
 
-    /// Has the counters of each step shown to `also` too.
+    /// Shows the counters of each step to `also` too.
     pub fn showing(self, also: Option<StepObserver>) -> Modes<'a, M> {
         Modes { also, ..self }
     }
@@ -299,8 +303,8 @@ impl<'a, M: Clone> Modes<'a, M> {
         &self.modes
     }
 
-    /// Makes a run in each mode with `make`, under a bar that counts to `bytes`; 0: without a bar. `make` is given the
-    /// observers of the run, and the file for the received bytes.
+    /// Makes a run in each mode with `make`, under a progress bar of `bytes` bytes; with 0 there is no bar. `make`
+    /// receives the run's observers, and the file for the received bytes.
     ///
     /// # Errors
     /// If a run failed, or a file cannot be written.
@@ -321,7 +325,10 @@ impl<'a, M: Clone> Modes<'a, M> {
                 live: self.common.live(self.usual_step, self.also.clone()),
                 ..Observers::default()
             };
+            // One file cannot hold the bytes of several modes, so only the last mode writes.
             let out = self.files.out.filter(|_| Some(label) == self.labels.last()).map(Path::to_owned);
+            // The result is examined only after bar and timeline are closed, so that a failed run leaves a readable
+            // timeline.
             let made = make(mode.clone(), observers, out);
             progress.finish_and_clear();
             if let Some(summary) = trace.map(TraceFile::end).transpose().map_err(Failure::Unusable)? {
@@ -354,7 +361,8 @@ pub fn payload(file: Option<&Path>, seed: Seed, size: u64) -> Result<Payload, Fa
     }
 }
 
-/// Returns the checksum of a payload, under a bar: a file may be read, or seeded bytes made, for a while.
+/// Returns the checksum of a payload, under a progress bar, because reading a file or making seeded bytes may take a
+/// while.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -363,10 +371,10 @@ pub fn checksum(payload: &Payload, run: &RunOptions) -> Result<Checksum, Failure
     bar.tick();
     let checksum = payload.checksum();
     bar.finish_and_clear();
-    checksum.map_err(|error| Failure::Unusable(format!("what is to be sent cannot be read: {error}")))
+    checksum.map_err(|error| Failure::Unusable(format!("the data to send cannot be read: {error}")))
 }
 
-/// Returns a path as an option of a run.
+/// Formats a path as an option of a run.
 pub fn named(path: Option<&PathBuf>) -> String {
     path.map_or(String::new(), |path| path.display().to_string())
 }

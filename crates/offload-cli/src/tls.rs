@@ -1,4 +1,5 @@
-//! Sends a file over TLS through two emulated NICs, three ways or four, and shows what the offload saves.
+//! The TLS loopback: sends a file over TLS through two emulated NICs in three or four modes, and shows the saving of
+//! the offload.
 
 use crate::options;
 use crate::run_options::RunOptions;
@@ -11,32 +12,32 @@ use offload_bench_tls::payload::Payload;
 use offload_bench_tls::table;
 use std::path::PathBuf;
 
-/// Sends a file over TLS through two emulated NICs: as plain TCP, with TLS on the CPU, with TLS on the NICs; if asked
-/// for, with TLS by jobs of accelerators beside the CPUs.
-/// Prints what each mode costs the hosts: nanoseconds of CPU time per byte.
+/// Sends a file over TLS through two emulated NICs: as plain TCP, with TLS on the CPU, with TLS on the NICs; on
+/// request, with TLS by jobs of accelerators beside the CPUs. Prints the cost of each mode for the hosts: nanoseconds
+/// of CPU time per byte.
 ///
-/// Exit status: 0; 1 if what was sent did not arrive whole; 2 if an option is bad or a file cannot be used.
+/// Exit status: 0; 1 if the data did not arrive whole; 2 if an option is bad or a file cannot be used.
 #[derive(Debug, Parser)]
 #[command(name = "ktls_loopback", version, allow_negative_numbers = true)]
 pub struct TlsLoopback {
-    /// The file to send. Without it: seeded data
+    /// The file to send. Default: seeded data
     file: Option<PathBuf>,
-    /// How many bytes to send without a file: 256MiB, 1GB, 4096
+    /// Bytes to send without a file: 256MiB, 1GB, 4096
     #[arg(long, value_parser = options::some_bytes, default_value = "256MiB", conflicts_with = "file")]
     size: u64,
     /// Content bytes of a full TLS record
     #[arg(long, value_name = "SIZE", default_value = "16KiB", value_parser = options::size::<u16>(1..=16384))]
     record_size: u16,
-    /// Only these modes, comma-separated: tcp, tls-cpu, tls-nic; tls-lookaside, by accelerators whose units have a latency of
-    /// 60 us and a rate of 25 Gb/s
+    /// Only these modes, comma-separated: tcp, tls-cpu, tls-nic; tls-lookaside, by accelerators with units of 60 us
+    /// latency and 25 Gb/s
     #[arg(long, value_parser = options::choice::<TlsWay>(), value_delimiter = ',', default_values_t = [TlsWay::Tcp, TlsWay::Cpu, TlsWay::Nic])]
     mode: Vec<TlsWay>,
-    /// Write what arrived into this file (of the last mode)
+    /// Write the received bytes of the last mode into this file
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
     tls: TlsOptions,
-    /// Use IPv6 in place of IPv4
+    /// Use IPv6 instead of IPv4
     #[arg(long)]
     ipv6: bool,
     #[command(flatten)]
@@ -57,15 +58,18 @@ impl Scenario for TlsLoopback {
             out: self.out.as_deref(),
             ..OutputFiles::default()
         };
+        // Outputs are claimed before the checksum, which may take a while.
         let modes = Modes::new(NAME, &self.run, &self.mode, files)?;
         let checksum = scenario::checksum(&payload, &self.run)?;
         for mode in modes.modes() {
-            // The first run pays for memory and code that no run used before: this one does, and is not reported.
+            // The first run pays for memory and code that no run used before. This run takes that cost and is not
+            // reported.
             let little = Payload::seeded(self.run.wire.seed(), payload.len().min(WARM_UP_BYTES));
             self.bulk(*mode, little).run().map_err(|error| Failure::of(mode, error))?;
         }
         let runs = modes.make(payload.len(), |mode, observers, out| {
             let bulk = Bulk {
+                // The checksum is computed once, so that no mode's CPU time includes it.
                 checksum: Some(checksum),
                 clock: self.run.clock(),
                 link: self.run.wire.link(),
@@ -108,5 +112,5 @@ impl TlsLoopback {
 }
 
 const NAME: &str = "ktls_loopback";
-/// Enough to have seen everything once.
+/// Size of the unreported first run, enough to touch all code and buffers.
 const WARM_UP_BYTES: u64 = 8 << 20;

@@ -1,4 +1,4 @@
-//! Options about TLS and its offload that examples and `nicbench` share, and what their values are called.
+//! Options of TLS and its offload, shared by the examples and `nicbench`, with the names of their values.
 
 use crate::options::{self, Names};
 use clap::Args;
@@ -6,7 +6,7 @@ use nic_sim::{NicConfig, TransmitResync};
 use offload_api::{QuicCipher, ResyncMode, TlsSuite, TlsVersion};
 use offload_testbed::identity::Agreement;
 
-/// What the two ends of a connection agree on, and how their NICs go about it.
+/// The parameters of a TLS connection, and the resynchronization modes of its NICs.
 ///
 /// ```
 /// use clap::Parser;
@@ -34,10 +34,10 @@ pub struct TlsOptions {
     /// The cipher suite
     #[arg(long, value_parser = SUITES.parser(), default_value = "aes-128-gcm")]
     pub suite: TlsSuite,
-    /// How a receiving NIC that lost its place finds it again. Default: driver-request
+    /// Resynchronization of a receiving NIC that lost its place. Default: driver-request
     #[arg(long, value_parser = RESYNCS.parser())]
     pub resync: Option<ResyncMode>,
-    /// How a sending NIC goes on after a retransmission. Default: dump
+    /// Resynchronization of a sending NIC after a retransmission. Default: dump
     #[arg(long, value_parser = TRANSMIT_RESYNCS.parser())]
     pub transmit_resync: Option<TransmitResync>,
     /// Pad records, so that the encrypted part of each is a multiple of this size (TLS 1.3)
@@ -46,23 +46,24 @@ pub struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// Whether they go together.
+    /// Checks that the options can be combined.
     ///
     /// # Errors
-    /// In words, if not.
+    /// A message if not.
     pub fn check(&self) -> Result<(), String> {
         match self.tls {
+            // RFC 5246 pads only block ciphers, and RFC 8446 5.4 introduced record padding.
             TlsVersion::Tls12 if self.padding > 1 => Err("--padding: records of TLS 1.2 have none".into()),
             _ => Ok(()),
         }
     }
 
-    /// What a handshake is to agree on.
+    /// Returns the version and suite that a handshake must agree on.
     pub fn agreement(&self) -> Agreement {
         Agreement { version: self.tls, suite: self.suite }
     }
 
-    /// `nic` with what is asked of it.
+    /// Returns `nic` with the requested resynchronization modes.
     pub fn nic(&self, nic: NicConfig) -> NicConfig {
         let mut engines = nic.engines;
         if let Some(resync) = self.transmit_resync {
@@ -72,7 +73,7 @@ impl TlsOptions {
         NicConfig { engines, ..nic }
     }
 
-    /// The options that another run needs to be the same, by name, and what `nic` has of them.
+    /// Returns the options that a repeated run needs, by name, with the resynchronization modes of `nic`.
     pub fn facts(&self, nic: &NicConfig) -> [(&'static str, String); 5] {
         [
             ("tls", VERSIONS.name(&self.tls)),
@@ -106,7 +107,7 @@ pub const RESYNCS: Names<ResyncMode> = Names(&[
     ),
 ]);
 
-/// The ways in which a sending NIC goes on after a retransmission.
+/// The ways in which a sending NIC continues after a retransmission.
 pub const TRANSMIT_RESYNCS: Names<TransmitResync> = Names(&[
     ("dump", "The NIC reads the record's earlier bytes once more", TransmitResync::Dump),
     ("next-record", "Software seals the record, the NIC goes on with the next", TransmitResync::NextRecord),

@@ -1,4 +1,4 @@
-//! `--pcap`, `--trace` and `--trace-limit`: the files in which a run can be looked at.
+//! `--pcap`, `--trace` and `--trace-limit`: files for examining a run.
 
 use crate::{files, options};
 use clap::Args;
@@ -26,32 +26,32 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Args, Clone, Debug)]
 pub struct TraceOptions {
-    /// Capture what the first host's NIC sends and receives (pcapng, with the secrets of TLS handshakes). With several modes, one
-    /// file each: its name gets the mode's before the extension
+    /// Capture the traffic of the first host's NIC (pcapng, with the secrets of TLS handshakes). With several modes,
+    /// each has its own file, with the mode's name before the extension
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Write a timeline of hosts, NICs and the wire, to be opened at ui.perfetto.dev. It has lengths, sequence
-    /// numbers and counters, no keys and no payload. The costs of hosts and devices include the writing
+    /// Write a timeline of hosts, NICs and the wire, to be opened at ui.perfetto.dev. It has lengths, sequence numbers
+    /// and counters, no keys and no payload. The costs of hosts and devices include the writing
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// How long that file may become; later events are counted only
+    /// Maximum size of the timeline; later events are only counted
     #[arg(long, value_name = "SIZE", value_parser = options::bytes, default_value = "64MiB", requires = "trace")]
     pub trace_limit: u64,
 }
 
 impl TraceOptions {
-    /// Begins the timeline, if there is to be one.
+    /// Begins the timeline, if the option is given.
     ///
     /// # Errors
-    /// In words, if the file cannot be written.
+    /// A message, if the file cannot be written.
     pub fn begin(&self) -> Result<Option<TraceFile>, String> {
         self.trace.as_deref().map(|path| self.begin_at(path)).transpose()
     }
 
-    /// Begins the timeline of one of several ways, if there is to be one: in a file of its own, whose name has the way's.
+    /// Begins the timeline of one of several modes, if the option is given, in its own file with the mode's name.
     ///
     /// # Errors
-    /// In words, if the file cannot be written.
+    /// A message, if the file cannot be written.
     pub fn begin_for(&self, way: impl fmt::Display, several: bool) -> Result<Option<TraceFile>, String> {
         match &self.trace {
             Some(path) if several => self.begin_at(&files::named_for(path, way)).map(Some),
@@ -59,10 +59,10 @@ impl TraceOptions {
         }
     }
 
-    /// Begins a timeline in another file.
+    /// Begins a timeline in the file at `path`.
     ///
     /// # Errors
-    /// In words, if the file cannot be written.
+    /// A message, if the file cannot be written.
     pub fn begin_at(&self, path: &Path) -> Result<TraceFile, String> {
         let begun = File::create(path).and_then(|file| Tracer::new(BufWriter::new(file), self.trace_limit));
         let tracer = begun.map_err(|error| format!("{}: {error}", path.display()))?;
@@ -70,7 +70,7 @@ impl TraceOptions {
     }
 }
 
-/// A timeline that is being written into a file.
+/// A timeline under construction in a file.
 ///
 /// ```
 /// use clap::Parser;
@@ -97,15 +97,15 @@ pub struct TraceFile {
 }
 
 impl TraceFile {
-    /// What is to be told.
+    /// Returns the tracer that records the run.
     pub fn tracer(&self) -> &Tracer {
         &self.tracer
     }
 
-    /// Ends the timeline, and says what it holds.
+    /// Ends the timeline and returns its summary as text.
     ///
     /// # Errors
-    /// In words, if the file could not be written.
+    /// A message, if the file could not be written.
     pub fn end(self) -> Result<String, String> {
         match self.tracer.finish() {
             Ok(summary) => Ok(format!("{}: {summary}", self.path.display())),

@@ -1,38 +1,39 @@
-//! `--watch`: how a run goes, step by step, on standard error.
+//! `--watch`: the progress of a run, step by step, on standard error.
 //!
-//! On a terminal one screen is drawn over the last: rates, and every counter that moved in the step, as `ethtool -S` names it.
-//! Elsewhere each step is a line. Rates are per second of the run's clock.
+//! On a terminal each screen replaces the last one: rates, and every counter that moved in the step, with its `ethtool
+//! -S` name. Elsewhere each step is a line. Rates are per second of the run's clock.
 
 use core::time::Duration;
 use offload_bench_tls::live::{HostSample, Sample};
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 
-/// What was shown last, and how.
-pub(crate) struct Watch {
+/// The display of `--watch`, with the last sample.
+pub(crate) struct CounterWatch {
     redraws: bool,
-    shown: Mutex<Shown>,
+    shown: Mutex<WatchState>,
 }
 
 #[derive(Default)]
-struct Shown {
+struct WatchState {
     last: Option<Sample>,
-    /// Lines of the last screen, which the next one is drawn over.
+    /// Lines of the last screen, which the next screen replaces.
     lines: usize,
 }
 
-impl Watch {
-    pub(crate) fn on_standard_error() -> Watch {
-        Watch { redraws: io::stderr().is_terminal(), shown: Mutex::default() }
+impl CounterWatch {
+    pub(crate) fn on_standard_error() -> CounterWatch {
+        CounterWatch { redraws: io::stderr().is_terminal(), shown: Mutex::default() }
     }
 
     pub(crate) fn show(&self, sample: &Sample) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another mode, or an earlier time, belongs to a new run whose counters start from zero.
         let last = shown.last.take().filter(|last| last.mode == sample.mode && last.at < sample.at);
         let mut text = String::new();
         if self.redraws {
             let screen = screen(last.as_ref(), sample);
-            // Another way leaves the last screen of this one where it is.
+            // The last screen of another mode stays visible.
             if last.is_some() && shown.lines > 0 {
                 text = format!("\x1b[{}A\x1b[J", shown.lines);
             }
@@ -42,14 +43,14 @@ impl Watch {
             text = line(last.as_ref(), sample);
         }
         shown.last = Some(sample.clone());
-        // Whoever reads may have gone: the run goes on.
+        // A closed standard error must not end the run.
         let _written = io::stderr().write_all(text.as_bytes());
     }
 }
 
-/// The step in a line.
+/// Formats a step as a line.
 fn line(last: Option<&Sample>, now: &Sample) -> String {
-    let step = Step { last, now };
+    let step = SampleStep { last, now };
     let counted = |name: &str| {
         let (before, after) = (step.total_before(name), total(now, name));
         format!("{after} (+{})", after.saturating_sub(before))
@@ -68,9 +69,9 @@ fn line(last: Option<&Sample>, now: &Sample) -> String {
     )
 }
 
-/// The step as a screen.
+/// Formats a step as a screen.
 fn screen(last: Option<&Sample>, now: &Sample) -> String {
-    let step = Step { last, now };
+    let step = SampleStep { last, now };
     let mut text = format!(
         "{}  at {}  {:.2} Gb/s  {:.1} MiB received\n{:<30} {:>26} {:>26}\n{:<30} {:>26} {:>26}\n",
         now.mode,
@@ -87,31 +88,33 @@ fn screen(last: Option<&Sample>, now: &Sample) -> String {
     let mut names: Vec<&str> = now.sender.counters.iter().chain(now.receiver.counters.iter()).map(|of| of.0).collect();
     names.sort_unstable();
     names.dedup();
+    // A counter is shown if it moved at either host, so that both columns stay comparable.
     let moved = |name: &&str| {
         step.moved(name, &now.sender, |last| &last.sender) || step.moved(name, &now.receiver, |last| &last.receiver)
     };
-    // What people look for comes first.
+    // The most important counters come first.
     names.sort_by_key(|name| !FIRST.contains(name));
     let moved: Vec<&str> = names.into_iter().filter(|name| FIRST.contains(name) || moved(name)).collect();
-    for name in moved.iter().take(MOST_ROWS) {
+    for name in moved.iter().take(MAX_ROWS) {
         let sender = step.cell(name, &now.sender, |last| &last.sender);
         let receiver = step.cell(name, &now.receiver, |last| &last.receiver);
         text += &format!("{name:<30} {sender:>26} {receiver:>26}\n");
     }
-    let more = moved.len().saturating_sub(MOST_ROWS);
+    // More rows would scroll, and a scrolled screen cannot be redrawn in place.
+    let more = moved.len().saturating_sub(MAX_ROWS);
     if more > 0 {
         text += &format!("... and {more} more\n");
     }
     text
 }
 
-/// From the last look to this one.
-struct Step<'a> {
+/// The interval from the previous sample to the current one.
+struct SampleStep<'a> {
     last: Option<&'a Sample>,
     now: &'a Sample,
 }
 
-impl Step<'_> {
+impl SampleStep<'_> {
     fn seconds(&self) -> f64 {
         (self.now.at - self.last.map_or(Duration::ZERO, |last| last.at)).as_secs_f64().max(1e-9)
     }
@@ -134,19 +137,19 @@ impl Step<'_> {
         self.difference(name, now, of) > 0
     }
 
-    /// A counter and its rate.
+    /// Formats a counter and its rate.
     fn cell(&self, name: &str, now: &HostSample, of: fn(&Sample) -> &HostSample) -> String {
         let rate = self.difference(name, now, of) as f64 / self.seconds();
         format!("{} {:>11}", now.counters.value(name), short(rate) + "/s")
     }
 }
 
-/// Of both hosts.
+/// Returns a counter's sum over both hosts.
 fn total(sample: &Sample, name: &str) -> u64 {
     sample.sender.counters.value(name) + sample.receiver.counters.value(name)
 }
 
-/// A number in few characters: `81.3k`.
+/// Formats a number in few characters: `81.3k`.
 fn short(value: f64) -> String {
     match value {
         value if value >= 1e9 => format!("{:.1}G", value / 1e9),
@@ -156,7 +159,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// A span of the run's clock.
+/// Formats a time of the run's clock.
 fn clock(at: Duration) -> String {
     if at >= Duration::from_secs(1) {
         format!("{:.1}s", at.as_secs_f64())
@@ -169,10 +172,10 @@ const RETRANSMITS: &str = "TcpRetransSegs";
 const LOST: &str = "rx_tls_lost";
 const FOUND: &str = "rx_tls_found";
 const OUT_OF_ORDER: &str = "tx_tls_ooo";
-/// Rows that a screen begins with, whether they moved or not.
+/// Counters in the first rows of a screen, even if they did not move.
 const FIRST: [&str; 6] = ["tx_packets", "rx_packets", RETRANSMITS, LOST, FOUND, OUT_OF_ORDER];
-/// With the three lines above them, a screen of 24 lines.
-const MOST_ROWS: usize = 19;
+/// Maximum number of counter rows: a screen of 24 lines with the three heading lines and the line of omitted counters.
+const MAX_ROWS: usize = 19;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -180,20 +183,20 @@ pub(crate) mod tests {
     use offload_base::counters::CounterSet;
 
     offload_base::counters! {
-        /// Some of a host's.
-        pub(crate) struct Counted {
+        /// Some counters of a host.
+        pub(crate) struct SampleCounters {
             /// Frames.
             pub frames: "tx_packets",
-            /// Segments sent again.
+            /// Retransmitted segments.
             pub again: "TcpRetransSegs",
-            /// Places lost.
+            /// Lost places.
             pub lost: "rx_tls_lost",
             /// Answers.
             pub answers: "rx_tls_resync_res_ok",
         }
     }
 
-    pub(crate) fn sample(at: Duration, received: u64, counted: Counted) -> Sample {
+    pub(crate) fn sample(at: Duration, received: u64, counted: SampleCounters) -> Sample {
         let host = || {
             let mut counters = CounterSet::default();
             counters.add(&counted);
@@ -203,9 +206,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_line_tells_what_the_step_brought() {
-        let before = sample(Duration::from_millis(1), 1_000_000, Counted { again: 2, ..Counted::default() });
-        let now = sample(Duration::from_millis(2), 11_000_000, Counted { again: 5, lost: 1, ..Counted::default() });
+    fn line_shows_totals_and_changes() {
+        let before =
+            sample(Duration::from_millis(1), 1_000_000, SampleCounters { again: 2, ..SampleCounters::default() });
+        let now = sample(
+            Duration::from_millis(2),
+            11_000_000,
+            SampleCounters { again: 5, lost: 1, ..SampleCounters::default() },
+        );
         assert_eq!(
             line(Some(&before), &now),
             "tls-nic     2.00ms    80.00 Gb/s  retransmits 10 (+6)  lost place 2 (+2)  found 0 (+0)  sent out of order 0 (+0)  \
@@ -215,10 +223,10 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_screen_has_what_moved_and_no_more() {
-        let counted = Counted { frames: 9, answers: 3, ..Counted::default() };
+    fn screen_shows_only_moved_counters() {
+        let counted = SampleCounters { frames: 9, answers: 3, ..SampleCounters::default() };
         let before = sample(Duration::from_millis(1), 0, counted);
-        let now = sample(Duration::from_millis(2), 0, Counted { frames: 1_009, ..counted });
+        let now = sample(Duration::from_millis(2), 0, SampleCounters { frames: 1_009, ..counted });
         let (first, next) = (screen(None, &now), screen(Some(&before), &now));
         assert!(first.contains("rx_tls_resync_res_ok") && !next.contains("rx_tls_resync_res_ok"), "{next}");
         assert!(next.contains("1009      1.0M/s"), "{next}");

@@ -1,15 +1,15 @@
-//! Between the kernel's sockets and emulated hosts: byte streams are carried across, so that programs that know
-//! nothing of the emulation talk to those inside it.
+//! Relays between the kernel's sockets and emulated hosts: byte streams cross the boundary, so that ordinary programs
+//! can talk to emulated hosts.
 //!
 //! ```text
 //!  program -- kernel TCP --> [bridge on a host] -- emulated TCP: stack, NIC, wire --> host    inward
 //!  host -- emulated TCP: wire, NIC, stack --> [bridge on a host] -- kernel TCP --> program    outward
 //! ```
 //!
-//! Invariant: what one side does the other sees. Bytes arrive in order, the end of one direction is the end of that
-//! direction alone, and a connection that is lost on one side is reset on the other.
+//! Invariant: each side sees the other side's actions. Bytes arrive in order, the end of one direction ends only that
+//! direction, and a connection lost on one side is reset on the other.
 //!
-//! In real time only: the kernel's sockets know no other.
+//! Works in real time only, because the kernel's sockets know no virtual time.
 
 use crate::bed::BedHost;
 use core::convert::Infallible;
@@ -20,9 +20,9 @@ use std::io;
 use tokio::io::copy_bidirectional;
 use tokio::net;
 
-/// Takes connections at a kernel's `listener`, and carries each to `to` from the emulated `host`, all at a time.
+/// Accepts connections at a kernel's `listener` and relays each to `to` from the emulated `host`, concurrently.
 ///
-/// A connection that cannot be carried is reset.
+/// If the far connection fails, the accepted connection is reset.
 ///
 /// ```
 /// use offload_host_stack::TcpConfig;
@@ -57,13 +57,14 @@ use tokio::net;
 /// ```
 ///
 /// # Errors
-/// When no more connections can be taken; `Unsupported` outside of real time.
+/// If no more connections can be accepted; `Unsupported` outside of real time.
 pub async fn inward(listener: std::net::TcpListener, host: BedHost, to: SocketAddr) -> io::Result<Infallible> {
     real_time()?;
     listener.set_nonblocking(true)?;
     let listener = net::TcpListener::from_std(listener)?;
     loop {
         let (kernel, _) = listener.accept().await?;
+        // The connection is started here, so that its task only waits for it.
         let dialing = host.stack().connect(None, to);
         let _runs_on = host.spawn("bridged connection", async move {
             match dialing.await {
@@ -74,13 +75,13 @@ pub async fn inward(listener: std::net::TcpListener, host: BedHost, to: SocketAd
     }
 }
 
-/// Takes connections at an emulated `listener`, and carries each to `to`, a kernel's socket, all at a time; `host` is
-/// whose time that takes.
+/// Accepts connections at an emulated `listener` and relays each to `to`, a socket of the kernel, concurrently. The
+/// time is charged to `host`.
 ///
-/// A connection that cannot be carried is reset. [`inward`] has an example of the other direction.
+/// If the far connection fails, the accepted connection is reset. [`inward`] has an example of the other direction.
 ///
 /// # Errors
-/// When no more connections can be taken; `Unsupported` outside of real time.
+/// If no more connections can be accepted; `Unsupported` outside of real time.
 pub async fn outward(mut listener: TcpListener, host: BedHost, to: SocketAddr) -> io::Result<Infallible> {
     real_time()?;
     loop {
@@ -97,24 +98,25 @@ pub async fn outward(mut listener: TcpListener, host: BedHost, to: SocketAddr) -
     }
 }
 
-/// Carries bytes both ways until both directions have ended: how many went into the emulation, and out of it.
+/// Relays bytes both ways until both directions have ended. Returns the number of bytes into the emulation and out of
+/// it.
 ///
 /// # Errors
-/// What either side failed with; the other side has been reset.
+/// If either side fails; the other side has then been reset.
 pub async fn carry(mut kernel: net::TcpStream, mut emulated: TcpStream) -> io::Result<(u64, u64)> {
-    // It was the sender's to wait for more.
+    // The original sender has applied Nagle's algorithm already.
     kernel.set_nodelay(true)?;
     emulated.set_nodelay(true);
     let carried = copy_bidirectional(&mut kernel, &mut emulated).await;
     if carried.is_err() {
         emulated.abort();
-        // Refused, it closes in order: the peer misses the end of its protocol, if that has one.
+        // If the kernel refuses, the socket closes in order, and the peer notices the loss only by its own protocol.
         let _ = kernel.set_zero_linger();
     }
     carried
 }
 
-/// Whether tokio, and with it the kernel's sockets, runs this task.
+/// Checks that tokio, which serves the kernel's sockets, runs this task.
 fn real_time() -> io::Result<()> {
     match tokio::runtime::Handle::try_current() {
         Ok(_) => Ok(()),
@@ -183,18 +185,18 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_on_one_side_is_one_on_the_other() {
+    fn reset_crosses_the_bridge() {
         let (mut bed, server, client) = bed(ClockKind::Real);
         let mut listener = server.stack().listen(7, 4).expect("free");
         let (port, address) = kernel();
         let _runs_on = client.spawn("bridge", inward(port, client.clone(), (server.address(), 7).into()));
 
-        // Inside.
+        // A reset inside the emulation.
         let mut socket = net::TcpStream::connect(address).expect("somebody listens");
         bed.run(listener.accept()).expect("a connection").abort();
         assert_eq!(error(socket.read(&mut [0])), io::ErrorKind::ConnectionReset);
 
-        // Outside: what it has not read when it closes, the kernel answers with a reset.
+        // A reset outside: the kernel resets a connection that closes with unread data.
         let socket = net::TcpStream::connect(address).expect("somebody listens");
         let heard = bed.run(async {
             let mut stream = listener.accept().await?;
@@ -209,7 +211,7 @@ mod tests {
         });
         assert_eq!(error(heard), io::ErrorKind::ConnectionReset);
 
-        // Nobody there.
+        // No host listens.
         let (port, address) = kernel();
         let _runs_on = client.spawn("bridge", inward(port, client.clone(), (server.address(), 8).into()));
         let mut socket = net::TcpStream::connect(address).expect("the bridge listens");
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_outside_is_a_reset_inside() {
+    fn missing_listener_outside_resets_inside() {
         let (mut bed, server, client) = bed(ClockKind::Real);
         let listener = server.stack().listen(7, 4).expect("free");
         let (port, address) = kernel();

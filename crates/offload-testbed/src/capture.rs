@@ -1,7 +1,7 @@
 //! Captures for Wireshark: taps and a TLS key log that write to one file.
 //!
-//! Give the key log to TLS *servers*: [`nic_sim::wire::pcapng`] tells why. In virtual time the same run writes the
-//! same file.
+//! The key log belongs to TLS *servers*; [`nic_sim::wire::pcapng`] gives the reason. In virtual time the same run
+//! writes the same file.
 
 use crate::runtime::lock;
 use crate::secrets::key_log_line;
@@ -15,7 +15,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// A capture that is being written. Clones write to the same one.
+/// A capture under construction. Clones write to the same capture.
 ///
 /// ```
 /// use nic_sim::wire::{TapDirection, Tap};
@@ -35,26 +35,27 @@ use std::sync::{Arc, Mutex};
 /// ```
 #[derive(Clone)]
 pub struct Capture {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<CaptureState>>,
 }
 
-enum State {
+enum CaptureState {
     Open(pcapng::CaptureWriter<Box<dyn Write + Send>>),
     Failed(io::Error),
     Finished,
 }
 
 impl Capture {
-    /// Begins a capture on `output`, which is written to in small pieces: give it a buffered one.
+    /// Begins a capture on `output`. The capture writes in small pieces, so `output` should be buffered.
     ///
     /// # Errors
-    /// What `output` fails with.
+    /// If `output` fails.
     pub fn new(output: impl Write + Send + 'static) -> io::Result<Capture> {
         let output: Box<dyn Write + Send> = Box::new(output);
-        Ok(Capture { state: Arc::new(Mutex::new(State::Open(pcapng::CaptureWriter::new(output)?))) })
+        Ok(Capture { state: Arc::new(Mutex::new(CaptureState::Open(pcapng::CaptureWriter::new(output)?))) })
     }
 
-    /// Begins a capture in a file. Only the owner can read a new file, because a capture may have the secrets of its connections.
+    /// Begins a capture in a file. Only the owner can read a new file, because a capture may hold its connections'
+    /// secrets.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -66,38 +67,39 @@ impl Capture {
         Capture::new(BufWriter::new(options.open(path)?))
     }
 
-    /// A tap whose frames show as passing the interface `name`.
+    /// Returns a tap that records frames under interface `name`.
     ///
     /// # Errors
-    /// What the output fails with, or failed with before.
+    /// If the output fails now or has failed before.
     pub fn tap(&self, name: &str) -> io::Result<CaptureTap> {
         let interface = match &mut *lock(&self.state) {
-            State::Open(writer) => writer.interface(name)?,
-            State::Failed(error) => return Err(io::Error::new(error.kind(), error.to_string())),
-            State::Finished => return Err(io::Error::other("the capture is finished")),
+            CaptureState::Open(writer) => writer.interface(name)?,
+            CaptureState::Failed(error) => return Err(io::Error::new(error.kind(), error.to_string())),
+            CaptureState::Finished => return Err(io::Error::other("the capture is finished")),
         };
         Ok(CaptureTap { capture: self.clone(), interface })
     }
 
-    /// Ends the capture and closes its output. What passes later is not written.
+    /// Ends the capture and closes its output. Later frames are not written.
     ///
     /// # Errors
-    /// What the output fails with, or failed with since the beginning.
+    /// If the output fails now or has failed since the beginning.
     pub fn finish(&self) -> io::Result<()> {
-        match core::mem::replace(&mut *lock(&self.state), State::Finished) {
-            State::Open(writer) => writer.finish().map(drop),
-            State::Failed(error) => Err(error),
-            State::Finished => Ok(()),
+        match core::mem::replace(&mut *lock(&self.state), CaptureState::Finished) {
+            CaptureState::Open(writer) => writer.finish().map(drop),
+            CaptureState::Failed(error) => Err(error),
+            CaptureState::Finished => Ok(()),
         }
     }
 
-    /// Writes, unless that failed before; [`finish`](Self::finish) will tell.
+    /// Writes, unless an earlier write failed; [`finish`](Self::finish) returns that error.
     fn write(&self, write: impl FnOnce(&mut pcapng::CaptureWriter<Box<dyn Write + Send>>) -> io::Result<()>) {
         let mut state = lock(&self.state);
-        if let State::Open(writer) = &mut *state
+        // A tap cannot report an error to the wire, so the first error is kept for `finish`.
+        if let CaptureState::Open(writer) = &mut *state
             && let Err(error) = write(writer)
         {
-            *state = State::Failed(error);
+            *state = CaptureState::Failed(error);
         }
     }
 }
@@ -112,15 +114,15 @@ impl KeyLog for Capture {
 impl fmt::Debug for Capture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &*lock(&self.state) {
-            State::Open(_) => "open",
-            State::Failed(_) => "failed",
-            State::Finished => "finished",
+            CaptureState::Open(_) => "open",
+            CaptureState::Failed(_) => "failed",
+            CaptureState::Finished => "finished",
         };
         f.debug_struct("Capture").field("state", &state).finish()
     }
 }
 
-/// An interface of a [`Capture`].
+/// A tap for one interface of a [`Capture`].
 ///
 /// See [`Capture`] for an example.
 #[derive(Clone, Debug)]
@@ -139,10 +141,10 @@ impl Tap for CaptureTap {
 mod tests {
     use super::*;
 
-    /// Takes so many bytes and then no more.
-    struct Disk(usize);
+    /// A disk with room for this many bytes.
+    struct FullDisk(usize);
 
-    impl Write for Disk {
+    impl Write for FullDisk {
         fn write(&mut self, data: &[u8]) -> io::Result<usize> {
             self.0 = self.0.checked_sub(data.len()).ok_or(io::ErrorKind::StorageFull)?;
             Ok(data.len())
@@ -155,7 +157,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn new_capture_is_its_owners_alone() {
+    fn new_capture_is_private_to_its_owner() {
         let path = std::env::temp_dir().join(format!("capture-mode-{}.pcapng", std::process::id()));
         Capture::create(&path).unwrap().finish().unwrap();
         let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
@@ -164,8 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_at_the_end_and_stops_nothing() {
-        let capture = Capture::new(Disk(200)).expect("room for the header");
+    fn full_disk_is_reported_at_finish() {
+        let capture = Capture::new(FullDisk(200)).expect("room for the header");
         let mut tap = capture.tap("nic0").expect("room for the interface");
         for _ in 0..10 {
             tap.frame(Instant::ZERO, TapDirection::Inbound, &vec![0; 60].into());

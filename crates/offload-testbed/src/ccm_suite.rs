@@ -1,5 +1,5 @@
-//! TLS 1.3's suite with AES-128-CCM (RFC 8446 B.4), which rustls lacks: records, and QUIC's packets (RFC 9001 5.3), by the crate
-//! `ccm`; hashes and key derivation are ring's.
+//! The TLS 1.3 suite AES-128-CCM (RFC 8446 B.4), which rustls lacks. The crate `ccm` protects records and QUIC packets
+//! (RFC 9001 5.3); ring does hashes and key derivation.
 
 use aes::Aes128;
 use ccm::consts::{U12, U16};
@@ -19,8 +19,8 @@ use rustls::{
 };
 use std::sync::LazyLock;
 
-/// TLS 1.3 with AES-128-CCM and tags of 16 bytes, for a provider of rustls. Keys of its records cannot be extracted: rustls has
-/// no name for them.
+/// Returns the TLS 1.3 suite AES-128-CCM with 16-byte tags, for a rustls provider. Its record keys cannot be extracted,
+/// because rustls has no type for them.
 ///
 /// ```
 /// use offload_testbed::secrets::{system_provider, tls13_aes_128_ccm};
@@ -36,6 +36,7 @@ pub fn tls13_aes_128_ccm() -> SupportedCipherSuite {
             common: CipherSuiteCommon {
                 suite: CipherSuite::TLS13_AES_128_CCM_SHA256,
                 hash_provider: gcm.common.hash_provider,
+                // RFC 9001 B.2 gives the limit of AES-128-CCM.
                 confidentiality_limit: QuicCipher::Aes128Ccm.confidentiality_limit(),
             },
             hkdf_provider: gcm.hkdf_provider,
@@ -46,7 +47,8 @@ pub fn tls13_aes_128_ccm() -> SupportedCipherSuite {
     SupportedCipherSuite::Tls13(&SUITE)
 }
 
-/// Its hash and key derivation are this suite's too, and its headers are hidden in the same way (RFC 9001 5.4.3).
+/// Returns the GCM suite, which has the same hash and key derivation and hides headers in the same way (RFC 9001
+/// 5.4.3).
 fn gcm() -> &'static Tls13CipherSuite {
     TLS13_AES_128_GCM_SHA256.tls13().expect("it is a suite of TLS 1.3")
 }
@@ -85,7 +87,7 @@ impl quic::Algorithm for Aes128Ccm {
     }
 }
 
-/// A key, and what nonces are made from.
+/// A key, and the IV from which nonces are made.
 struct Key {
     ccm: Ccm<Aes128, U16, U12>,
     iv: Iv,
@@ -93,7 +95,7 @@ struct Key {
 
 impl Key {
     fn new(key: &AeadKey, iv: Iv) -> Key {
-        // rustls asks for keys of the length that it was told.
+        // rustls creates keys of the length that `key_len` returns.
         Key { ccm: Ccm::new_from_slice(key.as_ref()).expect("a key of 16 bytes"), iv }
     }
 
@@ -102,7 +104,7 @@ impl Key {
         Ok(tag.map_err(|_| Error::EncryptError)?.into())
     }
 
-    /// The length of the plaintext, which is at the beginning then.
+    /// Decrypts in place and returns the length of the plaintext.
     fn open(&self, nonce: &Nonce, aad: &[u8], bytes: &mut [u8]) -> Result<usize, Error> {
         let (bytes, tag) = bytes.split_last_chunk_mut::<TAG_LEN>().ok_or(Error::DecryptError)?;
         let len = bytes.len();
@@ -119,6 +121,7 @@ impl Debug for Key {
 
 impl MessageEncrypter for Key {
     fn encrypt(&mut self, message: OutboundPlainMessage<'_>, number: u64) -> Result<OutboundOpaqueMessage, Error> {
+        // RFC 8446 5.2: the content type follows the content inside of the ciphertext.
         let len = self.encrypted_payload_len(message.payload.len());
         let mut payload = PrefixedPayload::with_capacity(len);
         payload.extend_from_chunks(&message.payload);
@@ -201,7 +204,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::sync::Arc;
 
-    /// A client and a server that agree on this suite.
+    /// Returns a client and a server that have agreed on this suite.
     fn pair() -> (ClientConnection, ServerConnection) {
         let client = quic_client_config(QuicCipher::Aes128Ccm, Randomness::System, None);
         let server = quic_server_config(QuicCipher::Aes128Ccm, Randomness::System, None);
@@ -221,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_sealed_and_opened_and_a_changed_one_is_refused() {
+    fn changed_record_is_refused() {
         let (mut client, mut server) = pair();
         let suite = client.negotiated_cipher_suite().unwrap().suite();
         assert_eq!(suite, CipherSuite::TLS13_AES_128_CCM_SHA256);

@@ -6,7 +6,7 @@ use core::task::{Context, Poll};
 use offload_base::cost::{self, Domain};
 use pin_project_lite::pin_project;
 
-/// Charges `domain` for every poll of `future`.
+/// Charges every poll of `future` to `domain`.
 ///
 /// ```
 /// use offload_base::cost::{Domain, CpuMeter};
@@ -25,7 +25,7 @@ pub fn in_domain<F: Future>(domain: Domain, future: F) -> InDomain<F> {
 }
 
 pin_project! {
-    /// A future whose polls are charged to a domain. Made by [`in_domain`].
+    /// A future with polls charged to a domain. Made by [`in_domain`].
     #[derive(Debug)]
     pub struct InDomain<F> {
         domain: Domain,
@@ -39,6 +39,7 @@ impl<F: Future> Future for InDomain<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
+        // The scope lasts for this poll only: between polls other tasks run on the thread.
         let _scope = cost::domain(*this.domain);
         this.future.poll(cx)
     }

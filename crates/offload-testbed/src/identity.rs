@@ -1,7 +1,7 @@
-//! Who the testbed's servers are, and TLS configurations for both ends.
+//! Identities of the testbed's servers, and TLS configurations for both ends.
 //!
-//! The certificate and the authority that signed it are fixed files (see `identity/README.md`). With a seed,
-//! randomness and the time of day are fixed too, and a handshake repeats to the byte.
+//! The certificate and the authority that signed it are fixed files (see `identity/README.md`). With a seed, randomness
+//! and the time of day are fixed too, and a handshake repeats to the byte.
 
 use crate::ccm_suite::tls13_aes_128_ccm;
 use crate::secrets::{seeded, seeded_provider, system_provider};
@@ -18,19 +18,19 @@ use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::{CipherSuite, ClientConfig, KeyLog, RootCertStore, ServerConfig, SignatureScheme};
 use std::sync::Arc;
 
-/// Where an end of a TLS connection takes its randomness and the time of day from.
+/// Source of randomness and time of day for an end of a TLS connection.
 ///
 /// See [`client_config`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Randomness {
-    /// From a seed, which should differ between the ends; the time of day stands still. For virtual time.
+    /// From a seed, which should differ between the ends. The time of day stands still. For virtual time.
     Seeded(Seed),
     /// From the system. For real time.
     System,
 }
 
-/// What a client needs: TLS 1.3 (and 1.2, unless it is seeded), trust in the testbed's authority alone, secrets that may
-/// be extracted. It keeps no session tickets, so that every handshake is a full one.
+/// Returns a client configuration: TLS 1.3 (and 1.2 if not seeded), trust in the testbed's authority alone, extractable
+/// secrets. The client keeps no session tickets, so that every handshake is a full one.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -60,17 +60,17 @@ pub fn client_config(randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -
     client(sources(randomness), key_log)
 }
 
-/// What a server needs: TLS 1.3 (and 1.2, unless it is seeded), the testbed's certificate, secrets that may be extracted.
-/// It sends session tickets as rustls does by default, so record 0 of its application key is already used when data begin.
-/// Unless it is seeded, clients that do not know Ed25519 get a certificate with an ECDSA key on P-256: no seed repeats the
-/// signatures of that.
+/// Returns a server configuration: TLS 1.3 (and 1.2 if not seeded), the testbed's certificate, extractable secrets. The
+/// server sends session tickets by rustls's defaults, so record 0 of its application key is used before data begin. If
+/// not seeded, clients without Ed25519 get a certificate with an ECDSA key on P-256; its signatures cannot repeat from
+/// a seed.
 ///
 /// See [`client_config`] for an example.
 pub fn server_config(randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -> ServerConfig {
     for_clients(randomness, server(sources(randomness), key_log))
 }
 
-/// [`client_config`] for QUIC, which asks for packets by a cipher first, and knows AES-128-CCM if that is the one.
+/// Returns a [`client_config`] for QUIC that offers `cipher` first, AES-128-CCM included.
 ///
 /// ```
 /// use offload_api::QuicCipher;
@@ -90,9 +90,9 @@ pub fn quic_client_config(
     client((provider, time), key_log)
 }
 
-/// [`server_config`] for QUIC, which takes a cipher before the others, whatever the client's order is.
+/// Returns a [`server_config`] for QUIC that prefers `cipher`, in any order of the client's.
 ///
-/// See [`quic_client_config`] for an example of its like.
+/// See [`quic_client_config`] for a similar example.
 pub fn quic_server_config(
     cipher: QuicCipher,
     randomness: Randomness,
@@ -101,11 +101,12 @@ pub fn quic_server_config(
     let (mut provider, time) = sources(randomness);
     prefer(cipher, &mut provider);
     let mut config = for_clients(randomness, server((provider, time), key_log));
+    // Without this, the client's order would decide the cipher.
     config.ignore_client_order = true;
     config
 }
 
-/// What a handshake is to agree on.
+/// TLS version and suite that a handshake must agree on.
 ///
 /// ```
 /// use offload_api::{TlsSuite, TlsVersion};
@@ -118,9 +119,9 @@ pub fn quic_server_config(
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
-    /// The version of TLS.
+    /// TLS version.
     pub version: TlsVersion,
-    /// How its records are protected.
+    /// Suite that protects records.
     pub suite: TlsSuite,
 }
 
@@ -132,12 +133,14 @@ impl Default for Agreement {
 }
 
 impl Agreement {
-    /// [`client_config`] that offers nothing else, seeded or not; `None` if rustls has no such suite.
+    /// Returns a [`client_config`] that offers only this version and suite, seeded or not. `None` if rustls has no such
+    /// suite.
     pub fn client_config(self, randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -> Option<ClientConfig> {
         Some(client(self.sources(randomness)?, key_log))
     }
 
-    /// [`server_config`] that takes nothing else, seeded or not; `None` if rustls has no such suite.
+    /// Returns a [`server_config`] that accepts only this version and suite, seeded or not. `None` if rustls has no
+    /// such suite.
     pub fn server_config(self, randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -> Option<ServerConfig> {
         Some(server(self.sources(randomness)?, key_log))
     }
@@ -154,6 +157,7 @@ impl Agreement {
             (TlsVersion::Tls13, TlsSuite::ChaCha20Poly1305) => CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
             _ => return None,
         };
+        // The seeded provider with TLS 1.2 suites is needed here, because the version may be 1.2.
         let (mut provider, time): Sources = match randomness {
             Randomness::Seeded(seed) => (seeded(seed), Arc::new(StoppedClock)),
             Randomness::System => sources(randomness),
@@ -163,8 +167,8 @@ impl Agreement {
     }
 }
 
-/// The server's name, as clients ask for it. The certificate also has `localhost` and the addresses `127.0.0.1`,
-/// `::1`, `10.0.0.1` and `10.0.0.2`.
+/// Returns the server's name for clients. The certificate also has `localhost` and the addresses `127.0.0.1`, `::1`,
+/// `10.0.0.1` and `10.0.0.2`.
 ///
 /// ```
 /// assert_eq!(offload_testbed::identity::server_name().to_str(), "server.nic-offload.test");
@@ -173,12 +177,12 @@ pub fn server_name() -> ServerName<'static> {
     ServerName::try_from("server.nic-offload.test").expect("a name")
 }
 
-/// The certificate of the authority.
+/// Returns the authority's certificate.
 pub fn authority() -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(AUTHORITIES).expect("a certificate")
 }
 
-/// The certificate of the authority that signed [`server_certificate_p256`].
+/// Returns the certificate of the authority that signed [`server_certificate_p256`].
 ///
 /// ```
 /// use offload_testbed::identity::{authority, authority_p256};
@@ -190,22 +194,23 @@ pub fn authority_p256() -> CertificateDer<'static> {
     both.nth(1).expect("there are two").expect("a certificate")
 }
 
-/// The server's certificate with an ECDSA key on P-256.
+/// Returns the server's certificate with an ECDSA key on P-256.
 pub fn server_certificate_p256() -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(SERVER_CERTIFICATE_P256).expect("a certificate")
 }
 
-/// The certificate of the server.
+/// Returns the server's certificate.
 pub fn server_certificate() -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(SERVER_CERTIFICATE).expect("a certificate")
 }
 
-/// The key of the server. Public, like everything here: it protects nothing.
+/// Returns the server's key. The key is public, like all files here, and protects nothing.
 pub fn server_key() -> PrivateKeyDer<'static> {
     PrivateKeyDer::from_pem_slice(SERVER_KEY).expect("a key")
 }
 
-/// Puts a suite for QUIC's packets before the others of a provider, which stay: Initial packets need AES-128-GCM.
+/// Moves a suite for QUIC packets to the front of a provider. The other suites stay, because Initial packets need
+/// AES-128-GCM.
 fn prefer(cipher: QuicCipher, provider: &mut CryptoProvider) {
     use rustls::crypto::ring::cipher_suite as suite;
     let wanted = match cipher {
@@ -214,6 +219,7 @@ fn prefer(cipher: QuicCipher, provider: &mut CryptoProvider) {
         QuicCipher::Aes128Ccm => tls13_aes_128_ccm(),
         _ => suite::TLS13_AES_128_GCM_SHA256,
     };
+    // A suite must not occur twice in the list.
     provider.cipher_suites.retain(|suite| suite.suite() != wanted.suite());
     provider.cipher_suites.insert(0, wanted);
 }
@@ -226,6 +232,7 @@ fn client((provider, time): Sources, key_log: Option<Arc<dyn KeyLog>>) -> Client
         .expect("there are suites")
         .with_root_certificates(roots)
         .with_no_client_auth();
+    // A resumed handshake would have other bytes and secrets than a full one.
     config.resumption = Resumption::disabled();
     config.enable_secret_extraction = true;
     if let Some(key_log) = key_log {
@@ -248,7 +255,7 @@ fn server((provider, time): Sources, key_log: Option<Arc<dyn KeyLog>>) -> Server
     config
 }
 
-/// A server that is not seeded has a certificate for clients that do not know Ed25519, too.
+/// Adds a certificate for clients without Ed25519, unless the server is seeded.
 fn for_clients(randomness: Randomness, mut config: ServerConfig) -> ServerConfig {
     if randomness == Randomness::System {
         let identities = Identities::new(config.crypto_provider()).expect("certificates and keys belong together");
@@ -281,7 +288,7 @@ impl ResolvesServerCert for Identities {
     }
 }
 
-/// Crypto with its randomness, and the time of day.
+/// A crypto provider with its randomness, and the time of day.
 type Sources = (CryptoProvider, Arc<dyn TimeProvider>);
 
 fn sources(randomness: Randomness) -> Sources {
@@ -291,7 +298,7 @@ fn sources(randomness: Randomness) -> Sources {
     }
 }
 
-/// It is always the beginning of 2026.
+/// A clock that always shows the beginning of 2026.
 #[derive(Debug)]
 struct StoppedClock;
 
@@ -315,7 +322,7 @@ mod tests {
     use rustls::{ClientConnection, Connection, ProtocolVersion, ServerConnection};
     use std::io::{Read, Write};
 
-    /// What one end sends until it has nothing more to send; the other takes it.
+    /// Moves all pending bytes from one end to the other, and returns the bytes.
     fn flight(from: &mut Connection, to: &mut Connection) -> Vec<u8> {
         let mut sent = Vec::new();
         while from.wants_write() {
@@ -329,7 +336,7 @@ mod tests {
         sent
     }
 
-    /// A connection with a little data on it: all bytes, both ways in turn, and the server's key log.
+    /// Runs a connection with a little data. Returns all bytes, in the order of the flights, and the server's key log.
     fn connection(client: Randomness, server: Randomness, name: ServerName<'static>) -> (Vec<u8>, String) {
         let key_log = Arc::new(KeyLines::default());
         let client_side = ClientConnection::new(Arc::new(client_config(client, None)), name).expect("a client");
@@ -365,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_differs_every_time_and_either_end_may_be_seeded() {
+    fn system_randomness_differs_and_ends_may_be_seeded() {
         let system = || connection(Randomness::System, Randomness::System, server_name()).0;
         assert_ne!(system(), system());
         connection(Randomness::Seeded(Seed(1)), Randomness::System, server_name());

@@ -1,16 +1,16 @@
-//! Hosts, NICs and wires put together, in virtual time or in real time.
+//! Test beds: hosts, NICs and wires put together, in virtual or in real time.
 //!
 //! - [`bed`]: the builder, and the hosts it builds;
-//! - [`runtime`]: what the shells of hosts, devices and wires are run by, whichever it is;
-//! - [`executor`]: our own, in two forms: [`VirtualTime`], where a run is a sequence of events and repeats to
-//!   the byte, and [`RealTime`], a thread that runs tasks as they come;
-//! - [`tokio_runtime`]: applications outside a testbed, by tokio, on the same clock as the devices;
+//! - [`runtime`]: the runtime interface of hosts, devices and wires, for every clock;
+//! - [`executor`]: two executors: [`VirtualTime`] runs a sequence of events and repeats to the byte, [`RealTime`] runs
+//!   tasks on a thread;
+//! - [`tokio_runtime`]: tokio for applications outside a testbed, on the clock of the devices;
 //! - [`domain`]: charges a task's time to a host, a device or the wires;
-//! - [`drive`]: drives in virtual time, and threads on which storage waits for them;
+//! - [`drive`]: drives in virtual time, and threads on which storage waits for its drives;
 //! - [`fabric`]: the tasks that join ports by wires;
-//! - [`attach`]: ports with something outside behind them: a guest's network card, a TAP of this machine;
-//! - [`bridge`]: between the kernel's sockets and emulated hosts, so that any program may be a peer;
-//! - [`overlay`]: tenants, whose virtual machines are on two hypervisors, in networks over tunnels;
+//! - [`attach`]: ports to the outside: a guest's network card, a TAP of this machine;
+//! - [`bridge`]: relays between the kernel's sockets and emulated hosts, so that any program can be a peer;
+//! - [`overlay`]: tenants with virtual machines on two hypervisors, in networks over tunnels;
 //! - [`capture`]: captures for Wireshark, secrets included;
 //! - [`trace`]: timelines for Perfetto;
 //! - [`identity`], [`secrets`]: TLS configurations with a fixed certificate, and randomness from a seed.
@@ -47,10 +47,10 @@ pub use trace::{ApplicationTrack, TraceSummary, Tracer};
 pub use nic_sim::{NicConfig, wire};
 pub use offload_base::Seed;
 pub use offload_host_stack::TcpConfig;
-/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+/// Re-exports of the crates with types in this interface, so that a program needs no other dependency.
 pub use {nic_sim, offload_api as api, offload_base as base, offload_host_stack as host_stack};
 
-/// The README's example runs with the others.
+/// Runs the README's example as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

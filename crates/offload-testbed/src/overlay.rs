@@ -1,4 +1,5 @@
-//! Tenants on two hypervisors: virtual machines in networks over tunnels, which their NICs wrap and protect.
+//! Tenants on two hypervisors: virtual machines in overlay networks, which the hypervisors' NICs encapsulate and
+//! encrypt.
 //!
 //! ```text
 //!  vm0 ─┐                                                         ┌─ vm0
@@ -6,7 +7,7 @@
 //! left ─┘                                                         └─ right
 //! ```
 //!
-//! Invariant: every pair of virtual machines of the same number is a tenant with a network, rules and SAs of its own.
+//! Invariant: every two virtual machines with the same number form a tenant with its own network, rules and SAs.
 
 use crate::bed::{BedHost, Builder, Testbed};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,7 +24,7 @@ use offload_base::cost::Domain;
 use offload_esp::OuterHeaders;
 use offload_host_stack::TcpConfig;
 
-/// Tenants on two hypervisors.
+/// Configuration of tenants on two hypervisors.
 ///
 /// ```
 /// use nic_sim::wire::LinkConfig;
@@ -54,39 +55,40 @@ use offload_host_stack::TcpConfig;
 pub struct Overlay {
     /// Virtual machines of each hypervisor.
     pub vms: u16,
-    /// How their frames are wrapped; `None`: not at all, and nothing protects them.
+    /// Tunnel protocol of the tenants' frames. `None` for bare frames, which are then not encrypted either.
     pub tunnel: Option<TunnelKind>,
-    /// Whether the hypervisors talk over IPv6.
+    /// Whether the hypervisors use IPv6 between them.
     pub ipv6: bool,
-    /// What protects the tunnels; `None`: nothing.
+    /// ESP suite of the tunnels. `None` for no encryption.
     pub suite: Option<EspSuite>,
     /// SAs of each tenant and direction.
     pub sas: u16,
-    /// What the hypervisors' NICs are built with.
+    /// Configuration of the hypervisors' NICs.
     pub nic: NicConfig,
-    /// What the virtual machines' functions are built with, but for their MTU.
+    /// Configuration of the virtual machines' functions, except the MTU.
     pub function: NicConfig,
-    /// The virtual machines' MTU; `None`: as long as one packet on the wire takes ([`vm_mtu`](Self::vm_mtu)).
+    /// MTU of the virtual machines. `None` for the longest packet that fits into one packet on the wire
+    /// ([`vm_mtu`](Self::vm_mtu)).
     pub mtu: Option<u16>,
-    /// Everybody's TCP.
+    /// TCP configuration of all hosts.
     pub tcp: TcpConfig,
-    /// Where the keys of SAs come from.
+    /// Seed of the SAs' keys.
     pub seed: Seed,
 }
 
-/// Why an overlay could not be set up.
+/// Reason why an overlay could not be installed.
 ///
-/// See [`Overlay`] for an example of one that can.
+/// See [`Overlay`] for an example that succeeds.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OverlayError {
-    /// The device did not take an SA.
+    /// The device refused an SA.
     #[error("the NIC takes no SA: {0}")]
     Sa(#[from] SaRefusal),
-    /// The switch did not do what it was told.
+    /// The switch refused a command.
     #[error("the switch refuses: {0:?}")]
     Switch(EswitchAnswer),
-    /// The NIC has no IPsec, or no switch.
+    /// The NIC has no IPsec or no switch.
     #[error("the NIC of the hypervisor has no switch, or no IPsec")]
     NotThere,
 }
@@ -97,19 +99,19 @@ impl From<OverlayError> for std::io::Error {
     }
 }
 
-/// One side of a tunnel.
-struct Side {
+/// One end of a tunnel.
+struct TunnelEnd {
     hypervisor: BedHost,
     address: IpAddr,
-    /// Of the other side.
+    /// Address of the other end.
     remote: IpAddr,
     hop: NextHop,
 }
 
 impl Overlay {
-    /// So many tenants, whose frames are wrapped in VXLAN over IPv4 under AES-128-GCM, with one SA each way.
+    /// Returns a configuration of `vms` tenants: VXLAN over IPv4 under AES-128-GCM, one SA in each direction.
     pub fn new(vms: u16) -> Overlay {
-        // A virtual machine's queues hold what a burst needs; there may be hundreds.
+        // Small rings, because there may be hundreds of virtual machines; a ring still holds a burst.
         let function = NicConfig { receive_ring: 512, ..NicConfig::default() };
         Overlay {
             vms,
@@ -125,27 +127,27 @@ impl Overlay {
         }
     }
 
-    /// The hypervisor on the left, by its number in the testbed.
+    /// Returns the left hypervisor's number in the testbed.
     pub fn left(&self) -> usize {
         0
     }
 
-    /// The hypervisor on the right.
+    /// Returns the right hypervisor's number.
     pub fn right(&self) -> usize {
         1
     }
 
-    /// A virtual machine on the left.
+    /// Returns the number of a virtual machine on the left.
     pub fn left_vm(&self, number: u16) -> usize {
         2 + usize::from(number)
     }
 
-    /// A virtual machine on the right.
+    /// Returns the number of a virtual machine on the right.
     pub fn right_vm(&self, number: u16) -> usize {
         2 + usize::from(self.vms) + usize::from(number)
     }
 
-    /// The longest packet of a virtual machine that is one packet on the wire.
+    /// Returns the longest packet of a virtual machine that fits into one packet on the wire.
     pub fn vm_mtu(&self) -> u16 {
         let Some(tunnel) = self.tunnel else { return self.nic.mtu };
         let (here, there) = match self.ipv6 {
@@ -156,8 +158,8 @@ impl Overlay {
         inner_mtu(tunnel, &self.set(here, there, 0), self.suite.map(any).as_ref(), self.nic.mtu)
     }
 
-    /// Adds both hypervisors and their virtual machines to a testbed without hosts. The time of all virtual machines of a side is
-    /// [charged together](Self::guests).
+    /// Adds both hypervisors and their virtual machines to a testbed without hosts. The time of each side's virtual
+    /// machines is [charged to one domain](Self::guests).
     #[must_use]
     pub fn hosts(&self, mut builder: Builder) -> Builder {
         let function = NicConfig { mtu: self.mtu.unwrap_or_else(|| self.vm_mtu()), ..self.function.clone() };
@@ -174,18 +176,19 @@ impl Overlay {
         builder
     }
 
-    /// Whom the time of the virtual machines on the left, and on the right, is charged to.
+    /// Returns the domains of the left and of the right virtual machines.
     pub fn guests(&self) -> [Domain; 2] {
         [Domain::Host(2), Domain::Host(3)]
     }
 
-    /// Tells both NICs of SAs, tunnels and rules. Until then, what virtual machines send to each other goes nowhere.
+    /// Installs SAs, tunnels and rules on both NICs. Before this call, frames between virtual machines are dropped.
     ///
     /// # Errors
-    /// If one of them refuses.
+    /// If a NIC refuses.
     pub fn install(&self, bed: &mut Testbed) -> Result<(), OverlayError> {
         let left = self.side(bed, self.left(), self.right());
         let right = self.side(bed, self.right(), self.left());
+        // Bare frames have no tunnel that ESP could protect.
         let protections = match self.suite.filter(|_| self.tunnel.is_some()) {
             Some(suite) => self.key(bed, suite, &left, &right)?,
             None => [Vec::new(), Vec::new()],
@@ -204,6 +207,7 @@ impl Overlay {
                 commands.extend((0..).zip(protections).map(protect));
             }
             commands.push(EswitchCommand::Change(self.rules(bed, side)));
+            // The order matters: rules name the tunnel device, and the tunnel needs its next hop and SAs.
             for command in commands {
                 match bed.run(eswitch.ask(command)) {
                     EswitchAnswer::Done => {}
@@ -214,10 +218,10 @@ impl Overlay {
         Ok(())
     }
 
-    fn side(&self, bed: &Testbed, own: usize, other: usize) -> Side {
+    fn side(&self, bed: &Testbed, own: usize, other: usize) -> TunnelEnd {
         let (own, other) = (bed.host(own), bed.host(other));
         let address = |host: &BedHost| if self.ipv6 { host.ipv6_address().into() } else { host.address().into() };
-        Side {
+        TunnelEnd {
             hypervisor: own.clone(),
             address: address(own),
             remote: address(other),
@@ -225,8 +229,8 @@ impl Overlay {
         }
     }
 
-    /// Lines of tc, as an administrator would write them.
-    fn rules(&self, bed: &Testbed, side: &Side) -> Vec<Change> {
+    /// Returns the forwarding rules, written in the syntax of tc.
+    fn rules(&self, bed: &Testbed, side: &TunnelEnd) -> Vec<Change> {
         let is_left = side.hypervisor.address() == bed.host(self.left()).address();
         let mut text = String::new();
         for number in 0..self.vms {
@@ -255,13 +259,13 @@ impl Overlay {
         RuleFile::parse("overlay", &text).expect("the lines above").changes
     }
 
-    /// Gives both NICs the SAs of all tenants, and waits until they have them.
+    /// Installs the SAs of all tenants on both NICs, and waits until both have accepted.
     fn key(
         &self,
         bed: &mut Testbed,
         suite: EspSuite,
-        left: &Side,
-        right: &Side,
+        left: &TunnelEnd,
+        right: &TunnelEnd,
     ) -> Result<[Vec<TunnelProtection>; 2], OverlayError> {
         let mut secrets = self.seed.stream("keys of tenants");
         let mut protections = [Vec::new(), Vec::new()];
@@ -272,8 +276,11 @@ impl Overlay {
                 for _ in 0..self.sas {
                     spi += 1;
                     let sides = [left, right];
+                    // Each SA exists twice: at its sender for transmit and at its receiver for receive, with the same
+                    // key.
                     let addresses = (sides[from].address, sides[to].address);
                     let sends = sa(suite, Direction::Transmit, spi, addresses, &mut secrets);
+                    // Both ends take the same key from one draw of the seed.
                     let receives = SaParams { direction: Direction::Receive, ..sends.clone() };
                     of_tenant[from].send.push(add_sa(bed, &sides[from].hypervisor, &sends)?);
                     of_tenant[to].receive.push(add_sa(bed, &sides[to].hypervisor, &receives)?);
@@ -283,6 +290,7 @@ impl Overlay {
         }
         let all = 2 * usize::from(self.vms) * usize::from(self.sas);
         for side in [left, right] {
+            // The device installs SAs asynchronously; a packet that came earlier would be dropped.
             while side.hypervisor.device_contexts() < all {
                 pause(bed);
             }
@@ -295,13 +303,14 @@ impl Overlay {
     }
 
     fn set(&self, source: IpAddr, destination: IpAddr, number: u16) -> TunnelSet {
-        // RFC 8200 8.1: UDP over IPv6 has a checksum.
+        // RFC 8200 8.1: UDP over IPv6 needs a checksum.
         let checksum = self.ipv6 && self.tunnel != Some(TunnelKind::Gretap);
         TunnelSet { key: Some(network(number)), checksum, ..TunnelSet::new(source, destination) }
     }
 }
 
-/// The longest packet that fits a tunnel, and the SA that protects it if there is one, where packets on the wire have `mtu` bytes at most.
+/// Returns the longest packet that fits into a tunnel, and into its SA if given, when packets on the wire have at most
+/// `mtu` bytes.
 ///
 /// ```
 /// use nic_sim::switch::{TunnelKind, TunnelSet};
@@ -316,7 +325,7 @@ pub fn inner_mtu(kind: TunnelKind, set: &TunnelSet, sa: Option<&SaParams>, mtu: 
     u16::try_from(room).unwrap_or(u16::MAX)
 }
 
-/// The network of a tenant.
+/// Returns the network identifier of a tenant.
 fn network(number: u16) -> u32 {
     100 + u32::from(number)
 }

@@ -1,15 +1,14 @@
-//! The threads of a testbed in real time: as many as there is work for, and no more than this machine has cores.
+//! The threads of a testbed in real time: two for each host, but no more than the machine has cores.
 //!
-//! Devices are dealt out to them first, then hosts. With cores enough, each device and each host has a thread of its own;
-//! with fewer they share, rather than take a core from each other in the middle of a transfer; if there is none beyond
-//! those of devices, each host shares with its own. A wire is with the device that it leads to.
+//! Devices are assigned first, then hosts. With enough cores each device and each host has its own thread. With fewer
+//! cores they share threads, because preemption in the middle of a transfer would be worse. If only the devices'
+//! threads remain, each host shares with its own device. A wire runs with the device that it leads to.
 //!
 //! All threads spin a little before they sleep, so that a doorbell or an interrupt takes a fraction of a microsecond
-//! while there is traffic. A wake-up through the kernel takes tens of them, and a transfer is a chain of wake-ups.
+//! under traffic. A wake-up through the kernel takes tens of microseconds, and a transfer is a chain of wake-ups.
 //!
-//! tokio is there for what applications want of it, its sockets and timers: they are used as within tokio. What blocks
-//! keeps everything waiting that shares its thread. A task of a host that panics ends alone; a task that waits for it panics
-//! as well.
+//! Applications use tokio's sockets and timers as inside tokio. A blocking call stalls all tasks of its thread. A panic
+//! in a host's task ends only that task; a task that waits for it panics as well.
 
 use crate::executor::{Handle, RealTime, RealTimeConfig};
 use crate::runtime::{Runtime, TaskFuture};
@@ -30,7 +29,7 @@ pub(crate) struct RealThreads {
 }
 
 impl RealThreads {
-    /// Starts those of so many hosts, each with a device, metered if there is a meter.
+    /// Starts the threads of `hosts` hosts, each with a device, metered if `meter` is given.
     pub(crate) fn start(
         tokio: &tokio::runtime::Handle,
         clock: RealClock,
@@ -57,29 +56,31 @@ impl RealThreads {
         Ok(RealThreads { threads: threads?, hosts })
     }
 
-    /// What runs the tasks of a device, by the number of its host.
+    /// Returns the executor of a device, by its host's number.
     pub(crate) fn device(&self, number: usize) -> Handle {
         self.of(number).handle()
     }
 
-    /// What runs the tasks of a host.
+    /// Returns the runtime of a host.
     pub(crate) fn host(&self, number: usize) -> HostRuntime {
+        // With threads for devices only, a host shares the thread of its own device, whose memory is in that core's
+        // caches.
         let dealt = if self.threads.len() <= self.hosts { number } else { self.hosts + number };
         HostRuntime { executor: self.of(dealt).handle() }
     }
 
-    /// Whether two devices are on threads of their own.
+    /// Returns whether two devices run on different threads.
     pub(crate) fn parts_devices(&self, one: usize, other: usize) -> bool {
         one % self.threads.len() != other % self.threads.len()
     }
 
-    /// The thread of the device or host that is dealt out as this one.
+    /// Returns the thread of the device or host at position `dealt` of the assignment.
     fn of(&self, dealt: usize) -> &RealTime {
         &self.threads[dealt % self.threads.len()]
     }
 }
 
-/// Runs tasks of a host.
+/// The runtime of a host's tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct HostRuntime {
     executor: Handle,
@@ -99,13 +100,13 @@ impl Timers for HostRuntime {
 
 impl Runtime for HostRuntime {
     fn spawn_task(&self, name: Cow<'static, str>, task: TaskFuture) {
-        // The panic was reported where it happened, and the task's promise is broken: its waiter hears of it.
+        // The panic was reported where it occurred, and the broken promise tells the waiting task.
         let contained = AssertUnwindSafe(task).catch_unwind().map(|_ended| ());
         self.executor.spawn_task(name, Box::pin(contained));
     }
 }
 
-/// As long as a wake-up through the kernel takes.
+/// Spin time, about the cost of a wake-up through the kernel.
 const SPIN: Duration = Duration::from_micros(50);
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! What the shells of hosts, devices and wires are run by: tasks and alarms, in virtual or in real time.
+//! The runtime interface: tasks and alarms for hosts, devices and wires, in virtual or in real time.
 //!
-//! Code that takes an `Arc<dyn Runtime>` runs in both, and may neither spawn nor sleep by any other means: a
-//! tokio timer does not know virtual time.
+//! Code that takes an `Arc<dyn Runtime>` runs in both kinds of time, and must neither spawn nor sleep by other means:
+//! for example, a tokio timer does not know virtual time.
 
 use core::fmt;
 use core::future::Future;
@@ -12,10 +12,10 @@ use offload_base::{Alarm, Instant, Timers};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A task: a future that nobody waits for but its runtime.
+/// A task: a future that only its runtime polls.
 pub type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs tasks, and makes alarms for them.
+/// A runtime of tasks, with alarms for them.
 ///
 /// ```
 /// use core::time::Duration;
@@ -38,7 +38,7 @@ pub trait Runtime: Timers {
 }
 
 impl dyn Runtime {
-    /// Runs `future`, under `name`, whether or not anybody waits for what it comes to.
+    /// Runs `future` under `name`, even if the returned handle is dropped.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: impl Into<Cow<'static, str>>,
@@ -47,44 +47,44 @@ impl dyn Runtime {
         spawn_on(self, name.into(), future)
     }
 
-    /// Ready when `span` has passed.
+    /// Returns a future that is ready after `span`.
     pub fn sleep(&self, span: Duration) -> Sleep {
         self.sleep_until(self.now() + span)
     }
 
-    /// Ready when `deadline` has come.
+    /// Returns a future that is ready at `deadline`.
     pub fn sleep_until(&self, deadline: Instant) -> Sleep {
         Sleep { alarm: self.alarm(), deadline }
     }
 }
 
-/// Gives the task a place to leave its result, and has `runtime` run it.
+/// Spawns a future on `runtime` and returns a handle of its result.
 pub(crate) fn spawn_on<T: Send + 'static>(
     runtime: &(impl Runtime + ?Sized),
     name: Cow<'static, str>,
     future: impl Future<Output = T> + Send + 'static,
 ) -> JoinHandle<T> {
-    let outcome = Arc::new(Mutex::new(Outcome::Running(None)));
+    let outcome = Arc::new(Mutex::new(TaskOutcome::Running(None)));
     let promise = Promise { outcome: outcome.clone() };
     runtime.spawn_task(name.clone(), Box::pin(async move { promise.keep(future.await) }));
     JoinHandle { name, outcome }
 }
 
-/// Waits for what a task comes to; dropped, it lets the task run on.
+/// A future of a task's result. If dropped, the task keeps running.
 ///
 /// See [`Runtime`] for an example.
 ///
 /// # Panics
-/// When polled after the task was dropped before its end (its runtime was), or after it was ready already.
+/// If polled after the task was dropped before its end, for example with its runtime, or after the result was taken.
 pub struct JoinHandle<T> {
     name: Cow<'static, str>,
-    outcome: Arc<Mutex<Outcome<T>>>,
+    outcome: Arc<Mutex<TaskOutcome<T>>>,
 }
 
 impl<T> JoinHandle<T> {
-    /// Whether the task has come to its end, or was dropped.
+    /// Returns whether the task has ended or was dropped.
     pub fn is_finished(&self) -> bool {
-        !matches!(*lock(&self.outcome), Outcome::Running(_))
+        !matches!(*lock(&self.outcome), TaskOutcome::Running(_))
     }
 }
 
@@ -94,19 +94,20 @@ impl<T> Future for JoinHandle<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let mut outcome = lock(&self.outcome);
         match &mut *outcome {
-            Outcome::Running(waiting) => {
+            TaskOutcome::Running(waiting) => {
                 match waiting {
+                    // The handle may have moved to another task, so the latest waker counts.
                     Some(waker) => waker.clone_from(cx.waker()),
                     None => *waiting = Some(cx.waker().clone()),
                 }
                 return Poll::Pending;
             }
-            Outcome::Finished(result) => {
+            TaskOutcome::Finished(result) => {
                 if let Some(result) = result.take() {
                     return Poll::Ready(result);
                 }
             }
-            Outcome::Dropped => {
+            TaskOutcome::Dropped => {
                 drop(outcome);
                 panic!("task {:?} was dropped before it came to its end", self.name);
             }
@@ -122,30 +123,31 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-enum Outcome<T> {
+enum TaskOutcome<T> {
     Running(Option<Waker>),
     Finished(Option<T>),
     Dropped,
 }
 
-/// The task's side of a [`JoinHandle`].
+/// The task's end of a [`JoinHandle`].
 struct Promise<T> {
-    outcome: Arc<Mutex<Outcome<T>>>,
+    outcome: Arc<Mutex<TaskOutcome<T>>>,
 }
 
 impl<T> Promise<T> {
     fn keep(self, result: T) {
-        self.settle(Outcome::Finished(Some(result)));
+        self.complete(TaskOutcome::Finished(Some(result)));
     }
 
-    /// The first call counts: a promise that was kept is dropped afterwards.
-    fn settle(&self, settled: Outcome<T>) {
+    /// Stores the result. Only the first call counts, because a promise that was kept is dropped afterwards.
+    fn complete(&self, settled: TaskOutcome<T>) {
         let mut outcome = lock(&self.outcome);
         let waiting = match &mut *outcome {
-            Outcome::Running(waiting) => waiting.take(),
+            TaskOutcome::Running(waiting) => waiting.take(),
             _ => return,
         };
         *outcome = settled;
+        // The waker may run code that takes this lock.
         drop(outcome);
         if let Some(waker) = waiting {
             waker.wake();
@@ -155,11 +157,11 @@ impl<T> Promise<T> {
 
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
-        self.settle(Outcome::Dropped);
+        self.complete(TaskOutcome::Dropped);
     }
 }
 
-/// Ready at a point in time. Made by a [`Runtime`] or a [`Handle`](crate::Handle).
+/// A future that is ready at an instant. Made by a [`Runtime`] or a [`Handle`](crate::Handle).
 ///
 /// See [`Runtime`] for an example.
 pub struct Sleep {
@@ -188,7 +190,7 @@ impl fmt::Debug for Sleep {
     }
 }
 
-/// Nothing here leaves shared state half changed, so a lock that a panic poisoned is as good as any.
+/// Locks a mutex and ignores poisoning, because no critical section here leaves shared state half changed.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -1,6 +1,6 @@
 //! TLS randomness from a seed, so that a handshake repeats to the byte; and key logs.
 //!
-//! **For simulation only.** Anybody who knows the seed knows every key.
+//! **For simulation only.** The seed reveals every key.
 
 pub use crate::ccm_suite::tls13_aes_128_ccm;
 use crate::runtime::lock;
@@ -15,8 +15,11 @@ use rustls::{Error, KeyLog, NamedGroup, PeerMisbehaved};
 use std::sync::Mutex;
 use x25519_dalek::{PublicKey, StaticSecret};
 
-/// A provider for rustls that draws all it draws from streams of `seed`: ring's TLS 1.3 suites,
-/// `TLS13_AES_128_GCM_SHA256` first, and X25519 only. Ed25519 signatures are deterministic by themselves.
+/// Returns a rustls provider with all randomness from streams of `seed`: ring's TLS 1.3 suites,
+/// `TLS13_AES_128_GCM_SHA256` first, and X25519 only. Ed25519 signatures are deterministic anyway.
+///
+/// Each end of a connection needs its own provider with its own seed. rustls requires `'static` sources of randomness,
+/// so each call leaks a few hundred bytes.
 ///
 /// Each of the two ends of a connection has its own, with its own seed. rustls wants the sources of randomness to live
 /// as long as the process, so each call leaves a few hundred bytes behind for good.
@@ -36,16 +39,19 @@ pub fn seeded_provider(seed: Seed) -> CryptoProvider {
     provider
 }
 
-/// The same with the suites of TLS 1.2 behind those of 1.3, which repeat as well.
+/// Returns the provider of [`seeded_provider`] with the suites of TLS 1.2, which repeat as well, behind the suites of
+/// 1.3.
 pub(crate) fn seeded(seed: Seed) -> CryptoProvider {
+    // Two streams: key shares must not depend on how many other random bytes a handshake draws.
     let random: &'static SeededRandom = Box::leak(Box::new(SeededRandom::new(seed.stream("tls random"))));
     let key_shares: &'static SeededRandom = Box::leak(Box::new(SeededRandom::new(seed.stream("tls key shares"))));
     let group: &'static SeededX25519 = Box::leak(Box::new(SeededX25519 { key_shares }));
     CryptoProvider { kx_groups: vec![group], secure_random: random, ..system_provider() }
 }
 
-/// ring's provider with the suites in the order of [`seeded_provider`], behind them those of TLS 1.2: first those that go
-/// with the testbed's certificate, then those for servers elsewhere that have an RSA key. And the system's randomness.
+/// Returns ring's provider with the system's randomness. The suites of TLS 1.3 come first, in the order of
+/// [`seeded_provider`]; then the suites of TLS 1.2 for the testbed's certificate; then the suites for outside servers
+/// with an RSA key.
 ///
 /// ```
 /// let provider = offload_testbed::secrets::system_provider();
@@ -67,7 +73,7 @@ pub fn system_provider() -> CryptoProvider {
     CryptoProvider { cipher_suites, ..ring_provider::default_provider() }
 }
 
-/// A line of a key log, with its end, in the format of `SSLKEYLOGFILE`.
+/// Formats a line of a key log in the format of `SSLKEYLOGFILE`, newline included.
 ///
 /// ```
 /// use offload_testbed::secrets::key_log_line;
@@ -80,15 +86,15 @@ pub fn key_log_line(label: &str, client_random: &[u8], secret: &[u8]) -> String 
     for bytes in [client_random, secret] {
         line.push(' ');
         for byte in bytes {
-            // Writing to a string does not fail.
-            let _always_fits = write!(line, "{byte:02x}");
+            // Writing to a string cannot fail.
+            let _ = write!(line, "{byte:02x}");
         }
     }
     line.push('\n');
     line
 }
 
-/// A key log that keeps its lines, for secrets without a capture.
+/// A key log that collects lines in memory, for secrets without a capture.
 ///
 /// ```
 /// use rustls::KeyLog;
@@ -104,7 +110,7 @@ pub struct KeyLines {
 }
 
 impl KeyLines {
-    /// All lines so far.
+    /// Returns all lines so far.
     pub fn text(&self) -> String {
         lock(&self.lines).clone()
     }
@@ -116,7 +122,7 @@ impl KeyLog for KeyLines {
     }
 }
 
-/// Without the secrets.
+/// Omits the secrets.
 impl fmt::Debug for KeyLines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyLines").field("lines", &lock(&self.lines).lines().count()).finish()
@@ -140,7 +146,7 @@ impl SecureRandom for SeededRandom {
     }
 }
 
-/// Without its state, from which keys follow.
+/// Omits the generator's state, from which the keys follow.
 impl fmt::Debug for SeededRandom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SeededRandom")
@@ -180,7 +186,7 @@ impl ActiveKeyExchange for KeyShare {
     fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
         let peer: [u8; 32] = peer.try_into().map_err(|_| PeerMisbehaved::InvalidKeyShare)?;
         let shared = self.secret.diffie_hellman(&PublicKey::from(peer));
-        // RFC 8446 7.4.2: an all-zero result is refused.
+        // RFC 8446 7.4.2: an all-zero result must be refused.
         if !shared.was_contributory() {
             return Err(PeerMisbehaved::InvalidKeyShare.into());
         }
@@ -205,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_exchange_agrees_with_rings() {
+    fn key_exchange_agrees_with_ring() {
         let ours = seeded_provider(Seed(1)).kx_groups[0].start().expect("a key share");
         let theirs = ring_provider::kx_group::X25519.start().expect("a key share");
         let (our_public, their_public) = (ours.pub_key().to_vec(), theirs.pub_key().to_vec());
@@ -214,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_key_shares_are_the_peers_fault() {
+    fn bad_key_shares_are_refused() {
         for bad in [&[0u8; 32][..], &[9; 31], &[]] {
             let share = seeded_provider(Seed(1)).kx_groups[0].start().expect("a key share");
             let refused = share.complete(bad).err();

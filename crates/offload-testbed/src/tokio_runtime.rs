@@ -1,7 +1,7 @@
-//! Applications in real time that tokio runs, on the clock of the devices.
+//! tokio for applications in real time, on the clock of the devices.
 //!
-//! What counts microseconds stays on a [`RealTime`](crate::RealTime) executor, as hosts, devices and wires of a
-//! [`Testbed`](crate::Testbed) do: tokio's timers count in milliseconds, and its threads sleep at once.
+//! Hosts, devices and wires of a [`Testbed`](crate::Testbed) run on a [`RealTime`](crate::RealTime) executor, because
+//! microseconds matter there: tokio's timers count milliseconds, and its threads sleep at once.
 
 use crate::runtime::{Runtime, TaskFuture};
 use offload_api::TokioTimers;
@@ -38,21 +38,21 @@ pub struct TokioRuntime {
 }
 
 impl TokioRuntime {
-    /// Tasks on `tokio`, whose timers must be enabled, and time by `clock`.
+    /// Creates a runtime with tasks on `tokio`, which must have timers enabled, and the time of `clock`.
     pub fn new(tokio: tokio::runtime::Handle, clock: RealClock) -> TokioRuntime {
         TokioRuntime { timers: TokioTimers::new(tokio.clone(), clock), tokio }
     }
 }
 
-/// Starts tokio on `threads` threads of its own, with everything enabled that was compiled in.
+/// Starts tokio on `threads` worker threads, with all compiled features enabled.
 ///
-/// The threads are metered, if a meter is given; it has their time when the runtime has been dropped. Only what
-/// runs in tasks is: `block_on` runs its future on the calling thread.
+/// If a meter is given, the threads are metered; their time is in the meter after the runtime is dropped. Only tasks
+/// are metered: `block_on` runs its future on the calling thread.
 ///
 /// See [`TokioRuntime`] for an example.
 ///
 /// # Errors
-/// If the system gives no threads, or the crate was built without the feature `real-time`.
+/// If the system refuses threads, or the crate was built without the feature `real-time`.
 ///
 /// # Panics
 /// If `threads` is zero.
@@ -94,7 +94,7 @@ impl Timers for TokioRuntime {
 
 impl Runtime for TokioRuntime {
     fn spawn_task(&self, _name: Cow<'static, str>, task: TaskFuture) {
-        // tokio has no names for tasks; whoever waits for one knows it by its handle.
+        // tokio's tasks have no names; a waiting task holds the handle.
         drop(self.tokio.spawn(task));
     }
 }
@@ -103,8 +103,8 @@ thread_local! {
     static ATTACHED: RefCell<Option<MeterGuard>> = const { RefCell::new(None) };
 }
 
-/// Threads for what blocks, such as reading files: each has a stack, and an arena of the allocator, in address space that may
-/// be bounded. tokio would start 512.
+/// Maximum number of threads for blocking calls, such as reading files. Each thread needs a stack and an allocator
+/// arena in address space that may be limited. tokio's default is 512.
 const BLOCKING_THREADS: usize = 16;
 
 #[cfg(test)]
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "\"doomed\" was dropped")]
-    fn a_panic_reaches_who_waits() {
+    fn panic_reaches_waiters() {
         let (tokio, runtime) = runtime();
         tokio.block_on(runtime.spawn("doomed", async { panic!("on purpose") }));
     }

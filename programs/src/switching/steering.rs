@@ -19,7 +19,7 @@ use nic_sim::Vport;
 use nic_sim::switch::{Mac, Rule, RuleReport};
 use offload_base::Instant;
 use offload_console::say;
-use offload_testbed::attach::{Concern, Concerns, Gate, GateCounters, GateQueue, bind_in_place_of_the_dead};
+use offload_testbed::attach::{FrameClass, FrameClassifier, Gate, GateCounters, GateQueue, bind_in_place_of_the_dead};
 use offload_testbed::runtime::Runtime;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub struct Steering {
     said: Option<GateQueue<Bytes>>,
     /// What that Linux sends under its own address is the daemon's or its kernel's; the rest it forwards.
     own: Mac,
-    concerns: Concerns,
+    concerns: FrameClassifier,
     counts: Arc<Mutex<SteeringCounters>>,
 }
 
@@ -123,7 +123,7 @@ impl Steering {
             scratch: BytesMut::zeroed(1 << 16),
             said: None,
             own: Mac::default(),
-            concerns: Concerns::default(),
+            concerns: FrameClassifier::default(),
             counts: Arc::default(),
         })
     }
@@ -181,13 +181,13 @@ impl Steering {
             return Some(Said::Frame(port, frame));
         };
         let is_own = frame.get(6..12) == Some(&self.own.0);
-        match if is_own { self.concerns.of(&frame) } else { Concern::of(&frame) } {
+        match if is_own { self.concerns.classify(&frame) } else { FrameClass::classify(&frame) } {
             // Its kernel has the same SAs as the NIC, and must not send by them.
-            Concern::Esp => {
+            FrameClass::Esp => {
                 counts.blocked_esp += 1;
                 None
             }
-            Concern::Ike if is_own => {
+            FrameClass::Ike if is_own => {
                 said.push(now, frame);
                 None
             }

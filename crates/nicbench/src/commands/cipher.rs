@@ -11,19 +11,19 @@ use offload_cli::scenario::{self, About, Failure, Made, Scenario};
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct CipherOptions {
-    /// What is done, comma-separated. Default: all of them
+    /// Ciphers, comma-separated. Default: all of them
     #[arg(long, value_parser = options::choice::<Cipher>(), value_delimiter = ',')]
     cipher: Vec<Cipher>,
-    /// Instructions that lanes are made of, comma-separated
+    /// Instruction sets of the lanes, comma-separated
     #[arg(long, value_parser = options::choice::<Lanes>(), value_delimiter = ',', default_value = "best")]
     lanes: Vec<Lanes>,
     /// Bytes of a packet, comma-separated
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "64,1464", value_parser = options::size::<u32>(1..=1 << 20))]
     size: Vec<u32>,
-    /// Packets that are there together, each with a key of its own, comma-separated
+    /// Packets processed together, each with a key of its own, comma-separated
     #[arg(long, value_delimiter = ',', default_value = "1,32", value_parser = clap::value_parser!(u16).range(1..=4096))]
     in_flight: Vec<u16>,
-    /// Bytes that each row works on
+    /// Bytes processed by each row
     #[arg(long, value_parser = options::bytes, default_value = "16MiB")]
     bytes: u64,
     #[command(flatten)]
@@ -32,11 +32,12 @@ pub(crate) struct CipherOptions {
 
 impl Scenario for CipherOptions {
     fn about(&self) -> About<'_> {
-        // The CPU's rows follow the machine's clock.
+        // The rows measure the CPU, so they follow the machine's clock.
         About { output: &self.output, runs: self.rows().len(), is_real: true }
     }
 
     fn run(&self) -> Result<Made, Failure> {
+        // All packets of a row are in memory at once, so a typing error could exhaust it.
         if let Some(rows) = self.rows().iter().find(|rows| rows.size * rows.in_flight > MEMORY_MAX) {
             return Err(Failure::Unusable(format!(
                 "{} packets of {} bytes together are more than 1 GiB",
@@ -76,5 +77,5 @@ impl CipherOptions {
     }
 }
 
-/// Bytes of packets that are there together.
+/// Limit for the bytes of packets that are processed together.
 const MEMORY_MAX: usize = 1 << 30;

@@ -14,28 +14,28 @@ use offload_cli::own;
 use offload_cli::scenario::{self, About, Failure, Made, Scenario};
 use std::path::PathBuf;
 
-/// Ciphers, integrity and compression several ways: on the CPU, by jobs of an accelerator, inline in a NIC, by chains of small
-/// services; devices' time is virtual, the CPU's is measured
+/// Ciphers, integrity and compression several ways: on the CPU, by jobs of an accelerator, inline in a NIC, by chains
+/// of small services; the time of devices is virtual, the time of the CPU is measured
 ///
-/// The accelerator's time follows from the latency and the rate of its units. Only the way inline has NICs.
+/// The accelerator's time follows from the latency and the rate of its units. Only the inline way has NICs.
 ///
 /// Exit status: 0; 1 if a job failed; 2 if an option is bad or the file cannot be read.
 #[derive(Debug, Parser)]
 #[command(name = "lookaside", version, allow_negative_numbers = true)]
 pub struct CryptoOptions {
-    /// The file to work on. Without it: text that repeats itself
+    /// The file to process. Default: text that repeats itself
     file: Option<PathBuf>,
-    /// Who does it, comma-separated: cpu, lookaside, inline (TLS records of a NIC: AEADs of TLS alone), services (these, and CBC).
-    /// Default: those that can
+    /// Ways of processing, comma-separated: cpu, lookaside, inline (TLS records of a NIC: AEADs of TLS alone), services
+    /// (AEADs and CBC). Default: all ways that support the transform
     #[arg(long, value_parser = options::choice::<JobWay>(), value_delimiter = ',')]
     way: Vec<JobWay>,
-    /// What is done, comma-separated
+    /// Transforms, comma-separated
     #[arg(long, value_parser = options::choice::<Kind>(), value_delimiter = ',', default_value = "aes-128-gcm")]
     transform: Vec<Kind>,
     /// Bytes of a job
     #[arg(long, value_name = "SIZE", default_value = "16KiB", value_parser = options::size::<u32>(16..=1 << 20))]
     size: u32,
-    /// Jobs that the accelerator has at a time, comma-separated: a row for each
+    /// Outstanding jobs of the accelerator, comma-separated: a row for each
     #[arg(long, value_delimiter = ',', default_value = "1,13,128", value_parser = clap::value_parser!(u16).range(1..=4096))]
     in_flight: Vec<u16>,
     /// Units of the accelerator
@@ -93,20 +93,22 @@ impl Scenario for CryptoOptions {
 }
 
 impl CryptoOptions {
-    /// The bytes of all jobs; those of a file are padded to whole blocks.
+    /// Returns the bytes of all jobs. The bytes of a file are padded to whole blocks.
     fn data(&self) -> Result<Bytes, Failure> {
         let Some(path) = &self.file else { return Ok(text(self.bytes as usize)) };
         let mut bytes = std::fs::read(path).map_err(|error| Failure::about(path, &error))?;
+        // CBC and XTS work on whole blocks.
         bytes.resize(bytes.len().next_multiple_of(BLOCK).max(BLOCK), 0);
         Ok(bytes.into())
     }
 
-    /// What is run: the CPU and a NIC have no jobs in flight, and a row each.
+    /// Returns the rows to run. The CPU and a NIC have no outstanding jobs, so they have one row each.
     fn rows(&self) -> Vec<(Kind, JobWay, u16)> {
         let ways = |kind: Kind| -> Vec<JobWay> {
             if !self.way.is_empty() {
                 return self.way.clone();
             }
+            // By default only ways that support the transform are run; a way that was asked for fails with its reason.
             let can = |way: &JobWay| match way {
                 JobWay::Inline => kind.suite().is_some(),
                 JobWay::Services => kind.has_services(),
@@ -114,6 +116,7 @@ impl CryptoOptions {
             };
             JobWay::ALL.into_iter().filter(can).collect()
         };
+        // Only jobs and services have a depth; other ways would repeat the same row.
         let has_depth = |way| matches!(way, JobWay::Lookaside | JobWay::Services);
         let depths = |way| if has_depth(way) { self.in_flight.len() } else { 1 };
         let rows = self.transform.iter().flat_map(|kind| ways(*kind).into_iter().map(move |way| (*kind, way)));

@@ -1,4 +1,4 @@
-//! Sends a file over TCP through two emulated NICs, plain and under ESP, and shows what ESP costs.
+//! The ESP loopback: sends a file over TCP through two emulated NICs, plain and under ESP, and shows the cost of ESP.
 
 use ::ipsec::KeyFile;
 use clap::Parser;
@@ -16,41 +16,40 @@ use offload_console::say;
 use std::path::PathBuf;
 
 /// Sends a file over TCP through two emulated NICs: plain, and under ESP: by the hosts, by the NICs under headers of
-/// the hosts (crypto offload), and by the NICs alone (packet offload).
-/// Prints what each mode costs the hosts.
+/// the hosts (crypto offload), and by the NICs alone (packet offload). Prints the cost of each mode for the hosts.
 ///
-/// An SA that a NIC refuses is named on standard error; software does its work.
+/// An SA that a NIC refuses is named on standard error; software then does its work.
 ///
-/// Exit status: 0; 1 if what was sent did not arrive whole; 2 if an option is bad, a file cannot be used, or no key in it
-/// protects what is sent.
+/// Exit status: 0; 1 if the data did not arrive whole; 2 if an option is bad, a file cannot be used, or no key in it
+/// protects the traffic.
 #[derive(Debug, Parser)]
 #[command(name = "ipsec_loopback", version, allow_negative_numbers = true)]
 pub struct IpsecLoopback {
-    /// The file to send. Without it: seeded data
+    /// The file to send. Default: seeded data
     file: Option<PathBuf>,
-    /// How many bytes to send without a file: 256MiB, 1GB, 4096
+    /// Bytes to send without a file: 256MiB, 1GB, 4096
     #[arg(long, value_parser = options::some_bytes, default_value = "256MiB", conflicts_with = "file")]
     size: u64,
     /// Only these modes, comma-separated: plain, esp-cpu, esp-crypto, esp-packet
     #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
-    /// Use IPv6 in place of IPv4
+    /// Use IPv6 instead of IPv4
     #[arg(long)]
     ipv6: bool,
-    /// SAs and policies of the server, 10.0.0.1 and fd00::1, in words of `ip xfrm`; the client, 10.0.0.2 and fd00::2, gets
-    /// the same mirrored.
-    /// Without it: AES-128-GCM in transport mode, extended sequence numbers, keys from the seed
+    /// SAs and policies of the server, 10.0.0.1 and fd00::1, in the syntax of `ip xfrm`; the client, 10.0.0.2 and
+    /// fd00::2, gets the same mirrored. Default: AES-128-GCM in transport mode, extended sequence numbers, keys from
+    /// the seed
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
-    /// Write what arrived into this file (of the last mode)
+    /// Write the received bytes of the last mode into this file
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Have the NICs' ciphers be services on a device of so much area, in AES-128 instances, between each NIC and the wire: esp-crypto and
-    /// esp-packet take the time that services take
+    /// Run the NICs' ciphers as services, on a device of this area in AES-128 instances, between each NIC and the wire:
+    /// esp-crypto and esp-packet then take the services' time
     #[arg(long, value_name = "AREA", value_parser = options::area)]
     services: Option<f64>,
-    /// Who decides how many instances of a service there are: queue (by queueing theory), hysteresis, fixed (one of each)
-    #[arg(long, value_name = "WHO", value_parser = options::choice::<ServiceController>(), default_value_t = ServiceController::Queue)]
+    /// Policy for the number of instances of a service: queue (by queueing theory), hysteresis, fixed (one of each)
+    #[arg(long, value_name = "POLICY", value_parser = options::choice::<ServiceController>(), default_value_t = ServiceController::Queue)]
     controller: ServiceController,
     #[command(flatten)]
     run: RunOptions,
@@ -75,6 +74,7 @@ fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
             let hosts = [&addresses(0)[..], &addresses(1)];
             keys::read_for_both(path, hosts, options.ipv6, bulk::PORT).map_err(Failure::Unusable)?
         }
+        // Keys from the seed let a run repeat to the byte.
         None => ipsec::usual_keys(seed),
     };
     let files = OutputFiles {
@@ -92,7 +92,9 @@ fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
     ];
     let nic = options.run.nic(NicConfig::default());
     let runs = modes.make(payload.len(), |mode, observers, out| {
+        // Refusals are printed before the run, because the figures are otherwise mistaken for the NIC's.
         say_what_is_refused(mode, &keys)?;
+        // Services replace the NICs' ciphers, so other modes have no use for them.
         let by_nic = matches!(mode, Mode::EspCrypto | Mode::EspPacket);
         let services = options.services.filter(|_| by_nic).map(|area| {
             let services = EspServices::new(&keys, area, options.controller);
@@ -106,6 +108,7 @@ fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
             nic: nic.clone(),
             link: options.run.wire.link(),
             ipv6: options.ipv6,
+            // Plain TCP has no layer: the packets then pass exactly as in a run without IPsec.
             layer: mode.offload().map(|kind| ipsec::layer(keys.clone().offloaded(kind))),
             port: services.as_ref().map(EspServices::port),
             observers,
@@ -128,7 +131,8 @@ fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
     Ok(Made::new(options.run.facts(NAME, &nic, own), &runs, whole, text))
 }
 
-/// A line for each SA that this way is to have done by a NIC, which will not: the figures are software's then.
+/// Prints a line for each SA that a NIC refuses in this mode. Software then does the SA's work, so the figures are
+/// software's.
 fn say_what_is_refused(mode: Mode, keys: &KeyFile) -> Result<(), Failure> {
     let Some(kind) = mode.offload() else { return Ok(()) };
     let keys = keys.clone().offloaded(kind);
@@ -141,7 +145,7 @@ fn say_what_is_refused(mode: Mode, keys: &KeyFile) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What went wrong, and what IPsec counted until then.
+/// Formats an error with the IPsec counters up to then.
 fn broken_off(error: &BulkError) -> String {
     let mut text = error.to_string();
     if let BulkError::BrokenOff { counters, .. } = error {

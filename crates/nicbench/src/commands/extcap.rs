@@ -1,8 +1,8 @@
-//! `nicbench extcap`: a run that Wireshark captures while it goes on.
+//! `nicbench extcap`: a run that Wireshark captures live.
 //!
-//! Wireshark asks a program of its extcap folder for interfaces, link types and options, and has it write packets into a
-//! fifo; its developers' guide has the contract ("Extcap: Developer Guide", in `doc/extcap.adoc`). Each interface here is
-//! a transfer over two emulated NICs; the secrets of TLS and QUIC are in the capture.
+//! Wireshark asks a program in its extcap folder for interfaces, link types and options, and lets the program write
+//! packets into a fifo; the contract is in its developers' guide ("Extcap: Developer Guide", in `doc/extcap.adoc`).
+//! Each interface here is a transfer over two emulated NICs. The capture includes the secrets of TLS and QUIC.
 
 use clap::{Args, ValueEnum};
 use core::fmt::Write;
@@ -21,39 +21,39 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Lets Wireshark capture a run live, with its secrets: what Wireshark asks of a program in its extcap folder
+/// Lets Wireshark capture a run live, with its secrets: the interface of a program in Wireshark's extcap folder
 ///
-/// Put a script into that folder (Wireshark: Help, About, Folders) that runs `nicbench extcap "$@"`; then its interfaces
-/// are in Wireshark's list. Without Wireshark's list: mkfifo wire; nicbench extcap --capture --extcap-interface
-/// nicbench-tls-nic --fifo wire & tshark -r - < wire
+/// Put a script into that folder (Wireshark: Help, About, Folders) that runs `nicbench extcap "$@"`; then its
+/// interfaces are in Wireshark's list. Without Wireshark's list: mkfifo wire; nicbench extcap --capture
+/// --extcap-interface nicbench-tls-nic --fifo wire & tshark -r - < wire
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct ExtcapOptions {
     /// List the interfaces
     #[arg(long)]
     extcap_interfaces: bool,
-    /// The version of who asks; it makes no difference
+    /// The version of the calling program; ignored
     #[arg(long, value_name = "VERSION")]
     extcap_version: Option<String>,
-    /// The interface that is meant
+    /// The interface to use
     #[arg(long, value_enum, value_name = "NAME")]
-    extcap_interface: Option<Interface>,
+    extcap_interface: Option<ExtcapInterface>,
     /// List the interface's link types
     #[arg(long)]
     extcap_dlts: bool,
     /// List the interface's options
     #[arg(long)]
     extcap_config: bool,
-    /// Run, and write what the server's NIC sends and receives into the fifo
+    /// Run, and write the traffic of the server's NIC into the fifo
     #[arg(long, requires = "fifo")]
     capture: bool,
-    /// Where packets and secrets are written to (pcapng)
+    /// The file or fifo for packets and secrets (pcapng)
     #[arg(long, value_name = "FIFO")]
     fifo: Option<PathBuf>,
-    /// A capture filter: there are none, so it must be empty
+    /// A capture filter; must be empty, because filters are not supported
     #[arg(long, value_name = "FILTER")]
     extcap_capture_filter: Option<String>,
-    /// How much is sent
+    /// Bytes to send
     #[arg(long, value_parser = options::bytes, default_value = "1MiB")]
     size: u64,
     #[command(flatten)]
@@ -62,9 +62,9 @@ pub(crate) struct ExtcapOptions {
     wire: WireOptions,
 }
 
-/// What can be captured.
+/// The interfaces of the capture.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Interface {
+enum ExtcapInterface {
     #[value(name = "nicbench-tcp")]
     Tcp,
     #[value(name = "nicbench-tls-cpu")]
@@ -75,13 +75,13 @@ enum Interface {
     QuicNic,
 }
 
-impl Interface {
+impl ExtcapInterface {
     fn shown(self) -> &'static str {
         match self {
-            Interface::Tcp => "nicbench: plain TCP",
-            Interface::TlsCpu => "nicbench: TLS by the hosts",
-            Interface::TlsNic => "nicbench: TLS by emulated NICs",
-            Interface::QuicNic => "nicbench: QUIC by emulated NICs",
+            ExtcapInterface::Tcp => "nicbench: plain TCP",
+            ExtcapInterface::TlsCpu => "nicbench: TLS by the hosts",
+            ExtcapInterface::TlsNic => "nicbench: TLS by emulated NICs",
+            ExtcapInterface::QuicNic => "nicbench: QUIC by emulated NICs",
         }
     }
 }
@@ -95,6 +95,7 @@ pub(crate) fn run(options: &ExtcapOptions) -> ExitCode {
 
 fn answer(options: &ExtcapOptions) -> Result<String, (String, u8)> {
     let unusable = |message: &str| (message.to_owned(), program::UNUSABLE);
+    // Wireshark calls the program once for each question; the list of interfaces needs no interface.
     if options.extcap_interfaces {
         return Ok(interfaces());
     }
@@ -112,16 +113,16 @@ fn answer(options: &ExtcapOptions) -> Result<String, (String, u8)> {
 
 fn interfaces() -> String {
     let mut text = format!("extcap {{version={}}}{{display=nicbench}}\n", env!("CARGO_PKG_VERSION"));
-    for interface in Interface::value_variants() {
-        // To a `String`, which takes everything.
+    for interface in ExtcapInterface::value_variants() {
+        // Writing to a `String` cannot fail.
         let _ = writeln!(text, "interface {{value={}}}{{display={}}}", name(*interface), interface.shown());
     }
     text
 }
 
-fn capture(options: &ExtcapOptions, interface: Interface, fifo: &Path) -> Result<(), (String, u8)> {
+fn capture(options: &ExtcapOptions, interface: ExtcapInterface, fifo: &Path) -> Result<(), (String, u8)> {
     let about = |error: io::Error| (format!("{}: {error}", fifo.display()), program::UNUSABLE);
-    // Each piece is written at once: who looks on sees a frame when it passes.
+    // The capture is not buffered, so that an observer sees each frame as it passes.
     let capture = Capture::new(File::options().write(true).open(fifo).map_err(about)?).map_err(about)?;
     let (seed, wire) = (options.wire.seed(), &options.wire);
     let payload = Payload::seeded(seed, options.size);
@@ -131,16 +132,16 @@ fn capture(options: &ExtcapOptions, interface: Interface, fifo: &Path) -> Result
         let usual = Bulk::new(mode, payload.clone());
         let observers = Observers { capture: Some(capture.clone()), ..Observers::default() };
         match (Bulk { clock, seed, link: wire.link(), observers, nic: nic(usual.nic.clone()), ..usual }).run() {
-            // Whoever looked on has seen enough.
+            // The reader has closed the fifo, which ends the run without an error.
             Err(BulkError::Capture(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             run => run.map(drop).map_err(|error| error.to_string()),
         }
     };
     let ran = match interface {
-        Interface::Tcp => bulk(Mode::Tcp),
-        Interface::TlsCpu => bulk(Mode::TlsCpu),
-        Interface::TlsNic => bulk(Mode::TlsNic),
-        Interface::QuicNic => {
+        ExtcapInterface::Tcp => bulk(Mode::Tcp),
+        ExtcapInterface::TlsCpu => bulk(Mode::TlsCpu),
+        ExtcapInterface::TlsNic => bulk(Mode::TlsNic),
+        ExtcapInterface::QuicNic => {
             let usual = QuicBulk::new(quic::Mode::QuicNic, payload.clone());
             let observers = Observers { capture: Some(capture.clone()), ..Observers::default() };
             let run =
@@ -151,7 +152,7 @@ fn capture(options: &ExtcapOptions, interface: Interface, fifo: &Path) -> Result
     ran.map_err(|message| (message, program::FAILED))
 }
 
-/// What Wireshark asks its user.
+/// Options that Wireshark shows to its user.
 const CONFIG: &str = "\
 arg {number=0}{call=--size}{display=Bytes to send}{type=string}{default=1MiB}{tooltip=1MiB, 64KiB, 1000}
 arg {number=1}{call=--loss}{display=Share of packets lost}{type=double}{range=0,1}{default=0}

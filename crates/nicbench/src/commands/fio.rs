@@ -10,21 +10,21 @@ use offload_cli::own;
 use offload_cli::run_options::RunOptions;
 use offload_cli::scenario::{self, About, Failure, Made, Modes, OutputFiles, Scenario};
 
-/// Commands to an NVMe/TCP target with a disk in memory, so many under way at a time: commands per second, latency
+/// Commands to an NVMe/TCP target with a disk in memory, with a fixed number outstanding: commands per second, latency
 /// percentiles, host cost per command
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct FioOptions {
-    /// Who does the TLS under NVMe/TCP, comma-separated: tcp (nobody), tls-cpu, tls-nic
+    /// Modes of TLS under NVMe/TCP, comma-separated: tcp (no TLS), tls-cpu, tls-nic
     #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
     pub mode: Vec<Mode>,
-    /// Which commands, and where: read, write, randread, randwrite
+    /// Direction and order of the commands: read, write, randread, randwrite
     #[arg(long, value_parser = options::choice::<Pattern>(), default_value_t = Pattern::RandomRead)]
     pattern: Pattern,
     /// Bytes of a command, a multiple of 512: 4KiB, 256KiB
     #[arg(long, value_name = "SIZE", value_parser = block, default_value = "4KiB")]
     block_size: u32,
-    /// Commands under way at a time, in each job
+    /// Outstanding commands of each job
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: u16,
     /// I/O queues, a job for each
@@ -39,11 +39,11 @@ pub(crate) struct FioOptions {
     /// CRC32C over the headers of PDUs
     #[arg(long)]
     hdgst: bool,
-    /// CRC32C over their data
+    /// CRC32C over the data of PDUs
     #[arg(long)]
     ddgst: bool,
-    /// What the NICs do for NVMe/TCP: none, place, place-check (under TLS, where they do that too); emulate: nothing, and
-    /// reads skip copies and digests as if they did
+    /// NVMe/TCP offloads of the NICs: none, place, place-check (under TLS too, if the NICs do TLS); emulate: no
+    /// offload, and reads skip copies and digests, as an estimate
     #[arg(long, value_parser = options::choice::<NvmeOffload>(), default_value_t = NvmeOffload::None)]
     offload: NvmeOffload,
     /// Commands that move fewer bytes are not placed. Default: 32KiB
@@ -65,6 +65,7 @@ impl Scenario for FioOptions {
         })?;
         let nic = self.nic();
         let own = own!(self: pattern, block_size, depth, jobs, operations, disk_size, hdgst, ddgst, offload);
+        // The threshold is a value of the NIC, so it is reported as the NIC has it.
         let own = own.into_iter().chain([("place_from", nic.engines.nvme_tcp.io_threshold.to_string())]);
         let whole = runs.iter().all(|run| run.run.sha256_ok);
         Ok(Made::new(self.run.facts("fio", &nic, own), &runs, whole, text(&runs, self.run.common.wide)))
@@ -123,6 +124,7 @@ fn text(runs: &[FioRun], wide: bool) -> String {
 
 fn block(text: &str) -> Result<u32, String> {
     let bytes = options::bytes(text)?;
+    // The disk has blocks of 512 bytes, and a command moves whole blocks.
     let fits = (512..=1 << 20).contains(&bytes) && bytes.is_multiple_of(512);
     if fits { Ok(bytes as u32) } else { Err("a command moves 512 bytes to 1MiB, in steps of 512".into()) }
 }

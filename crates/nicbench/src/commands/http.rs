@@ -10,22 +10,22 @@ use offload_cli::own;
 use offload_cli::run_options::RunOptions;
 use offload_cli::scenario::{self, About, Failure, Made, Modes, OutputFiles, Scenario};
 
-/// A web server and clients that ask for one file over connections that stay open: requests per second, latency
+/// A web server, and clients that request one file over persistent connections: requests per second, latency
 /// percentiles, host cost per request
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct HttpOptions {
-    /// Who does the TLS, comma-separated: tcp (plain HTTP), tls-cpu, tls-nic
+    /// Modes of TLS, comma-separated: tcp (plain HTTP), tls-cpu, tls-nic
     #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
     pub mode: Vec<Mode>,
-    /// Connections at once, each with one request under way
+    /// Concurrent connections, each with one outstanding request
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=32_768))]
     connections: u16,
     /// Requests in all
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
     requests: u64,
-    /// Where the file is: memory, or a disk at the clients' end of the wire that each request reads anew by NVMe/TCP, with
-    /// data digests, copied and checked by the server's CPU (nvme-cpu) or NIC (nvme-nic)
+    /// Location of the file: memory, or a disk at the clients' end of the wire. The server reads the disk for each
+    /// request by NVMe/TCP with data digests, copied and checked by its CPU (nvme-cpu) or NIC (nvme-nic)
     #[arg(long, value_parser = options::choice::<Files>(), default_value_t = Files::Memory)]
     files: Files,
     /// Bytes of the file, in memory: 4KiB, 1MiB
@@ -51,6 +51,7 @@ impl Scenario for HttpOptions {
         let runs = modes.make(0, |mode, observers, _| {
             Http { observers, ..self.http(mode) }.run().map_err(|error| Failure::of(mode, error))
         })?;
+        // Queues are a NIC value as well, but also decide the number of shards, so they are an option of the run.
         let own = own!(self: connections, requests, files, file_size, record_size, queues);
         let whole = runs.iter().all(|run| run.run.sha256_ok);
         Ok(Made::new(self.run.facts("http", &self.nic(), own), &runs, whole, text(&runs, self.run.common.wide)))

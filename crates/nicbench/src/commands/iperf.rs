@@ -18,37 +18,36 @@ use offload_cli::tls_options::SUITES;
 use offload_console::say;
 use std::sync::Arc;
 
-/// Many streams at once, from the server to the client: goodput, fairness, host cost
+/// Concurrent streams from the server to the client: goodput, fairness, host cost
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct IperfOptions {
-    /// Who does the TLS, comma-separated: tcp, tls-cpu, tls-nic
+    /// Modes of TLS, comma-separated: tcp, tls-cpu, tls-nic
     #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
     pub mode: Vec<Mode>,
-    /// Connections at once
+    /// Concurrent connections
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=32_768))]
     streams: u16,
-    /// Bytes that each stream sends: 64MiB, 1GB. Default: 64MiB
+    /// Bytes sent by each stream: 64MiB, 1GB. Default: 64MiB
     #[arg(long, value_parser = options::some_bytes, conflicts_with = "time")]
     bytes: Option<u64>,
-    /// How long streams send, on the run's clock: 20ms, 2s. The run ends when the last data have arrived; goodput is that of this
-    /// time
+    /// Sending time of the streams, on the run's clock: 20ms, 2s. The run ends when the last data have arrived; goodput
+    /// covers the sending time
     #[arg(long, value_parser = options::some_time)]
     time: Option<Duration>,
-    /// How long streams send before anything is counted, with --time: 2s. For slow start over a long path
+    /// Time before counting starts, with --time: 2s. For slow start over a long path
     #[arg(long, value_name = "TIME", value_parser = options::time, requires = "time", default_value = "0s")]
     omit: Duration,
-    /// Bytes of memory that received data of a connection may take, and that its sender queues: its window, nearly. Default:
-    /// what TCP takes by itself
+    /// Receive buffer and send queue of a connection, about its window. Default: TCP's own limits
     #[arg(long, value_name = "SIZE", value_parser = options::size::<usize>(WINDOW))]
     window: Option<usize>,
-    /// Bytes handed to a stream at once: 256KiB, 4096
+    /// Bytes of each write to a stream: 256KiB, 4096
     #[arg(long, value_name = "SIZE", value_parser = options::size::<usize>(1..=64 << 20), default_value = "256KiB")]
     message_size: usize,
     /// Content bytes of a full TLS record
     #[arg(long, value_name = "SIZE", default_value = "16KiB", value_parser = options::size::<u16>(1..=16384))]
     record_size: u16,
-    /// Which ends hand their direction to the NIC, in mode tls-nic
+    /// Ends that offload their direction to the NIC, in mode tls-nic
     #[arg(long, value_enum, default_value_t = EndsName::Both)]
     offload: EndsName,
     /// The cipher suite
@@ -57,8 +56,8 @@ pub(crate) struct IperfOptions {
     /// Queues of each NIC, and shards of each host, over which RSS spreads streams
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
-    /// Serve the counters for Prometheus while the run goes, at /metrics: a port of the loopback address, or an address with
-    /// a port
+    /// Serve the counters for Prometheus during the run, at /metrics: a port of the loopback address, or an address
+    /// with a port
     #[arg(long, value_name = "ADDR", value_parser = openmetrics::address)]
     openmetrics: Option<SocketAddr>,
     #[command(flatten)]
@@ -100,10 +99,11 @@ impl IperfOptions {
         NicConfig { queues: self.queues, ..self.run.nic(NicConfig::default()) }
     }
 
-    /// Serves the counters, if that is asked for.
+    /// Starts the metrics server if the option is given.
     fn served(&self) -> Result<Option<StepObserver>, Failure> {
         let Some(address) = self.openmetrics else { return Ok(None) };
         let server = Server::bind(address).map_err(|error| format!("--openmetrics {address}: {error}"))?;
+        // With port 0 only this line tells the port.
         say!("nicbench: metrics are at http://{}/metrics", server.address());
         Ok(Some(Arc::new(move |sample| server.show(sample))))
     }
@@ -111,6 +111,7 @@ impl IperfOptions {
     fn iperf(&self, mode: Mode) -> Iperf {
         Iperf {
             streams: self.streams,
+            // clap refuses `--bytes` together with `--time`.
             until: match self.time {
                 Some(time) => Until::Elapsed(time),
                 None => Until::Bytes(self.bytes.unwrap_or(64 << 20)),
@@ -152,5 +153,5 @@ fn text(runs: &[IperfRun], wide: bool) -> String {
     scenario::text(&common, wide, "", &remarks)
 }
 
-/// Bytes of a window. RFC 7323 2.3: at most 2^30.
+/// Limits of a window. RFC 7323 2.3: at most 2^30.
 pub(super) const WINDOW: RangeInclusive<u64> = 4096..=1 << 30;

@@ -9,12 +9,12 @@ use offload_cli::own;
 use offload_cli::run_options::VirtualOptions;
 use offload_cli::scenario::{self, About, Failure, Made, Modes, Scenario};
 
-/// Datagrams of one size, plain and under ESP, over so many SAs: CPU time per packet at both ends; virtual time
+/// Datagrams of one size, plain and under ESP, over a number of SAs: CPU time per packet at both ends; virtual time
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct IpsecOptions {
-    /// Who does the ESP, comma-separated: plain (nobody), esp-cpu (the hosts), esp-crypto (the NICs, but for
-    /// headers), esp-packet (the NICs)
+    /// Modes of ESP, comma-separated: plain (no ESP), esp-cpu (by the hosts), esp-crypto (by the NICs, except headers),
+    /// esp-packet (by the NICs)
     #[arg(long, value_parser = options::choice::<EspMode>(), value_delimiter = ',', default_values_t = EspMode::ALL)]
     pub mode: Vec<EspMode>,
     /// Bytes of an IP packet before ESP
@@ -26,7 +26,7 @@ pub(crate) struct IpsecOptions {
     /// Packets in all
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     packets: u64,
-    /// Queues of each NIC, and shards of each host, among which the flows are
+    /// Queues of each NIC, and shards of each host, over which the flows are spread
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
     #[command(flatten)]
@@ -47,6 +47,7 @@ impl Scenario for IpsecOptions {
             nic: nic.clone(),
             ..Ipsec::new(*mode, self.run.seed())
         };
+        // The label is the mode alone, because all other options are equal.
         let plans = self.mode.iter().map(|mode| (mode.to_string(), plan(mode))).collect();
         let runs = Modes::of_plans("ipsec", &self.run.common, plans)?.make(0, |plan, observers, _| {
             let mode = plan.mode;

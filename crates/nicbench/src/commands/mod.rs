@@ -1,10 +1,10 @@
-//! What `nicbench` can be told to do.
+//! The commands of `nicbench`.
 //!
-//! - `runs`: what can be run, by name and options;
-//! - [`nvme`], [`esp`], [`quic`], [`pdcp`], [`vms`], [`crypto`]: scenarios that are programs of their own, too;
+//! - `runs`: the scenarios, by name and options;
+//! - [`nvme`], [`esp`], [`quic`], [`pdcp`], [`vms`], [`crypto`]: scenarios that are also separate programs;
 //! - `iperf`, `http`, `fio`, `ipsec`, `recovery`, `reservoir`, `cipher`: their options and tables;
-//! - `sweep`: any of them over a grid, into a results file; `merge`: the files of its parts as one; `submit`: the parts as tasks
-//!   of a scheduler;
+//! - `sweep`: a scenario over a grid, into a results file; `merge`: joins the files of its parts; `submit`: the parts
+//!   as tasks of a scheduler;
 //! - `wire`: the emulated wire between two TAPs, with feature `tap`;
 //! - `report`: a results file as one page;
 //! - `extcap`: a run that Wireshark captures.
@@ -52,9 +52,10 @@ use std::process::ExitCode;
 
 /// Performance studies of offload over emulated NICs, in virtual time (the same run every time) or in real time.
 ///
-/// Goodput is user data in 10^9 bits per second of the run's clock; host cost is CPU time of this machine, whatever
-/// the clock, in nanoseconds per byte of user data. Sizes are bytes: 4KiB is 4096, 4kB 4000; times have a unit: 5us, 10ms;
-/// rates are bits per second: 10G; shares go from 0 to 1: 0.01 is 1 %. Latencies are in microseconds of the run's clock.
+/// Goodput is user data in 10^9 bits per second of the run's clock. Host cost is CPU time of this machine, with either
+/// clock, in nanoseconds per byte of user data. Sizes are bytes: 4KiB is 4096, 4kB 4000; times have a unit: 5us, 10ms;
+/// rates are bits per second: 10G; shares go from 0 to 1: 0.01 is 1 %. Latencies are in microseconds of the run's
+/// clock.
 ///
 /// Exit status: 0; 1 if a run failed or data did not arrive whole; 2 if an option is bad or a file cannot be used.
 #[derive(Debug, Parser)]
@@ -76,7 +77,7 @@ enum Command {
     Wire(wire::WireOptions),
 }
 
-/// The tool: reads its options, does what they say, and tells what to exit with.
+/// Parses the options, runs the command and returns the exit status.
 pub fn main() -> ExitCode {
     program::main(NAME, |options: &Options| match &options.command {
         Command::Run(run) => scenario::finish(NAME, &***run),

@@ -1,4 +1,5 @@
-//! Reads a disk, or writes it, over NVMe/TCP through two emulated NICs, several ways, and shows what the offloads save the host.
+//! The NVMe/TCP loopback: reads or writes a disk through two emulated NICs in several modes, and shows the saving of
+//! the offloads.
 
 use clap::Parser;
 use nic_sim::NicConfig;
@@ -9,21 +10,22 @@ use offload_cli::own;
 use offload_cli::run_options::RunOptions;
 use offload_cli::scenario::{About, Failure, Made, Modes, OutputFiles, Scenario};
 
-/// Reads a disk, or writes it, over NVMe/TCP through two emulated NICs, with data digests: with everything done by the host's CPU, with
-/// its NIC placing data, and the NICs making and checking digests too; with both estimated, by skipping what the NIC would do; and over TLS,
-/// by the CPU, by the NICs, and by the NICs with data placed and checked, and digests made. Prints a table of what a byte costs; costs are nanoseconds of CPU time.
+/// Reads or writes a disk over NVMe/TCP through two emulated NICs, with data digests: with all work on the host's CPU;
+/// with data placed by its NIC; with digests made and checked by the NICs too; with both estimated, by skipping the
+/// NIC's work; and over TLS, by the CPU, by the NICs, and by the NICs with data placed and checked, and digests made.
+/// Prints a table of the cost per byte, in nanoseconds of CPU time.
 ///
-/// Exit status: 0; 1 if what was read, or written, is not what the disk holds; 2 if an option is bad.
+/// Exit status: 0; 1 if the data differ from the disk's; 2 if an option is bad.
 #[derive(Debug, Parser)]
 #[command(name = "nvme_loopback", version, allow_negative_numbers = true)]
 pub struct NvmeLoopback {
-    /// How much to read, or write: 256MiB, 1GB
+    /// Bytes to read or write: 256MiB, 1GB
     #[arg(long, value_parser = options::some_bytes, default_value = "256MiB")]
     size: u64,
     /// Bytes of a command
     #[arg(long, value_parser = options::bytes, default_value = "256KiB")]
     io: u64,
-    /// Commands under way at a time
+    /// Outstanding commands
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: u16,
     /// I/O queues
@@ -32,11 +34,11 @@ pub struct NvmeLoopback {
     /// Only these modes, comma-separated
     #[arg(long, value_parser = options::choice::<NvmeMode>(), value_delimiter = ',', default_values_t = NvmeMode::ALL)]
     mode: Vec<NvmeMode>,
-    /// The disk holds ciphertext only, of AES-256-XTS: the host decrypts and encrypts, or its NIC where that places and checks. There is
-    /// no emulation of that
+    /// The disk holds only ciphertext, of AES-256-XTS: the host decrypts and encrypts, or its NIC if the NIC places and
+    /// checks. There is no emulation of this
     #[arg(long)]
     xts: bool,
-    /// Write the disk instead of reading it. There is no emulation of that
+    /// Write the disk instead of reading it. There is no emulation of this
     #[arg(long)]
     write: bool,
     #[command(flatten)]
@@ -50,6 +52,8 @@ impl Scenario for NvmeLoopback {
 
     fn run(&self) -> Result<Made, Failure> {
         self.plan(NvmeMode::Cpu).check().map_err(|error| Failure::Unusable(error.to_string()))?;
+        // Emulation leaves buffers unfilled, so the mode is skipped with these options and refused if it is the only
+        // mode.
         let has_no_emulation = self.xts || self.write;
         let modes: Vec<NvmeMode> =
             self.mode.iter().copied().filter(|mode| !has_no_emulation || *mode != NvmeMode::Emulate).collect();
@@ -61,6 +65,7 @@ impl Scenario for NvmeLoopback {
         }
         let modes = Modes::new(NAME, &self.run, &modes, OutputFiles::default())?;
         let own = own!(self: size, io, depth, queues);
+        // Options that are off stay out of the facts, so that old rows keep their form.
         let own = own.into_iter().chain(self.xts.then(|| ("xts", "AES-256".into())));
         let own = own.chain(self.write.then(|| ("write", "true".into())));
         let runs = modes.make(self.size, |mode, observers, _| {

@@ -1,4 +1,4 @@
-//! User packets of a mobile network over PDCP in GTP-U, ciphered four ways: what the offload saves.
+//! The PDCP loopback: user packets of a mobile network in GTP-U, ciphered four ways, and the saving of the offload.
 
 use clap::Parser;
 use core::time::Duration;
@@ -15,17 +15,18 @@ use pdcp::SnLen;
 use pdcp::crypto::Algorithm;
 use std::path::PathBuf;
 
-/// Sends packets of a mobile network's users from host to host, as PDCP PDUs in GTP-U: with the null algorithms, ciphered and authenticated by
-/// the CPU, by jobs of an accelerator, by the NICs. Prints what each way cost; costs are nanoseconds of CPU time per byte.
+/// Sends packets of a mobile network's users from host to host, as PDCP PDUs in GTP-U: with the null algorithms;
+/// ciphered and authenticated by the CPU, by jobs of an accelerator, by the NICs. Prints the cost of each way in
+/// nanoseconds of CPU time per byte.
 ///
-/// Exit status: 0; 1 if an SDU came changed, twice or out of order, or a wire without loss lost some; 2 if an option is bad or a file cannot be
-/// used.
+/// Exit status: 0; 1 if an SDU arrived changed, twice or out of order, or was lost on a wire without loss; 2 if an
+/// option is bad or a file cannot be used.
 #[derive(Debug, Parser)]
 #[command(name = "pdcp", version, allow_negative_numbers = true)]
 pub struct PdcpLoopback {
-    /// What to send. Without it: seeded data
+    /// The file to send. Default: seeded data
     file: Option<PathBuf>,
-    /// How much to send on each bearer without a file: 64MiB, 1GB, 4096
+    /// Bytes to send on each bearer without a file: 64MiB, 1GB, 4096
     #[arg(long, value_parser = options::some_bytes, default_value = "64MiB", conflicts_with = "file")]
     size: u64,
     /// Only these ways, comma-separated: pdcp-plain, pdcp-cpu, pdcp-jobs, pdcp-nic
@@ -34,26 +35,26 @@ pub struct PdcpLoopback {
     /// NEA and NIA 1 to 6: SNOW 3G, AES-128, ZUC-128, Snow 5G, AES-256, ZUC-256
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=6))]
     algorithm: u8,
-    /// Cipher only: data bearers may do without integrity
+    /// Cipher without integrity, which is optional for data bearers
     #[arg(long)]
     no_integrity: bool,
     /// Bits of a sequence number: 12 or 18
     #[arg(long, default_value_t = 18, value_parser = sn)]
     sn: u32,
-    /// How long a missing PDU holds up those behind it: at most half of all sequence numbers may pass meanwhile
+    /// Time that a missing PDU delays later PDUs; at most half of all sequence numbers may pass meanwhile
     #[arg(long, value_name = "TIME", value_parser = options::time, default_value = "1ms")]
     t_reordering: Duration,
     /// Bytes of an SDU, such as an IP packet of a user
     #[arg(long, value_name = "SIZE", default_value = "1400", value_parser = options::size::<u16>(1..=9000))]
     sdu: u16,
-    /// Bearers at the same time, each with keys of its own
+    /// Concurrent bearers, each with keys of its own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     bearers: u16,
-    /// Queues of each NIC: a NIC that ciphers brings each bearer's PDUs to that bearer's queue, by port and TEID
+    /// Queues of each NIC: a NIC that ciphers steers each bearer's PDUs to the bearer's queue, by port and TEID
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
-    /// Write the keys, for who reads a capture: TEID, direction, bearer, bits of a sequence number, algorithm, and the keys of ciphering and of
-    /// integrity. They are made of the seed and protect nothing else
+    /// Write the keys, for readers of a capture: TEID, direction, bearer, bits of a sequence number, algorithm, and the
+    /// keys of ciphering and of integrity. The keys derive from the seed and protect nothing else
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
     /// GTP-U over IPv6
@@ -85,6 +86,7 @@ fn run(options: &PdcpLoopback) -> Result<Made, Failure> {
     scenario::check_family(options.ipv6, &options.run.wire)?;
     let payload = scenario::payload(options.file.as_deref(), options.run.wire.seed(), options.size)?;
     let most = bulk(options, Mode::PdcpCpu, payload.clone()).most_sdu();
+    // PDCP PDUs are not segmented here: RLC, which would do so, is not modelled.
     if options.sdu > most {
         return Err(Failure::Unusable(format!("--sdu {}: the MTU takes SDUs of {most} bytes", options.sdu)));
     }
@@ -102,7 +104,7 @@ fn run(options: &PdcpLoopback) -> Result<Made, Failure> {
         std::fs::write(path, lines).map_err(|error| Failure::Unusable(format!("{}: {error}", path.display())))?;
     }
     for mode in modes.modes() {
-        // Whatever runs first pays for memory and code that it finds unused: this does, and is not reported.
+        // The first run pays for memory and code that no run used before. This run takes that cost and is not reported.
         let little = Payload::seeded(options.run.wire.seed(), payload.len().min(WARM_UP_BYTES));
         bulk(options, *mode, little).run().map_err(|error| Failure::of(mode, error))?;
     }
@@ -148,5 +150,5 @@ fn report(runs: &[Run], wide: bool) -> String {
 }
 
 const NAME: &str = "pdcp";
-/// Enough to have seen everything once.
+/// Size of the unreported first run, enough to touch all code and buffers.
 const WARM_UP_BYTES: u64 = 4 << 20;

@@ -16,16 +16,16 @@ use offload_cli::scenario::{self, About, Failure, Made, Modes, OutputFiles, Scen
 use offload_cli::tls_options::QUIC_CIPHERS;
 use std::path::PathBuf;
 
-/// Sends a file over QUIC through two emulated NICs: with packets as they are, sealed and opened by the CPU, sealed and opened by
-/// the NICs. Prints the cost of each mode: nanoseconds of CPU time per byte.
+/// Sends a file over QUIC through two emulated NICs: with plain packets, sealed and opened by the CPU, sealed and
+/// opened by the NICs. Prints the cost of each mode: nanoseconds of CPU time per byte.
 ///
-/// Exit status: 0; 1 if what was sent did not arrive whole; 2 if an option is bad or a file cannot be used.
+/// Exit status: 0; 1 if the data did not arrive whole; 2 if an option is bad or a file cannot be used.
 #[derive(Debug, Parser)]
 #[command(name = "quic_loopback", version, allow_negative_numbers = true)]
 pub struct QuicOptions {
-    /// The file to send on each stream. Without it: seeded data
+    /// The file to send on each stream. Default: seeded data
     file: Option<PathBuf>,
-    /// How much to send on each stream without a file: 256MiB, 1GB, 4096
+    /// Bytes to send on each stream without a file: 256MiB, 1GB, 4096
     #[arg(long, value_parser = options::some_bytes, default_value = "256MiB", conflicts_with = "file")]
     size: u64,
     /// Only these modes, comma-separated: quic-plain, quic-cpu, quic-nic
@@ -34,7 +34,7 @@ pub struct QuicOptions {
     /// The cipher of packets
     #[arg(long, value_parser = QUIC_CIPHERS.parser(), default_value = "aes128-gcm")]
     suite: QuicCipher,
-    /// Connections at the same time
+    /// Concurrent connections
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     connections: u16,
     /// Streams of each connection
@@ -43,25 +43,25 @@ pub struct QuicOptions {
     /// Paths of each connection, over IPv4 and IPv6 in turn; with --own-wires each has a wire
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     paths: u32,
-    /// Ask for other keys after so many packets; the state machine allows it every three probe timeouts
+    /// Request a key update after this many packets; the state machine allows one every three probe timeouts
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u32).range(1..))]
     key_update_every: Option<u32>,
     /// Queues of each NIC, and shards of each host, over which connections are spread
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
-    /// NICs that do not cut datagrams (no USO)
+    /// Turn off the segmentation of datagrams by the NICs (USO)
     #[arg(long)]
     no_uso: bool,
-    /// NICs that do not join datagrams
+    /// Turn off the joining of datagrams by the NICs
     #[arg(long)]
     no_joining: bool,
-    /// Write the events of both ends (qlog) into a folder that is there: quic-nic-client-*.sqlog and the like
+    /// Write the events of both ends (qlog) into an existing folder: quic-nic-client-*.sqlog and the like
     #[arg(long, value_name = "FOLDER")]
     qlog: Option<PathBuf>,
-    /// How long streams send before anything is counted: 500ms. For slow start over a long path
+    /// Time before counting starts: 500ms. For slow start over a long path
     #[arg(long, value_parser = options::time, value_name = "TIME", default_value = "0s")]
     omit: Duration,
-    /// Over IPv6
+    /// Use IPv6 instead of IPv4
     #[arg(long)]
     ipv6: bool,
     #[command(flatten)]
@@ -76,6 +76,7 @@ impl Scenario for QuicOptions {
     }
 
     fn run(&self) -> Result<Made, Failure> {
+        // RFC 9000 14: a path that cannot carry 1,200 bytes cannot be used.
         if self.run.wire.mtu < MIN_MTU {
             return Err(Failure::Unusable(format!("QUIC needs an MTU of {MIN_MTU} bytes at least")));
         }
@@ -87,7 +88,8 @@ impl Scenario for QuicOptions {
         let read = self.file.iter().map(PathBuf::as_path).collect();
         let modes = Modes::new("quic", &self.run, &self.mode, OutputFiles { read, ..OutputFiles::default() })?;
         for mode in modes.modes().iter().filter(|_| self.connections == 1 && self.streams == 1) {
-            // The first run pays for memory and code that no run used before: this one does, and is not reported.
+            // The first run pays for memory and code that no run used before. This run takes that cost and is not
+            // reported.
             let little = Payload::seeded(self.run.wire.seed(), payload.len().min(WARM_UP_BYTES));
             self.bulk(*mode, little).run().map_err(|error| Failure::of(mode, error))?;
         }

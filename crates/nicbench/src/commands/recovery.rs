@@ -11,29 +11,29 @@ use offload_cli::run_options::VirtualOptions;
 use offload_cli::scenario::{About, Failure, Made, Modes, Scenario};
 use offload_cli::tls_options::{RESYNCS, TRANSMIT_RESYNCS};
 
-/// What loss and reordering leave of the TLS offload: records by who opened them, bytes read again; virtual time
+/// TLS offload under loss and reordering: records by the side that opened them, bytes read again; virtual time
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct RecoveryOptions {
-    /// What the wire does to a share of the packets
+    /// Impairment of a share of the packets
     #[arg(long, value_enum, default_value_t = TroubleName::Loss)]
     trouble: TroubleName,
-    /// To which share; 0.01 is 1 %
+    /// Share of the packets; 0.01 is 1 %
     #[arg(long, default_value = "0.01")]
     share: Share,
-    /// Connections at once
+    /// Concurrent connections
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=20_000))]
     streams: u64,
-    /// Records of 16 KiB that each sends
+    /// Records of 16 KiB sent by each connection
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
     records: u64,
-    /// How the receiving NIC finds its place again. Default: driver-request
+    /// Resynchronization of the receiving NIC. Default: driver-request
     #[arg(long, value_parser = RESYNCS.parser())]
     resync: Option<ResyncMode>,
-    /// How the sending NIC goes on after a retransmission. Default: dump
+    /// Resynchronization of the sending NIC after a retransmission. Default: dump
     #[arg(long, value_parser = TRANSMIT_RESYNCS.parser())]
     transmit_resync: Option<TransmitResync>,
-    /// The whole table: loss and reordering from 0 to 5 %, and all of those ways
+    /// The whole table: loss and reordering from 0 to 5 %, with all resynchronization modes
     #[arg(long, conflicts_with_all = ["trouble", "share", "resync", "transmit_resync"])]
     all: bool,
     #[command(flatten)]
@@ -47,7 +47,7 @@ enum TroubleName {
 }
 
 impl RecoveryOptions {
-    /// Both NICs, with the two ways of finding the place again.
+    /// Returns the NICs' configuration with both resynchronization modes.
     fn nic(&self) -> NicConfig {
         let mut nic = self.run.common.nic.apply(NicConfig::default());
         let tls = &mut nic.engines.tls;
@@ -56,7 +56,7 @@ impl RecoveryOptions {
         nic
     }
 
-    /// The runs that are asked for, by their labels.
+    /// Returns the requested runs by their labels.
     fn plans(&self) -> Vec<(String, Recovery)> {
         let trouble = match self.trouble {
             TroubleName::Loss => Trouble::Loss,
@@ -88,7 +88,7 @@ impl Scenario for RecoveryOptions {
             Recovery { observers, ..plan }.run().map_err(|error| Failure::of(label, error))
         })?;
         let nic = self.nic();
-        // Each run of the whole table says of itself what varies.
+        // In the whole table, each run reports its own varying options.
         let mut options = vec![("streams", self.streams.to_string()), ("records", self.records.to_string())];
         if !self.all {
             let tls = &nic.engines.tls;
@@ -109,14 +109,15 @@ fn text(runs: &[RecoveryRun], wide: bool) -> String {
     let rows: Vec<_> = runs.iter().map(|made| made.row).collect();
     let table = aligned(&Table(&rows).to_string(), if wide { usize::MAX } else { NARROW_COLUMNS });
     match runs {
+        // The narrow table omits columns, so it names the option that shows them.
         _ if !wide => table + "--wide shows descriptors, segments, questions and the counters of a single run\n",
         [made] => table + "\n" + &table::counters([(&made.run.mode[..], &made.run.counters)]),
-        // No screen has a column for each run of the whole table.
+        // The whole table has too many runs for a column each.
         _ => table,
     }
 }
 
-/// Aligns the first columns of a table in Markdown.
+/// Aligns the first columns of a Markdown table.
 fn aligned(markdown: &str, columns: usize) -> String {
     let cells = |line: &str| {
         let cells = line.trim_matches('|').split('|').take(columns);
@@ -126,5 +127,6 @@ fn aligned(markdown: &str, columns: usize) -> String {
     table::align(&rows)
 }
 
-/// The columns without `--wide`: the wire, the NICs, who opened the records, the payload that was read again.
+/// Number of columns without `--wide`: the wire, the NICs, the records by the side that opened them, the payload read
+/// again.
 const NARROW_COLUMNS: usize = 7;

@@ -10,25 +10,25 @@ use offload_cli::program::{self, UNUSABLE};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Results as one HTML page with everything inside: plots and tables, published figures beside ours
+/// One HTML page about results, with everything inside: plots and tables, published figures beside ours
 #[derive(Args, Debug)]
 pub(crate) struct ReportOptions {
-    /// Results of sweeps
+    /// The sweeps' results files
     #[arg(required = true)]
     results: Vec<PathBuf>,
-    /// The grid they are of: has titles and plots from there, as they are now, rather than from the results
+    /// The grid of the results: gives the current titles and plots, in place of the ones stored in the results
     #[arg(long, value_name = "FILE")]
     grid: Option<PathBuf>,
     /// More published figures, as TOML like crates/bench/published/*.toml; may be given several times
     #[arg(long, value_name = "FILE")]
     published: Vec<PathBuf>,
-    /// Where the page goes
+    /// The file for the page
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     html: PathBuf,
-    /// Puts each plot into this directory too, as SVG
+    /// Write each plot into this directory too, as SVG
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
-    /// Puts the values of each plot into this directory too, as CSV
+    /// Write the values of each plot into this directory too, as CSV
     #[arg(long, value_name = "DIR")]
     csv: Option<PathBuf>,
 }
@@ -50,6 +50,7 @@ fn report(options: &ReportOptions) -> Result<(), String> {
     }
     if let Some(grid) = grid {
         for row in &mut rows {
+            // Rows of studies outside of the grid keep their stored titles and plots.
             if let Some(study) = grid.studies.iter().find(|study| study.name == row.study) {
                 (row.title, row.plot) = (study.title.clone(), study.plot.clone());
             }
@@ -70,7 +71,7 @@ fn report(options: &ReportOptions) -> Result<(), String> {
     made.iter().try_for_each(|(path, text)| std::fs::write(path, text).map_err(|error| about(path, &error)))
 }
 
-/// The grid in a file, if it names no published figure but these.
+/// Reads a grid, and checks that all published figures it names are in `figures`.
 pub(crate) fn grid_of(path: &Path, figures: &[Figure]) -> Result<Sweep, String> {
     let text = std::fs::read_to_string(path).map_err(|error| about(path, &error))?;
     let sweep = Sweep::parse(&text).map_err(|error| about(path, &error))?;
@@ -78,17 +79,18 @@ pub(crate) fn grid_of(path: &Path, figures: &[Figure]) -> Result<Sweep, String> 
     Ok(sweep)
 }
 
-/// The published figures that come with this program, and those of these files; of two with one name the later.
+/// Returns the built-in published figures and the figures of these files. A later figure replaces one of the same name.
 pub(crate) fn figures(files: &[PathBuf]) -> Result<Vec<Figure>, String> {
     let mut figures = published::figures();
     for path in files {
         let text = std::fs::read_to_string(path).map_err(|error| about(path, &error))?;
+        // The first match wins in a lookup, so later files go to the front.
         figures.splice(0..0, published::read(&text).map_err(|error| about(path, &error))?);
     }
     Ok(figures)
 }
 
-/// What is wrong, with what.
+/// Formats an error with the path it concerns.
 pub(crate) fn about(path: &Path, error: &dyn core::fmt::Display) -> String {
     format!("{}: {error}", path.display())
 }

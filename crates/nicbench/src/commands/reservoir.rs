@@ -14,57 +14,59 @@ use offload_cli::own;
 use offload_cli::run_options::VirtualOptions;
 use offload_cli::scenario::{About, Failure, Made, Modes, Scenario};
 
-/// Bulk transfer over long fat paths: the reservoir's server and copy on emulated hosts, from disk to disk, cold start included,
-/// beside the Secure Data Reservoir's published figures; virtual time
+/// Bulk transfer over long fat paths: the reservoir's server and copy on emulated hosts, from disk to disk, cold start
+/// included, beside the Secure Data Reservoir's published figures; virtual time
 ///
-/// Both NICs are faster than the bottleneck between them, whose queue is far shorter than what is on the way. Steady figures leave the
-/// start out, and are over whole round trips. The law is what line, pace, disks and windows allow.
+/// Both NICs are faster than the bottleneck between them, and the bottleneck's queue is far shorter than the
+/// bandwidth-delay product. Steady figures omit the start and cover whole round trips. The law is the limit set by
+/// line, pace, disks and windows.
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct ReservoirOptions {
-    /// Who does the TLS (AES-256-GCM), comma-separated: tcp, tls-cpu, tls-nic
+    /// Modes of TLS (AES-256-GCM), comma-separated: tcp, tls-cpu, tls-nic
     #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_value = "tls-nic")]
     pub mode: Vec<Mode>,
-    /// What requests go over, comma-separated: tcp (a connection of TLS for each stream), http3 (all on one connection of QUIC)
+    /// Transports of the requests, comma-separated: tcp (one TLS connection for each stream), http3 (one QUIC
+    /// connection for all)
     #[arg(long, value_parser = options::choice::<Transport>(), value_delimiter = ',', default_value = "tcp")]
     transport: Vec<Transport>,
-    /// From one host to the other and back, comma-separated
+    /// Round-trip times of the path, comma-separated
     #[arg(long, value_name = "TIME", value_parser = options::some_time, value_delimiter = ',', default_value = "274ms,444ms,806ms")]
     round_trip: Vec<Duration>,
-    /// Whether the sender paces, its NIC for TCP and itself for QUIC, comma-separated: unpaced, paced
+    /// Pacing by the sender, comma-separated: unpaced, paced (by its NIC for TCP, by the sender itself for QUIC)
     #[arg(long, value_parser = options::choice::<Pacing>(), value_delimiter = ',', default_values_t = Pacing::ALL)]
     pacing: Vec<Pacing>,
-    /// Where files are, comma-separated: disk, memory
+    /// Location of the files, comma-separated: disk, memory
     #[arg(long, value_parser = options::choice::<Disks>(), value_delimiter = ',', default_value = "disk")]
     disks: Vec<Disks>,
-    /// Connections at once
+    /// Concurrent connections
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     streams: u16,
-    /// Bytes of memory that received data of a connection may take, and that its sender queues: its window, nearly
+    /// Receive buffer and send queue of a connection, about its window
     #[arg(long, value_name = "SIZE", value_parser = options::size::<usize>(WINDOW), default_value = "512MiB")]
     window: usize,
-    /// How long each transfer runs
+    /// Duration of each transfer
     #[arg(long, value_name = "TIME", value_parser = options::time, default_value = "60s")]
     time: Duration,
-    /// What is left out of the steady figures in the beginning
+    /// Time omitted from the steady figures at the beginning
     #[arg(long, value_name = "TIME", value_parser = options::time, default_value = "30s")]
     omit: Duration,
     /// Rate of the bottleneck
     #[arg(long, default_value = "100G")]
     rate: Rate,
-    /// Bytes that may wait in front of the bottleneck
+    /// Bytes of the queue in front of the bottleneck
     #[arg(long, value_name = "SIZE", value_parser = options::size::<usize>(WINDOW), default_value = "64MiB")]
     queue: usize,
     /// Rate of both NICs. Default: 120G
     #[arg(long, value_name = "RATE")]
     nic_rate: Option<Rate>,
-    /// What all streams together are paced to. Default: 97 % of the bottleneck
+    /// Pace of all streams together. Default: 97 % of the bottleneck
     #[arg(long, value_name = "RATE")]
     pace: Option<Rate>,
     /// Bytes of a block
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = options::size::<u64>(1024..=1 << 30))]
     block: u64,
-    /// Divides rates, windows and the queue, and multiplies what comes of it: a study on a small machine
+    /// Divides rates, windows and the queue, and multiplies the resulting rates: for studies on a small machine
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     scale: u64,
     /// Largest IP packet
@@ -109,7 +111,7 @@ impl ReservoirOptions {
         NicConfig { line_rate: self.nic_rate.map_or(nic.line_rate, |rate| Some(bits(rate))), ..nic }
     }
 
-    /// The runs by their labels.
+    /// Returns the runs by their labels.
     fn plans(&self) -> Vec<(String, Reservoir)> {
         let nic = self.nic();
         let of = |mode: Mode, transport: Transport, round_trip: Duration, pacing: Pacing, disks: Disks| Reservoir {
@@ -135,6 +137,7 @@ impl ReservoirOptions {
         {
             for round_trip in &self.round_trip {
                 for pacing in &self.pacing {
+                    // The order of the nested loops is the order of the table's rows.
                     all.extend(self.disks.iter().map(|disks| of(mode, transport, *round_trip, *pacing, *disks)));
                 }
             }
@@ -147,7 +150,7 @@ impl ReservoirOptions {
     }
 }
 
-/// `unlimited` is faster than anything here.
+/// Converts a rate to bits per second. `unlimited` becomes a rate above every other limit here.
 fn bits(rate: Rate) -> u64 {
     rate.0.unwrap_or(100_000_000_000_000)
 }
@@ -157,6 +160,7 @@ fn text<'a>(labels: impl Iterator<Item = &'a str>, runs: &'a [ReservoirRun], wid
     let theirs = |run: &ReservoirRun, what: &str| {
         let id = format!("sdr18-{what}{}", if run.pacing == Pacing::Paced.name() { "-paced" } else { "" });
         let figure = figures.iter().find(|figure| figure.id == id);
+        // The published figures are of eight TCP streams from disk to disk. Beside other runs they would mislead.
         let is_theirs = run.streams == 8 && run.transport == Transport::Tcp.name() && run.disks == Disks::Disk.name();
         let value = figure.filter(|_| is_theirs).and_then(|figure| figure.value("tls-nic", run.round_trip_s));
         value.map_or_else(|| "-".into(), |value| format!("{value:.1}"))
@@ -192,10 +196,12 @@ fn text<'a>(labels: impl Iterator<Item = &'a str>, runs: &'a [ReservoirRun], wid
             (false, "hosts ns/B", format!("{:.3}", run.run.host_ns_per_byte())),
         ]
     };
+    // The first column of a cell tells whether it is only for wide tables.
     let shown = |run| cells(run).into_iter().filter(|(only_wide, ..)| wide || !only_wide);
     let mut rows: Vec<Vec<String>> = Vec::new();
     rows.extend(runs.first().map(|run| shown(run).map(|cell| cell.1.to_owned()).collect()));
     rows.extend(runs.iter().map(|run| shown(run).map(|cell| cell.2).collect()));
+    // The factor compares modes only within one setting of all other options.
     let setting = |run: &'a ReservoirRun| (&run.transport, run.round_trip_s, &run.pacing, &run.disks);
     table::add_factor(&mut rows, runs.iter().map(|run| (setting(run), &run.run.mode[..], run.run.host_ns_per_byte())));
     let memory =
@@ -207,7 +213,7 @@ fn text<'a>(labels: impl Iterator<Item = &'a str>, runs: &'a [ReservoirRun], wid
     format!("{}{more}{memory}", table::align(&rows))
 }
 
-/// The most memory that this process has had, as Linux tells it.
+/// Returns the peak memory of this process, as reported by Linux.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,4 +1,4 @@
-//! The scenarios by name and options, from the command line and from sweeps alike.
+//! The scenarios by name and options, for the command line and for sweeps.
 
 use super::{
     cipher::CipherOptions, crypto::CryptoOptions, esp::IpsecLoopback, fio::FioOptions, http::HttpOptions,
@@ -31,7 +31,8 @@ pub(crate) enum Runnable {
 }
 
 impl Runnable {
-    /// Parses the command of a sweep from its arguments, without the program's name. It shows no bar of its own.
+    /// Parses a sweep's command from its arguments, without the program's name. `--json` is added, so that the run
+    /// draws no progress bar.
     pub(crate) fn parse(arguments: &[String]) -> Result<Runnable, String> {
         #[derive(Parser)]
         #[command(allow_negative_numbers = true)]
@@ -39,6 +40,7 @@ impl Runnable {
             #[command(subcommand)]
             run: Runnable,
         }
+        // clap expects the program's name first.
         let line = core::iter::once("nicbench").chain(arguments.iter().map(String::as_str)).chain(["--json"]);
         One::try_parse_from(line).map(|one| one.run).map_err(|error| program::one_line(&error))
     }

@@ -1,5 +1,6 @@
-//! `nicbench sweep --submit`: the parts of a sweep as tasks of a scheduler that a cluster has: an array job of Slurm or HyperQueue,
-//! an indexed job of Kubernetes. What is submitted is a script or a manifest that one can read, and print instead.
+//! `nicbench sweep --submit`: runs the parts of a sweep as tasks of a cluster's scheduler: an array job of Slurm or
+//! HyperQueue, or an indexed job of Kubernetes. The job is a readable script or manifest, which can also be printed
+//! without submitting.
 
 use super::merge::{NotMerged, merge};
 use super::sweep::{SweepOptions, part_file};
@@ -12,7 +13,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// Who has the machines.
+/// A scheduler of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scheduler {
     /// An array job, by sbatch
@@ -25,13 +26,13 @@ pub(crate) enum Scheduler {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SubmitOptions {
-    /// Have a scheduler make the sweep in parts, wait for them, and merge them
+    /// Run the sweep's parts by a scheduler, wait for them, and merge them
     #[arg(long, value_enum, value_name = "SCHEDULER", conflicts_with = "shard", requires = "shards")]
     submit: Option<Scheduler>,
-    /// With --submit: how many parts
+    /// With --submit: the number of parts
     #[arg(long, value_name = "N", requires = "submit", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SHARDS)))]
     shards: Option<u32>,
-    /// With --submit: print what would be submitted, and end
+    /// With --submit: print the job without submitting it
     #[arg(long, requires = "submit")]
     print: bool,
     /// With --submit k8s: the container image that has nicbench
@@ -57,7 +58,7 @@ pub(crate) fn run(scheduler: Scheduler, options: &SweepOptions) -> ExitCode {
 }
 
 fn submit(scheduler: Scheduler, options: &SweepOptions) -> Result<String, NotMerged> {
-    // What is wrong with a grid is told here, not by a thousand tasks.
+    // A bad grid is reported here once, instead of by every task.
     options.check().map_err(NotMerged::Unusable)?;
     let own = options.submission();
     let shards = own.shards.unwrap_or(1);
@@ -67,20 +68,24 @@ fn submit(scheduler: Scheduler, options: &SweepOptions) -> Result<String, NotMer
         Scheduler::Hq => hyperqueue(&program, options, shards),
         Scheduler::K8s => kubernetes(options, shards, own),
     };
+    // Printing comes before anything that needs a scheduler, so that a script can be made on any machine.
     if own.print {
         return Ok(script);
     }
     let out = options.results_file();
     let files: Vec<PathBuf> = (1..=shards).map(|number| part_file(&out, Shard { number, of: shards })).collect();
     match scheduler {
+        // `--wait` makes sbatch return only after the whole array job, like the other schedulers' commands here.
         Scheduler::Slurm => wait(feed(Command::new("sbatch").args(["--wait", "--parsable"]), &script)?, &files)?,
         Scheduler::Hq => wait(feed(&mut Command::new("sh"), &script)?, &files)?,
         Scheduler::K8s => {
+            // `apply` returns at once, so a second command waits for the job.
             wait(feed(Command::new("kubectl").args(["apply", "-f", "-"]), &script)?, &[])?;
             let name = format!("job/{}", job_name(options));
             let mut wait_for = Command::new("kubectl");
             wait_for.args(["wait", "--for=condition=complete", "--timeout=-1s", &name]);
             wait(feed(&mut wait_for, "")?, &files)?;
+            // The claim may be mounted elsewhere; then this program cannot merge the files.
             if files.iter().any(|file| !file.exists()) {
                 return Ok(format!(
                     "the job is done; where the claim is mounted: nicbench merge *-of-{shards}.jsonl --out FILE\n"
@@ -91,7 +96,7 @@ fn submit(scheduler: Scheduler, options: &SweepOptions) -> Result<String, NotMer
     Ok(format!("{}: {}\n", out.display(), merge(&files, &out)?))
 }
 
-/// A script for sbatch.
+/// Returns a script for sbatch.
 fn slurm(program: &Path, options: &SweepOptions, shards: u32) -> String {
     let name = job_name(options);
     let log = options.results_file().with_extension("%a.log");
@@ -103,14 +108,14 @@ fn slurm(program: &Path, options: &SweepOptions, shards: u32) -> String {
     )
 }
 
-/// A script that submits to HyperQueue, which does not tell its tasks how many they are.
+/// Returns a script that submits to HyperQueue, which does not tell its tasks the number of tasks.
 fn hyperqueue(program: &Path, options: &SweepOptions, shards: u32) -> String {
     let command = shell_line(&program.display().to_string(), &options.part_arguments(&format!("auto/{shards}")));
     let name = job_name(options);
     format!("#!/bin/sh\nexec hq submit --wait --name {name} --cpus 1 --array 0-{} -- {command}\n", shards - 1)
 }
 
-/// A manifest of an indexed job. A task that fails is tried twice more; it goes on where the last one was.
+/// Returns a manifest of an indexed job. A failed task is retried twice and continues its results file.
 fn kubernetes(options: &SweepOptions, shards: u32, own: &SubmitOptions) -> String {
     let inside = options.inside(Path::new("/results"));
     let arguments = inside.part_arguments(&format!("auto/{shards}"));
@@ -151,12 +156,12 @@ spec:
     )
 }
 
-/// As JSON has it, which YAML understands.
+/// Quotes a text as JSON, which is valid YAML.
 fn quoted(text: &str) -> String {
     serde_json::Value::String(text.into()).to_string()
 }
 
-/// What a job may be called anywhere (RFC 1123, a label): after the grid.
+/// Returns a job name that all schedulers accept (an RFC 1123 label), derived from the grid's name.
 fn job_name(options: &SweepOptions) -> String {
     let stem = options.grid_file().file_stem().map(|stem| stem.to_string_lossy().to_lowercase()).unwrap_or_default();
     let fit = |letter: char| if letter.is_ascii_lowercase() || letter.is_ascii_digit() { letter } else { '-' };
@@ -164,7 +169,7 @@ fn job_name(options: &SweepOptions) -> String {
     format!("nicbench-{}", name.trim_matches('-')).trim_end_matches('-').to_string()
 }
 
-/// A line that a shell takes for this program and these arguments.
+/// Formats a shell command line of a program and its arguments.
 pub(crate) fn shell_line(program: &str, arguments: &[String]) -> String {
     let plain = |text: &str| {
         !text.is_empty() && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_./=:,{}+@%".contains(letter))
@@ -173,20 +178,20 @@ pub(crate) fn shell_line(program: &str, arguments: &[String]) -> String {
     core::iter::once(program).chain(arguments.iter().map(String::as_str)).map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Begins a command, and gives it its input.
+/// Starts a command and writes its input.
 fn feed(command: &mut Command, input: &str) -> Result<Child, NotMerged> {
     let name = command.get_program().to_string_lossy().into_owned();
     let failed =
         |error: std::io::Error| NotMerged::Unusable(format!("{name}: {error}; --print shows what would be submitted"));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().map_err(failed)?;
     match child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes())) {
-        // One that ended without reading says itself what was wrong.
+        // A command that ended without reading its input reports its own error.
         Some(Err(error)) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(failed(error)),
         _ => Ok(child),
     }
 }
 
-/// Waits for it, and shows how many points the files have meanwhile.
+/// Waits for the command, and shows the number of points in the files meanwhile.
 fn wait(mut child: Child, files: &[PathBuf]) -> Result<(), NotMerged> {
     let style = ProgressStyle::with_template("{elapsed_precise} {pos} points are there");
     let bar = style.map_or_else(|_| ProgressBar::hidden(), |style| ProgressBar::no_length().with_style(style));
@@ -195,7 +200,7 @@ fn wait(mut child: Child, files: &[PathBuf]) -> Result<(), NotMerged> {
             child.try_wait().map_err(|error| NotMerged::Unusable(format!("the scheduler's command: {error}")))?;
         if let Some(status) = ended {
             bar.finish_and_clear();
-            // What its tasks did not make, the merge says, and how to make it.
+            // If tasks failed, the merge reports the missing points with the commands that make them.
             let there = files.iter().any(|file| file.exists());
             return if status.success() || there {
                 Ok(())
@@ -203,6 +208,7 @@ fn wait(mut child: Child, files: &[PathBuf]) -> Result<(), NotMerged> {
                 Err(NotMerged::Failed(format!("the scheduler's command: {status}")))
             };
         }
+        // The position counts rows on disk, because schedulers do not report progress.
         if !files.is_empty() {
             bar.set_position(files.iter().map(|file| lines(file)).sum());
         }
@@ -210,7 +216,7 @@ fn wait(mut child: Child, files: &[PathBuf]) -> Result<(), NotMerged> {
     }
 }
 
-/// How many runs a part's file has: a line each behind the first.
+/// Returns the number of runs in a part's file: one line each, after the first line.
 fn lines(file: &Path) -> u64 {
     let Ok(file) = std::fs::File::open(file) else { return 0 };
     (BufReader::new(file).split(b'\n').count() as u64).saturating_sub(1)

@@ -1,8 +1,8 @@
-//! `nicbench sweep`: every point of a grid that is not yet in the results file.
+//! `nicbench sweep`: makes every point of a grid that is not yet in the results file.
 //!
-//! Runs in virtual time are spread over the cores, those in real time are made alone, afterwards. A row is written as
-//! soon as it is there, so that a sweep that was killed goes on where it was. A sweep may be made in parts ([`Shard`]), each by
-//! a machine of its own; `merge` puts their files together.
+//! Runs in virtual time are spread over the cores; runs in real time follow, one at a time. Each row is written as soon
+//! as its run ends, so that a killed sweep can continue. A sweep can be made in parts ([`Shard`]) on several machines;
+//! `merge` joins their files.
 //!
 //! [`Shard`]: crate::shard::Shard
 
@@ -10,8 +10,8 @@ use super::report::{about, figures, grid_of};
 use super::runs::Runnable;
 use super::submit::{self, SubmitOptions};
 use crate::build::{self, Build};
-use crate::results::{Machine, Results, Row, first_line, read_rows};
-use crate::shard::{PLACE_OF_SHARD, Part, PartArgument, Plan, Planned, Shard};
+use crate::results::{MachineInfo, ResultRow, ResultsFile, first_line, read_rows};
+use crate::shard::{PLACE_OF_SHARD, PartArgument, PlannedPoint, Shard, ShardPlan, SweepPart};
 use crate::sweep::{Point, Study, Sweep};
 use clap::Args;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -31,23 +31,24 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Any of the runs over a grid, into a file of JSON Lines; goes on where it was killed
+/// Run a scenario over a grid, into a file of JSON Lines; continues a killed sweep
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true, after_long_help = EXAMPLE, after_help = "--help tells what a grid looks like")]
 pub(crate) struct SweepOptions {
     /// The grid, as TOML
     file: PathBuf,
-    /// Where results go; those already there are not made again. Default: the grid's name with .jsonl
+    /// The file for the results; runs already in the file are not repeated. Default: the grid's name with .jsonl
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Runs at once, in virtual time. Default: one for each core
+    /// Concurrent runs in virtual time. Default: one for each core
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
-    /// More published figures that the grid may name, as TOML like crates/bench/published/*.toml; may be given several times
+    /// More published figures that the grid may name, as TOML like crates/bench/published/*.toml; may be given several
+    /// times
     #[arg(long, value_name = "FILE")]
     published: Vec<PathBuf>,
-    /// Make this part of the sweep only: 3/64; auto: the one that Slurm, HyperQueue, Kubernetes, PBS, LSF or SGE says; auto/64,
-    /// where it does not say of how many. A part goes into a file of its own, GRID.3-of-64.jsonl
+    /// Make only this part of the sweep: 3/64; auto: the part given by Slurm, HyperQueue, Kubernetes, PBS, LSF or SGE;
+    /// auto/64, if the scheduler does not tell the number of parts. A part has its own file, GRID.3-of-64.jsonl
     #[arg(long, value_name = "I/N")]
     shard: Option<PartArgument>,
     #[command(flatten)]
@@ -56,16 +57,18 @@ pub(crate) struct SweepOptions {
     submit: SubmitOptions,
 }
 
-/// How a sweep is cut into parts.
+/// The options of a sweep's parts.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PartsOptions {
-    /// With --shard or --submit: share of the points that two parts make, so that a merge finds machines that compute otherwise
+    /// With --shard or --submit: share of the points made by two parts, so that a merge detects machines with other
+    /// results
     #[arg(long, value_name = "SHARE", default_value = "0.01")]
     pub(crate) overlap: Share,
-    /// With --shard or --submit: results of an earlier sweep, which say how long points take, so that parts take about as long
+    /// With --shard or --submit: results of an earlier sweep with the points' durations, so that parts take equally
+    /// long
     #[arg(long, value_name = "FILE")]
     pub(crate) costs: Option<PathBuf>,
-    /// With --shard or --submit: runs in real time too. Without it, parts have those in virtual time only
+    /// With --shard or --submit: include runs in real time. By default, parts have only runs in virtual time
     #[arg(long)]
     pub(crate) timed: bool,
 }
@@ -107,7 +110,7 @@ impl SweepOptions {
         grid_of(&self.file, &figures(&self.published)?)
     }
 
-    /// Whether all of it can be run.
+    /// Checks that all points can be run.
     pub(crate) fn check(&self) -> Result<(), String> {
         let sweep = self.grid()?;
         planned(&jobs(&sweep, &self.file)?, 1, &self.parts).map(drop)
@@ -121,7 +124,7 @@ impl SweepOptions {
         &self.submit
     }
 
-    /// The same, where all its files lie in this folder.
+    /// Returns the same options with all files in `folder`.
     pub(crate) fn inside(&self, folder: &Path) -> SweepOptions {
         let there = |path: &PathBuf| path.file_name().map_or_else(|| path.clone(), |name| folder.join(name));
         let parts = PartsOptions { costs: self.parts.costs.as_ref().map(there), ..self.parts.clone() };
@@ -136,16 +139,17 @@ impl SweepOptions {
         }
     }
 
-    /// Where the results of the whole sweep go.
+    /// Returns the results file of the whole sweep.
     pub(crate) fn results_file(&self) -> PathBuf {
         self.out.clone().unwrap_or_else(|| self.file.with_extension("jsonl"))
     }
 
-    /// The arguments of the program that make one part; `{shard}` stands for it.
+    /// Returns the program's arguments that make one part; `{shard}` is a placeholder for the part.
     pub(crate) fn part_arguments(&self, shard: &str) -> Vec<String> {
         let text = |path: &Path| path.display().to_string();
         let mut all = vec!["sweep".to_string(), text(&self.file), "--shard".into(), shard.into()];
         all.extend(["--out".into(), text(&self.results_file())]);
+        // Only given options are passed on, so that the printed command stays short.
         if self.parts.overlap.as_f64() != DEFAULT_OVERLAP {
             all.extend(["--overlap".into(), self.parts.overlap.as_f64().to_string()]);
         }
@@ -159,38 +163,42 @@ impl SweepOptions {
     }
 }
 
-/// The file of a part, beside that of the whole.
+/// Returns the file of a part, beside the file of the whole sweep.
 pub(crate) fn part_file(whole: &Path, shard: Shard) -> PathBuf {
     whole.with_extension(format!("{}-of-{}.jsonl", shard.number, shard.of))
 }
 
-/// How many runs failed.
+/// Runs the sweep and returns the number of failed runs.
 fn sweep(options: &SweepOptions) -> Result<usize, String> {
     let sweep = options.grid()?;
     let mut jobs = jobs(&sweep, &options.file)?;
     let (mut out, mut part) = (options.results_file(), None);
     if let Some(shard) = options.shard.map(PartArgument::part).transpose()? {
+        // The plan covers only runs that parts may make, so real-time runs are removed before planning.
         jobs.retain(|job| options.parts.timed || !job.run.about().is_real);
         let (points, plan) = planned(&jobs, shard.of, &options.parts)?;
         let studies: Vec<_> = jobs.iter().map(|job| &job.study.name[..]).collect();
         let command = submit::shell_line("nicbench", &options.part_arguments(PLACE_OF_SHARD));
-        part = Some(Part::new(&points, &studies, &plan, shard, command));
+        part = Some(SweepPart::new(&points, &studies, &plan, shard, command));
         let mut point = 0..;
         jobs.retain(|_| point.next().is_some_and(|point| plan.has(shard.number, point)));
         out = part_file(&out, shard);
     }
     let (file, done) = results(&out, part.as_ref()).map_err(|error| about(&out, &error))?;
-    let known: BTreeSet<_> = jobs.iter().map(Job::name).collect();
+    let known: BTreeSet<_> = jobs.iter().map(SweepJob::name).collect();
+    // Rows of an older grid stay in the file: deleting results is the user's decision.
     let strangers = done.difference(&known).count();
     jobs.retain(|job| !done.contains(&job.name()));
+    // Runs in real time measure this machine, so no other run may compete for its cores.
     let (alone, spread): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.run.about().is_real);
-    let work = Work {
+    let work = SweepWork {
         file: Mutex::new(file),
-        machine: Machine::this(),
-        progress: Progress::of(spread.len() + alone.len())?,
+        machine: MachineInfo::this(),
+        progress: SweepProgress::of(spread.len() + alone.len())?,
         failed: AtomicUsize::new(0),
     };
     let threads = options.jobs.map_or(work.machine.cores, usize::from);
+    // Virtual time does not depend on the load, so these runs share the cores.
     work.make(&spread, threads)?;
     work.make(&alone, 1)?;
     work.progress.bar.finish_and_clear();
@@ -203,8 +211,8 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
     Ok(failed)
 }
 
-/// Every point of the grid once, in its order.
-fn jobs<'a>(sweep: &'a Sweep, file: &Path) -> Result<Vec<Job<'a>>, String> {
+/// Returns every point of the grid once, in the grid's order.
+fn jobs<'a>(sweep: &'a Sweep, file: &Path) -> Result<Vec<SweepJob<'a>>, String> {
     let (mut jobs, mut known) = (Vec::new(), BTreeSet::new());
     for study in &sweep.studies {
         for (number, point) in study.points().into_iter().enumerate() {
@@ -215,7 +223,8 @@ fn jobs<'a>(sweep: &'a Sweep, file: &Path) -> Result<Vec<Job<'a>>, String> {
                     format!("`{}` makes {} runs, and a point is one", point.arguments().join(" "), run.about().runs);
                 return Err(wrong(several + ": say which, such as mode"));
             }
-            let job = Job { study, number, point, run };
+            let job = SweepJob { study, number, point, run };
+            // Two combinations may give one command line, for example if a value has no effect on it.
             if known.insert(job.name()) {
                 jobs.push(job);
             }
@@ -224,43 +233,46 @@ fn jobs<'a>(sweep: &'a Sweep, file: &Path) -> Result<Vec<Job<'a>>, String> {
     Ok(jobs)
 }
 
-/// How the points are shared among so many parts.
-fn planned(jobs: &[Job<'_>], of: u32, parts: &PartsOptions) -> Result<(Vec<Planned>, Plan), String> {
+/// Assigns the points to `of` parts.
+fn planned(jobs: &[SweepJob<'_>], of: u32, parts: &PartsOptions) -> Result<(Vec<PlannedPoint>, ShardPlan), String> {
     let mut seconds = BTreeMap::new();
     if let Some(path) = &parts.costs {
         let text = std::fs::read_to_string(path).map_err(|error| about(path, &error))?;
         let rows = read_rows(&text).map_err(|error| about(path, &error))?.rows;
         seconds = rows.into_iter().map(|row| ((row.study, row.arguments), row.seconds)).collect();
     }
-    // One that nobody has made yet takes as long as others do, in the middle.
+    // A point without a known duration is assumed to take the median duration.
     let mut sorted: Vec<f64> = seconds.values().copied().collect();
     sorted.sort_by(f64::total_cmp);
+    // The median is robust against a few very long points.
     let usual = sorted.get(sorted.len() / 2).copied().unwrap_or(1.0);
-    let planned = |job: &Job<'_>| {
+    let planned = |job: &SweepJob<'_>| {
         let (study, arguments) = job.name();
         let cost = seconds.get(&(study.clone(), arguments.clone())).copied().unwrap_or(usual);
-        Planned::new(&study, &arguments, cost)
+        PlannedPoint::new(&study, &arguments, cost)
     };
-    let points: Vec<Planned> = jobs.iter().map(planned).collect();
-    let plan = Plan::new(&points, of, parts.overlap.as_f64());
+    let points: Vec<PlannedPoint> = jobs.iter().map(planned).collect();
+    let plan = ShardPlan::new(&points, of, parts.overlap.as_f64());
     Ok((points, plan))
 }
 
-/// The results file, ready to be written on, and the runs in it.
-fn results(path: &Path, part: Option<&Part>) -> io::Result<(File, Done)> {
+/// Opens the results file for appending, and reads its runs.
+fn results(path: &Path, part: Option<&SweepPart>) -> io::Result<(File, FinishedRuns)> {
     let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+    // Two sweeps on one file would make every point twice and mix their rows.
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => return Err(io::Error::other("another sweep is writing it")),
-        // A file system that knows no locks is no reason not to write.
+        // A file system without locks is no reason to refuse.
         Ok(()) | Err(TryLockError::Error(_)) => {}
     }
     let mut text = String::new();
     file.read_to_string(&mut text)?;
-    let Results { part: of_file, rows, whole } = read_rows(&text).map_err(io::Error::other)?;
-    // What a kill left behind the last whole row goes.
+    let ResultsFile { part: of_file, rows, whole } = read_rows(&text).map_err(io::Error::other)?;
+    // Removes an incomplete last row, left by a killed process.
     file.set_len(whole as u64)?;
     file.seek(SeekFrom::End(0))?;
     match (part, of_file) {
+        // The first line identifies the part before any row, so that a later start can check it.
         (Some(part), None) if whole == 0 => file.write_all(first_line(part)?.as_bytes())?,
         (Some(part), Some(of_file)) => {
             let other = if of_file.shard == part.shard { None } else { Some("they are different parts") };
@@ -269,6 +281,7 @@ fn results(path: &Path, part: Option<&Part>) -> io::Result<(File, Done)> {
             }
         }
         (Some(_), None) => return Err(io::Error::other("it has results of no part; say another --out")),
+        // Rows of a part are incomplete by design and must not be extended as a whole sweep.
         (None, Some(of_file)) => {
             let (shard, of) = (of_file.shard, of_file.of);
             return Err(io::Error::other(format!(
@@ -278,40 +291,41 @@ fn results(path: &Path, part: Option<&Part>) -> io::Result<(File, Done)> {
         (None, None) => {}
     }
     let this = Build::this();
+    // Rows of several builds are legal, because a sweep may continue after an update, but comparisons need care.
     if let Some(warning) = build::warning(rows.iter().map(|row| &row.build).chain([&this])) {
         say!("{}: {warning}; another --out makes all of them anew", path.display());
     }
     Ok((file, rows.into_iter().map(|row| (row.study, row.arguments)).collect()))
 }
 
-/// Runs by study and arguments.
-type Done = BTreeSet<(String, Vec<String>)>;
+/// Finished runs by study and arguments.
+type FinishedRuns = BTreeSet<(String, Vec<String>)>;
 
-struct Job<'a> {
+struct SweepJob<'a> {
     study: &'a Study,
-    /// Of the point, in its study.
+    /// Number of the point in its study.
     number: usize,
     point: Point,
     run: Runnable,
 }
 
-impl Job<'_> {
-    /// Study and arguments.
+impl SweepJob<'_> {
+    /// Returns study and arguments.
     fn name(&self) -> (String, Vec<String>) {
         (self.study.name.clone(), self.point.arguments())
     }
 }
 
-struct Work {
+struct SweepWork {
     file: Mutex<File>,
-    machine: Machine,
-    progress: Progress,
+    machine: MachineInfo,
+    progress: SweepProgress,
     failed: AtomicUsize,
 }
 
-impl Work {
-    /// Makes all of them, so many at once. A run that fails is told and counted; a file that cannot be written ends it.
-    fn make(&self, jobs: &[Job<'_>], threads: usize) -> Result<(), String> {
+impl SweepWork {
+    /// Makes all jobs on `threads` threads. A failed run is reported and counted; a write error ends the sweep.
+    fn make(&self, jobs: &[SweepJob<'_>], threads: usize) -> Result<(), String> {
         let next = AtomicUsize::new(0);
         let one_after_another = || {
             while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -325,13 +339,14 @@ impl Work {
         })
     }
 
-    fn make_one(&self, job: &Job<'_>) -> Result<(), String> {
+    fn make_one(&self, job: &SweepJob<'_>) -> Result<(), String> {
         let arguments = job.point.arguments();
         let told = |what: &str| {
             self.progress.bar.suspend(|| say!("nicbench: {}: {what}", arguments.join(" ")));
             self.failed.fetch_add(1, Ordering::Relaxed);
         };
         let begun = Instant::now();
+        // A panic of one run must not end the other runs.
         let result = catch_unwind(AssertUnwindSafe(|| job.run.run()));
         let seconds = begun.elapsed().as_secs_f64();
         match result {
@@ -340,7 +355,7 @@ impl Work {
             Ok(Ok(Made { whole: false, .. })) => told("data did not arrive whole"),
             Ok(Ok(made)) => {
                 for run in made.facts.runs {
-                    let row = Row {
+                    let row = ResultRow {
                         study: job.study.name.clone(),
                         title: job.study.title.clone(),
                         plot: job.study.plot.clone(),
@@ -348,7 +363,7 @@ impl Work {
                         settings: job.point.settings.clone(),
                         arguments: arguments.clone(),
                         seed: made.facts.seed,
-                        // One that measures this machine, though it has virtual time inside, is no fact of virtual time.
+                        // A run that measures this machine is real, even if it uses virtual time inside.
                         clock: if job.run.about().is_real { Clock::Real } else { made.facts.clock }.to_string(),
                         nic: made.facts.nic.clone(),
                         build: Build::this(),
@@ -356,6 +371,7 @@ impl Work {
                         seconds,
                         run,
                     };
+                    // One write per row keeps rows whole, even if the process is killed between two rows.
                     let line = serde_json::to_string(&row).map_err(|error| error.to_string())? + "\n";
                     let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
                     file.write_all(line.as_bytes()).map_err(|error| format!("results cannot be written: {error}"))?;
@@ -367,20 +383,20 @@ impl Work {
     }
 }
 
-/// How far it is: a bar for a terminal, lines now and then for a file.
-struct Progress {
+/// The progress of a sweep: a bar on a terminal, occasional lines in a file.
+struct SweepProgress {
     bar: ProgressBar,
-    /// When a line was last written, where there is no terminal for a bar.
+    /// Time of the last line. `None` on a terminal, which has a bar.
     told: Option<Mutex<Instant>>,
 }
 
-impl Progress {
-    fn of(runs: usize) -> Result<Progress, String> {
+impl SweepProgress {
+    fn of(runs: usize) -> Result<SweepProgress, String> {
         let style =
             ProgressStyle::with_template("{wide_bar} {pos}/{len}, {eta} left").map_err(|error| error.to_string())?;
         let bar = ProgressBar::new(runs as u64).with_style(style);
         let told = (!io::stderr().is_terminal()).then(|| Mutex::new(Instant::now()));
-        Ok(Progress { bar, told })
+        Ok(SweepProgress { bar, told })
     }
 
     fn one_more(&self) {

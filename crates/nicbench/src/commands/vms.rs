@@ -11,31 +11,31 @@ use offload_cli::own;
 use offload_cli::run_options::VirtualOptions;
 use offload_cli::scenario::{About, Failure, Made, Modes, Scenario};
 
-/// Virtual machines on two hypervisors send to each other, plain, in an overlay, and in one under ESP, all by the NICs: CPU time per byte
-/// of guests, hypervisors and devices for 1, 2, 4 .. virtual machines; virtual time
+/// Virtual machines on two hypervisors send to each other, plain, in an overlay, and in an overlay under ESP, all by
+/// the NICs: CPU time per byte of guests, hypervisors and devices for 1, 2, 4 .. virtual machines; virtual time
 #[derive(Debug, Parser)]
 #[command(name = "vm_overlay", version, allow_negative_numbers = true)]
 pub struct VmsOptions {
-    /// What happens to frames between the hypervisors, comma-separated: plain (nothing), overlay (they are wrapped), overlay-esp (and
-    /// protected)
+    /// Treatment of frames between the hypervisors, comma-separated: plain, overlay (in a tunnel), overlay-esp (in a
+    /// tunnel under ESP)
     #[arg(long, value_parser = options::choice::<VmMode>(), value_delimiter = ',', default_values_t = VmMode::ALL)]
     pub mode: Vec<VmMode>,
-    /// How frames are wrapped: vxlan, gre, geneve
+    /// Tunnel protocol: vxlan, gre, geneve
     #[arg(long, value_parser = options::choice::<TunnelChoice>(), default_value_t = TunnelChoice::Vxlan)]
     tunnel: TunnelChoice,
-    /// Virtual machines on each hypervisor, at most: 1, 2, 4 .. and so many are run
+    /// Maximum number of virtual machines on each hypervisor; runs have 1, 2, 4 .. and this number
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     vms: u16,
     /// SAs of each virtual machine and direction
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     sas: u16,
-    /// The hypervisors talk over IPv6
+    /// Use IPv6 between the hypervisors
     #[arg(long)]
     ipv6: bool,
-    /// Bytes in all, shared out among the virtual machines
+    /// Bytes in all, divided among the virtual machines
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = options::size::<u64>(256..=1 << 40))]
     size: u64,
-    /// Share of frames that the wire between the hypervisors loses
+    /// Share of frames lost on the wire between the hypervisors
     #[arg(long, default_value = "0")]
     loss: Share,
     #[command(flatten)]
@@ -50,6 +50,7 @@ impl Scenario for VmsOptions {
     fn run(&self) -> Result<Made, Failure> {
         let modes = Modes::of_plans("vms", &self.run.common, self.plans())?;
         let runs = modes.make(0, |plan, observers, _| {
+            // An error must name the number of machines too, because one mode has several runs.
             let label = format!("{}, {} virtual machines", plan.mode, plan.vms);
             Vms { observers, ..plan }.run().map_err(|error| Failure::of(label, error))
         })?;
@@ -62,7 +63,7 @@ impl Scenario for VmsOptions {
 }
 
 impl VmsOptions {
-    /// The runs by their labels, such as `overlay-esp-8`.
+    /// Returns the runs by their labels, such as `overlay-esp-8`.
     fn plans(&self) -> Vec<(String, Vms)> {
         let plan = |mode: VmMode, vms: u16| {
             let usual = Vms::new(mode);
@@ -85,7 +86,7 @@ impl VmsOptions {
         self.mode.iter().flat_map(of_mode).map(|plan| (plan.label(), plan)).collect()
     }
 
-    /// Powers of two, and the one that was asked for.
+    /// Returns the powers of two below the requested number, and this number.
     fn counts(&self) -> Vec<u16> {
         let mut counts: Vec<u16> = (0..9).map(|power| 1 << power).take_while(|count| *count < self.vms).collect();
         counts.push(self.vms);

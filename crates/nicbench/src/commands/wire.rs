@@ -15,14 +15,16 @@ use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// The emulated wire as a box between two Linux interfaces, in real time: rate, delay, a queue that drops, losses; until SIGINT or SIGTERM
+/// The emulated wire as a box between two Linux interfaces, in real time: rate, delay, a queue that drops, losses;
+/// until SIGINT or SIGTERM
 ///
-/// Makes two TAPs. Move each into a network namespace (ip link set tapA netns one), give both addresses of one network, and any two
-/// programs talk over the wire. It prints a line when both TAPs are there, and what it counted in the end.
+/// Creates two TAPs. Move each into a network namespace (ip link set tapA netns one), give both addresses of one
+/// network, and any two programs talk over the wire. It prints a line when both TAPs exist, and its counters at the
+/// end.
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct WireOptions {
-    /// The TAP at one end; twice: at both
+    /// The TAP at one end; give the option twice, once for each end
     #[arg(long = "tap", value_name = "NAME", required = true, num_args = 1)]
     taps: Vec<String>,
     /// One-way delay: 137ms
@@ -31,7 +33,7 @@ pub(crate) struct WireOptions {
     /// Line rate in bits per second: 10G, 400M, or `unlimited`
     #[arg(long, default_value = "unlimited")]
     rate: Rate,
-    /// Bytes that may wait for the line; what finds no room is dropped
+    /// Bytes of the queue in front of the line; further packets are dropped
     #[arg(long, value_name = "SIZE", value_parser = options::size::<u64>(1500..=1 << 30), default_value = "4MiB")]
     queue: u64,
     /// Largest IP packet of both TAPs
@@ -55,12 +57,12 @@ pub(crate) struct WireOptions {
     /// Share of packets in which one bit is flipped
     #[arg(long, value_name = "SHARE", default_value = "0")]
     corrupt: Share,
-    /// Seed of what is lost, marked and held back
+    /// Seed of loss, marking and reordering
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// Joins the TAPs until somebody ends it.
+/// Joins the TAPs until a signal ends the program.
 pub(crate) fn run(program: &str, options: &WireOptions) -> ExitCode {
     let [one, other] = options.taps.as_slice() else {
         return program::fail(program, "a wire has two ends: --tap NAME --tap NAME", program::UNUSABLE);
@@ -83,7 +85,9 @@ impl WireOptions {
             TapPort::open(config).map_err(|error| error.to_string())
         };
         let (left, right) = (open(one)?, open(other)?);
+        // The signals are taken before the ports move into the wire's tasks.
         let gone = [left.gone(), right.gone()];
+        // The wire has its own thread, so that signal handling does not delay frames.
         let threads = RealTime::start("wire", RealTimeConfig::default()).map_err(failed)?;
         let runtime: Arc<dyn Runtime> = Arc::new(threads.handle());
         let seed = Seed(self.seed);
@@ -93,7 +97,7 @@ impl WireOptions {
         let ended = signals.block_on(async {
             use tokio::signal::unix::{SignalKind, signal};
             let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-            // Signals are heard from the first line on that anybody can read.
+            // The line below promises that signals are handled, so the handlers are installed first.
             let _written = program::write_out(program, &format!("{one} and {other} are joined\n"));
             let [left, right] = &gone;
             tokio::select! {
@@ -110,7 +114,7 @@ impl WireOptions {
         ended.map(|()| counters).map_err(failed)
     }
 
-    /// Each direction.
+    /// Returns the configuration of each direction.
     fn link(&self) -> LinkConfig {
         LinkConfig {
             rate: self.rate.0,
@@ -130,5 +134,5 @@ impl WireOptions {
     }
 }
 
-/// How long a packet is held back that others are to overtake.
+/// Time that a reordered packet is held back.
 const HOLD: Duration = Duration::from_millis(1);

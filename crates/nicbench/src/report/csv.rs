@@ -1,16 +1,17 @@
 //! The values of a plot as CSV (RFC 4180), a row for each point of each line.
 
-use super::{Curves, Line};
+use super::{Curves, PlotLine};
 use offload_cli::output;
 
-/// Returns the text of a plot's file. Values of repeated runs are a median, the least and the most; a published value has no spread.
-pub(crate) fn csv(curves: &Curves, published: &[Line]) -> String {
+/// Formats a plot's values. Repeated runs have a median, a minimum and a maximum; a published value has no spread.
+pub(crate) fn csv(curves: &Curves, published: &[PlotLine]) -> String {
     let head = [&curves.x_name[..], "line", "machine", "median", "least", "most", "runs", "published"];
     let mut text = record(head.map(String::from));
     for line in &curves.lines {
         let theirs = published.iter().find(|theirs| theirs.name == line.name);
         for (at, value) in line.values.iter().enumerate() {
             let published = theirs.and_then(|theirs| theirs.values[at]).map(|value| value.median.to_string());
+            // A missing value has no record: an empty cell would read as zero in some programs.
             let Some(value) = value else { continue };
             let numbers = [value.median, value.least, value.most].map(|number| number.to_string());
             let [median, least, most] = numbers;
@@ -29,14 +30,14 @@ fn record(fields: [String; 8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Value;
+    use crate::report::Spread;
 
     #[test]
     fn each_point_of_a_line_is_a_record() {
         let value = |median, published: bool| {
-            Some(Value { median, least: median, most: median + 1.0, runs: if published { 1 } else { 3 } })
+            Some(Spread { median, least: median, most: median + 1.0, runs: if published { 1 } else { 3 } })
         };
-        let line = |name: &str, values| Line { name: name.into(), machine: None, values };
+        let line = |name: &str, values| PlotLine { name: name.into(), machine: None, values };
         let curves = Curves {
             field: "goodput_gbps".into(),
             x_name: "loss".into(),

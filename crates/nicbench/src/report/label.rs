@@ -1,8 +1,8 @@
-//! What axes and tables call fields of runs and options: in words, with the unit.
+//! Labels of fields and options for axes and tables: in words, with the unit.
 
 use super::Relation;
 
-/// A field of runs, in words and with its unit; one that is not known by its own name.
+/// Returns a field of runs in words with its unit. An unknown field keeps its name.
 pub(crate) fn field(field: &str) -> String {
     if let Some(relation) = Relation::parse(field) {
         let (words, _) = words_and_unit(relation.field);
@@ -16,6 +16,7 @@ pub(crate) fn field(field: &str) -> String {
 }
 
 fn words_and_unit(field: &str) -> (String, &'static str) {
+    // The outer name has the words and the unit; the inner name only adds a detail.
     let (name, part) = field.split_once('.').unwrap_or((field, ""));
     if let Some((_, words, unit)) = FIELDS.iter().find(|(known, _, _)| *known == name) {
         let words = match part {
@@ -36,13 +37,13 @@ fn words_and_unit(field: &str) -> (String, &'static str) {
     }
 }
 
-/// An option along the horizontal axis, in words and with its unit; one that is not known by its own name.
+/// Returns an option of the horizontal axis in words with its unit. An unknown option keeps its name.
 pub(crate) fn option(option: &str) -> String {
     let known = OPTIONS.iter().find(|(known, _)| *known == option);
     known.map_or_else(|| option.replace('-', " "), |(_, words)| (*words).into())
 }
 
-/// Fields, what they are, and their unit.
+/// Fields, their labels and units.
 const FIELDS: [(&str, &str, &str); 36] = [
     ("goodput_gbps", "goodput", "Gb/s"),
     ("slowest_gbps", "goodput of the slowest stream", "Gb/s"),
@@ -82,7 +83,7 @@ const FIELDS: [(&str, &str, &str); 36] = [
     ("retransmitted", "segments sent again", ""),
 ];
 
-/// Options, and what they are.
+/// Options and their labels.
 const OPTIONS: [(&str, &str); 17] = [
     ("loss", "share of packets lost"),
     ("burst-loss", "share of packets lost, in bursts"),
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_our_own_sweeps_draw_has_a_name_in_words() {
+    fn every_drawn_field_has_a_label() {
         for text in [include_str!("../../sweeps/quick.toml"), include_str!("../../sweeps/published.toml")] {
             for study in Sweep::parse(text).unwrap().studies {
                 for name in &study.plot.y {

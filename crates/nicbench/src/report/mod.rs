@@ -1,7 +1,7 @@
-//! Results as one self-contained page: a plot and a table for each field of each study, ours beside the published one.
+//! Results as one self-contained page: a plot and a table for each field of each study, beside published figures.
 //!
-//! [`Curves`] sorts rows into lines; [`label`] says what they are; [`plot`] draws them; [`csv`] lists them; [`page`] puts all into HTML, with
-//! a first screen by [`summary`].
+//! [`Curves`] sorts rows into lines; [`label`] names them; [`plot`] draws them; [`csv`] lists them; [`page`] puts all
+//! into HTML, with a first screen by [`summary`].
 
 pub(crate) mod csv;
 pub(crate) mod label;
@@ -9,7 +9,7 @@ pub(crate) mod page;
 pub(crate) mod plot;
 pub(crate) mod summary;
 
-use crate::results::{Row, is_timed};
+use crate::results::{ResultRow, is_timed};
 use crate::sweep::{Plot, Setting};
 use offload_bench::published::Figure;
 use std::collections::BTreeMap;
@@ -17,19 +17,19 @@ use std::collections::BTreeMap;
 /// The rows of one study.
 #[derive(Clone, Debug)]
 pub(crate) struct StudyRows<'a> {
-    /// Its name.
+    /// Name of the study.
     pub(crate) name: &'a str,
-    /// What it is called.
+    /// Title of the study.
     pub(crate) title: &'a str,
-    /// What is drawn.
+    /// The plot of the study.
     pub(crate) plot: &'a Plot,
-    /// Its rows, in the order of the grid, of one place in that of the file.
-    pub(crate) rows: Vec<&'a Row>,
+    /// Rows in the order of the grid; rows of one point in the order of the file.
+    pub(crate) rows: Vec<&'a ResultRow>,
 }
 
-/// Rows by study, studies in the order in which they first appear. What is drawn of them does not depend on which run ended
-/// first.
-pub(crate) fn studies(rows: &[Row]) -> Vec<StudyRows<'_>> {
+/// Groups rows by study, with studies in the order of first appearance. The result does not depend on the order in
+/// which runs ended.
+pub(crate) fn studies(rows: &[ResultRow]) -> Vec<StudyRows<'_>> {
     let mut studies: Vec<StudyRows<'_>> = Vec::new();
     for row in rows {
         match studies.iter_mut().find(|study| study.name == row.study) {
@@ -53,40 +53,40 @@ pub(crate) struct Curves {
     pub(crate) field: String,
     /// The option along the horizontal axis.
     pub(crate) x_name: String,
-    /// Its values.
+    /// Values on the axis, as text.
     pub(crate) x: Vec<String>,
-    /// What numbers they are, those that are any.
+    /// Values on the axis as numbers. `None` for a value that is no number.
     pub(crate) places: Vec<Option<f64>>,
     /// The lines.
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<PlotLine>,
 }
 
-/// One line: a value, or none, for each place on the axis.
+/// A line: an optional value for each position on the axis.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Line {
-    /// What tells it apart.
+pub(crate) struct PlotLine {
+    /// Name of the line.
     pub(crate) name: String,
-    /// Where its values are from, if they are CPU times and not all of one machine.
+    /// The machine of the values. `None` unless the values are CPU times from several machines.
     pub(crate) machine: Option<String>,
-    /// Its values.
-    pub(crate) values: Vec<Option<Value>>,
+    /// Values by position on the axis.
+    pub(crate) values: Vec<Option<Spread>>,
 }
 
-/// What repeated runs of a point gave.
+/// Statistics of a point's repeated runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Value {
+pub(crate) struct Spread {
     /// The median.
     pub(crate) median: f64,
-    /// The least.
+    /// The minimum.
     pub(crate) least: f64,
-    /// The most.
+    /// The maximum.
     pub(crate) most: f64,
-    /// How many runs.
+    /// Number of runs.
     pub(crate) runs: usize,
 }
 
 impl Curves {
-    /// The lines of a field, or of what one line's values are of the others' (see [`Relation`]).
+    /// Returns the lines of a field, or the ratios of a [`Relation`].
     pub(crate) fn of(study: &StudyRows<'_>, field: &str) -> Curves {
         let plain = Relation::parse(field).map_or(field, |relation| relation.field);
         let mut curves = Curves::of_runs(study, plain);
@@ -97,17 +97,18 @@ impl Curves {
         curves
     }
 
-    /// Leaves how many times a line's values are those of the others, in place of the others; each machine's of its own.
+    /// Replaces every other line by its ratio to the relation's line, per machine.
     fn relate(&mut self, relation: &Relation<'_>) {
         let (bases, others) = core::mem::take(&mut self.lines).into_iter().partition(|line| line.name == relation.line);
-        let bases: Vec<Line> = bases;
+        let bases: Vec<PlotLine> = bases;
         self.lines = others;
         for line in &mut self.lines {
+            // A ratio of CPU times is meaningful only within one machine.
             let base = bases.iter().find(|base| base.machine == line.machine);
             for (at, value) in line.values.iter_mut().enumerate() {
                 let base = base.and_then(|base| base.values[at]);
                 let ratio = value.zip(base).map(|(value, base)| relation.ratio(value.median, base.median));
-                *value = ratio.filter(|ratio| ratio.is_finite()).map(|ratio| Value::of(&[ratio]));
+                *value = ratio.filter(|ratio| ratio.is_finite()).map(|ratio| Spread::of(&[ratio]));
             }
         }
     }
@@ -116,25 +117,28 @@ impl Curves {
         let plot = study.plot;
         let mut x: Vec<&Setting> = Vec::new();
         let mut names: Vec<(String, Option<String>)> = Vec::new();
-        // CPU times of two machines are never put together.
+        // CPU times of different machines must not be mixed.
         let apart = is_timed(field) && study.rows.iter().any(|row| row.machine != study.rows[0].machine);
         let mut points: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
         for row in &study.rows {
+            // Rows of an older grid may lack an option of the plot.
             let (Some(at), Some(series)) = (row.settings.get(&plot.x), row.settings.get(&plot.series)) else {
                 continue;
             };
+            // Some modes lack some fields; their lines have a gap.
             let Some(value) = row.number(field) else { continue };
             let column = place(&mut x, at);
             let line = place(&mut names, (series.text(), apart.then(|| row.machine.to_string())));
             points.entry((line, column)).or_default().push(value);
         }
+        // Columns are in the order of the rows, except that numbers are sorted: a grid may list its values in any order.
         let mut order: Vec<usize> = (0..x.len()).collect();
         order.sort_by(|one, other| match (x[*one].number(), x[*other].number()) {
             (Some(one), Some(other)) => one.total_cmp(&other),
             _ => one.cmp(other),
         });
         let line =
-            |line: usize| order.iter().map(|column| points.get(&(line, *column)).map(|all| Value::of(all))).collect();
+            |line: usize| order.iter().map(|column| points.get(&(line, *column)).map(|all| Spread::of(all))).collect();
         Curves {
             field: field.to_string(),
             x_name: plot.x.clone(),
@@ -143,76 +147,77 @@ impl Curves {
             lines: names
                 .into_iter()
                 .enumerate()
-                .map(|(at, (name, machine))| Line { name, machine, values: line(at) })
+                .map(|(at, (name, machine))| PlotLine { name, machine, values: line(at) })
                 .collect(),
         }
     }
 
-    /// The lines of a published figure that have a name of ours, over our axis.
-    pub(crate) fn beside(&self, figure: &Figure) -> Vec<Line> {
+    /// Returns the lines of a published figure that have the names of our lines, over our axis.
+    pub(crate) fn beside(&self, figure: &Figure) -> Vec<PlotLine> {
         let values = |name: &str| {
             let at = |place: &Option<f64>| place.and_then(|x| figure.value(name, x));
-            self.places.iter().map(|place| at(place).map(|value| Value::of(&[value]))).collect()
+            self.places.iter().map(|place| at(place).map(|value| Spread::of(&[value]))).collect()
         };
         let ours = self.lines.iter().filter(|line| figure.series.contains_key(&line.name));
-        let mut theirs: Vec<Line> = Vec::new();
+        let mut theirs: Vec<PlotLine> = Vec::new();
         for line in ours {
+            // CPU times have one of our lines for each machine, but the published line is drawn once.
             if theirs.iter().all(|known| known.name != line.name) {
-                theirs.push(Line { name: line.name.clone(), machine: None, values: values(&line.name) });
+                theirs.push(PlotLine { name: line.name.clone(), machine: None, values: values(&line.name) });
             }
         }
         theirs
     }
 }
 
-impl Line {
-    /// What a reader is told of it.
+impl PlotLine {
+    /// Returns the label for readers.
     pub(crate) fn label(&self) -> String {
         self.machine.as_ref().map_or_else(|| self.name.clone(), |machine| format!("{}, {machine}", self.name))
     }
 }
 
-/// A field that stands for how many times a line's values are another's: `F, times less than L` for costs, `F, times more
-/// than L` for speeds, where F is a field of runs and L the name of a line.
+/// A field that stands for a ratio between lines: `F, times less than L` for costs, `F, times more than L` for speeds,
+/// where F is a field of runs and L the name of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Relation<'a> {
     /// The field of runs.
     pub(crate) field: &'a str,
-    /// The line that the others are held against.
+    /// The reference line.
     pub(crate) line: &'a str,
     less: bool,
 }
 
 impl<'a> Relation<'a> {
-    /// What a field stands for; `None`: for itself.
+    /// Parses a relation. Returns `None` for a plain field.
     pub(crate) fn parse(field: &'a str) -> Option<Relation<'a>> {
         let of = |word: &str, less| field.split_once(word).map(|(field, line)| Relation { field, line, less });
         of(", times less than ", true).or_else(|| of(", times more than ", false))
     }
 
-    /// Whether it tells how many times less, rather than more.
+    /// Returns whether the relation is `times less`.
     pub(crate) fn less(&self) -> bool {
         self.less
     }
 
-    /// How many times `value` is less, or more, than `base`.
+    /// Returns how many times `value` is less, or more, than `base`.
     pub(crate) fn ratio(&self, value: f64, base: f64) -> f64 {
         if self.less { base / value } else { value / base }
     }
 }
 
-impl Value {
-    /// Of at least one number.
-    fn of(numbers: &[f64]) -> Value {
+impl Spread {
+    /// Summarizes at least one number.
+    fn of(numbers: &[f64]) -> Spread {
         let mut sorted = numbers.to_vec();
         sorted.sort_by(f64::total_cmp);
         let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
         let median = (low + high) / 2.0;
-        Value { median, least: sorted[0], most: sorted[sorted.len() - 1], runs: sorted.len() }
+        Spread { median, least: sorted[0], most: sorted[sorted.len() - 1], runs: sorted.len() }
     }
 }
 
-/// Where `item` stands among those known; it becomes the last if it is new.
+/// Returns the index of `item` in `known`, and appends a new item.
 fn place<T: PartialEq>(known: &mut Vec<T>, item: T) -> usize {
     known.iter().position(|other| *other == item).unwrap_or_else(|| {
         known.push(item);
@@ -224,11 +229,11 @@ fn place<T: PartialEq>(known: &mut Vec<T>, item: T) -> usize {
 mod tests {
     use super::*;
     use crate::build::Build;
-    use crate::results::Machine;
+    use crate::results::MachineInfo;
     use crate::results::read_rows;
 
     #[test]
-    fn lines_are_in_the_order_of_the_grid_whichever_run_ended_first() {
+    fn lines_keep_the_order_of_the_grid() {
         let row = |point: usize, mode: &str| {
             serde_json::json!({
                 "study": "a", "title": "", "plot": { "x": "size", "series": "mode", "y": ["us"] }, "point": point,
@@ -245,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relation_leaves_the_other_lines_and_what_they_are_of_the_one() {
+    fn relation_replaces_other_lines_by_ratios() {
         let field = "us, times less than cpu";
         let row = |mode: &str, size: u64, us: f64| {
             serde_json::json!({
@@ -267,9 +272,9 @@ mod tests {
         assert_eq!(shown, [("tcp", vec![Some(4.5), None]), ("nic", vec![Some(3.0), None])]);
     }
 
-    /// Facts of virtual time are one line, from any machine.
+    /// Results of virtual time form one line, from any machines.
     #[test]
-    fn cpu_times_of_two_machines_are_two_lines() {
+    fn cpu_times_of_two_machines_make_two_lines() {
         let row = |processor: &str, mode: &str, us: f64| {
             serde_json::json!({
                 "study": "a", "title": "", "plot": { "x": "size", "series": "mode", "y": ["packets"] },
@@ -292,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn of_repetitions_the_median_is_drawn() {
+    fn repetitions_are_drawn_as_median() {
         let row = |seed: u64, loss: f64, gbps: f64| {
             let plot = Plot {
                 x: "loss".into(),
@@ -305,7 +310,7 @@ mod tests {
                 ("mode".into(), Setting::Text("tcp".into())),
                 ("seed".into(), Setting::Integer(seed as i64)),
             ]);
-            Row {
+            ResultRow {
                 study: "a".into(),
                 title: String::new(),
                 plot,
@@ -316,7 +321,7 @@ mod tests {
                 clock: "virtual".into(),
                 nic: BTreeMap::new(),
                 build: Build::default(),
-                machine: Machine::this(),
+                machine: MachineInfo::this(),
                 seconds: 0.0,
                 run: serde_json::json!({ "goodput_gbps": gbps }),
             }
@@ -328,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relation_is_to_one_line() {
+    fn relation_names_a_field_and_a_line() {
         let gain = Relation::parse("server_us_per_request, times less than tls-cpu").unwrap();
         assert_eq!((gain.field, gain.line), ("server_us_per_request", "tls-cpu"));
         assert_eq!(gain.ratio(2.0, 6.0), 3.0);

@@ -1,9 +1,9 @@
-//! The page: HTML with everything inside, readable on a phone.
+//! The report page: self-contained HTML, readable on a phone.
 
 use super::csv::csv;
-use super::{Curves, Line, Relation, StudyRows, Value, label, plot, studies, summary};
+use super::{Curves, PlotLine, Relation, Spread, StudyRows, label, plot, studies, summary};
 use crate::build;
-use crate::results::{Row, is_timed};
+use crate::results::{ResultRow, is_timed};
 use core::fmt::Write;
 use offload_bench::published::Figure;
 use offload_bench_tls::table::noise_in;
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 /// A plot as files beside the page.
 #[derive(Clone, Debug)]
 pub(crate) struct DrawnPlot {
-    /// Study and field, fit for a file's name.
+    /// Study and field, usable as a file name.
     pub(crate) name: String,
     /// The picture. `None` if no run has the field.
     pub(crate) svg: Option<String>,
@@ -20,8 +20,8 @@ pub(crate) struct DrawnPlot {
     pub(crate) csv: String,
 }
 
-/// The page about `rows`, and its plots.
-pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<DrawnPlot>) {
+/// Builds the page about `rows`, and its plots.
+pub(crate) fn page(rows: &[ResultRow], figures: &[Figure]) -> (String, Vec<DrawnPlot>) {
     let mut plots = Vec::new();
     let mut body = String::from("<h1>What offload saves</h1>\n");
     if rows.is_empty() {
@@ -29,31 +29,33 @@ pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<DrawnPlot>)
     }
     body += &summary::first_screen(&studies(rows));
     for study in studies(rows) {
-        let _infallible = writeln!(body, "<h2 id=\"{0}\">{1}</h2>", escape(study.name), escape(study.title));
+        let _ = writeln!(body, "<h2 id=\"{0}\">{1}</h2>", escape(study.name), escape(study.title));
         body += &how(&study);
         for field in &study.plot.y {
             let curves = Curves::of(&study, field);
+            // A results file may name a figure that this program does not know; the field is then drawn alone.
             let figure = study.plot.published.get(field).and_then(|id| figures.iter().find(|figure| figure.id == *id));
             let published = figure.map(|figure| curves.beside(figure)).unwrap_or_default();
             let (what, name) = (label::field(field), file_name(&format!("{}-{field}", study.name)));
-            let _infallible =
-                writeln!(body, "<h3>{} <small><code>{}</code></small></h3>", escape(&what), escape(field));
-            // In the page the heading says what it is; a picture by itself says so in a caption.
+            let _ = writeln!(body, "<h3>{} <small><code>{}</code></small></h3>", escape(&what), escape(field));
+            // In the page the heading names the plot; the separate picture has a caption.
             let drawn = plot::svg(&curves, &published, None);
             let svg = match drawn.and_then(|inside| Ok((inside, plot::svg(&curves, &published, Some(&what))?))) {
                 Ok((inside, svg)) => {
-                    let _infallible = writeln!(body, "<figure>{inside}</figure>");
+                    let _ = writeln!(body, "<figure>{inside}</figure>");
                     Some(svg)
                 }
+                // One field without values must not prevent the page.
                 Err(error) => {
-                    let _infallible = writeln!(body, "<p>Not drawn: {}.</p>", escape(&error.to_string()));
+                    let _ = writeln!(body, "<p>Not drawn: {}.</p>", escape(&error.to_string()));
                     None
                 }
             };
+            // The CSV file exists even without a picture, so that scripts find every field.
             plots.push(DrawnPlot { name, svg, csv: csv(&curves, &published) });
             body += &table(&curves, &published);
             if let Some(figure) = figure {
-                let _infallible = writeln!(
+                let _ = writeln!(
                     body,
                     "<p class=\"source\">Published: {}, in {}. {}. {}. What differs: {}.</p>",
                     escape(&figure.title),
@@ -68,9 +70,9 @@ pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<DrawnPlot>)
     (format!("{HEAD}{body}{FOOT}"), plots)
 }
 
-/// With what the runs of a study were made.
+/// Describes the conditions of a study's runs.
 fn how(study: &StudyRows<'_>) -> String {
-    let gather = |of: fn(&Row) -> String| study.rows.iter().map(|row| of(row)).collect::<BTreeSet<_>>();
+    let gather = |of: fn(&ResultRow) -> String| study.rows.iter().map(|row| of(row)).collect::<BTreeSet<_>>();
     let seeds = gather(|row| row.seed.to_string()).into_iter().collect::<Vec<_>>().join(", ");
     let clocks = gather(|row| row.clock.clone()).into_iter().collect::<Vec<_>>().join(" and ");
     let builds = gather(|row| row.build.to_string()).into_iter().collect::<Vec<_>>().join("; ");
@@ -97,27 +99,28 @@ fn noise(study: &StudyRows<'_>) -> Option<String> {
     (!warning.is_empty()).then(|| warning.trim_end().to_owned())
 }
 
-/// Medians; where runs were repeated and differ, with the least and the most. Published ones and the ratio ours / theirs beside.
-fn table(curves: &Curves, published: &[Line]) -> String {
+/// Builds a table of medians, with minimum and maximum if repeated runs differ, beside published values and the ratio
+/// ours / theirs.
+fn table(curves: &Curves, published: &[PlotLine]) -> String {
     let mut text = format!("<div class=\"wide\"><table>\n<tr><th>{}</th>", escape(&label::option(&curves.x_name)));
     for line in &curves.lines {
-        let _infallible = write!(text, "<th>{}</th>", escape(&line.label()));
+        let _ = write!(text, "<th>{}</th>", escape(&line.label()));
         if published.iter().any(|theirs| theirs.name == line.name) {
             text += "<th>published</th><th>ratio</th>";
         }
     }
     text += "</tr>\n";
     for (at, x) in curves.x.iter().enumerate() {
-        let _infallible = write!(text, "<tr><td>{}</td>", escape(x));
+        let _ = write!(text, "<tr><td>{}</td>", escape(x));
         for line in &curves.lines {
             let ours = line.values[at];
-            let _infallible = write!(text, "<td>{}</td>", ours.map_or("-".into(), cell));
+            let _ = write!(text, "<td>{}</td>", ours.map_or("-".into(), cell));
             if let Some(theirs) = published.iter().find(|theirs| theirs.name == line.name) {
                 let value = theirs.values[at];
                 let ratio = ours.zip(value).filter(|(_, theirs)| theirs.median != 0.0);
                 let ratio = ratio.map_or("-".into(), |(ours, theirs)| short(ours.median / theirs.median));
                 let value = value.map_or("-".into(), |value| short(value.median));
-                let _infallible = write!(text, "<td class=\"theirs\">{value}</td><td>{ratio}</td>");
+                let _ = write!(text, "<td class=\"theirs\">{value}</td><td>{ratio}</td>");
             }
         }
         text += "</tr>\n";
@@ -125,14 +128,14 @@ fn table(curves: &Curves, published: &[Line]) -> String {
     text + "</table></div>\n"
 }
 
-fn cell(value: Value) -> String {
+fn cell(value: Spread) -> String {
     if value.least == value.most {
         return short(value.median);
     }
     format!("{}<small>{}..{}</small>", short(value.median), short(value.least), short(value.most))
 }
 
-/// Four digits that say something.
+/// Formats a number with four significant digits.
 pub(crate) fn short(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();
@@ -196,14 +199,14 @@ const FOOT: &str = "</body>\n</html>\n";
 mod tests {
     use super::*;
     use crate::build::Build;
-    use crate::results::Machine;
+    use crate::results::MachineInfo;
     use crate::sweep::{Plot, Setting};
     use offload_bench::published;
     use std::collections::BTreeMap;
 
-    fn row(x: f64, gbps: f64) -> Row {
+    fn row(x: f64, gbps: f64) -> ResultRow {
         let published = BTreeMap::from([("goodput_gbps".into(), "asplos21-tx-loss".into())]);
-        Row {
+        ResultRow {
             study: "a<b".into(),
             title: String::new(),
             plot: Plot { x: "loss".into(), series: "mode".into(), y: vec!["goodput_gbps".into()], published },
@@ -217,14 +220,14 @@ mod tests {
             clock: "virtual".into(),
             nic: BTreeMap::new(),
             build: Build::default(),
-            machine: Machine::this(),
+            machine: MachineInfo::this(),
             seconds: 0.0,
             run: serde_json::json!({ "goodput_gbps": gbps }),
         }
     }
 
     #[test]
-    fn ours_stand_beside_the_published_ones() {
+    fn page_shows_published_values_beside_ours() {
         let (page, plots) = page(&[row(0.01, 26.2), row(0.0, 39.8), row(0.7, 1.0)], &published::figures());
         assert!(page.contains("<tr><td>0</td><td>39.8</td><td class=\"theirs\">39.8</td><td>1</td></tr>"), "{page}");
         assert!(page.contains("<tr><td>0.01</td><td>26.2</td><td class=\"theirs\">13.1</td><td>2</td></tr>"), "{page}");
@@ -249,7 +252,7 @@ mod tests {
                 serde_json::json!({ "bytes": bytes, "tx_host_ns_per_byte": { "total": 0.5 }, "goodput_gbps": 1.0 });
             row
         };
-        let flags = |rows: &[Row]| page(rows, &[]).0.matches("class=\"warning\"").count();
+        let flags = |rows: &[ResultRow]| page(rows, &[]).0.matches("class=\"warning\"").count();
         let cost = "tx_host_ns_per_byte.total";
         assert_eq!(flags(&[with("a", 16 << 20, cost), with("a", 32 << 20, cost)]), 0);
         assert_eq!(flags(&[with("a", (16 << 20) - 1, cost), with("a", 32 << 20, cost)]), 1);

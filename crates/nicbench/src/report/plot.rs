@@ -1,22 +1,24 @@
-//! Lines as an SVG picture that stands by itself.
+//! Lines as a self-contained SVG picture.
 
-use super::{Curves, Line, label};
+use super::{Curves, PlotLine, label};
 use core::error::Error;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-/// Draws ours as lines, published ones as dotted lines with open marks; what they are stands above them, where it hides
-/// nothing. Places on the horizontal axis stand evenly, whatever lies between them. A caption says what is drawn.
+/// Draws our lines solid and published lines dotted with open marks. The legend is above the plot, where it hides
+/// nothing. Positions on the horizontal axis are evenly spaced, regardless of their values. `caption` names the plot.
 ///
 /// # Errors
 /// If there is nothing to draw.
-pub(crate) fn svg(curves: &Curves, published: &[Line], caption: Option<&str>) -> Result<String, Box<dyn Error>> {
+pub(crate) fn svg(curves: &Curves, published: &[PlotLine], caption: Option<&str>) -> Result<String, Box<dyn Error>> {
     let all = || curves.lines.iter().chain(published).flat_map(|line| line.values.iter().flatten());
     if all().next().is_none() {
         return Err("no run has this field".into());
     }
+    // Both folds include 0, so that the axis starts at 0 and bars of different plots can be compared by eye.
     let top = all().map(|value| value.most).fold(0.0, f64::max);
     let bottom = all().map(|value| value.least).fold(0.0, f64::min);
+    // Equal values at 0 would give an empty axis range.
     let top = if top > bottom { top + (top - bottom) * 0.08 } else { bottom + 1.0 };
     let legend = Legend::of(curves, published, caption);
     let mut picture = String::new();
@@ -32,6 +34,7 @@ pub(crate) fn svg(curves: &Curves, published: &[Line], caption: Option<&str>) ->
             .x_label_area_size(58)
             .y_label_area_size(66)
             .build_cartesian_2d(-0.3..last + 0.3, bottom..top)?;
+        // Positions are indices: only labels at whole numbers name a value.
         let name = |x: &f64| {
             let at = x.round();
             let near = (x - at).abs() < 0.01 && at >= 0.0;
@@ -41,6 +44,7 @@ pub(crate) fn svg(curves: &Curves, published: &[Line], caption: Option<&str>) ->
             .configure_mesh()
             .disable_x_mesh()
             .light_line_style(WHITE)
+            // The library may use fewer labels than allowed; four per position make it keep one at each whole number.
             .x_labels(4 * curves.x.len())
             .x_label_formatter(&name)
             .y_label_formatter(&|y| compact(*y))
@@ -52,12 +56,14 @@ pub(crate) fn svg(curves: &Curves, published: &[Line], caption: Option<&str>) ->
             chart.draw_series(LineSeries::new(points.clone(), color.stroke_width(2)))?;
             chart.draw_series(points.iter().map(|point| Circle::new(*point, 4, color.filled())))?;
             let spread = line.values.iter().enumerate().filter_map(|(at, value)| value.map(|value| (at as f64, value)));
+            // A single run has no spread and gets no bar.
             let spread = spread.filter(|(_, value)| value.least < value.most);
             chart.draw_series(
                 spread.map(|(x, value)| PathElement::new([(x, value.least), (x, value.most)], color.stroke_width(1))),
             )?;
         }
         for line in published {
+            // The published line has the colour of our line of the same name.
             let (color, points) = (color(of_ours(curves, line)), points(line));
             chart.draw_series(DashedLineSeries::new(points.clone(), 3, 5, color.stroke_width(1)))?;
             chart.draw_series(points.iter().map(|point| Circle::new(*point, 4, color.stroke_width(1))))?;
@@ -67,15 +73,15 @@ pub(crate) fn svg(curves: &Curves, published: &[Line], caption: Option<&str>) ->
     Ok(picture)
 }
 
-/// What stands above the plot: a caption, and what each line is.
+/// The text above the plot: a caption, and the lines' names.
 struct Legend {
     caption: Option<String>,
-    /// Name, colour, whether it is published; row by row.
+    /// Name, colour, whether the line is published; row by row.
     rows: Vec<Vec<(String, RGBColor, bool)>>,
 }
 
 impl Legend {
-    fn of(curves: &Curves, published: &[Line], caption: Option<&str>) -> Legend {
+    fn of(curves: &Curves, published: &[PlotLine], caption: Option<&str>) -> Legend {
         let ours = curves.lines.iter().enumerate().map(|(at, line)| (line.label(), color(at), false));
         let theirs =
             published.iter().map(|line| (format!("{}, published", line.name), color(of_ours(curves, line)), true));
@@ -122,12 +128,12 @@ impl Legend {
     }
 }
 
-/// What an entry of the legend takes, by the widest letters there are on average.
+/// Returns the width of a legend entry, estimated by wide letters.
 fn width(name: &str) -> i32 {
     24 + name.chars().count() as i32 * FONT as i32 * 6 / 10 + 16
 }
 
-/// Three digits, thousands and millions as such: there is little room at an axis.
+/// Formats a number with few digits and a unit letter, because an axis has little room.
 fn compact(value: f64) -> String {
     let (value, unit) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),
@@ -138,7 +144,7 @@ fn compact(value: f64) -> String {
     super::page::short(value) + unit
 }
 
-fn of_ours(curves: &Curves, published: &Line) -> usize {
+fn of_ours(curves: &Curves, published: &PlotLine) -> usize {
     curves.lines.iter().position(|ours| ours.name == published.name).unwrap_or(0)
 }
 
@@ -146,19 +152,19 @@ fn color(number: usize) -> RGBColor {
     COLORS[number % COLORS.len()]
 }
 
-fn points(line: &Line) -> Vec<(f64, f64)> {
+fn points(line: &PlotLine) -> Vec<(f64, f64)> {
     let values = line.values.iter().enumerate();
     values.filter_map(|(at, value)| value.map(|value| (at as f64, value.median))).collect()
 }
 
 const WIDTH: u32 = 640;
-/// Without what stands above the plot.
+/// Height without the legend.
 const HEIGHT: u32 = 370;
 const MARGIN: i32 = 14;
-/// Read on a phone, whose 390 pixels show the picture at six tenths.
+/// Legible on a phone with 390 pixels, which shows the picture at six tenths.
 const FONT: u32 = 18;
 const ROW: u32 = 26;
-/// Told apart by people who see colours differently (after Okabe and Ito), on white.
+/// Distinguishable by people with colour blindness (after Okabe and Ito), on white.
 const COLORS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -171,7 +177,7 @@ const COLORS: [RGBColor; 6] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Value;
+    use crate::report::Spread;
 
     #[test]
     fn an_axis_has_few_letters() {
@@ -180,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_legend_of_many_lines_has_many_rows() {
-        let line = |number: usize| Line {
+        let line = |number: usize| PlotLine {
             name: format!("a line with a long name {number}"),
             machine: None,
             values: Vec::new(),
@@ -198,9 +204,9 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_says_what_its_axis_is() {
-        let value = |median| Some(Value { median, least: median, most: median, runs: 1 });
-        let line = Line { name: "tcp".into(), machine: None, values: vec![value(1.0), value(2.0)] };
+    fn picture_labels_its_axis() {
+        let value = |median| Some(Spread { median, least: median, most: median, runs: 1 });
+        let line = PlotLine { name: "tcp".into(), machine: None, values: vec![value(1.0), value(2.0)] };
         let curves = Curves {
             field: "goodput_gbps".into(),
             x_name: "loss".into(),

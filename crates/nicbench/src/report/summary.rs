@@ -1,15 +1,17 @@
-//! The first screen of the page: what offload saves, in three sentences and two plots.
+//! The first screen of the page: the saving by offload, in three sentences and two plots.
 //!
-//! It is about the first study that has TLS in software and by the NIC beside each other, and about its first two fields.
-//! A page without one has no first screen.
+//! The screen is about the first study that compares TLS in software with TLS by the NIC, and about its first two
+//! fields. A page without such a study has no first screen.
 
 use super::page::short;
 use super::{Curves, StudyRows, label, plot};
 
-/// Three sentences and two plots, as HTML; nothing if no study compares TLS in software with TLS by the NIC.
+/// Returns three sentences and two plots as HTML, or an empty text if no study compares TLS in software with TLS by the
+/// NIC.
 pub(crate) fn first_screen(studies: &[StudyRows<'_>]) -> String {
     let compared = |study: &&StudyRows<'_>| {
         let fields = study.plot.y.iter().take(2);
+        // Both fields must be comparable, because the screen has room for exactly two plots.
         fields.filter(|field| Saving::of(&Curves::of(study, field)).is_some()).count() == 2
     };
     let Some(study) = studies.iter().find(compared) else { return String::new() };
@@ -30,7 +32,7 @@ pub(crate) fn first_screen(studies: &[StudyRows<'_>]) -> String {
     format!("<p class=\"lead\">{}</p>\n<div class=\"first\">\n{figures}</div>\n", sentences.join(" "))
 }
 
-/// What a field comes to at the last place on the axis.
+/// The values of a field at the last position of the axis.
 struct Saving {
     plain: Option<f64>,
     software: f64,
@@ -50,6 +52,7 @@ impl Saving {
         let (what, option) = (label::field(&curves.field), label::option(&curves.x_name));
         let at = curves.x.last().map_or(String::new(), |x| format!(" ({option}: {x})"));
         let plain = self.plain.map_or(String::new(), |plain| format!(", where plain TCP takes {}", short(plain)));
+        // The minimum keeps a NIC cost of zero from dividing by zero.
         let ratio = self.software.max(self.nic) / self.software.min(self.nic).max(f64::MIN_POSITIVE);
         let word = if self.nic <= self.software { "less" } else { "more" };
         format!(
@@ -64,9 +67,9 @@ impl Saving {
 mod tests {
     use super::*;
     use crate::report::studies;
-    use crate::results::{Row, read_rows};
+    use crate::results::{ResultRow, read_rows};
 
-    fn rows(modes: &[(&str, f64)]) -> Vec<Row> {
+    fn rows(modes: &[(&str, f64)]) -> Vec<ResultRow> {
         let row = |mode: &str, ns: f64| {
             serde_json::json!({
                 "study": "a", "title": "", "plot": { "x": "record-size", "series": "mode",
@@ -82,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn three_sentences_and_two_plots_say_what_is_saved() {
+    fn first_screen_has_three_sentences_and_two_plots() {
         let rows = rows(&[("tcp", 0.05), ("tls-cpu", 0.25), ("tls-nic", 0.0625)]);
         let screen = first_screen(&studies(&rows));
         assert_eq!(screen.matches("<svg").count(), 2);

@@ -1,11 +1,12 @@
-//! One datagram, one frame, over Unix sockets: the other end of QEMU's `-netdev dgram`. Needs no rights.
+//! A port that sends each frame as one datagram over Unix sockets: the peer of QEMU's `-netdev dgram`. Needs no
+//! privileges.
 //!
-//! What is received comes by a socket that everybody may send to; what is sent goes by one that is connected to
-//! the peer's, for only a connected one tells when the peer has room again. So a peer may come, go and come again.
+//! The port receives by a socket that any process may send to, and sends by a socket connected to the peer's, because
+//! only a connected socket signals when the peer has room again. A peer may therefore leave and come back.
 
 use super::AttachCounters;
 use super::outlet::Outlet;
-use super::watcher::{Readiness, Watcher};
+use super::watcher::{FileReadiness, FileWatcher};
 use bytes::BytesMut;
 use core::task::Waker;
 use nic_sim::frame::Frame;
@@ -17,9 +18,9 @@ use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-/// A port whose frames are datagrams.
+/// A port that sends and receives frames as datagrams.
 ///
-/// The peer, a QEMU whose `local.path` is this port's `remote` and the other way round:
+/// The peer is a QEMU with this port's `remote` as `local.path`, and this port's `local` as `remote.path`:
 ///
 /// ```text
 /// qemu-system-x86_64 -netdev dgram,id=n0,local.type=unix,local.path=guest.sock,remote.type=unix,remote.path=port.sock \
@@ -45,48 +46,48 @@ use std::path::{Path, PathBuf};
 pub struct DgramPort {
     receiving: UnixDatagram,
     sending: UnixDatagram,
-    /// Where `sending` is to be connected to, if it is not for good.
-    remote: Option<Remote>,
-    /// What is removed in the end.
+    /// The peer's address. `None` if `sending` is connected for good.
+    remote: Option<RemotePath>,
+    /// Path of the bound socket, removed on drop.
     bound: Option<PathBuf>,
-    watcher: Watcher,
+    watcher: FileWatcher,
     outlet: Outlet,
-    /// A datagram as it is read, of whatever length.
+    /// Read buffer for one datagram of any accepted length.
     scratch: Box<[u8]>,
     frames: BufferPool,
 }
 
 #[derive(Debug)]
-struct Remote {
+struct RemotePath {
     path: PathBuf,
     connected: bool,
 }
 
 impl DgramPort {
-    /// A port that receives at `local` and sends to `remote`, which need not be there yet: until it is, what is
-    /// sent is dropped and counted. Who can write to a path decides who can send.
+    /// Creates a port that receives at `local` and sends to `remote`. Until `remote` exists, outgoing frames are
+    /// dropped and counted. File permissions of the paths decide which users can send.
     ///
     /// # Errors
-    /// If `local` cannot be bound, for example because somebody else is there.
+    /// If `local` cannot be bound, for example because another process is bound there.
     pub fn bind(local: &Path, remote: &Path) -> io::Result<DgramPort> {
         let receiving = bind_in_place_of_the_dead(local)?;
-        let remote = Remote { path: remote.to_owned(), connected: false };
+        let remote = RemotePath { path: remote.to_owned(), connected: false };
         let mut port = DgramPort::new(receiving, UnixDatagram::unbound()?, Some(remote))?;
         port.bound = Some(local.to_owned());
         Ok(port)
     }
 
-    /// A port on a socket that is connected: one of a pair.
+    /// Creates a port on a connected socket, one of a pair.
     ///
     /// # Errors
-    /// If the system gives no thread or no further file.
+    /// If the system refuses a thread or another file descriptor.
     pub fn paired(socket: UnixDatagram) -> io::Result<DgramPort> {
         let sending = socket.try_clone()?;
         DgramPort::new(socket, sending, None)
     }
 
-    fn new(receiving: UnixDatagram, sending: UnixDatagram, remote: Option<Remote>) -> io::Result<DgramPort> {
-        let watcher = Watcher::start("dgram")?;
+    fn new(receiving: UnixDatagram, sending: UnixDatagram, remote: Option<RemotePath>) -> io::Result<DgramPort> {
+        let watcher = FileWatcher::start("dgram")?;
         for (number, socket) in [(RECEIVING, &receiving), (SENDING, &sending)] {
             socket.set_nonblocking(true)?;
             watcher.add(number, socket)?;
@@ -103,12 +104,12 @@ impl DgramPort {
         })
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> AttachCounters {
         self.outlet.counters
     }
 
-    /// Sends what waits, as far as the peer takes it.
+    /// Sends waiting frames until the peer's queue is full.
     fn send_waiting(&mut self) {
         while let Some(frame) = self.outlet.first() {
             if let Some(remote) = &mut self.remote
@@ -123,7 +124,7 @@ impl DgramPort {
                 Ok(_) => self.outlet.sent(),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if self.watcher.arm(SENDING, &self.sending, Readiness::Write).is_err() {
+                    if self.watcher.arm(SENDING, &self.sending, FileReadiness::Write).is_err() {
                         self.outlet.all_lost();
                     }
                     return;
@@ -133,7 +134,7 @@ impl DgramPort {
                     if is_gone(&error) {
                         self.outlet.counters.failures += 1;
                         match &mut self.remote {
-                            // Perhaps it is back already: the next frame tries.
+                            // The peer may be back already, so the next frame connects again.
                             Some(remote) => remote.connected = false,
                             None => return self.outlet.all_lost(),
                         }
@@ -144,11 +145,11 @@ impl DgramPort {
     }
 
     fn receive(&mut self) -> Option<Frame> {
-        // Somebody who sends nothing but rubbish is not listened to for longer than others are.
-        for _ in 0..MOST_IN_A_ROW {
+        // The limit keeps a peer that sends only malformed frames from blocking other ports.
+        for _ in 0..MAX_IN_A_ROW {
             match self.receiving.recv(&mut self.scratch) {
-                // The peer of a pair has shut its side, and this would read the same for ever. An empty datagram does as well,
-                // and is no end.
+                // The peer of a pair has shut its side; every further read would return 0 as well. An empty datagram
+                // also reads as 0 but ends nothing.
                 Ok(0) if is_shut(&self.receiving) => return None,
                 Ok(bytes) if bytes < SHORTEST || bytes == LONGEST => self.outlet.counters.rx_malformed += 1,
                 Ok(bytes) => {
@@ -165,8 +166,9 @@ impl DgramPort {
                 Err(_) => self.outlet.counters.failures += 1,
             }
         }
-        if self.watcher.arm(RECEIVING, &self.receiving, Readiness::Read).is_err() {
+        if self.watcher.arm(RECEIVING, &self.receiving, FileReadiness::Read).is_err() {
             self.outlet.counters.failures += 1;
+            // Nothing is left to read: the watcher rings the doorbell at the next datagram.
         }
         None
     }
@@ -197,19 +199,20 @@ impl Port for DgramPort {
 impl Drop for DgramPort {
     fn drop(&mut self) {
         if let Some(bound) = &self.bound {
-            // If it is gone already, so much the better.
+            // The file may be gone already; that is no fault.
             let _removed = std::fs::remove_file(bound);
         }
     }
 }
 
-/// Binds `path`; a socket left there by a program that has ended is removed first.
+/// Binds `path` and first removes a socket left there by a program that has ended.
 ///
 /// # Errors
-/// If there is something else, somebody receives there, or the folder cannot be written.
+/// If another kind of file is there, a process receives there, or the folder cannot be written.
 pub fn bind_in_place_of_the_dead(path: &Path) -> io::Result<UnixDatagram> {
     match UnixDatagram::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            // A refused connection proves that no process owns the socket any more.
             let answer = UnixDatagram::unbound()?.connect(path);
             if answer.is_err_and(|answer| answer.kind() == ErrorKind::ConnectionRefused) {
                 std::fs::remove_file(path)?;
@@ -221,13 +224,13 @@ pub fn bind_in_place_of_the_dead(path: &Path) -> io::Result<UnixDatagram> {
     }
 }
 
-/// Whether nothing will come any more.
+/// Returns whether the peer has shut its side for good.
 fn is_shut(socket: &UnixDatagram) -> bool {
     let mut files = [PollFd::new(socket, PollFlags::RDHUP)];
     poll(&mut files, Some(&Timespec::default())).is_ok() && files[0].revents().contains(PollFlags::RDHUP)
 }
 
-/// The peer's socket is closed, or is another one by now.
+/// Returns whether the error means that the peer's socket was closed or replaced.
 fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -242,12 +245,12 @@ fn is_gone(error: &io::Error) -> bool {
 
 const RECEIVING: usize = 0;
 const SENDING: usize = 1;
-/// Datagrams looked at for one frame.
-const MOST_IN_A_ROW: usize = 64;
-/// An Ethernet header.
+/// Datagrams read for one frame.
+const MAX_IN_A_ROW: usize = 64;
+/// Length of an Ethernet header.
 const SHORTEST: usize = 14;
-/// A datagram that fills so much may have been longer.
+/// Read buffer size: a datagram that fills the buffer may have been truncated.
 const LONGEST: usize = 64 * 1024 + 4096;
-/// Longer frames are rare enough for an allocation each.
+/// Pooled buffer size; longer frames are rare enough for an allocation each.
 const FRAME_BYTES: usize = 2048;
 const FRAMES_PER_SLAB: usize = 64;

@@ -1,4 +1,4 @@
-//! The end of a wire, whichever of them somebody chose.
+//! Outside ends of a wire, of a kind chosen at run time.
 
 use super::{AttachCounters, DgramPort, Gone, StreamPort};
 use core::fmt;
@@ -7,7 +7,8 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a wire leads to outside: a port to [attach](crate::Builder::attach), what it counts, and whether it is gone.
+/// The outside end of a wire: a port to [attach](crate::Builder::attach), its counters, and whether the outside still
+/// exists.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -36,7 +37,8 @@ pub struct End {
 }
 
 impl End {
-    /// A QEMU's `-netdev dgram`: the socket this side receives at, and the other side's. It is never gone: guests come and go.
+    /// Opens a peer of QEMU's `-netdev dgram`, given the path this side receives at and the guest's. The end is never
+    /// gone, because guests may come back.
     ///
     /// # Errors
     /// As [`DgramPort::bind`].
@@ -44,7 +46,7 @@ impl End {
         Ok(End::with("guest", DgramPort::bind(ours, theirs)?, DgramPort::counters, Gone::default()))
     }
 
-    /// A QEMU's `-netdev stream`, which connects to the socket at `path`. It is never gone.
+    /// Opens a peer of QEMU's `-netdev stream`, which connects to the socket at `path`. The end is never gone.
     ///
     /// # Errors
     /// As [`StreamPort::listen_unix`].
@@ -52,10 +54,10 @@ impl End {
         Ok(End::with("guest", StreamPort::listen_unix(path)?, StreamPort::counters, Gone::default()))
     }
 
-    /// A TAP of this machine, which is made if it is not there. Gone when somebody deletes it.
+    /// Opens a TAP of this machine, or creates one. The end is gone when the TAP is deleted.
     ///
     /// # Errors
-    /// If it cannot be opened; if this was built without the feature `tap`.
+    /// If the TAP cannot be opened, or this build lacks the feature `tap`.
     #[cfg(feature = "tap")]
     pub fn tap(name: &str) -> io::Result<End> {
         use super::{TapConfig, TapPort};
@@ -64,7 +66,7 @@ impl End {
         Ok(End::with(name, port, TapPort::counters, gone))
     }
 
-    /// A TAP of this machine, which this was built without.
+    /// Refuses a TAP, because this build lacks the feature `tap`.
     ///
     /// # Errors
     /// Always.
@@ -76,27 +78,28 @@ impl End {
 
     fn with<P: Port + Send + 'static>(name: &str, port: P, counters: fn(&P) -> AttachCounters, gone: Gone) -> End {
         let port = Arc::new(Mutex::new(port));
+        // The port moves into its task, so the counters are read through the shared lock.
         let looked_at = port.clone();
         let counters = Box::new(move || counters(&looked_at.lock().unwrap_or_else(PoisonError::into_inner)));
         End { name: name.into(), port, counters, gone }
     }
 
-    /// What it is called: a TAP by its name, all others `guest`.
+    /// Returns the name: a TAP's own name, otherwise `guest`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> Arc<Mutex<dyn Port>> {
         self.port.clone()
     }
 
-    /// What was counted so far.
+    /// Returns the port's counters.
     pub fn counters(&self) -> AttachCounters {
         (self.counters)()
     }
 
-    /// Ready when it has gone for good, with what to tell of that.
+    /// Waits until the end is gone for good, and returns an error that says so.
     pub async fn gone(&self) -> io::Error {
         self.gone.wait().await;
         io::Error::new(io::ErrorKind::NetworkDown, format!("{} is gone: somebody has deleted it", self.name))

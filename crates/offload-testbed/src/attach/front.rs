@@ -1,4 +1,5 @@
-//! An emulated host for which a Linux negotiates keys: both have one address, and the wire leads to both.
+//! A port for an emulated host with a Linux that negotiates its keys: both have one address, and the wire leads to
+//! both.
 //!
 //! ```text
 //!              IKE, finding neighbours    +--> Linux with a keying daemon: its network card
@@ -6,15 +7,16 @@
 //!              all the rest, ESP too      +--> the emulated host and its NIC
 //! ```
 //!
-//! [`Concern`] tells IKE and all the rest apart. What finds neighbours comes to both, for both need to know them; the emulated host alone
-//! answers.
+//! [`FrameClass`] separates IKE from other frames. Neighbour discovery goes to both, because both must learn neighbours;
+//! only the emulated host answers.
 //!
-//! IKE of the daemon waits at a [`Gate`] until the emulated host knows what the daemon has told its kernel before ([`GateQueue`]).
+//! The daemon's IKE waits at a [`Gate`] until the emulated host has the changes that the daemon made to its kernel
+//! earlier ([`GateQueue`]).
 //!
-//! Invariant: of the Linux, nothing leaves but IKE and what asks for neighbours. Its kernel has the same SAs as the emulated host, and must not
-//! send by them.
+//! Invariant: only IKE and neighbour solicitations leave the Linux. Its kernel has the same SAs as the emulated host
+//! and must not send with these SAs.
 
-use super::{Concern, Concerns, Gate, GateCounters, GateQueue};
+use super::{FrameClass, FrameClassifier, Gate, GateCounters, GateQueue};
 use core::task::Waker;
 use nic_sim::frame::Frame;
 use nic_sim::switch::NeighbourMessage;
@@ -22,7 +24,7 @@ use nic_sim::wire::Port;
 use offload_base::Instant;
 use offload_base::time::earliest;
 
-/// A port that leads to the outside for an emulated host, and lets a Linux negotiate for it.
+/// A port to the outside for an emulated host, with a Linux that negotiates the host's keys.
 ///
 /// ```
 /// use nic_sim::wire::Port;
@@ -50,33 +52,33 @@ use offload_base::time::earliest;
 pub struct KeyingFront<O, D> {
     outside: O,
     daemon: D,
-    /// What the daemon says.
+    /// IKE messages of the daemon that wait at the gate.
     said: GateQueue<Frame>,
-    /// Whom frames of the daemon's Linux concern, and those of others.
-    concerns: [Concerns; 2],
-    /// Whether there may be more of the daemon's and of those outside: they were left before they had nothing more to say.
+    /// Classifiers of the Linux's frames and of outside frames.
+    concerns: [FrameClassifier; 2],
+    /// Whether the Linux and the outside may have more frames, because the last poll stopped at its limit.
     more: [bool; 2],
     counts: FrontCounters,
 }
 
 offload_base::counters! {
-    /// What a front counts.
+    /// Counters of a keying front.
     ///
     /// See [`KeyingFront`] for an example.
     pub struct FrontCounters {
-        /// Frames of IKE and of neighbours that the Linux got.
+        /// IKE and neighbour frames delivered to the Linux.
         pub to_daemon: "front_to_daemon",
-        /// Those that it sent.
+        /// IKE and neighbour frames accepted from the Linux.
         pub of_daemon: "front_of_daemon",
-        /// Frames of the Linux that went nowhere, for they were its kernel's own.
+        /// Frames of the Linux that were dropped because its kernel sent them on its own.
         pub blocked: "front_blocked",
-        /// How many of those were ESP, in UDP or not.
+        /// Dropped frames of the Linux that were ESP, in UDP or bare.
         pub blocked_esp: "front_blocked_esp",
     }
 }
 
 impl<O: Port, D: Port> KeyingFront<O, D> {
-    /// Between the `outside` and an emulated host, with a Linux at `daemon`.
+    /// Creates a front between the `outside` and an emulated host, with a Linux at `daemon`.
     pub fn new(outside: O, daemon: D) -> KeyingFront<O, D> {
         KeyingFront {
             outside,
@@ -88,45 +90,48 @@ impl<O: Port, D: Port> KeyingFront<O, D> {
         }
     }
 
-    /// Where messages of the daemon wait.
+    /// Returns the gate at which the daemon's messages wait.
     pub fn gate(&self) -> Gate {
         self.said.gate()
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> FrontCounters {
         self.counts
     }
 
-    /// What was counted of messages that waited.
+    /// Returns the counters of messages that waited at the gate.
     pub fn gate_counters(&self) -> GateCounters {
         self.said.counters()
     }
 
-    /// Takes frames of the Linux; somebody who sends nothing but rubbish is not listened to for longer than others are.
+    /// Takes frames of the Linux, up to a limit, so that a flood of useless frames does not block other ports.
     fn hear_daemon(&mut self, now: Instant) {
         self.more[0] = false;
-        for _ in 0..MOST_IN_A_ROW {
+        for _ in 0..MAX_IN_A_ROW {
             let Some(frame) = self.daemon.poll_frame(now) else { return };
-            match self.concerns[0].of(&frame.data) {
-                Concern::Ike => {
+            match self.concerns[0].classify(&frame.data) {
+                FrameClass::Ike => {
                     self.counts.of_daemon += 1;
                     self.said.push(now, frame);
                 }
-                Concern::NeighbourMessage(NeighbourMessage::Question) => {
+                FrameClass::NeighbourMessage(NeighbourMessage::Question) => {
                     self.counts.of_daemon += 1;
                     self.outside.receive_frame(now, frame);
                 }
                 concern => {
+                    // The kernel sent this frame with SAs that belong to the emulated host. Two senders of one SA would
+                    // reuse sequence numbers and nonces.
                     self.counts.blocked += 1;
-                    self.counts.blocked_esp += u64::from(concern == Concern::Esp);
+                    self.counts.blocked_esp += u64::from(concern == FrameClass::Esp);
                 }
             }
         }
+        // The limit was reached: `next_event` asks for another turn at once.
         self.more[0] = true;
     }
 
-    /// Lets messages of the daemon leave, in their order.
+    /// Releases the daemon's messages in order.
     fn let_pass(&mut self, now: Instant) {
         while let Some(frame) = self.said.pop(now) {
             self.outside.receive_frame(now, frame);
@@ -151,17 +156,19 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
 
     fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
         self.more[1] = false;
-        for _ in 0..MOST_IN_A_ROW {
+        for _ in 0..MAX_IN_A_ROW {
             let frame = self.outside.poll_frame(now)?;
-            match self.concerns[1].of(&frame.data) {
-                Concern::Ike => self.tell_daemon(now, frame),
-                Concern::NeighbourMessage(_) | Concern::Fragment => {
+            match self.concerns[1].classify(&frame.data) {
+                FrameClass::Ike => self.tell_daemon(now, frame),
+                FrameClass::NeighbourMessage(_) | FrameClass::Fragment => {
+                    // The class of a fragment may be unknown here, so both receivers get a copy.
                     self.tell_daemon(now, frame.clone());
                     return Some(frame);
                 }
-                Concern::Esp | Concern::Other => return Some(frame),
+                FrameClass::Esp | FrameClass::Other => return Some(frame),
             }
         }
+        // The limit was reached: `next_event` asks for another turn at once.
         self.more[1] = true;
         None
     }
@@ -175,6 +182,7 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
 
     fn next_event(&self) -> Option<Instant> {
         if self.more.contains(&true) {
+            // Frames that were left unread ring no doorbell, so the next turn is due at once.
             return Some(Instant::ZERO);
         }
         earliest(self.said.next_event(), earliest(self.outside.next_event(), self.daemon.next_event()))
@@ -187,7 +195,7 @@ impl<O: Port, D: Port> Port for KeyingFront<O, D> {
     }
 }
 
-const MOST_IN_A_ROW: usize = 64;
+const MAX_IN_A_ROW: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -198,12 +206,12 @@ mod tests {
     const ARP: [u8; 2] = [8, 6];
 
     #[derive(Default)]
-    struct End {
+    struct FrontTestEnd {
         sends: VecDeque<Frame>,
         got: Vec<Frame>,
     }
 
-    impl Port for End {
+    impl Port for FrontTestEnd {
         fn receive_frame(&mut self, _: Instant, frame: Frame) {
             self.got.push(frame);
         }
@@ -246,7 +254,8 @@ mod tests {
         Frame::from([&[2; 12][..], &ARP, &[0, 1, 8, 0, 6, 4, 0, operation], &[0; 38]].concat())
     }
 
-    /// The frames, and whether the host gets them from outside, the Linux gets them from outside, they leave if the Linux sends them.
+    /// Frames of each class. The flags: the host receives the frame from outside; the Linux receives the frame from
+    /// outside; the Linux may send the frame.
     fn cases() -> Vec<(&'static str, Frame, bool, bool, bool)> {
         vec![
             ("IKE", udp(500, 500, &[7; 40]), false, true, true),
@@ -278,9 +287,9 @@ mod tests {
     }
 
     #[test]
-    fn ike_comes_to_the_daemon_and_esp_to_the_host() {
+    fn ike_reaches_the_daemon_and_esp_the_host() {
         for (name, frame, host, daemon, _) in cases() {
-            let mut front = KeyingFront::new(End::default(), End::default());
+            let mut front = KeyingFront::new(FrontTestEnd::default(), FrontTestEnd::default());
             front.outside.sends.push_back(frame.clone());
             let got = front.poll_frame(Instant::ZERO);
             assert_eq!(got.is_some(), host, "{name}: the host");
@@ -289,17 +298,17 @@ mod tests {
         }
     }
 
-    /// What is left unheard for others' sake is heard without anybody ringing.
+    /// Frames left over by the turn limit are handled without a doorbell.
     #[test]
-    fn more_than_a_turn_takes_is_heard_in_the_next() {
-        let mut front = KeyingFront::new(End::default(), End::default());
-        let many = || (0..MOST_IN_A_ROW).map(|_| udp(500, 500, &[7; 40]));
+    fn frames_beyond_a_turn_wait_for_the_next() {
+        let mut front = KeyingFront::new(FrontTestEnd::default(), FrontTestEnd::default());
+        let many = || (0..MAX_IN_A_ROW).map(|_| udp(500, 500, &[7; 40]));
         front.outside.sends.extend(many().chain([ipv4(ESP, 0, &[7; 40])]));
         assert!(front.poll_frame(Instant::ZERO).is_none());
         assert_eq!(front.next_event(), Some(Instant::ZERO));
         assert!(front.poll_frame(Instant::ZERO).is_some() && front.poll_frame(Instant::ZERO).is_none());
         assert_eq!(front.next_event(), None);
-        front.daemon.sends.extend((0..MOST_IN_A_ROW).map(|_| ipv4(ESP, 0, &[7; 40])));
+        front.daemon.sends.extend((0..MAX_IN_A_ROW).map(|_| ipv4(ESP, 0, &[7; 40])));
         front.process(Instant::ZERO);
         assert_eq!(front.next_event(), Some(Instant::ZERO));
         front.process(Instant::ZERO);
@@ -307,9 +316,9 @@ mod tests {
     }
 
     #[test]
-    fn of_the_daemons_linux_only_ike_and_questions_leave() {
+    fn only_ike_and_solicitations_leave_the_linux() {
         for (name, frame, _, _, leaves) in cases() {
-            let mut front = KeyingFront::new(End::default(), End::default());
+            let mut front = KeyingFront::new(FrontTestEnd::default(), FrontTestEnd::default());
             front.daemon.sends.push_back(frame);
             front.process(Instant::ZERO);
             assert_eq!(!front.outside.got.is_empty(), leaves, "{name}");
@@ -318,12 +327,12 @@ mod tests {
         }
     }
 
-    /// Certificates make messages that are longer than the way takes.
+    /// Certificates make IKE messages larger than the path MTU, so that fragments occur.
     #[test]
-    fn all_fragments_of_ike_come_to_the_daemon_and_leave_in_their_order() {
+    fn fragments_of_ike_pass_in_order() {
         let rest = ipv4(UDP, 5, &[0; 40]);
         let esp = ipv4(UDP, 0x2000, &[&[0x11, 0x94, 0x11, 0x94][..], &[7; 36]].concat());
-        let mut front = KeyingFront::new(End::default(), End::default());
+        let mut front = KeyingFront::new(FrontTestEnd::default(), FrontTestEnd::default());
         front.outside.sends.extend([ike_in_part(), rest.clone()]);
         assert!(front.poll_frame(Instant::ZERO).is_none());
         assert_eq!(front.daemon.got.len(), 2);
@@ -336,15 +345,15 @@ mod tests {
         front.process(Instant::ZERO);
         let left: Vec<_> = front.outside.got.drain(..).map(|frame| frame.data).collect();
         assert_eq!(left, [ike_in_part().data, rest.data.clone()]);
-        // The name is another packet's now.
+        // The identification belongs to another packet now.
         front.daemon.sends.extend([esp, rest]);
         front.process(Instant::ZERO);
         assert_eq!((front.outside.got.len(), front.counters().blocked), (0, 2));
     }
 
     #[test]
-    fn the_daemons_messages_wait_at_the_gate() {
-        let mut front = KeyingFront::new(End::default(), End::default());
+    fn daemon_messages_wait_at_the_gate() {
+        let mut front = KeyingFront::new(FrontTestEnd::default(), FrontTestEnd::default());
         let gate = front.gate();
         gate.attend(true);
         front.daemon.sends.extend([udp(500, 500, &[7; 40]), arp(1)]);
@@ -362,9 +371,9 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_sends_leaves_as_it_is() {
+    fn host_frames_leave_unchanged() {
         for (name, frame, ..) in cases() {
-            let mut front = KeyingFront::new(End::default(), End::default());
+            let mut front = KeyingFront::new(FrontTestEnd::default(), FrontTestEnd::default());
             front.receive_frame(Instant::ZERO, frame.clone());
             assert_eq!(front.outside.got.pop().map(|got| got.data), Some(frame.data), "{name}");
         }
@@ -372,7 +381,7 @@ mod tests {
 
     #[test]
     fn ike_in_front_of_esp_does_not_hold_it_up() {
-        let mut front = KeyingFront::new(End::default(), End::default());
+        let mut front = KeyingFront::new(FrontTestEnd::default(), FrontTestEnd::default());
         for _ in 0..10 {
             front.outside.sends.push_back(udp(500, 500, &[7; 40]));
         }

@@ -1,13 +1,14 @@
-//! What a daemon's Linux says waits until what its kernel was told before is known outside.
+//! A gate that delays a daemon's messages until its kernel's earlier changes have been mirrored.
 //!
-//! A daemon changes its kernel's SAs, then tells its peer, which acts on it at once: it deletes the SA that it received by, for example. The
-//! emulated host has to know of the change first. So a front asks at the gate for a ticket for each message of the daemon, and the message
-//! leaves when the ticket has passed: a mirror passes it when the agent has told of everything that the kernel had told until then.
+//! A daemon changes its kernel's SAs and then tells its peer. The peer acts at once; for example, the peer deletes the
+//! SA that it received with. The emulated host must therefore know the change first. The front takes a ticket for each
+//! message of the daemon, and the message leaves when the ticket has passed. A mirror passes a ticket when its agent
+//! has reported every kernel change made before the ticket.
 
 use core::task::{Context, Poll, Waker};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A gate between a front and a mirror. Cloned, it is the same one.
+/// A gate between a front and a mirror. A clone refers to the same gate.
 ///
 /// ```
 /// use offload_testbed::attach::Gate;
@@ -21,12 +22,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// assert!(gate.has_passed(ticket) && gate.asked().is_none());
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Gate(Arc<Mutex<State>>);
+pub struct Gate(Arc<Mutex<GateState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct GateState {
     attended: bool,
-    /// The last ticket that was given, the last that the mirror has seen, and the last that has passed.
+    /// Last ticket issued, last ticket seen by the mirror, and last ticket passed.
     given: u32,
     seen: u32,
     passed: u32,
@@ -35,7 +36,7 @@ struct State {
 }
 
 impl Gate {
-    /// For the front: a ticket, unless nobody is there to pass it.
+    /// Issues a ticket to the front, or `None` if no agent is present to pass tickets.
     pub fn ticket(&self) -> Option<u32> {
         let mut state = self.state();
         if !state.attended {
@@ -47,12 +48,12 @@ impl Gate {
         Some(given)
     }
 
-    /// For the front: whether a ticket has passed.
+    /// Returns whether a ticket has passed. For the front.
     pub fn has_passed(&self, ticket: u32) -> bool {
         self.state().passed >= ticket
     }
 
-    /// For who waits without a thread: ready when a ticket has passed.
+    /// Waits until a ticket has passed. For callers without a doorbell.
     pub async fn passed(&self, ticket: u32) {
         core::future::poll_fn(|context: &mut Context<'_>| {
             let mut state = self.state();
@@ -65,22 +66,24 @@ impl Gate {
         .await;
     }
 
-    /// For the front: has `waker` woken when tickets pass.
+    /// Wakes `waker` when tickets pass. For the front.
     pub fn register(&self, waker: &Waker) {
         self.state().front = Some(waker.clone());
     }
 
-    /// For the mirror: whether an agent is there. All tickets have passed when it goes.
+    /// Records whether an agent is present. All tickets pass when the agent leaves. For the mirror.
     pub fn attend(&self, attended: bool) {
         let mut state = self.state();
         state.attended = attended;
         if !attended {
+            // Without an agent nobody would pass the issued tickets, and messages would wait for their deadline.
             (state.seen, state.passed) = (state.given, state.given);
             state.front.take().into_iter().for_each(Waker::wake);
         }
     }
 
-    /// For the mirror: the newest ticket, if it was not asked for before. Those before it pass with it.
+    /// Returns the newest ticket if the mirror has not seen the ticket yet. Passing a ticket passes all earlier tickets
+    /// too. For the mirror.
     pub fn asked(&self) -> Option<u32> {
         let mut state = self.state();
         (state.given > state.seen).then(|| {
@@ -89,27 +92,28 @@ impl Gate {
         })
     }
 
-    /// [`asked`](Self::asked), when there is one.
+    /// Waits for the next [`asked`](Self::asked) ticket.
     pub async fn wait(&self) -> u32 {
         core::future::poll_fn(|context: &mut Context<'_>| match self.asked() {
             Some(ticket) => Poll::Ready(ticket),
             None => {
                 self.state().mirror = Some(context.waker().clone());
-                // One may have been given in between.
+                // A ticket may have been issued before the waker was stored.
                 self.asked().map_or(Poll::Pending, Poll::Ready)
             }
         })
         .await
     }
 
-    /// For the mirror: this ticket has passed, and those before it.
+    /// Passes this ticket and all earlier tickets. For the mirror.
     pub fn pass(&self, ticket: u32) {
         let mut state = self.state();
+        // A late or invented ticket must neither move the mark back nor past the issued tickets.
         state.passed = state.passed.max(ticket.min(state.given));
         state.front.take().into_iter().for_each(Waker::wake);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GateState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
-//! What waits at a [`Gate`]: messages of a keying daemon, in their order.
+//! The queue of a keying daemon's messages that wait at a [`Gate`].
 //!
-//! Invariants: none leaves before its ticket has passed or its time is over, nor before the one that came before it. No more than
-//! [`MOST`](GateQueue::MOST) wait: IKE sends again what was dropped.
+//! Invariants: a message leaves when its ticket has passed or its time is over, and never before an earlier message. At
+//! most [`MAX_MESSAGES`](GateQueue::MAX_MESSAGES) messages wait, because IKE retransmits a dropped message.
 
 use super::Gate;
 use core::task::Waker;
@@ -9,7 +9,7 @@ use core::time::Duration;
 use offload_base::Instant;
 use std::collections::VecDeque;
 
-/// Messages that wait at a gate, for 200 ms at most.
+/// A FIFO queue of messages that wait at a gate, for 200 ms at most.
 ///
 /// ```
 /// use core::time::Duration;
@@ -27,42 +27,42 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub struct GateQueue<T> {
     gate: Gate,
-    /// With their tickets, and when their time is over.
+    /// Waiting messages with their tickets and deadlines.
     waiting: VecDeque<(T, u32, Instant)>,
     counts: GateCounters,
 }
 
 offload_base::counters! {
-    /// What is counted where messages of a daemon wait.
+    /// Counters of a gate queue.
     ///
-    /// See [`GateQueue`] for an example of one.
+    /// See [`GateQueue`] for an example.
     pub struct GateCounters {
-        /// Messages that waited until the emulated host knew what was told its daemon's kernel before.
+        /// Messages that waited until the emulated host had the kernel changes made before them.
         pub waited: "gate_waited",
-        /// Those that left before, for their time was over.
+        /// Messages that left at their deadline, before their tickets passed.
         pub impatient: "gate_impatient",
-        /// Messages that were dropped, for too many waited.
+        /// Messages dropped because the queue was full.
         pub full: "gate_full",
     }
 }
 
 impl<T> GateQueue<T> {
-    /// So many messages wait at most.
-    pub const MOST: usize = 256;
+    /// Maximum number of waiting messages.
+    pub const MAX_MESSAGES: usize = 256;
 
-    /// At this gate, where none waits yet.
+    /// Creates an empty queue at `gate`.
     pub fn new(gate: Gate) -> GateQueue<T> {
         GateQueue { gate, waiting: VecDeque::new(), counts: GateCounters::default() }
     }
 
-    /// The gate.
+    /// Returns the gate.
     pub fn gate(&self) -> Gate {
         self.gate.clone()
     }
 
-    /// A message comes. It waits for those before it, and, if somebody is there to pass it, for a ticket of its own.
+    /// Queues a message behind earlier messages. The message takes a ticket if an agent is present to pass tickets.
     pub fn push(&mut self, now: Instant, message: T) {
-        if self.waiting.len() == Self::MOST {
+        if self.waiting.len() == Self::MAX_MESSAGES {
             self.counts.full += 1;
             return;
         }
@@ -71,7 +71,7 @@ impl<T> GateQueue<T> {
         self.waiting.push_back((message, ticket.unwrap_or(0), now + PATIENCE));
     }
 
-    /// The next message, if it may leave.
+    /// Returns the next message if the message may leave now.
     pub fn pop(&mut self, now: Instant) -> Option<T> {
         let (_, ticket, until) = self.waiting.front()?;
         let passed = self.gate.has_passed(*ticket);
@@ -82,12 +82,12 @@ impl<T> GateQueue<T> {
         self.waiting.pop_front().map(|(message, ..)| message)
     }
 
-    /// When the time of the next one is over.
+    /// Returns the deadline of the next message.
     pub fn next_event(&self) -> Option<Instant> {
         self.waiting.front().map(|(.., until)| *until)
     }
 
-    /// For who waits without a thread: ready when the ticket of the next one has passed.
+    /// Waits until the ticket of the next message has passed. For callers without a doorbell.
     pub async fn passed(&self) {
         match self.waiting.front() {
             Some((_, ticket, _)) => self.gate.passed(*ticket).await,
@@ -95,18 +95,18 @@ impl<T> GateQueue<T> {
         }
     }
 
-    /// Has `waker` woken when tickets pass.
+    /// Wakes `waker` when tickets pass.
     pub fn register(&self, waker: &Waker) {
         self.gate.register(waker);
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> GateCounters {
         self.counts
     }
 }
 
-/// How long a message of the daemon waits at most: IKE sends it again after seconds.
+/// Maximum wait of a message. IKE retransmits a message only after seconds.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn none_leaves_because_too_many_wait() {
+    fn full_queue_drops_new_messages() {
         let gate = Gate::default();
         gate.attend(true);
         let mut queue = GateQueue::new(gate.clone());
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(queue.pop(Instant::ZERO), None);
         gate.pass(gate.asked().expect("a ticket"));
         let left: Vec<i32> = core::iter::from_fn(|| queue.pop(Instant::ZERO)).collect();
-        assert!(left.into_iter().eq(0..GateQueue::<i32>::MOST as i32));
+        assert!(left.into_iter().eq(0..GateQueue::<i32>::MAX_MESSAGES as i32));
         assert_eq!(queue.counters(), GateCounters { waited: 256, impatient: 0, full: 44 });
     }
 }

@@ -1,10 +1,10 @@
-//! Tells a program that the outside of a wire has gone for good.
+//! A signal that the outside of a wire is gone for good.
 
 use core::fmt;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Whether what a wire leads to is gone for good. Cloned, it tells of the same one.
+/// Whether the outside of a wire is gone for good. A clone refers to the same flag.
 ///
 /// ```
 /// use offload_testbed::attach::Gone;
@@ -20,15 +20,15 @@ use tokio::sync::watch;
 pub struct Gone(Arc<watch::Sender<bool>>);
 
 impl Gone {
-    /// It is.
+    /// Sets the flag.
     pub fn tell(&self) {
         self.0.send_replace(true);
     }
 
-    /// Ready when it is.
+    /// Waits until the flag is set.
     pub async fn wait(&self) {
         let mut told = self.0.subscribe();
-        // The sender is here: it cannot have been dropped.
+        // `wait_for` fails only if the sender was dropped, and `self` holds the sender.
         let _never_fails = told.wait_for(|gone| *gone).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Ports with something outside behind them: a guest's network card, a TAP of this machine.
+//! Ports to the outside: a guest's network card, a TAP of this machine.
 //!
 //! ```text
 //!  fabric's thread:  Port -- read, write, never blocking --> socket or device file
@@ -6,18 +6,19 @@
 //!                   doorbell <-- a thread that only waits <-- ready again
 //! ```
 //!
-//! - [`dgram`]: [`DgramPort`], QEMU's `-netdev dgram` over Unix sockets: one datagram, one frame;
+//! - [`dgram`]: [`DgramPort`], QEMU's `-netdev dgram` over Unix sockets: one datagram a frame;
 //! - [`stream`]: [`StreamPort`], QEMU's `-netdev stream` over Unix sockets or TCP: a length before each frame;
-//! - [`end`]: [`End`], any of these, for programs whose users choose;
+//! - [`end`]: [`End`], any of these ports, for programs that offer a choice;
 //! - [`front`]: [`KeyingFront`], which lets a Linux negotiate keys for an emulated host;
-//! - [`concern`]: [`Concern`], which tells IKE, ESP and questions about neighbours apart;
-//! - [`gate`]: [`Gate`], where what a keying daemon says waits until its kernel is mirrored; [`gate_queue`]: [`GateQueue`], in what order;
-//! - [`gone`]: [`Gone`], by which a program hears that the outside has gone for good;
-//! - `tap`, with the feature of that name: `TapPort`, a TAP of the machine's kernel, super-segments and all.
+//! - [`concern`]: [`FrameClass`], the class of a frame: IKE, ESP, neighbour discovery;
+//! - [`gate`]: [`Gate`], which delays a keying daemon's messages until its kernel is mirrored; [`gate_queue`]:
+//!   [`GateQueue`], their order;
+//! - [`gone`]: [`Gone`], the signal that the outside is gone for good;
+//! - `tap`, with the feature of that name: `TapPort`, a TAP of the machine's kernel, super-segments included.
 //!
-//! Frames are moved by the task of the port, on the fabric's thread: nothing is handed from thread to thread, and a
-//! wire that takes no more frames leaves them where they come from. The other way what the outside does not take
-//! waits in a short queue; what does not fit there is dropped and counted. All of this happens in real time only.
+//! The task of the port moves frames on the fabric's thread, so that no frame crosses threads. If the wire is full,
+//! inbound frames stay in the socket. Outbound frames wait in a short queue if the outside is full; frames beyond the
+//! queue are dropped and counted. All ports work in real time only.
 
 pub mod concern;
 pub mod dgram;
@@ -32,7 +33,7 @@ pub mod stream;
 pub mod tap;
 mod watcher;
 
-pub use concern::{Concern, Concerns};
+pub use concern::{FrameClass, FrameClassifier};
 pub use dgram::{DgramPort, bind_in_place_of_the_dead};
 pub use end::End;
 pub use front::{FrontCounters, KeyingFront};
@@ -44,7 +45,7 @@ pub use stream::StreamPort;
 pub use tap::{TapConfig, TapError, TapPort};
 
 offload_base::counters! {
-    /// What a port counts that has something outside behind it.
+    /// Counters of a port to the outside.
     ///
     /// ```
     /// use offload_testbed::attach::DgramPort;
@@ -55,25 +56,25 @@ offload_base::counters! {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub struct AttachCounters {
-        /// Frames from outside.
+        /// Frames received from outside.
         pub rx_frames: "attach_rx_packets",
-        /// Their bytes.
+        /// Bytes received from outside.
         pub rx_bytes: "attach_rx_bytes",
-        /// Super-segments from outside; each made several frames.
+        /// Super-segments received from outside; each was cut into several frames.
         pub rx_super_segments: "attach_rx_super_segments",
-        /// What came from outside and was no frame: too short, too long, or headers that contradict each other.
+        /// Malformed data from outside: too short, too long, or with contradictory headers.
         pub rx_malformed: "attach_rx_malformed",
-        /// Frames that went outside.
+        /// Frames sent outside.
         pub tx_frames: "attach_tx_packets",
-        /// Their bytes; of a super-segment the headers once.
+        /// Bytes sent outside. The headers of a super-segment count once.
         pub tx_bytes: "attach_tx_bytes",
-        /// Super-segments that went outside; each was several frames.
+        /// Super-segments sent outside; each joins several frames.
         pub tx_super_segments: "attach_tx_super_segments",
-        /// Frames dropped: the outside had not taken those before.
+        /// Frames dropped because the outside had not taken earlier frames.
         pub tx_queue_drops: "attach_tx_queue_drops",
-        /// Frames dropped: nobody is there to take them.
+        /// Frames dropped because no receiver was connected.
         pub tx_unreachable: "attach_tx_unreachable",
-        /// How often the outside went away or failed.
+        /// Times that the outside disconnected or failed.
         pub failures: "attach_failures",
     }
 }

@@ -1,4 +1,4 @@
-//! Frames on their way outside that have not been taken yet: a short queue, and what is counted at it.
+//! A short queue of frames that the outside has not taken yet, with the port's counters.
 
 use super::AttachCounters;
 use nic_sim::frame::Frame;
@@ -12,26 +12,27 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
-    /// Takes a frame, or drops it.
+    /// Queues a frame, or drops the frame if the queue is full.
     pub(super) fn push(&mut self, frame: Frame) {
-        if self.waiting.len() < MOST_WAITING {
+        // The newest frame is dropped, as a full NIC ring does, so that earlier frames keep their order.
+        if self.waiting.len() < MAX_WAITING {
             self.waiting.push_back(frame);
         } else {
             self.counters.tx_queue_drops += 1;
         }
     }
 
-    /// The next one.
+    /// Returns the next frame.
     pub(super) fn first(&self) -> Option<&Frame> {
         self.waiting.front()
     }
 
-    /// Those that wait, the next first.
+    /// Iterates over the waiting frames, in order.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Frame> {
         self.waiting.iter()
     }
 
-    /// The next one was taken.
+    /// Removes the next frame and counts the frame as sent.
     pub(super) fn sent(&mut self) {
         if let Some(frame) = self.waiting.pop_front() {
             self.counters.tx_frames += 1;
@@ -39,12 +40,12 @@ impl Outlet {
         }
     }
 
-    /// Nobody will take the next one.
+    /// Removes the next frame and counts the frame as unreachable.
     pub(super) fn lost(&mut self) {
         self.counters.tx_unreachable += u64::from(self.waiting.pop_front().is_some());
     }
 
-    /// Nobody will take any of them.
+    /// Removes all frames and counts the frames as unreachable.
     pub(super) fn all_lost(&mut self) {
         self.counters.tx_unreachable += self.waiting.len() as u64;
         self.waiting.clear();
@@ -55,5 +56,5 @@ impl Outlet {
     }
 }
 
-/// About as many frames as a NIC's ring holds: a guest that gets a processor only now and then is no reason to drop.
-const MOST_WAITING: usize = 1024;
+/// Queue limit, about a NIC's ring size, so that a guest that runs only now and then loses no frames.
+const MAX_WAITING: usize = 1024;

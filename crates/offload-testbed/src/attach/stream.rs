@@ -1,10 +1,11 @@
-//! Frames on a stream, each behind its length: the other end of QEMU's `-netdev stream`, over a Unix socket or TCP.
+//! A port that sends frames over a stream, a length before each frame: the peer of QEMU's `-netdev stream`, over a Unix
+//! socket or TCP.
 //!
-//! A port that listens has one peer at a time; when it has gone, the next may come.
+//! A listening port has one peer at a time and accepts the next peer when the last one has gone.
 
 use super::AttachCounters;
 use super::outlet::Outlet;
-use super::watcher::{Readiness, Watcher};
+use super::watcher::{FileReadiness, FileWatcher};
 use core::fmt;
 use core::net::SocketAddr;
 use core::task::Waker;
@@ -20,7 +21,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// A port whose frames go over a stream socket.
+/// A port that sends and receives frames over a stream socket.
 ///
 /// ```text
 /// qemu-system-x86_64 -netdev stream,id=n0,server=off,addr.type=unix,addr.path=port.sock \
@@ -48,34 +49,34 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Debug)]
 pub struct StreamPort {
-    listener: Option<Listener>,
-    peer: Option<Peer>,
-    watcher: Watcher,
+    listener: Option<PortListener>,
+    peer: Option<StreamPeer>,
+    watcher: FileWatcher,
     outlet: Outlet,
     scratch: Box<[u8]>,
 }
 
-/// Somebody to exchange frames with.
-struct Peer {
-    socket: Box<dyn Socket>,
+/// The connected peer.
+struct StreamPeer {
+    socket: Box<dyn StreamSocket>,
     reader: FrameReader,
-    /// Bytes of the first waiting frame, its length included, that have been written.
+    /// Bytes of the first waiting frame that have been written, its length prefix included.
     written: usize,
 }
 
 impl StreamPort {
-    /// A port that waits for its peer at a path.
+    /// Creates a port that waits for its peer at a path.
     ///
     /// # Errors
-    /// If the path cannot be bound, for example because somebody else is there.
+    /// If the path cannot be bound, for example because another process is bound there.
     pub fn listen_unix(path: &Path) -> io::Result<StreamPort> {
         let socket = bind_in_place_of_the_dead(path)?;
         socket.set_nonblocking(true)?;
-        StreamPort::listening(Listener::Unix { socket, path: path.to_owned() })
+        StreamPort::listening(PortListener::Unix { socket, path: path.to_owned() })
     }
 
-    /// A port that waits for its peer at a TCP address of this machine, and says which: with port 0 the system
-    /// chooses. Anybody who reaches the address can be the peer.
+    /// Creates a port that waits for its peer at a TCP address of this machine, and returns the bound address. With
+    /// port 0 the system chooses the port. Any host that reaches the address can become the peer.
     ///
     /// # Errors
     /// If the address cannot be bound.
@@ -83,82 +84,83 @@ impl StreamPort {
         let socket = TcpListener::bind(address)?;
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
-        Ok((StreamPort::listening(Listener::Tcp(socket))?, address))
+        Ok((StreamPort::listening(PortListener::Tcp(socket))?, address))
     }
 
-    /// A port on a Unix socket that is connected already.
+    /// Creates a port on a connected Unix socket.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system refuses a thread.
     pub fn on_unix(socket: UnixStream) -> io::Result<StreamPort> {
         socket.set_nonblocking(true)?;
         StreamPort::connected(Box::new(socket))
     }
 
-    /// A port on a TCP socket that is connected already.
+    /// Creates a port on a connected TCP socket.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system refuses a thread.
     pub fn on_tcp(socket: TcpStream) -> io::Result<StreamPort> {
         prepare_tcp(&socket)?;
         StreamPort::connected(Box::new(socket))
     }
 
-    fn listening(listener: Listener) -> io::Result<StreamPort> {
-        let watcher = Watcher::start("stream")?;
+    fn listening(listener: PortListener) -> io::Result<StreamPort> {
+        let watcher = FileWatcher::start("stream")?;
         match &listener {
-            Listener::Unix { socket, .. } => watcher.add(LISTENER, socket)?,
-            Listener::Tcp(socket) => watcher.add(LISTENER, socket)?,
+            PortListener::Unix { socket, .. } => watcher.add(LISTENER, socket)?,
+            PortListener::Tcp(socket) => watcher.add(LISTENER, socket)?,
         }
         Ok(StreamPort::new(Some(listener), watcher))
     }
 
-    fn connected(socket: Box<dyn Socket>) -> io::Result<StreamPort> {
-        let mut port = StreamPort::new(None, Watcher::start("stream")?);
+    fn connected(socket: Box<dyn StreamSocket>) -> io::Result<StreamPort> {
+        let mut port = StreamPort::new(None, FileWatcher::start("stream")?);
         port.welcome(socket)?;
         Ok(port)
     }
 
-    fn new(listener: Option<Listener>, watcher: Watcher) -> StreamPort {
+    fn new(listener: Option<PortListener>, watcher: FileWatcher) -> StreamPort {
         let scratch = vec![0; READ_BYTES].into();
         StreamPort { listener, peer: None, watcher, outlet: Outlet::default(), scratch }
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> AttachCounters {
         self.outlet.counters
     }
 
-    /// Whether there is somebody at the other end.
+    /// Returns whether a peer is connected.
     pub fn is_connected(&self) -> bool {
         self.peer.is_some()
     }
 
-    fn welcome(&mut self, socket: Box<dyn Socket>) -> io::Result<()> {
+    fn welcome(&mut self, socket: Box<dyn StreamSocket>) -> io::Result<()> {
         self.watcher.add(PEER, socket.as_fd())?;
-        self.peer = Some(Peer { socket, reader: FrameReader::default(), written: 0 });
+        self.peer = Some(StreamPeer { socket, reader: FrameReader::default(), written: 0 });
         Ok(())
     }
 
-    /// Lets the next peer in, if there is none and one waits.
+    /// Accepts the next waiting peer if no peer is connected.
     fn accept(&mut self) {
         let Some(listener) = self.listener.as_ref().filter(|_| self.peer.is_none()) else { return };
         let accepted = match listener {
-            Listener::Unix { socket, .. } => socket.accept().and_then(|(peer, _)| {
+            PortListener::Unix { socket, .. } => socket.accept().and_then(|(peer, _)| {
                 peer.set_nonblocking(true)?;
-                Ok(Box::new(peer) as Box<dyn Socket>)
+                Ok(Box::new(peer) as Box<dyn StreamSocket>)
             }),
-            Listener::Tcp(socket) => socket.accept().and_then(|(peer, _)| {
+            PortListener::Tcp(socket) => socket.accept().and_then(|(peer, _)| {
                 prepare_tcp(&peer)?;
-                Ok(Box::new(peer) as Box<dyn Socket>)
+                Ok(Box::new(peer) as Box<dyn StreamSocket>)
             }),
         };
         let outcome = match accepted {
             Ok(socket) => self.welcome(socket),
             Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
             Err(_) => match listener {
-                Listener::Unix { socket, .. } => self.watcher.arm(LISTENER, socket, Readiness::Read),
-                Listener::Tcp(socket) => self.watcher.arm(LISTENER, socket, Readiness::Read),
+                // No peer waits yet: the watcher rings the doorbell when one connects.
+                PortListener::Unix { socket, .. } => self.watcher.arm(LISTENER, socket, FileReadiness::Read),
+                PortListener::Tcp(socket) => self.watcher.arm(LISTENER, socket, FileReadiness::Read),
             },
         };
         self.outlet.counters.failures += u64::from(outcome.is_err());
@@ -175,6 +177,7 @@ impl StreamPort {
         self.accept();
         let mut reads = 0;
         while let Some(peer) = &mut self.peer {
+            // Frames that were read earlier go first, so that the reader's buffer stays small.
             match peer.reader.next_frame() {
                 Ok(Some(frame)) if frame.len() < SHORTEST => {
                     self.outlet.counters.rx_malformed += 1;
@@ -187,15 +190,16 @@ impl StreamPort {
                 }
                 Ok(None) => {}
                 Err(_) => {
+                    // After a bad length the stream has no frame boundary to resume at.
                     self.outlet.counters.rx_malformed += 1;
                     self.send_away();
                     continue;
                 }
             }
-            // A peer that sends nothing of use is not listened to for longer than others are.
+            // The limit keeps a peer that sends only malformed frames from blocking other ports.
             reads += 1;
-            if reads > MOST_READS {
-                self.arm(Readiness::Read);
+            if reads > MAX_READS {
+                self.arm(FileReadiness::Read);
                 break;
             }
             match peer.socket.read(&mut self.scratch) {
@@ -206,7 +210,7 @@ impl StreamPort {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.arm(Readiness::Read);
+                    self.arm(FileReadiness::Read);
                     break;
                 }
                 Err(_) => self.send_away(),
@@ -215,7 +219,7 @@ impl StreamPort {
         None
     }
 
-    /// Sends what waits, as far as the peer takes it.
+    /// Sends waiting frames until the peer's buffer is full.
     fn send_waiting(&mut self) {
         while !self.outlet.is_empty() {
             let Some(peer) = &mut self.peer else { return self.outlet.all_lost() };
@@ -223,6 +227,7 @@ impl StreamPort {
                 Ok(0) => self.send_away(),
                 Ok(bytes) => {
                     peer.written += bytes;
+                    // One write may have ended in the middle of a frame: only complete frames leave the queue.
                     while let Some(first) = self.outlet.first().map(|frame| PREFIX + frame.len())
                         && peer.written >= first
                     {
@@ -231,13 +236,13 @@ impl StreamPort {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.arm(Readiness::Write),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.arm(FileReadiness::Write),
                 Err(_) => self.send_away(),
             }
         }
     }
 
-    fn arm(&mut self, readiness: Readiness) {
+    fn arm(&mut self, readiness: FileReadiness) {
         let Some(peer) = &self.peer else { return };
         if self.watcher.arm(PEER, peer.socket.as_fd(), readiness).is_err() {
             self.send_away();
@@ -245,17 +250,18 @@ impl StreamPort {
     }
 }
 
-impl Peer {
-    /// Writes as many of the waiting frames as one call takes.
+impl StreamPeer {
+    /// Writes as many waiting frames as one system call takes.
     fn write(&mut self, outlet: &Outlet) -> io::Result<usize> {
-        let prefixes: SmallVec<[[u8; PREFIX]; MOST_AT_ONCE]> =
-            outlet.waiting().take(MOST_AT_ONCE).map(frame_prefix).collect();
-        let mut slices: SmallVec<[IoSlice<'_>; 2 * MOST_AT_ONCE]> = SmallVec::new();
+        let prefixes: SmallVec<[[u8; PREFIX]; MAX_AT_ONCE]> =
+            outlet.waiting().take(MAX_AT_ONCE).map(frame_prefix).collect();
+        let mut slices: SmallVec<[IoSlice<'_>; 2 * MAX_AT_ONCE]> = SmallVec::new();
         for (frame, prefix) in outlet.waiting().zip(&prefixes) {
             slices.push(IoSlice::new(prefix));
             slices.push(IoSlice::new(&frame.data));
         }
         let mut slices = &mut slices[..];
+        // The first frame may be partly written already.
         IoSlice::advance_slices(&mut slices, self.written);
         self.socket.write_vectored(slices)
     }
@@ -284,35 +290,36 @@ impl Port for StreamPort {
     }
 }
 
-impl fmt::Debug for Peer {
+impl fmt::Debug for StreamPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Peer").field("written", &self.written).finish_non_exhaustive()
+        f.debug_struct("StreamPeer").field("written", &self.written).finish_non_exhaustive()
     }
 }
 
 /// A connected stream socket.
-trait Socket: Read + Write + AsFd + Send {}
-impl<S: Read + Write + AsFd + Send> Socket for S {}
+trait StreamSocket: Read + Write + AsFd + Send {}
+impl<S: Read + Write + AsFd + Send> StreamSocket for S {}
 
 #[derive(Debug)]
-enum Listener {
+enum PortListener {
     Unix { socket: UnixListener, path: PathBuf },
     Tcp(TcpListener),
 }
 
-impl Drop for Listener {
+impl Drop for PortListener {
     fn drop(&mut self) {
-        if let Listener::Unix { path, .. } = self {
-            // If it is gone already, so much the better.
+        if let PortListener::Unix { path, .. } = self {
+            // The file may be gone already; that is no fault.
             let _removed = std::fs::remove_file(path);
         }
     }
 }
 
-/// Binds `path`; a socket left there by a program that has ended is removed first.
+/// Binds `path` and first removes a socket left there by a program that has ended.
 fn bind_in_place_of_the_dead(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            // A refused connection proves that no process owns the socket any more.
             let answer = UnixStream::connect(path);
             if answer.is_err_and(|answer| answer.kind() == ErrorKind::ConnectionRefused) {
                 std::fs::remove_file(path)?;
@@ -331,13 +338,13 @@ fn prepare_tcp(socket: &TcpStream) -> io::Result<()> {
 
 const LISTENER: usize = 0;
 const PEER: usize = 1;
-/// Bytes of a length.
+/// Bytes of a length prefix.
 const PREFIX: usize = 4;
-/// Frames in one call.
-const MOST_AT_ONCE: usize = 32;
+/// Frames in one write.
+const MAX_AT_ONCE: usize = 32;
 /// Reads for one frame.
-const MOST_READS: usize = 64;
+const MAX_READS: usize = 64;
 /// Bytes read in one call.
 const READ_BYTES: usize = 64 * 1024;
-/// An Ethernet header.
+/// Length of an Ethernet header.
 const SHORTEST: usize = 14;

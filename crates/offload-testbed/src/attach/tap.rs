@@ -1,13 +1,13 @@
-//! A TAP: the machine's own kernel at the other end of a wire, with checksums and segmentation left to this side.
+//! A TAP port: the machine's own kernel at the far end of a wire, with checksum and segmentation offload to this side.
 //!
-//! The kernel hands over super-segments and takes such: a packet crosses the system call once for some forty frames.
-//! What the wire carries are frames all the same, cut and joined here.
+//! The kernel exchanges super-segments with this port, so that one system call moves about forty frames. The wire still
+//! carries ordinary frames, which are cut and joined here.
 //!
 //! Source: Linux, Documentation/networking/tuntap.rst; `IFF_TAP`, `IFF_NO_PI`, `IFF_VNET_HDR`, `TUNSETOFFLOAD`.
 
 use super::AttachCounters;
 use super::gone::Gone;
-use super::watcher::{Readiness, Watcher};
+use super::watcher::{FileReadiness, FileWatcher};
 use core::fmt;
 use core::task::Waker;
 use nic_sim::frame::Frame;
@@ -21,30 +21,31 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::AsFd;
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
-/// What a TAP is to be like.
+/// Configuration of a TAP.
 ///
 /// See [`TapPort`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TapConfig {
-    /// Its name, of at most 15 bytes. A TAP of that name is used if nobody else does, or else made.
+    /// Interface name, at most 15 bytes. An existing TAP of that name is used if the TAP is free; otherwise a TAP is
+    /// created.
     pub name: String,
-    /// The Ethernet address of the kernel's side; `None`: as it is, a random one if the TAP is made.
+    /// Ethernet address of the kernel's side. `None` leaves the address as it is; a new TAP then has a random one.
     pub mac: Option<[u8; 6]>,
-    /// The largest IP packet on the kernel's side; `None`: as it is, 1500 if the TAP is made. No more than the wire's
-    /// other end takes.
+    /// Largest IP packet on the kernel's side, at most the MTU of the wire's other end. `None` leaves the MTU as it is;
+    /// a new TAP then has 1500.
     pub mtu: Option<u16>,
-    /// Whether to bring the interface up; false: it stays as it is.
+    /// Whether to bring the interface up. If false, its state does not change.
     pub up: bool,
 }
 
 impl TapConfig {
-    /// The TAP of this name, with everything about it as it is.
+    /// Returns a configuration for the TAP of this name that changes nothing else.
     pub fn named(name: impl Into<String>) -> TapConfig {
         TapConfig { name: name.into(), mac: None, mtu: None, up: false }
     }
 }
 
-/// Why there is no TAP.
+/// Reason why a TAP could not be opened.
 ///
 /// ```
 /// use offload_testbed::attach::{TapConfig, TapError, TapPort};
@@ -55,7 +56,7 @@ impl TapConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TapError {
-    /// It is not allowed.
+    /// The process lacks permission.
     #[error(
         "not allowed to open the TAP {name}: {source}. Either run as root (or with CAP_NET_ADMIN), or have root make \
          it for you once: ip tuntap add dev {name} mode tap user $USER && ip link set {name} up"
@@ -63,15 +64,15 @@ pub enum TapError {
     NotAllowed {
         /// The TAP's name.
         name: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The kernel has no TAPs, or the name is no name.
+    /// The kernel has no TAPs, or the name is invalid.
     #[error("cannot open the TAP {name}: {source}")]
     Failed {
         /// The TAP's name.
         name: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -89,7 +90,7 @@ pub enum TapError {
 pub struct TapPort {
     device: SyncDevice,
     name: String,
-    watcher: Watcher,
+    watcher: FileWatcher,
     incoming: Resegmenter,
     outgoing: Coalescer,
     counters: AttachCounters,
@@ -97,10 +98,11 @@ pub struct TapPort {
 }
 
 impl TapPort {
-    /// Opens the TAP, or makes it. One that was made goes when the port is dropped.
+    /// Opens the TAP, or creates one. A created TAP is deleted when the port is dropped.
     ///
     /// # Errors
-    /// If that is not allowed, if there is such an interface that is no TAP or in use, or if the kernel has no TAPs.
+    /// If the process lacks permission, if an interface of that name is in use or is no TAP, or if the kernel has no
+    /// TAPs.
     pub fn open(config: TapConfig) -> Result<TapPort, TapError> {
         let name = config.name.clone();
         TapPort::try_open(config).map_err(|source| match source.kind() {
@@ -123,7 +125,7 @@ impl TapPort {
         let device = builder.build_sync()?;
         device.set_nonblocking(true)?;
         let name = device.name()?;
-        let watcher = Watcher::start(&name)?;
+        let watcher = FileWatcher::start(&name)?;
         watcher.add(DEVICE, device.as_fd())?;
         Ok(TapPort {
             device,
@@ -136,33 +138,33 @@ impl TapPort {
         })
     }
 
-    /// The interface's name.
+    /// Returns the interface's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The Ethernet address of the kernel's side.
+    /// Returns the Ethernet address of the kernel's side.
     ///
     /// # Errors
-    /// If the system does not say.
+    /// If the system cannot tell the address.
     pub fn mac(&self) -> io::Result<[u8; 6]> {
         self.device.mac_address()
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> AttachCounters {
         self.counters
     }
 
-    /// What tells that the interface was deleted.
+    /// Returns the signal that the interface was deleted.
     pub fn gone(&self) -> Gone {
         self.gone.clone()
     }
 
-    /// Reads packets until one makes frames. False: there is none.
+    /// Reads packets until one of them yields frames. Returns false if no packet is left.
     fn read(&mut self) -> bool {
-        // A kernel that hands over nothing of use is not listened to for longer than others are.
-        for _ in 0..MOST_IN_A_ROW {
+        // The limit keeps a kernel that sends only malformed packets from blocking other ports.
+        for _ in 0..MAX_IN_A_ROW {
             let copying = cost::work(WorkKind::Copy);
             let read = rustix::io::read(&self.device, self.incoming.buffer());
             drop(copying);
@@ -177,14 +179,14 @@ impl TapPort {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(_) => {
-                    // The interface was deleted: nothing comes any more, and there is nothing to wait for.
+                    // The interface was deleted. No packet will come, so the watcher is not armed.
                     self.counters.failures += 1;
                     self.gone.tell();
                     return false;
                 }
             }
         }
-        if self.watcher.arm(DEVICE, self.device.as_fd(), Readiness::Read).is_err() {
+        if self.watcher.arm(DEVICE, self.device.as_fd(), FileReadiness::Read).is_err() {
             self.counters.failures += 1;
         }
         false
@@ -209,9 +211,9 @@ impl TapPort {
                 self.counters.tx_bytes += packet.len() as u64;
                 self.counters.tx_super_segments += u64::from(frames > 1);
             }
-            // The kernel takes a packet or has no memory for it; there is no room to wait for.
+            // The kernel either takes a packet at once or has no memory for the packet, so waiting would not help.
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => self.counters.tx_queue_drops += frames,
-            // The interface is down, or gone.
+            // The interface is down or deleted.
             Err(_) => self.counters.tx_unreachable += frames,
         }
     }
@@ -243,7 +245,7 @@ impl Port for TapPort {
     }
 
     fn process(&mut self, _: Instant) {
-        // All frames that have arrived by now are in: nothing waits for company that may not come.
+        // All frames that have arrived by now are queued. Waiting for more frames to join could wait for ever.
         self.outgoing.flush();
         self.write_ready();
     }
@@ -264,5 +266,5 @@ impl fmt::Debug for TapPort {
 }
 
 const DEVICE: usize = 0;
-/// Packets looked at for one frame.
-const MOST_IN_A_ROW: usize = 64;
+/// Packets read for one frame.
+const MAX_IN_A_ROW: usize = 64;

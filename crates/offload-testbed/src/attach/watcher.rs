@@ -1,9 +1,9 @@
-//! Wakes a port's task when its file can be read or written again.
+//! Wakes a port's task when its file becomes readable or writable.
 //!
-//! A thread waits in epoll and does nothing else: it rings the port's doorbell, and the port looks for itself.
+//! A thread waits in epoll and only rings the port's doorbell; the port then checks its files itself.
 //!
-//! Invariant: a file that is armed and becomes ready rings the doorbell once, however long before or after the
-//! arming it did; then it is no longer armed.
+//! Invariant: an armed file that becomes ready rings the doorbell once, whether it became ready before or after arming.
+//! The file is then no longer armed.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::task::Waker;
@@ -15,34 +15,35 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 
-/// Watches the files of one port.
+/// A watcher of one port's files.
 #[derive(Debug)]
-pub(super) struct Watcher {
-    shared: Arc<Shared>,
+pub(super) struct FileWatcher {
+    shared: Arc<WatcherState>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct WatcherState {
     epoll: OwnedFd,
     stop: OwnedFd,
     doorbell: Signal,
-    /// What each file is armed for, by its number; zero: it is not.
+    /// Event that each file is armed for, by file number. Zero means not armed.
     armed: [AtomicU32; FILES],
 }
 
-/// What a file is armed for.
+/// The event that a file is armed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Readiness {
+pub(super) enum FileReadiness {
     Read,
     Write,
 }
 
-impl Watcher {
-    /// Starts the thread that waits.
-    pub(super) fn start(name: &str) -> io::Result<Watcher> {
-        let shared = Arc::new(Shared {
+impl FileWatcher {
+    /// Starts the thread that waits in epoll.
+    pub(super) fn start(name: &str) -> io::Result<FileWatcher> {
+        let shared = Arc::new(WatcherState {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            // An eventfd ends the thread even if no file ever becomes ready.
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
             doorbell: Signal::new(),
             armed: Default::default(),
@@ -50,49 +51,50 @@ impl Watcher {
         epoll::add(&shared.epoll, &shared.stop, EventData::new_u64(STOP), EventFlags::IN)?;
         let waiting = shared.clone();
         let thread = thread::Builder::new().name(format!("wait {name}")).spawn(move || waiting.run())?;
-        Ok(Watcher { shared, thread: Some(thread) })
+        Ok(FileWatcher { shared, thread: Some(thread) })
     }
 
-    /// Adds a file as number `number`, in place of an earlier one that is closed. It is not armed yet.
+    /// Adds a file as number `number`. The file replaces an earlier, closed one and is not armed yet.
     pub(super) fn add(&self, number: usize, file: impl AsFd) -> io::Result<()> {
         self.shared.armed[number].store(0, Ordering::SeqCst);
         epoll::add(&self.shared.epoll, file, EventData::new_u64(number as u64), EventFlags::ONESHOT)?;
         Ok(())
     }
 
-    /// Has the doorbell rung when the file is ready, if it is not armed for that already. Ready is also a file that
-    /// has failed.
-    pub(super) fn arm(&self, number: usize, file: impl AsFd, readiness: Readiness) -> io::Result<()> {
+    /// Arms the file: rings the doorbell when the file is ready. Does nothing if the file is already armed for this
+    /// event. A failed file counts as ready.
+    pub(super) fn arm(&self, number: usize, file: impl AsFd, readiness: FileReadiness) -> io::Result<()> {
         let wanted = match readiness {
-            Readiness::Read => EventFlags::IN,
-            Readiness::Write => EventFlags::OUT,
+            FileReadiness::Read => EventFlags::IN,
+            FileReadiness::Write => EventFlags::OUT,
         };
         let armed = &self.shared.armed[number];
         let before = EventFlags::from_bits_retain(armed.load(Ordering::SeqCst));
         if before.contains(wanted) {
             return Ok(());
         }
-        // In this order: an event in between rings the doorbell for nothing, and none goes by unheard.
+        // The flag is stored before the kernel is told. An event in between rings the doorbell once too often, but no
+        // event is lost.
         armed.store((before | wanted).bits(), Ordering::SeqCst);
         let flags = before | wanted | EventFlags::ONESHOT;
         epoll::modify(&self.shared.epoll, file, EventData::new_u64(number as u64), flags)?;
         Ok(())
     }
 
-    /// Has `waker` woken when the doorbell rings.
+    /// Wakes `waker` when the doorbell rings.
     pub(super) fn register(&self, waker: &Waker) {
         self.shared.doorbell.arm(waker);
     }
 }
 
-impl Shared {
+impl WatcherState {
     fn run(&self) {
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; FILES + 1];
         loop {
             let ready = match epoll::wait(&self.epoll, &mut events[..], None) {
                 Ok(ready) => ready,
                 Err(rustix::io::Errno::INTR) => continue,
-                // Of an epoll and a buffer that are what they should be, nothing else can be said.
+                // With a valid epoll and buffer, no other error can occur.
                 Err(_) => return,
             };
             for event in &events[..ready] {
@@ -100,6 +102,7 @@ impl Shared {
                 if number == STOP {
                     return;
                 }
+                // One-shot: the kernel has disarmed the file, so the port must arm again.
                 self.armed[number as usize].store(0, Ordering::SeqCst);
             }
             self.doorbell.raise();
@@ -107,17 +110,17 @@ impl Shared {
     }
 }
 
-impl Drop for Watcher {
+impl Drop for FileWatcher {
     fn drop(&mut self) {
-        // An eventfd takes eight bytes unless 2^64 were written before.
-        let _written = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
+        // Writing to an eventfd fails only after 2^64 unread writes.
+        let _ = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ended = thread.join();
         }
     }
 }
 
-/// Most files a port watches.
+/// Maximum number of files of a port.
 const FILES: usize = 2;
-/// What stands for the end of the thread among the numbers of files.
+/// Event number that ends the thread; no file has this number.
 const STOP: u64 = u64::MAX;

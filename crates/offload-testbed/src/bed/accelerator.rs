@@ -1,4 +1,4 @@
-//! An accelerator beside a host's CPU: its own task, charged to the host's device, and a queue for the host's tasks.
+//! An accelerator beside a host's CPU: a task charged to the host's device, and a queue for the host's tasks.
 
 use crate::domain::in_domain;
 use crate::runtime::{Runtime, lock};
@@ -13,16 +13,16 @@ use offload_base::counters::CounterSet;
 use offload_jobs::SharedQueue;
 use std::sync::{Arc, Mutex};
 
-/// See the module. Cloned, it is the same one.
+/// An accelerator of a host. A clone refers to the same accelerator.
 #[derive(Clone)]
 pub(super) struct Accelerator {
     queue: Arc<SharedQueue>,
-    /// The device. `None` once it was lost.
+    /// The device. `None` after the device was lost.
     device: Arc<Mutex<Option<Lookaside>>>,
 }
 
 impl Accelerator {
-    /// Builds it for host `number`, and starts what runs by itself.
+    /// Builds the accelerator of host `number` and starts its tasks.
     pub(super) fn bring_up(
         config: &LookasideConfig,
         add: impl FnOnce(&mut Engines),
@@ -57,18 +57,19 @@ impl Accelerator {
     }
 }
 
-/// Runs the device until it is lost.
+/// Runs the device until the device is lost.
 async fn run(runtime: Arc<dyn Runtime>, device: Arc<Mutex<Option<Lookaside>>>) {
     let mut alarm = runtime.alarm();
     poll_fn(|cx| {
         let now = runtime.now();
         let mut device = lock(&device);
+        // The device was lost; its jobs were answered when it was dropped.
         let Some(device) = device.as_mut() else { return Poll::Ready(()) };
         device.process(now);
         let sleeps = device.arm(cx.waker());
         let next = device.next_event();
         if !sleeps || alarm.poll(cx, next).is_ready() {
-            // Not in a loop here: if it never gets past this instant, the executor is the one to notice.
+            // The task does not loop here: if the device never gets past this instant, the executor must notice.
             cx.waker().wake_by_ref();
         }
         Poll::Pending

@@ -1,10 +1,10 @@
-//! What a testbed is made of, and how it is put together.
+//! The builder of a testbed: hosts, NICs, wires, and the order in which they are put together.
 
 use super::accelerator::Accelerator;
-use super::nic::Nic;
-use super::{BedHost, ClockKind, Engine, Eswitch, Testbed};
+use super::nic::HostNic;
+use super::{BedExecutor, BedHost, ClockKind, Eswitch, Testbed};
 use crate::capture::Capture;
-use crate::fabric::{Cable, MOST_LANES, Station, connect_lanes, join_threads, link_local};
+use crate::fabric::{Cable, MAX_LANES, Station, connect_lanes, join_threads, link_local};
 use crate::runtime::{Runtime, lock};
 use crate::trace::{TracedDevice, TracedNic, TracedPort, Tracer};
 use core::fmt;
@@ -23,38 +23,38 @@ use offload_host_stack::{Config, Host, Ipv6Config, TcpConfig};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// Puts a testbed together.
+/// A builder of testbeds.
 ///
 /// See [`Testbed`] for an example.
 #[derive(Debug)]
 pub struct Builder {
     seed: Seed,
-    /// Hosts with somebody outside can be guessed by the seed, too.
+    /// Whether even hosts with an outside peer derive their secrets from the seed.
     guessable: bool,
     clock: ClockKind,
     meter: Option<CpuMeter>,
     tracer: Option<Tracer>,
-    hosts: Vec<Plan>,
-    machines: Vec<Machine>,
+    hosts: Vec<HostPlan>,
+    machines: Vec<OutsideMachine>,
     wires: Vec<Wire>,
 }
 
-/// A virtual machine outside, at a function of a host's NIC.
-struct Machine {
+/// An outside virtual machine at a function of a host's NIC.
+struct OutsideMachine {
     host: usize,
     at: Vport,
     config: FunctionConfig,
     port: Box<dyn Port>,
 }
 
-impl fmt::Debug for Machine {
+impl fmt::Debug for OutsideMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Machine").field("host", &self.host).field("at", &self.at).finish_non_exhaustive()
+        f.debug_struct("OutsideMachine").field("host", &self.host).field("at", &self.at).finish_non_exhaustive()
     }
 }
 
 #[derive(Debug)]
-struct Plan {
+struct HostPlan {
     name: String,
     nic: NicConfig,
     tcp: TcpConfig,
@@ -62,55 +62,55 @@ struct Plan {
     gateway: Option<Ipv4Addr>,
     routes: Vec<(Prefix, Option<IpAddr>)>,
     ipv6: Ipv6Config,
-    /// Adds engines to the NIC's own.
-    engines: Option<More>,
-    /// What is between the driver and the stack.
-    layer: Option<Layer>,
-    /// What is between the NIC and the wire.
+    /// Engines added to the NIC's own.
+    engines: Option<EngineRegistrar>,
+    /// The layer between the drivers and the stack.
+    layer: Option<DeviceLayer>,
+    /// The layer between the NIC and the wire.
     port: Option<PortLayer>,
-    /// What is beside the CPU, with engines beside its own.
-    accelerator: Option<(LookasideConfig, More)>,
-    /// Besides the other hosts.
+    /// The accelerator beside the CPU, with added engines.
+    accelerator: Option<(LookasideConfig, EngineRegistrar)>,
+    /// Outside neighbours; the other hosts are neighbours anyway.
     neighbours: Vec<(IpAddr, [u8; 6])>,
-    place: Place,
-    /// Whose time its tasks take.
+    place: NicLocation,
+    /// Domain that pays for the time of the host's tasks.
     domain: Domain,
 }
 
-/// Where a host's function is.
+/// Location of a host's PCI function.
 #[derive(Clone, Copy, Debug)]
-enum Place {
-    /// On a NIC of its own, without a switch.
+enum NicLocation {
+    /// A NIC of the host's own, without a switch.
     Own,
-    /// On a NIC of its own, with a switch.
+    /// A NIC of the host's own, with a switch.
     Switched(SwitchConfig),
-    /// On the NIC of another host, at this port.
+    /// A port of another host's NIC.
     At { host: usize, port: Vport },
 }
 
-/// Adds engines to those that every NIC has.
+/// A function that adds engines to a NIC's own.
 #[derive(Clone)]
-struct More(Arc<dyn Fn(&mut Engines) + Send + Sync>);
+struct EngineRegistrar(Arc<dyn Fn(&mut Engines) + Send + Sync>);
 
-impl fmt::Debug for More {
+impl fmt::Debug for EngineRegistrar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("More")
+        f.write_str("EngineRegistrar")
     }
 }
 
-/// Makes what is between the drivers of a NIC's queues and the shards of a stack.
+/// A function that wraps the drivers of a NIC's queues before the stack gets them.
 #[derive(Clone)]
-struct Layer(Arc<Around>);
+struct DeviceLayer(Arc<Around>);
 
 type Around = dyn Fn(Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync;
 
-impl fmt::Debug for Layer {
+impl fmt::Debug for DeviceLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Layer")
+        f.write_str("DeviceLayer")
     }
 }
 
-/// Makes what is between a NIC and its wire.
+/// A function that wraps a NIC before the wire gets it.
 #[derive(Clone)]
 struct PortLayer(Arc<AroundPort>);
 
@@ -125,16 +125,16 @@ impl fmt::Debug for PortLayer {
 #[derive(Debug)]
 struct Wire {
     left: usize,
-    right: End,
-    /// One, or one for each address of a host.
+    right: WireEnd,
+    /// One link, or one for each address of a host.
     links: Vec<LinkConfig>,
     capture: Option<Capture>,
     recorder: Option<FrameRecorder>,
 }
 
-/// What a wire leads to.
+/// The far end of a wire.
 #[derive(Debug)]
-enum End {
+enum WireEnd {
     Host(usize),
     Outside(Station),
 }
@@ -153,23 +153,24 @@ impl Builder {
         }
     }
 
-    /// In real time rather than virtual.
+    /// Chooses the clock; the default is virtual time.
     #[must_use]
     pub fn clock(mut self, clock: ClockKind) -> Builder {
         self.clock = clock;
         self
     }
 
-    /// Draws from the seed even what protects hosts with somebody [outside](Self::attach) in real time: the numbers of
-    /// their connections, ports, cookies and hash keys are the same in every run then. Anybody who knows the seed can break
-    /// into their connections. Without this, the system's generator is asked for them.
+    /// Derives all secrets from the seed, including the secrets of hosts with an [outside](Self::attach) peer in real
+    /// time: initial sequence numbers, ports, cookies and hash keys are then the same in every run. Anybody who knows
+    /// the seed can break into the host's connections. Without this call, such secrets come from the system's
+    /// generator.
     #[must_use]
     pub fn guessable(mut self) -> Builder {
         self.guessable = true;
         self
     }
 
-    /// With every thread of the run metered.
+    /// Meters every thread of the run.
     #[cfg(feature = "meter")]
     #[must_use]
     pub fn meter(mut self, meter: &CpuMeter) -> Builder {
@@ -177,30 +178,30 @@ impl Builder {
         self
     }
 
-    /// Writes a timeline of everything that hosts, NICs and wires do; without effect if there is no tracer. What the meter
-    /// tells of hosts and devices has the tracer's own time in it then.
+    /// Writes a timeline of all events of hosts, NICs and wires. Does nothing without a tracer. The meter's times of
+    /// hosts and devices then include the tracer's own time.
     #[must_use]
     pub fn traced<'a>(mut self, tracer: impl Into<Option<&'a Tracer>>) -> Builder {
         self.tracer = tracer.into().cloned();
         self
     }
 
-    /// Adds a host with a NIC; hosts are numbered in the order they are added. The `n`th, from 0 on, has the
-    /// addresses 10.0.0.`n + 1` and fd00::`n + 1`, and its NIC a matching Ethernet address. From the 255th host on, the third
-    /// byte of the IPv4 address counts on.
+    /// Adds a host with a NIC; hosts are numbered in the order of these calls. Host `n`, counted from 0, has the
+    /// addresses 10.0.0.`n + 1` and fd00::`n + 1`, and its NIC a matching Ethernet address. From the 255th host on, the
+    /// third byte of the IPv4 address increases.
     ///
     /// # Panics
     /// At the 2001st host.
     #[must_use]
     pub fn host(mut self, name: &str, nic: NicConfig, tcp: TcpConfig) -> Builder {
-        assert!(self.hosts.len() < MOST_HOSTS, "a testbed has at most {MOST_HOSTS} hosts");
-        // The last byte of an address is neither a network's nor a broadcast's.
+        assert!(self.hosts.len() < MAX_HOSTS, "a testbed has at most {MAX_HOSTS} hosts");
+        // The last byte of an address is neither 0 (network) nor 255 (broadcast).
         let (block, last) = ((self.hosts.len() / HOSTS_A_BLOCK) as u8, (self.hosts.len() % HOSTS_A_BLOCK + 1) as u8);
         let nic = NicConfig { mac: [0x02, 0, 0, 0, block, last], ..nic };
         let address = Ipv4Addr::new(10, 0, block, last);
         let ipv6 = Ipv6Config::new(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, self.hosts.len() as u16 + 1));
         let domain = Domain::Host(u8::try_from(self.hosts.len()).unwrap_or(u8::MAX));
-        self.hosts.push(Plan {
+        self.hosts.push(HostPlan {
             name: name.into(),
             nic,
             tcp,
@@ -213,44 +214,45 @@ impl Builder {
             port: None,
             accelerator: None,
             neighbours: Vec::new(),
-            place: Place::Own,
+            place: NicLocation::Own,
             domain,
         });
         self
     }
 
-    /// Gives the last host's NIC a switch, in legacy mode at first. [`BedHost::eswitch`] manages it.
+    /// Gives the last host's NIC a switch, initially in legacy mode. [`BedHost::eswitch`] manages the switch.
     ///
     /// # Panics
-    /// If there is no host yet, or engines were added to its NIC.
+    /// If no host exists yet, or engines were added to its NIC.
     #[must_use]
     pub fn switched(mut self, switch: SwitchConfig) -> Builder {
+        // A switched NIC builds its functions itself, without the added engines.
         assert!(self.last_host().engines.is_none(), "the host's function of a NIC with a switch has the usual engines");
-        self.last_host().place = Place::Switched(switch);
+        self.last_host().place = NicLocation::Switched(switch);
         self
     }
 
-    /// Adds a virtual machine: a host at the next virtual function of a host whose NIC has a switch. It has a stack, a
-    /// driver and addresses as any host, and is one of those that are numbered; `nic` is its function.
+    /// Adds a virtual machine: a host at the next virtual function of a switched NIC. The machine has a stack, a driver
+    /// and addresses like any host and is numbered among the hosts; `nic` configures its function.
     ///
     /// See [`Eswitch`](super::Eswitch) for an example.
     ///
     /// # Panics
-    /// If `host` has no switch, at the 257th of one, and where [`host`](Self::host) does.
+    /// If `host` has no switch, at the 257th machine of one host, and where [`host`](Self::host) panics.
     #[must_use]
     pub fn vm(mut self, host: usize, name: &str, nic: NicConfig, tcp: TcpConfig) -> Builder {
-        let switched = self.hosts.get(host).is_some_and(|plan| matches!(plan.place, Place::Switched(_)));
+        let switched = self.hosts.get(host).is_some_and(|plan| matches!(plan.place, NicLocation::Switched(_)));
         assert!(switched, "a virtual machine needs a host whose NIC has a switch");
-        let is_there = |plan: &&Plan| matches!(plan.place, Place::At { host: of, .. } if of == host);
+        let is_there = |plan: &&HostPlan| matches!(plan.place, NicLocation::At { host: of, .. } if of == host);
         let number = self.hosts.iter().filter(is_there).count() as u16;
         assert!(number < Vport::FUNCTIONS, "a NIC has at most {} virtual functions", Vport::FUNCTIONS);
         self = self.host(name, nic, tcp);
-        self.last_host().place = Place::At { host, port: Vport::Virtual(number) };
+        self.last_host().place = NicLocation::At { host, port: Vport::Virtual(number) };
         self
     }
 
-    /// Puts a virtual machine outside, such as a QEMU's behind a [`DgramPort`](crate::attach::DgramPort), at a function of the last
-    /// host's NIC, which has a switch: frames come and go as they are.
+    /// Puts an outside virtual machine, such as a QEMU behind a [`DgramPort`](crate::attach::DgramPort), at a function
+    /// of the last host's switched NIC. Frames pass unchanged.
     ///
     /// ```
     /// # use core::task::Waker;
@@ -262,8 +264,8 @@ impl Builder {
     /// use offload_base::Seed;
     /// use offload_host_stack::TcpConfig;
     /// use offload_testbed::Testbed;
-    /// # struct Machine;
-    /// # impl Port for Machine {
+    /// # struct OutsideMachine;
+    /// # impl Port for OutsideMachine {
     /// #     fn receive_frame(&mut self, _: Instant, _: Frame) {}
     /// #     fn poll_frame(&mut self, _: Instant) -> Option<Frame> { None }
     /// #     fn process(&mut self, _: Instant) {}
@@ -274,99 +276,102 @@ impl Builder {
     /// let bed = Testbed::builder(Seed(1))
     ///     .host("hypervisor", NicConfig::default(), TcpConfig::default())
     ///     .switched(SwitchConfig::default())
-    ///     .machine(Vport::Virtual(0), FunctionConfig::new(Mac([2, 0, 0, 0, 1, 0])), Machine)
+    ///     .machine(Vport::Virtual(0), FunctionConfig::new(Mac([2, 0, 0, 0, 1, 0])), OutsideMachine)
     ///     .build()?;
     /// assert!(bed.host(0).eswitch().is_some());
     /// # Ok::<(), std::io::Error>(())
     /// ```
     ///
     /// # Panics
-    /// If there is no host yet, or its NIC has no switch.
+    /// If no host exists yet, or its NIC has no switch.
     #[must_use]
     pub fn machine(mut self, at: Vport, config: FunctionConfig, port: impl Port + 'static) -> Builder {
-        assert!(matches!(self.last_host().place, Place::Switched(_)), "a virtual machine needs a NIC with a switch");
+        assert!(
+            matches!(self.last_host().place, NicLocation::Switched(_)),
+            "a virtual machine needs a NIC with a switch"
+        );
         let host = self.hosts.len() - 1;
-        self.machines.push(Machine { host, at, config, port: Box::new(port) });
+        self.machines.push(OutsideMachine { host, at, config, port: Box::new(port) });
         self
     }
 
-    /// Charges the time of the last host's tasks to somebody else than the host of its number.
+    /// Charges the time of the last host's tasks to `domain` instead of the host's own domain.
     ///
     /// # Panics
-    /// If there is no host yet.
+    /// If no host exists yet.
     #[must_use]
     pub fn charged_to(mut self, domain: Domain) -> Builder {
         self.last_host().domain = domain;
         self
     }
 
-    /// Gives the last host another address.
+    /// Gives the last host another IPv4 address.
     ///
     /// # Panics
-    /// If there is no host yet.
+    /// If no host exists yet.
     #[must_use]
     pub fn address(mut self, address: Ipv4Addr) -> Builder {
         self.last_host().address = address;
         self
     }
 
-    /// Has the last host reach other networks of IPv4 by way of a gateway; of IPv6, [`ipv6`](Self::ipv6) says so.
+    /// Sets the last host's IPv4 gateway. [`ipv6`](Self::ipv6) sets the IPv6 gateway.
     ///
     /// # Panics
-    /// If there is no host yet.
+    /// If no host exists yet.
     #[must_use]
     pub fn gateway(mut self, gateway: Ipv4Addr) -> Builder {
         self.last_host().gateway = Some(gateway);
         self
     }
 
-    /// Has packets of the last host for these destinations go another one's way: see [`Config::with_route`].
+    /// Adds a route of the last host: see [`Config::with_route`].
     ///
     /// # Panics
-    /// If there is no host yet.
+    /// If no host exists yet.
     #[must_use]
     pub fn route(mut self, destinations: Prefix, via: Option<IpAddr>) -> Builder {
         self.last_host().routes.push((destinations, via));
         self
     }
 
-    /// Gives the last host another IPv6 address, and whatever else it has of IPv6.
+    /// Sets the last host's IPv6 address and other IPv6 settings.
     ///
     /// # Panics
-    /// If there is no host yet.
+    /// If no host exists yet.
     #[must_use]
     pub fn ipv6(mut self, ipv6: Ipv6Config) -> Builder {
         self.last_host().ipv6 = ipv6;
         self
     }
 
-    /// Adds engines to those that the last host's NIC has, for each of its queues anew.
+    /// Adds engines to each queue of the last host's NIC.
     ///
     /// # Panics
-    /// If there is no host yet.
+    /// If no host exists yet.
     #[must_use]
     pub fn engines(mut self, add: impl Fn(&mut Engines) + Send + Sync + 'static) -> Builder {
-        self.last_host().engines = Some(More(Arc::new(add)));
+        self.last_host().engines = Some(EngineRegistrar(Arc::new(add)));
         self
     }
 
-    /// Puts something between the last host's stack and its driver, such as IPsec: a device around a device. It is given
-    /// those of all queues of the host's NIC at once, for what it counts, of an SA for example, may concern all of them;
-    /// it gives as many back, in the same order.
+    /// Puts a layer, such as IPsec, between the last host's stack and its driver: a device around a device. `around`
+    /// receives the drivers of all queues at once, because a layer may keep state for all queues, for example the
+    /// counters of an SA. It returns as many devices, in the same order.
     ///
     /// # Panics
-    /// If there is no host yet.
+    /// If no host exists yet.
     #[must_use]
     pub fn layer(
         mut self,
         around: impl Fn(Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync + 'static,
     ) -> Builder {
-        self.last_host().layer = Some(Layer(Arc::new(around)));
+        self.last_host().layer = Some(DeviceLayer(Arc::new(around)));
         self
     }
 
-    /// Puts something between the last host's NIC and its wire, such as services that take time for packets: a port around a port. Without
-    /// effect for a virtual machine, whose function has no port.
+    /// Puts a layer, such as services that delay packets, between the last host's NIC and its wire: a port around a
+    /// port. Does nothing for a virtual machine, because a virtual function has no port.
     ///
     /// ```
     /// use offload_host_stack::TcpConfig;
@@ -395,59 +400,59 @@ impl Builder {
     /// ```
     ///
     /// # Panics
-    /// If there is no host yet.
+    /// If no host exists yet.
     #[must_use]
     pub fn port(mut self, around: impl Fn(Box<dyn Port>) -> Box<dyn Port> + Send + Sync + 'static) -> Builder {
         self.last_host().port = Some(PortLayer(Arc::new(around)));
         self
     }
 
-    /// Puts an accelerator beside the last host's CPU, which does jobs from memory to memory: see
+    /// Puts an accelerator beside the last host's CPU. It runs jobs from memory to memory: see
     /// [`BedHost::accelerator`].
     ///
     /// # Panics
-    /// If there is no host yet.
+    /// If no host exists yet.
     #[must_use]
     pub fn accelerator(self, config: LookasideConfig) -> Builder {
         self.accelerator_with(config, |_| ())
     }
 
-    /// As [`accelerator`](Self::accelerator), with engines beside those that it has.
+    /// Adds an accelerator as [`accelerator`](Self::accelerator) does, with further engines.
     ///
     /// # Panics
-    /// If there is no host yet.
+    /// If no host exists yet.
     #[must_use]
     pub fn accelerator_with(
         mut self,
         config: LookasideConfig,
         add: impl Fn(&mut Engines) + Send + Sync + 'static,
     ) -> Builder {
-        self.last_host().accelerator = Some((config, More(Arc::new(add))));
+        self.last_host().accelerator = Some((config, EngineRegistrar(Arc::new(add))));
         self
     }
 
-    /// Tells the last host of somebody outside, whom it reaches at `mac`.
+    /// Adds an outside neighbour, with Ethernet address `mac`, to the last host's table.
     ///
     /// # Panics
-    /// If there is no host yet.
+    /// If no host exists yet.
     #[must_use]
     pub fn neighbour(mut self, address: impl Into<IpAddr>, mac: [u8; 6]) -> Builder {
         self.last_host().neighbours.push((address.into(), mac));
         self
     }
 
-    /// Joins the NICs of two hosts by a wire, the same in both directions.
+    /// Joins the NICs of two hosts by a wire with equal directions.
     #[must_use]
     pub fn wire(mut self, left: usize, right: usize, link: LinkConfig) -> Builder {
-        self.wires.push(Wire { left, right: End::Host(right), links: vec![link], capture: None, recorder: None });
+        self.wires.push(Wire { left, right: WireEnd::Host(right), links: vec![link], capture: None, recorder: None });
         self
     }
 
-    /// Joins the NICs of two hosts by several wires, each with a rate, delay and loss of
-    /// its own: packets to a host's IPv4 address take the first one, those to its IPv6 address the second, those to its
-    /// [link-local](BedHost::link_local_address) one the third. They are [cables](Testbed::cable) in that order. The NIC hands
-    /// over what it has to send in one row: a wire that [holds back](nic_sim::wire::Overflow::HoldBack) holds back what is
-    /// for the others, too.
+    /// Joins the NICs of two hosts by several wires, each with its own rate, delay and loss. Packets to a host's IPv4
+    /// address take the first wire, packets to its IPv6 address the second, packets to its
+    /// [link-local](BedHost::link_local_address) address the third. The wires are [cables](Testbed::cable) in that
+    /// order. The NIC sends in one sequence, so a wire that [holds back](nic_sim::wire::Overflow::HoldBack) also delays
+    /// packets for the other wires.
     ///
     /// ```
     /// use offload_host_stack::TcpConfig;
@@ -467,24 +472,24 @@ impl Builder {
     /// ```
     ///
     /// # Panics
-    /// If there are none, or more than three.
+    /// If `links` is empty or has more than three links.
     #[must_use]
     pub fn wires(mut self, left: usize, right: usize, links: impl IntoIterator<Item = LinkConfig>) -> Builder {
         let links: Vec<_> = links.into_iter().collect();
-        assert!((1..=MOST_LANES).contains(&links.len()), "two hosts have one to three wires, one for each address");
-        self.wires.push(Wire { left, right: End::Host(right), links, capture: None, recorder: None });
+        assert!((1..=MAX_LANES).contains(&links.len()), "two hosts have one to three wires, one for each address");
+        self.wires.push(Wire { left, right: WireEnd::Host(right), links, capture: None, recorder: None });
         self
     }
 
-    /// Joins the NIC of a host to something outside, by a wire like any other. With a file or a socket behind it
-    /// (see [`attach`](crate::attach)), a port works in real time only; and there the host has secrets of its own, not of
+    /// Joins the NIC of a host to an outside port by an ordinary wire. A port with a file or socket (see
+    /// [`attach`](crate::attach)) works in real time only; the host's secrets then come from the system and not from
     /// the seed (see [`guessable`](Self::guessable)).
     #[must_use]
     pub fn attach(mut self, host: usize, name: &str, port: impl Port + 'static, link: LinkConfig) -> Builder {
         let outside = Station::new(name, Domain::Wire, port);
         self.wires.push(Wire {
             left: host,
-            right: End::Outside(outside),
+            right: WireEnd::Outside(outside),
             links: vec![link],
             capture: None,
             recorder: None,
@@ -492,82 +497,84 @@ impl Builder {
         self
     }
 
-    /// Captures what the left end of the last wire sends and receives.
+    /// Captures the traffic of the last wire at its left end.
     ///
     /// # Panics
-    /// If there is no wire yet.
+    /// If no wire exists yet.
     #[must_use]
     pub fn captured(mut self, capture: &Capture) -> Builder {
         self.last_wire().capture = Some(capture.clone());
         self
     }
 
-    /// Records, in memory, what the left end of the last wire sends and receives.
+    /// Records the traffic of the last wire at its left end, in memory.
     ///
     /// # Panics
-    /// If there is no wire yet.
+    /// If no wire exists yet.
     #[must_use]
     pub fn recorded(mut self, recorder: &FrameRecorder) -> Builder {
         self.last_wire().recorder = Some(recorder.clone());
         self
     }
 
-    /// Builds it, and starts whatever runs by itself.
+    /// Builds the testbed and starts the tasks of its devices and wires.
     ///
     /// # Errors
-    /// In real time, if a thread or tokio cannot be started, or if the system has no randomness to give; if a capture
-    /// cannot be written.
+    /// In real time, if a thread or tokio cannot be started, or if the system has no randomness; if a capture cannot be
+    /// written.
     ///
     /// # Panics
-    /// If a wire ends at a host that is not there, or at one that has a wire already; if a layer has lost a queue.
+    /// If a wire ends at a host that does not exist or already has a wire; if a layer returns fewer queues.
     pub fn build(mut self) -> io::Result<Testbed> {
-        let engine = Engine::start(self.clock, self.meter.as_ref(), self.hosts.len())?;
+        let engine = BedExecutor::start(self.clock, self.meter.as_ref(), self.hosts.len())?;
         let mut ports = Vec::new();
         let mut hosts = Vec::new();
         for (number, plan) in self.hosts.iter().enumerate() {
+            // A source for each host, so that one more host does not change the others' secrets.
             let random = self.random_source(number)?;
             let mut nic = plan.nic.clone();
             if !random.is_seeded() {
-                // Who knows the key can have all flows come to one queue.
+                // With the key, an attacker could direct all flows to one queue.
                 random.stream("rss key").fill(&mut nic.rss_key);
             }
             let mut eswitch = None;
             let add = |engines: &mut Engines| {
-                if let Some(More(add)) = &plan.engines {
+                if let Some(EngineRegistrar(add)) = &plan.engines {
                     add(engines);
                 }
             };
             let (nic, drivers) = match plan.place {
-                Place::Own => {
+                NicLocation::Own => {
                     let (device, drivers) = multi_queue_nic_with(nic, add);
-                    (Nic::Own(Arc::new(Mutex::new(device))), drivers)
+                    (HostNic::Own(Arc::new(Mutex::new(device))), drivers)
                 }
-                Place::Switched(switch) => {
+                NicLocation::Switched(switch) => {
                     let (device, drivers, manager) = switched_nic(nic, switch);
                     eswitch = Some(Eswitch::new(manager));
-                    (Nic::Function { nic: Arc::new(Mutex::new(device)), port: Vport::Physical }, drivers)
+                    (HostNic::Function { nic: Arc::new(Mutex::new(device)), port: Vport::Physical }, drivers)
                 }
-                Place::At { host, port } => {
+                NicLocation::At { host, port } => {
                     let config = FunctionConfig { mtu: nic.mtu, ..FunctionConfig::new(Mac(nic.mac)) };
                     let (function, drivers) = function_with(nic, add);
-                    let Some(Some(Nic::Function { nic, .. })) = ports.get(host) else {
+                    let Some(Some(HostNic::Function { nic, .. })) = ports.get(host) else {
                         unreachable!("the host of a virtual machine was built before it, and has a switch")
                     };
                     lock(nic).plug(port, config, function);
-                    (Nic::Function { nic: nic.clone(), port }, drivers)
+                    (HostNic::Function { nic: nic.clone(), port }, drivers)
                 }
             };
             ports.push(Some(nic.clone()));
-            let built = Built { nic, drivers, eswitch };
-            let accelerator = plan.accelerator.as_ref().map(|(config, More(add))| {
+            let built = HostParts { nic, drivers, eswitch };
+            let accelerator = plan.accelerator.as_ref().map(|(config, EngineRegistrar(add))| {
                 let (of_device, of_host) = (engine.device_runtime(number), engine.host_runtime(number));
                 Accelerator::bring_up(config, |engines| add(engines), number, &of_device, &of_host)
             });
             let host = self.bring_up(plan, random, built, &engine.host_runtime(number));
             hosts.push(BedHost { accelerator, ..host });
         }
-        for Machine { host, at, config, port } in core::mem::take(&mut self.machines) {
-            let Some(Some(Nic::Function { nic, .. })) = ports.get(host) else {
+        // Machines attach after all hosts are built, because their functions live on these hosts' NICs.
+        for OutsideMachine { host, at, config, port } in core::mem::take(&mut self.machines) {
+            let Some(Some(HostNic::Function { nic, .. })) = ports.get(host) else {
                 unreachable!("a machine's host has a switch")
             };
             lock(nic).attach(at, config, port);
@@ -580,19 +587,20 @@ impl Builder {
                 let around = plan.port.as_ref();
                 let plug = Plug { host, name: plan.name.clone(), peer, rate: wire.links[0].rate, around };
                 match device {
-                    Nic::Own(device) => plug.station(device, self.tracer.as_ref()),
-                    Nic::Function { nic, port: Vport::Physical } => plug.station(nic, self.tracer.as_ref()),
-                    Nic::Function { .. } => panic!("a virtual machine has no port: the wire is its host's"),
+                    HostNic::Own(device) => plug.station(device, self.tracer.as_ref()),
+                    HostNic::Function { nic, port: Vport::Physical } => plug.station(nic, self.tracer.as_ref()),
+                    HostNic::Function { .. } => panic!("a virtual machine has no port: the wire is its host's"),
                 }
             };
             let peer = match &wire.right {
-                End::Host(host) => &self.hosts[*host].name,
-                End::Outside(station) => &station.name,
+                WireEnd::Host(host) => &self.hosts[*host].name,
+                WireEnd::Outside(station) => &station.name,
             };
+            // The left end first: taps of capture and recorder belong to it.
             let left = nic_station(wire.left, peer);
             let (right, right_runs_on) = match wire.right {
-                End::Host(host) => (nic_station(host, &self.hosts[wire.left].name), host),
-                End::Outside(station) => (station, wire.left),
+                WireEnd::Host(host) => (nic_station(host, &self.hosts[wire.left].name), host),
+                WireEnd::Outside(station) => (station, wire.left),
             };
             let left = match &wire.capture {
                 Some(capture) => {
@@ -605,9 +613,11 @@ impl Builder {
                 Some(recorder) => left.tapped(recorder),
                 None => left,
             };
+            // A seed for each wire, so that the impairments of one wire do not depend on the others.
             let seed = self.seed.derive(&format!("wire {number}"));
             let lanes: Vec<_> = wire.links.iter().zip(0..).map(|(link, lane)| cable_of(link, seed, lane)).collect();
             let (left_runs, right_runs) = (engine.device_runtime(wire.left), engine.device_runtime(right_runs_on));
+            // Ends on different threads need queues that are safe and fast between threads.
             if engine.parts(wire.left, right_runs_on) {
                 join_threads([&left_runs, &right_runs], [left, right], &lanes);
             } else {
@@ -615,9 +625,9 @@ impl Builder {
             }
             cables.extend(lanes);
         }
-        // What is behind a switch talks without a wire, too.
+        // Functions behind a switch exchange frames even if the switch has no wire.
         for (number, nic) in ports.into_iter().enumerate() {
-            if let Some(Nic::Function { nic, port: Vport::Physical }) = nic {
+            if let Some(HostNic::Function { nic, port: Vport::Physical }) = nic {
                 let plan = &self.hosts[number];
                 let around = plan.port.as_ref();
                 let plug = Plug { host: number, name: plan.name.clone(), peer: "nothing", rate: None, around };
@@ -630,10 +640,10 @@ impl Builder {
         Ok(Testbed { hosts, cables, engine })
     }
 
-    /// What a host's secrets are drawn from. Determinism is for virtual time, and for hosts among themselves: a peer
-    /// outside may be anybody.
+    /// Returns the source of a host's secrets. A seed suffices in virtual time and between emulated hosts; an outside
+    /// peer may be an attacker.
     fn random_source(&self, host: usize) -> io::Result<RandomSource> {
-        let outside = self.wires.iter().any(|wire| wire.left == host && matches!(wire.right, End::Outside(_)));
+        let outside = self.wires.iter().any(|wire| wire.left == host && matches!(wire.right, WireEnd::Outside(_)));
         let outside = outside || self.machines.iter().any(|machine| machine.host == host);
         if outside && self.clock == ClockKind::Real && !self.guessable {
             return RandomSource::from_system();
@@ -643,14 +653,15 @@ impl Builder {
 
     fn bring_up(
         &self,
-        plan: &Plan,
+        plan: &HostPlan,
         random: RandomSource,
-        Built { nic, drivers, eswitch }: Built,
+        HostParts { nic, drivers, eswitch }: HostParts,
         runtime: &Arc<dyn Runtime>,
     ) -> BedHost {
         let mut config = Config::new(plan.address, plan.nic.mac, random).with_ipv6(plan.ipv6);
         config.tcp = plan.tcp.clone();
         (config.gateway, config.routes) = (plan.gateway, plan.routes.clone());
+        // Every host knows every other host's Ethernet address, so that runs need no neighbour discovery.
         for neighbour in self.hosts.iter().filter(|other| other.address != plan.address) {
             for address in [IpAddr::from(neighbour.address), IpAddr::from(neighbour.ipv6.address)] {
                 config = config.with_neighbour(address, neighbour.nic.mac);
@@ -660,9 +671,10 @@ impl Builder {
             config = config.with_neighbour(*address, *mac);
         }
         let mut queues: Vec<Box<dyn NetDevice>> = drivers.into_iter().map(|driver| Box::new(driver) as _).collect();
-        if let Some(Layer(around)) = &plan.layer {
+        if let Some(DeviceLayer(around)) = &plan.layer {
             queues = around(queues);
         }
+        // The tracer wraps the layer, so that the timeline shows the stack's view of the device.
         if let Some(tracer) = &self.tracer {
             let traced = |(number, queue)| Box::new(TracedDevice::new(queue, tracer, &plan.name, number)) as _;
             queues = queues.into_iter().enumerate().map(traced).collect();
@@ -685,6 +697,7 @@ impl Builder {
         if let Some(eswitch) = &bed_host.eswitch {
             bed_host.spawn("eswitch", eswitch.clone().serve());
         }
+        // Each shard has its own task, so that a trace and a deadlock message name the shard.
         for (index, shard) in bed_host.shards.iter().enumerate() {
             let name = if index == 0 { "stack".into() } else { format!("stack, shard {index}") };
             bed_host.spawn(name, shard.serve());
@@ -692,7 +705,7 @@ impl Builder {
         bed_host
     }
 
-    fn last_host(&mut self) -> &mut Plan {
+    fn last_host(&mut self) -> &mut HostPlan {
         self.hosts.last_mut().expect("there is a host to say something about")
     }
 
@@ -701,11 +714,11 @@ impl Builder {
     }
 }
 
-/// Hosts whose addresses differ in their last byte alone.
+/// Hosts per block: their addresses differ in the last byte alone.
 const HOSTS_A_BLOCK: usize = 254;
-const MOST_HOSTS: usize = 2000;
+const MAX_HOSTS: usize = 2000;
 
-/// A socket in the wall with nothing behind it.
+/// An unconnected port: drops every frame.
 struct Unplugged;
 
 impl Port for Unplugged {
@@ -724,14 +737,14 @@ impl Port for Unplugged {
     fn register_doorbell(&mut self, _waker: &Waker) {}
 }
 
-/// The parts of a host that are built before its stack.
-struct Built {
-    nic: Nic,
+/// Parts of a host that are built before its stack.
+struct HostParts {
+    nic: HostNic,
     drivers: Vec<Driver>,
     eswitch: Option<Eswitch>,
 }
 
-/// Where a wire is plugged in.
+/// The host's end of a wire.
 struct Plug<'a> {
     host: usize,
     name: String,
@@ -755,8 +768,9 @@ impl Plug<'_> {
     }
 }
 
-/// A wire, or one of several between the same two NICs.
+/// Builds a wire, or one of several wires between two NICs.
 fn cable_of(link: &LinkConfig, seed: Seed, lane: usize) -> Cable {
+    // The first lane uses the plain seed, so that one wire behaves as before there were lanes.
     let seed = if lane == 0 { seed } else { seed.derive(&format!("lane {lane}")) };
     Cable::of(Link::new(link, seed.derive("left to right")), Link::new(link, seed.derive("right to left")))
 }
@@ -766,7 +780,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_host_with_somebody_outside_in_real_time_has_secrets_of_the_system() {
+    fn hosts_attached_in_real_time_use_system_secrets() {
         let hosts = |clock| {
             let host = || NicConfig::default();
             Testbed::builder(Seed(1))

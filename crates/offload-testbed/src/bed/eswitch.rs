@@ -1,6 +1,6 @@
-//! The switch of a host's NIC, as the host's own programs manage it.
+//! The management interface of a host's NIC switch.
 //!
-//! Invariant: each asker gets the answer to its own command; frames of representors wait until somebody takes them, up to a limit.
+//! Invariant: each command gets its own answer. Representors' frames wait for a receiver, up to a limit.
 
 use crate::runtime::lock;
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use nic_sim::{EswitchDriver, Vport};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-/// The management of the switch of a host's NIC. Cloned, it is the same one.
+/// A manager of the switch in a host's NIC. A clone manages the same switch.
 ///
 /// ```
 /// use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
@@ -32,13 +32,13 @@ use std::sync::{Arc, Mutex};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Eswitch {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<EswitchState>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct EswitchState {
     driver: EswitchDriver,
-    /// Commands so far, and answers so far.
+    /// Commands issued and answers received so far. Answers come in the order of commands.
     asked: u64,
     answered: u64,
     answers: BTreeMap<u64, EswitchAnswer>,
@@ -49,11 +49,11 @@ struct Shared {
 impl Eswitch {
     pub(super) fn new(driver: EswitchDriver) -> Eswitch {
         let (answers, frames, waiting) = (BTreeMap::new(), VecDeque::new(), Vec::new());
-        let shared = Shared { driver, asked: 0, answered: 0, answers, frames, waiting };
+        let shared = EswitchState { driver, asked: 0, answered: 0, answers, frames, waiting };
         Eswitch { shared: Arc::new(Mutex::new(shared)) }
     }
 
-    /// Asks something of the switch; its answer.
+    /// Sends a command to the switch and waits for the answer.
     pub async fn ask(&self, command: EswitchCommand) -> EswitchAnswer {
         let (mut command, mut number) = (Some(command), 0);
         poll_fn(|cx| {
@@ -64,16 +64,18 @@ impl Eswitch {
                         number = shared.asked;
                         shared.asked += 1;
                     }
+                    // The ring is full: the command waits here and is tried again at the next wake.
                     Err(back) => command = Some(*back),
                 }
             }
+            // Only a command that the ring has accepted has a number and an answer.
             let answer = if command.is_none() { shared.answers.remove(&number) } else { None };
             answer.map_or_else(|| shared.wait(cx.waker()), Poll::Ready)
         })
         .await
     }
 
-    /// The next frame that no rule took, with the port that it came in by.
+    /// Waits for the next frame that no rule matched, and returns its ingress port too.
     pub async fn receive(&self) -> (Vport, Bytes) {
         poll_fn(|cx| {
             let mut shared = lock(&self.shared);
@@ -83,12 +85,12 @@ impl Eswitch {
         .await
     }
 
-    /// Sends a frame by the representor of a port: it leaves by the port. False: there is no room.
+    /// Sends a frame out of `port`, by the port's representor. Returns false if the queue is full.
     pub fn send(&self, port: Vport, frame: Bytes) -> bool {
         lock(&self.shared).driver.send(port, frame)
     }
 
-    /// Hands on what the device says. Never ends.
+    /// Delivers the device's answers and frames. Never ends.
     pub(super) async fn serve(self) {
         poll_fn(|cx| {
             let mut shared = lock(&self.shared);
@@ -100,8 +102,9 @@ impl Eswitch {
     }
 }
 
-impl Shared {
+impl EswitchState {
     fn wait<T>(&mut self, waker: &Waker) -> Poll<T> {
+        // Several askers wait at a time; one that polls again must not be woken twice.
         if !self.waiting.iter().any(|other| other.will_wake(waker)) {
             self.waiting.push(waker.clone());
         }
@@ -113,7 +116,8 @@ impl Shared {
             self.answers.insert(self.answered, answer);
             self.answered += 1;
         }
-        while self.frames.len() < MOST_FRAMES
+        // Frames beyond the limit stay in the ring, which drops and counts its overflow.
+        while self.frames.len() < MAX_FRAMES
             && let Some(frame) = self.driver.receive()
         {
             self.frames.push_back(frame);
@@ -122,5 +126,5 @@ impl Shared {
     }
 }
 
-/// Frames that wait here; others wait in the ring, or are dropped there and counted.
-const MOST_FRAMES: usize = 256;
+/// Maximum number of frames that wait here. Further frames wait in the ring, which drops and counts its overflow.
+const MAX_FRAMES: usize = 256;

@@ -1,8 +1,8 @@
-//! Hosts, each with a NIC, joined by wires, and run in virtual or in real time.
+//! Hosts with NICs, joined by wires, in virtual or in real time.
 //!
-//! Virtual time: everything is a task of one executor on the thread that calls [`Testbed::run`]. Real time: devices,
-//! each with the wire that leads to it, and hosts, each with its applications, are dealt out to threads, as many as this
-//! machine has cores, on the same clock; tokio is there for applications that want its sockets or timers.
+//! Virtual time: all tasks run in one executor on the thread that calls [`Testbed::run`]. Real time: each device with
+//! its wire, and each host with its applications, is assigned to one of as many threads as the machine has cores, on
+//! one clock. tokio serves applications that want its sockets or timers.
 
 mod accelerator;
 mod builder;
@@ -23,7 +23,7 @@ use core::fmt;
 use core::future::Future;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
-use nic::Nic;
+use nic::HostNic;
 use nic_sim::dma::DmaBytes;
 use offload_api::Prefix;
 use offload_base::cost::{CpuMeter, Domain};
@@ -35,17 +35,17 @@ use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 
-/// Which clock a testbed runs on.
+/// The clock of a testbed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClockKind {
-    /// From event to event: the same run every time.
+    /// Virtual time, from event to event: every run is the same.
     #[default]
     Virtual,
-    /// The machine's.
+    /// The machine's clock.
     Real,
 }
 
-/// Hosts with NICs, joined by wires, and what runs them.
+/// Hosts with NICs, joined by wires, and the executor that runs them.
 ///
 /// ```
 /// use offload_host_stack::TcpConfig;
@@ -85,63 +85,64 @@ pub enum ClockKind {
 pub struct Testbed {
     hosts: Vec<BedHost>,
     cables: Vec<Cable>,
-    engine: Engine,
+    engine: BedExecutor,
 }
 
 impl Testbed {
-    /// Starts on a testbed whose randomness comes from `seed`: all of it, but for the secrets of a host that is attached to
-    /// something [outside](Builder::attach) in real time.
+    /// Returns a builder with randomness from `seed`. Only secrets of a host that is attached to an
+    /// [outside](Builder::attach) peer in real time do not come from the seed.
     pub fn builder(seed: Seed) -> Builder {
         Builder::new(seed)
     }
 
-    /// A host, by the order they were added.
+    /// Returns a host, numbered in the order of [`Builder::host`] calls.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the host does not exist.
     pub fn host(&self, number: usize) -> &BedHost {
         &self.hosts[number]
     }
 
-    /// A wire, by the order they were added, several between two hosts one by one: to change what it does to frames, in one direction or both.
+    /// Returns a wire, in the order of the builder's calls; several wires between two hosts count one by one. The cable
+    /// can change the impairments in one or both directions.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the wire does not exist.
     pub fn cable(&self, number: usize) -> &Cable {
         &self.cables[number]
     }
 
-    /// Runs `future` to its end, and everything else meanwhile. In virtual time nothing happens between two calls.
+    /// Runs `future` to its end, and all other tasks meanwhile. In virtual time nothing happens between two calls.
     pub fn run<T>(&mut self, future: impl Future<Output = T>) -> T {
         match &mut self.engine {
-            Engine::Virtual(run) => run.block_on(future),
-            Engine::Real { tokio, .. } => tokio.block_on(future),
+            BedExecutor::Virtual(run) => run.block_on(future),
+            BedExecutor::Real { tokio, .. } => tokio.block_on(future),
         }
     }
 
-    /// The same, for what is to end within `span` of virtual time: a task that waits for ever may have timers that never end,
-    /// and so does time then. In real time `span` means nothing.
+    /// Runs `future`, which must end within `span` of virtual time. Without a limit, a run could continue for ever if
+    /// one task waits for ever while timers keep firing. In real time `span` has no effect.
     ///
     /// # Panics
-    /// If it has not ended by then, naming the tasks.
+    /// If `future` has not ended by then; the message names the waiting tasks.
     pub fn run_within<T>(&mut self, span: Duration, future: impl Future<Output = T>) -> T {
         match &mut self.engine {
-            Engine::Virtual(run) => run.block_within(span, future),
-            Engine::Real { tokio, .. } => tokio.block_on(future),
+            BedExecutor::Virtual(run) => run.block_within(span, future),
+            BedExecutor::Real { tokio, .. } => tokio.block_on(future),
         }
     }
 
-    /// What the first host and its applications are run by; the others' is [`BedHost::runtime`].
+    /// Returns the runtime of the first host. [`BedHost::runtime`] returns the runtime of any host.
     pub fn runtime(&self) -> Arc<dyn Runtime> {
         self.engine.host_runtime(0)
     }
 
-    /// The present instant.
+    /// Returns the present instant.
     pub fn now(&self) -> Instant {
         self.engine.host_runtime(0).now()
     }
 
-    /// What all hosts, drivers, devices and wires counted, added up by name.
+    /// Returns the counters of all hosts, drivers, devices and wires, added up by name.
     pub fn counters(&self) -> CounterSet {
         let mut set = CounterSet::default();
         for host in &self.hosts {
@@ -153,7 +154,7 @@ impl Testbed {
         set
     }
 
-    /// What all devices moved over PCIe.
+    /// Returns the bytes that all devices moved over PCIe.
     pub fn dma(&self) -> DmaBytes {
         let mut all = DmaBytes::default();
         for host in &self.hosts {
@@ -163,7 +164,7 @@ impl Testbed {
     }
 }
 
-/// A host of a testbed. Cloned, it is the same one.
+/// A host of a testbed. A clone refers to the same host.
 ///
 /// See [`Testbed`] for an example.
 #[derive(Clone)]
@@ -175,19 +176,20 @@ pub struct BedHost {
     mac: [u8; 6],
     domain: Domain,
     shards: Arc<[Host]>,
-    nic: Nic,
+    nic: HostNic,
     eswitch: Option<Eswitch>,
     accelerator: Option<Accelerator>,
     runtime: Arc<dyn Runtime>,
 }
 
 impl BedHost {
-    /// Its TCP/IP stack; of several shards, the first.
+    /// Returns the TCP/IP stack; the first shard if there are several.
     pub fn stack(&self) -> &Host {
         &self.shards[0]
     }
 
-    /// Its TCP/IP stack, a shard for each queue of its NIC ([`NicConfig::queues`](nic_sim::NicConfig::queues)).
+    /// Returns the shards of the TCP/IP stack, one for each queue of the NIC
+    /// ([`NicConfig::queues`](nic_sim::NicConfig::queues)).
     ///
     /// ```
     /// use offload_host_stack::TcpConfig;
@@ -205,32 +207,32 @@ impl BedHost {
         &self.shards
     }
 
-    /// Its IPv4 address.
+    /// Returns the IPv4 address.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// Its NIC's Ethernet address.
+    /// Returns the Ethernet address of the NIC.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
 
-    /// Its IPv6 address.
+    /// Returns the IPv6 address.
     pub fn ipv6_address(&self) -> Ipv6Addr {
         self.ipv6
     }
 
-    /// Its link-local IPv6 address (RFC 4291 2.5.6).
+    /// Returns the link-local IPv6 address (RFC 4291 2.5.6).
     pub fn link_local_address(&self) -> Ipv6Addr {
         self.link_local
     }
 
-    /// Whose time its tasks take.
+    /// Returns the domain that pays for the time of the host's tasks.
     pub fn domain(&self) -> Domain {
         self.domain
     }
 
-    /// Runs a task on this host, and charges it its time.
+    /// Spawns a task on this host and charges its time to the host.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: impl Into<Cow<'static, str>>,
@@ -240,50 +242,51 @@ impl BedHost {
         self.runtime.spawn(name, in_domain(self.domain(), future))
     }
 
-    /// What runs it.
+    /// Returns the runtime of this host.
     pub fn runtime(&self) -> Arc<dyn Runtime> {
         self.runtime.clone()
     }
 
-    /// Has all its shards take these for all the routes that there are: see [`Host::set_routes`].
+    /// Replaces the routes of all shards: see [`Host::set_routes`].
     pub fn set_routes(&self, routes: &[(Prefix, Option<IpAddr>)]) {
         self.shards.iter().for_each(|shard| shard.set_routes(routes.to_vec()));
     }
 
-    /// The present instant.
+    /// Returns the present instant.
     pub fn now(&self) -> Instant {
         self.runtime.now()
     }
 
-    /// The switch of its NIC, if that has one.
+    /// Returns the manager of the NIC's switch. `None` if the NIC has no switch.
     pub fn eswitch(&self) -> Option<&Eswitch> {
         self.eswitch.as_ref()
     }
 
-    /// Resets its NIC: every context is gone. Of a virtual machine, its function alone is reset.
+    /// Resets the NIC, which loses all contexts. For a virtual machine, only its function is reset.
     pub fn reset_device(&self) {
         self.nic.reset(self.runtime.now());
     }
 
-    /// Takes the host's [accelerator](Builder::accelerator) away, as if the device's thread had died: jobs under way come back as
-    /// [`Gone`](offload_api::JobStatus::Gone), and so does each later job. Without an accelerator this does nothing.
+    /// Removes the host's [accelerator](Builder::accelerator), as if the device's thread had died. Pending and later
+    /// jobs come back as [`Gone`](offload_api::JobStatus::Gone). Does nothing without an accelerator.
     pub fn lose_accelerator(&self) {
         if let Some(accelerator) = &self.accelerator {
             accelerator.lose();
         }
     }
 
-    /// How many contexts its NIC has.
+    /// Returns the number of contexts on the NIC.
     pub fn device_contexts(&self) -> usize {
         self.nic.contexts()
     }
 
-    /// What each queue of its NIC counted, engines included.
+    /// Returns the counters of each queue of the NIC, engines included.
     pub fn queue_counters(&self) -> Vec<CounterSet> {
         self.nic.queue_counters()
     }
 
-    /// The queue of the accelerator beside its CPU, if it has [one](Builder::accelerator); of several queues, the first.
+    /// Returns the queue of the [accelerator](Builder::accelerator) beside the CPU; the first queue if there are
+    /// several. `None` without an accelerator.
     ///
     /// ```
     /// use bytes::BytesMut;
@@ -311,7 +314,7 @@ impl BedHost {
         self.accelerator.as_ref().map(Accelerator::queue)
     }
 
-    /// What its NIC, and its accelerator if it has one, moved over PCIe.
+    /// Returns the bytes that the NIC and the accelerator moved over PCIe.
     pub fn dma(&self) -> DmaBytes {
         let mut all = self.nic.dma();
         if let Some(accelerator) = &self.accelerator {
@@ -320,7 +323,7 @@ impl BedHost {
         all
     }
 
-    /// Adds what stack, driver, device and accelerator counted to `set`.
+    /// Adds the counters of stack, driver, device and accelerator to `set`.
     pub fn count(&self, set: &mut CounterSet) {
         for shard in &*self.shards {
             set.add(&shard.counters());
@@ -339,44 +342,45 @@ impl fmt::Debug for BedHost {
     }
 }
 
-/// What runs a testbed.
+/// The executor of a testbed.
 #[derive(Debug)]
-enum Engine {
+enum BedExecutor {
     Virtual(VirtualTime),
     Real { threads: RealThreads, tokio: tokio::runtime::Runtime },
 }
 
-impl Engine {
-    fn start(clock: ClockKind, meter: Option<&CpuMeter>, hosts: usize) -> io::Result<Engine> {
+impl BedExecutor {
+    fn start(clock: ClockKind, meter: Option<&CpuMeter>, hosts: usize) -> io::Result<BedExecutor> {
         match clock {
-            ClockKind::Virtual => Ok(Engine::Virtual(VirtualTime::new())),
+            ClockKind::Virtual => Ok(BedExecutor::Virtual(VirtualTime::new())),
             ClockKind::Real => {
+                // One worker thread: tokio serves sockets and timers only, the tasks run on the testbed's own threads.
                 let tokio = tokio_runtime::start(1, meter.cloned())?;
                 let threads = RealThreads::start(tokio.handle(), RealClock::new(), meter, hosts)?;
-                Ok(Engine::Real { threads, tokio })
+                Ok(BedExecutor::Real { threads, tokio })
             }
         }
     }
 
     fn host_runtime(&self, number: usize) -> Arc<dyn Runtime> {
         match self {
-            Engine::Virtual(run) => Arc::new(run.handle()),
-            Engine::Real { threads, .. } => Arc::new(threads.host(number)),
+            BedExecutor::Virtual(run) => Arc::new(run.handle()),
+            BedExecutor::Real { threads, .. } => Arc::new(threads.host(number)),
         }
     }
 
     fn device_runtime(&self, number: usize) -> Arc<dyn Runtime> {
         match self {
-            Engine::Virtual(run) => Arc::new(run.handle()),
-            Engine::Real { threads, .. } => Arc::new(threads.device(number)),
+            BedExecutor::Virtual(run) => Arc::new(run.handle()),
+            BedExecutor::Real { threads, .. } => Arc::new(threads.device(number)),
         }
     }
 
-    /// Whether two devices are on threads of their own.
+    /// Returns whether two devices run on different threads.
     fn parts(&self, one: usize, other: usize) -> bool {
         match self {
-            Engine::Virtual(_) => false,
-            Engine::Real { threads, .. } => threads.parts_devices(one, other),
+            BedExecutor::Virtual(_) => false,
+            BedExecutor::Real { threads, .. } => threads.parts_devices(one, other),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The NIC of a host, or the function that it has of another's.
+//! The NIC of a host, or the host's function of another host's NIC.
 
 use crate::runtime::lock;
 use nic_sim::dma::DmaBytes;
@@ -7,21 +7,22 @@ use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use std::sync::{Arc, Mutex};
 
-/// What a host has on PCIe.
+/// The PCI device of a host.
 #[derive(Clone)]
-pub(super) enum Nic {
-    /// A NIC of its own, without a switch.
+pub(super) enum HostNic {
+    /// A NIC of the host's own, without a switch.
     Own(Arc<Mutex<Device>>),
-    /// A function of a NIC with a switch; the physical one is that of the NIC's own host.
+    /// A function of a NIC with a switch. The physical function belongs to the NIC's own host.
     Function { nic: Arc<Mutex<SwitchedDevice>>, port: Vport },
 }
 
-impl Nic {
+impl HostNic {
     pub(super) fn reset(&self, now: Instant) {
         match self {
-            Nic::Own(device) => lock(device).reset(now),
-            Nic::Function { nic, port: Vport::Physical } => lock(nic).reset(now),
-            Nic::Function { nic, port } => {
+            HostNic::Own(device) => lock(device).reset(now),
+            // The physical function stands for the whole NIC, so the switch is reset too.
+            HostNic::Function { nic, port: Vport::Physical } => lock(nic).reset(now),
+            HostNic::Function { nic, port } => {
                 lock(nic).reset_function(now, *port);
             }
         }
@@ -45,21 +46,21 @@ impl Nic {
         self.ask(Function::dma).unwrap_or_default()
     }
 
-    /// What the function counted, and of a NIC's own host the switch.
+    /// Adds the function's counters to `set`; for the NIC's own host, also the counters of the switch.
     pub(super) fn count(&self, set: &mut CounterSet) {
         match self {
-            Nic::Function { nic, port: Vport::Physical } => lock(nic).count(set),
+            HostNic::Function { nic, port: Vport::Physical } => lock(nic).count(set),
             _ => {
-                let _counted = self.ask(|function| function.count(set));
+                let _ = self.ask(|function| function.count(set));
             }
         }
     }
 
-    /// The function, unless it was removed.
+    /// Calls `ask` with the function. Returns `None` if the function was removed.
     fn ask<T>(&self, ask: impl FnOnce(&Function) -> T) -> Option<T> {
         match self {
-            Nic::Own(device) => Some(ask(lock(device).function())),
-            Nic::Function { nic, port } => lock(nic).function(*port).map(ask),
+            HostNic::Own(device) => Some(ask(lock(device).function())),
+            HostNic::Function { nic, port } => lock(nic).function(*port).map(ask),
         }
     }
 }

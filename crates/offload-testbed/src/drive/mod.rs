@@ -1,16 +1,18 @@
-//! A drive in virtual time: how long reads and writes take.
+//! A drive model for virtual time: the duration of reads and writes.
 //!
-//! - [`Drive`]: the model, sans-IO: a request goes in with the present instant, and out comes when it is done;
-//! - [`threads`]: threads on which code that blocks waits in virtual time, so that storage behind a synchronous interface takes its
-//!   time too.
+//! - [`Drive`]: the model, sans-IO: takes a request and the present instant, returns the completion time;
+//! - [`threads`]: threads on which blocking code waits in virtual time, so that storage behind a synchronous interface
+//!   takes time too.
 //!
 //! ```text
 //!  requests of a stream > lane, at the rate of one stream  \
 //!  requests of a stream > lane, at the rate of one stream   > all reads, or all writes, at the drive's rate > latency > done
 //!  requests of a stream > lane, at the rate of one stream  /
 //! ```
-//! A *stream* is a run of requests each of which begins where the one before it ended, as a drive's read-ahead sees it. Invariant:
-//! over any span, a stream is given at most its rate and all streams together the drive's, however many requests wait.
+//!
+//! A *stream* is a run of requests in which each begins where the previous one ended, as a drive's read-ahead sees it.
+//! Invariant: over any span, a stream gets at most its own rate, and all streams together at most the drive's rate,
+//! however many requests wait.
 
 pub mod threads;
 
@@ -20,7 +22,7 @@ use core::time::Duration;
 use offload_base::{Instant, Rng, Seed};
 use std::sync::{Arc, Mutex};
 
-/// How fast a drive is.
+/// Speed of a drive.
 ///
 /// ```
 /// use offload_testbed::drive::DriveConfig;
@@ -31,23 +33,23 @@ use std::sync::{Arc, Mutex};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriveConfig {
-    /// Bits per second that all reads get together, one at least.
+    /// Bits per second shared by all reads, at least one.
     pub read: u64,
-    /// Bits per second that all writes get together, one at least.
+    /// Bits per second shared by all writes, at least one.
     pub write: u64,
-    /// Bits per second that one stream gets, of reads or of writes, one at least.
+    /// Bits per second of one stream of reads or writes, at least one.
     pub stream: u64,
-    /// From the end of a read's transfer to its completion.
+    /// Time from the end of a read's transfer to its completion.
     pub read_latency: Duration,
-    /// The same of a write, and of a flush.
+    /// Time from the end of a write's transfer to its completion; also the time of a flush.
     pub write_latency: Duration,
-    /// What a request takes longer at most: each a share of it, by the seed.
+    /// Maximum extra delay of a request. The seed determines each request's share.
     pub jitter: Duration,
 }
 
 impl DriveConfig {
-    /// Eight SSDs in a stripe, of the Secure Data Reservoir (University of Tokyo, SC18): 180 Gb/s for reading, 95 for writing, and 11 for
-    /// one stream from disk to disk. The latencies are ours: those of a flash drive.
+    /// Eight striped SSDs of the Secure Data Reservoir (University of Tokyo, SC18): 180 Gb/s for reading, 95 for
+    /// writing, and 11 for one stream from disk to disk. The latencies are ours, typical of a flash drive.
     pub const EIGHT_SSDS: DriveConfig = DriveConfig {
         read: 180_000_000_000,
         write: 95_000_000_000,
@@ -57,7 +59,7 @@ impl DriveConfig {
         jitter: Duration::from_micros(20),
     };
 
-    /// One that has so many times less of each rate.
+    /// Returns a configuration with each rate divided by `times`.
     #[must_use]
     pub fn slower(self, times: u64) -> DriveConfig {
         let of = |rate: u64| (rate / times.max(1)).max(1);
@@ -65,7 +67,7 @@ impl DriveConfig {
     }
 }
 
-/// A drive. Cloned, it is the same one.
+/// A drive. A clone refers to the same drive.
 ///
 /// ```
 /// use core::time::Duration;
@@ -85,120 +87,128 @@ impl DriveConfig {
 #[derive(Clone, Debug)]
 pub struct Drive {
     config: DriveConfig,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DriveState>>,
 }
 
-/// What a drive has moved.
+/// Bytes moved by a drive.
 ///
 /// See [`Drive`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
-    /// Bytes that were read.
+pub struct DriveTraffic {
+    /// Bytes read.
     pub read: u64,
-    /// Bytes that were written.
+    /// Bytes written.
     pub written: u64,
 }
 
 #[derive(Debug)]
-struct State {
-    /// When the drive has done all reads, and all writes.
+struct DriveState {
+    /// Times at which all reads and all writes are done.
     free: [Instant; 2],
-    lanes: Vec<Lane>,
+    lanes: Vec<DriveStream>,
     random: Rng,
-    moved: Moved,
-    /// Requests so far.
+    moved: DriveTraffic,
+    /// Number of requests so far.
     requests: u64,
 }
 
 /// A stream of requests.
 #[derive(Debug)]
-struct Lane {
-    way: Way,
+struct DriveStream {
+    way: DriveOperation,
     file: u64,
-    /// Where the next request of it begins.
+    /// Offset at which the stream's next request begins.
     next: u64,
     free: Instant,
-    /// The number of its last request.
+    /// Number of the stream's last request.
     used: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum DriveOperation {
     Read,
     Write,
 }
 
 impl Drive {
-    /// A drive that has nothing to do.
+    /// Creates an idle drive.
     pub fn new(config: DriveConfig, seed: Seed) -> Drive {
         let random = seed.stream("drive");
-        let state = State { free: [Instant::ZERO; 2], lanes: Vec::new(), random, moved: Moved::default(), requests: 0 };
+        let state = DriveState {
+            free: [Instant::ZERO; 2],
+            lanes: Vec::new(),
+            random,
+            moved: DriveTraffic::default(),
+            requests: 0,
+        };
         Drive { config, state: Arc::new(Mutex::new(state)) }
     }
 
-    /// How fast it is.
+    /// Returns the configuration.
     pub fn config(&self) -> DriveConfig {
         self.config
     }
 
-    /// When a read of `range` of the file of this number is done that is asked for `now`.
+    /// Starts a read of `range` of file number `file`. Returns the completion time.
     pub fn read(&self, now: Instant, file: u64, range: Range<u64>) -> Instant {
-        self.request(now, Way::Read, file, range)
+        self.request(now, DriveOperation::Read, file, range)
     }
 
-    /// When a write that is asked for `now` is on the medium.
+    /// Starts a write. Returns the time at which the data is on the medium.
     pub fn write(&self, now: Instant, file: u64, range: Range<u64>) -> Instant {
-        self.request(now, Way::Write, file, range)
+        self.request(now, DriveOperation::Write, file, range)
     }
 
-    /// When all writes that were asked for so far are on the medium, and somebody who asks `now` has been told.
+    /// Returns the completion time of a flush that starts `now` and covers all earlier writes.
     pub fn flush(&self, now: Instant) -> Instant {
         let state = lock(&self.state);
-        let writing = state.lanes.iter().filter(|lane| lane.way == Way::Write).map(|lane| lane.free);
-        let last = writing.max().unwrap_or(Instant::ZERO).max(state.free[Way::Write as usize]);
+        let writing = state.lanes.iter().filter(|lane| lane.way == DriveOperation::Write).map(|lane| lane.free);
+        let last = writing.max().unwrap_or(Instant::ZERO).max(state.free[DriveOperation::Write as usize]);
         now.max(last) + self.config.write_latency
     }
 
-    /// What it has moved.
-    pub fn moved(&self) -> Moved {
+    /// Returns the bytes moved so far.
+    pub fn moved(&self) -> DriveTraffic {
         lock(&self.state).moved
     }
 
-    fn request(&self, now: Instant, way: Way, file: u64, range: Range<u64>) -> Instant {
+    fn request(&self, now: Instant, way: DriveOperation, file: u64, range: Range<u64>) -> Instant {
         let bytes = range.end.saturating_sub(range.start);
         let (rate, latency) = match way {
-            Way::Read => (self.config.read, self.config.read_latency),
-            Way::Write => (self.config.write, self.config.write_latency),
+            DriveOperation::Read => (self.config.read, self.config.read_latency),
+            DriveOperation::Write => (self.config.write, self.config.write_latency),
         };
         let mut state = lock(&self.state);
+        // Two limits apply at once: the drive's rate over all requests and the rate of the request's own stream.
         let all = &mut state.free[way as usize];
         *all = now.max(*all) + time_of(bytes, rate);
         let shared = *all;
         let lane = state.lane(now, way, file, range.start);
+        // An idle stream saves no credit: its next request starts now.
         lane.free = now.max(lane.free) + time_of(bytes, self.config.stream);
         lane.next = range.end;
         let own = lane.free;
         match way {
-            Way::Read => state.moved.read += bytes,
-            Way::Write => state.moved.written += bytes,
+            DriveOperation::Read => state.moved.read += bytes,
+            DriveOperation::Write => state.moved.written += bytes,
         }
         let most = u64::try_from(self.config.jitter.as_nanos()).unwrap_or(u64::MAX).saturating_add(1);
         shared.max(own) + latency + Duration::from_nanos(state.random.below(most))
     }
 }
 
-impl State {
-    /// The stream that a request goes on with, or a new one.
-    fn lane(&mut self, now: Instant, way: Way, file: u64, from: u64) -> &mut Lane {
+impl DriveState {
+    /// Returns the stream that the request continues, or a new stream.
+    fn lane(&mut self, now: Instant, way: DriveOperation, file: u64, from: u64) -> &mut DriveStream {
         self.requests += 1;
         let used = self.requests;
         let known = self.lanes.iter().position(|lane| (lane.way, lane.file, lane.next) == (way, file, from));
         let at = known.unwrap_or_else(|| {
-            // One that waits for nothing is no more than a memory.
+            // Only idle streams may be evicted: a busy stream still limits the rate of its requests.
             let idle = self.lanes.iter().enumerate().filter(|(_, lane)| lane.free <= now);
             let oldest = idle.min_by_key(|(_, lane)| lane.used).map(|(at, _)| at);
-            let new = Lane { way, file, next: from, free: Instant::ZERO, used };
-            match oldest.filter(|_| self.lanes.len() >= MOST_LANES) {
+            let new = DriveStream { way, file, next: from, free: Instant::ZERO, used };
+            match oldest.filter(|_| self.lanes.len() >= MAX_LANES) {
                 Some(at) => {
                     self.lanes[at] = new;
                     at
@@ -215,14 +225,14 @@ impl State {
     }
 }
 
-/// How long so many bytes take, rounded up.
+/// Returns the transfer time of `bytes`, rounded up.
 fn time_of(bytes: u64, bits_per_second: u64) -> Duration {
     let nanos = (u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(bits_per_second.max(1)));
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// Streams that are remembered though they wait for nothing.
-const MOST_LANES: usize = 256;
+/// Number of streams above which idle streams are evicted.
+const MAX_LANES: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -234,8 +244,9 @@ mod tests {
         DriveConfig { jitter: Duration::ZERO, ..DriveConfig::EIGHT_SSDS }
     }
 
-    /// Bits a second of `streams` streams, each with `depth` requests of a piece under way, for so long that the start does not count.
-    fn rate(config: DriveConfig, way: Way, streams: u64, depth: usize) -> f64 {
+    /// Measures the rate, in bits per second, of `streams` streams with `depth` outstanding requests each, over a time
+    /// so long that the start does not matter.
+    fn rate(config: DriveConfig, way: DriveOperation, streams: u64, depth: usize) -> f64 {
         let drive = Drive::new(config, Seed(1));
         let mut waiting: std::collections::BTreeSet<(Instant, u64, u64)> =
             (0..streams).flat_map(|stream| (0..depth as u64).map(move |at| (Instant::ZERO, stream, at))).collect();
@@ -260,29 +271,30 @@ mod tests {
     }
 
     #[test]
-    fn streams_share_the_drive_and_none_is_faster_than_one_may_be() {
-        // With two requests under way latency hides behind the transfer: streams x 11 Gb/s, until the drive itself is in the way.
+    fn streams_share_the_drive_within_their_rate() {
+        // With two outstanding requests, latency hides behind the transfer: the rate is streams x 11 Gb/s, up to the
+        // drive's rate.
         for streams in [1, 2, 8] {
-            about(rate(quiet(), Way::Read, streams, 2), streams as f64 * 11e9);
-            about(rate(quiet(), Way::Write, streams, 2), streams as f64 * 11e9);
+            about(rate(quiet(), DriveOperation::Read, streams, 2), streams as f64 * 11e9);
+            about(rate(quiet(), DriveOperation::Write, streams, 2), streams as f64 * 11e9);
         }
-        about(rate(quiet(), Way::Read, 16, 2), 176e9);
-        about(rate(quiet(), Way::Read, 32, 2), 180e9);
-        about(rate(quiet(), Way::Write, 9, 2), 95e9);
-        about(rate(quiet(), Way::Write, 64, 2), 95e9);
+        about(rate(quiet(), DriveOperation::Read, 16, 2), 176e9);
+        about(rate(quiet(), DriveOperation::Read, 32, 2), 180e9);
+        about(rate(quiet(), DriveOperation::Write, 9, 2), 95e9);
+        about(rate(quiet(), DriveOperation::Write, 64, 2), 95e9);
     }
 
     #[test]
     fn one_request_at_a_time_pays_the_latency_each_time() {
         let piece = PIECE as f64 * 8.0;
-        about(rate(quiet(), Way::Read, 1, 1), piece / (piece / 11e9 + 90e-6));
-        about(rate(quiet(), Way::Write, 1, 1), piece / (piece / 11e9 + 25e-6));
-        // Jitter costs half of itself on average.
-        about(rate(DriveConfig::EIGHT_SSDS, Way::Write, 1, 1), piece / (piece / 11e9 + 35e-6));
+        about(rate(quiet(), DriveOperation::Read, 1, 1), piece / (piece / 11e9 + 90e-6));
+        about(rate(quiet(), DriveOperation::Write, 1, 1), piece / (piece / 11e9 + 25e-6));
+        // The mean jitter is half of its maximum.
+        about(rate(DriveConfig::EIGHT_SSDS, DriveOperation::Write, 1, 1), piece / (piece / 11e9 + 35e-6));
     }
 
     #[test]
-    fn reads_do_not_wait_for_writes_and_a_flush_waits_for_all_of_them() {
+    fn flush_waits_for_all_writes() {
         let drive = Drive::new(quiet(), Seed(1));
         let now = Instant::from_nanos(5);
         assert_eq!(drive.flush(now), now + Duration::from_micros(25));
@@ -292,7 +304,7 @@ mod tests {
         }
         assert_eq!(drive.flush(now), last);
         assert_eq!(drive.read(now, 1, 0..0), now + Duration::from_micros(90));
-        assert_eq!(drive.moved(), Moved { read: 0, written: 40 * PIECE });
+        assert_eq!(drive.moved(), DriveTraffic { read: 0, written: 40 * PIECE });
     }
 
     #[test]
@@ -308,7 +320,7 @@ mod tests {
     #[test]
     fn streams_that_wait_are_never_forgotten() {
         let drive = Drive::new(quiet(), Seed(1));
-        // A stream far behind, then more others than are remembered.
+        // One stream with a long backlog, then more other streams than the table remembers.
         for at in 0..100 {
             drive.write(Instant::ZERO, 0, at * PIECE..(at + 1) * PIECE);
         }
@@ -317,7 +329,7 @@ mod tests {
         }
         let done = drive.write(Instant::ZERO, 0, 100 * PIECE..101 * PIECE);
         about((done - Instant::ZERO).as_secs_f64(), 101.0 * PIECE as f64 * 8.0 / 11e9 + 25e-6);
-        // Later all of that is a memory, and few are kept.
+        // Later all streams are idle, and only few new ones are added.
         let later = Instant::from_nanos(1 << 40);
         for file in 0..1000 {
             drive.read(later + Duration::from_millis(file), file, 0..1);

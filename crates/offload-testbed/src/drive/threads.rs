@@ -1,14 +1,16 @@
-//! Threads whose waits are in virtual time: storage behind a synchronous interface, on a clock that jumps.
+//! Threads that wait in virtual time: storage behind a synchronous interface, on a clock that jumps.
 //!
-//! Invariant: at any moment either the executor runs or one of these threads, never two of them. So a run repeats, though it is
-//! spread over threads: work begins at once, on a thread of its own, and the task that began it goes on when the work waits or is done.
+//! Invariant: at any moment either the executor or exactly one of these threads runs. A run therefore repeats although
+//! it uses threads: work begins at once on its own thread, and the task that started the work continues when the work
+//! waits or ends.
 //!
 //! ```text
 //!  task      run(work) ------------------+                  +-- goes on, other tasks too; at the deadline: ---+
 //!  thread              work, wait_until -+- told: deadline -+                                                +- work goes on, done
 //! ```
-//! Work may hold no lock over a wait that a task takes without waiting: the executor would stand still, as it would with threads of
-//! the system, but here nobody else can end the wait.
+//!
+//! Work must not hold a lock over a wait if a task takes the same lock without waiting: the executor would block for
+//! ever, because only the executor can end the wait.
 
 use crate::runtime::{Runtime, lock};
 use core::fmt;
@@ -21,7 +23,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// Threads on which [`wait_until`] takes virtual time. Cloned, they are the same ones; they end with the last clone.
+/// A pool of threads on which [`wait_until`] takes virtual time. A clone refers to the same pool; the threads end with
+/// the last clone.
 ///
 /// ```
 /// use core::time::Duration;
@@ -44,56 +47,62 @@ use std::thread;
 /// # std::io::Result::Ok(())
 /// ```
 #[derive(Clone)]
-pub struct VirtualThreads(Arc<Inner>);
+pub struct VirtualThreads(Arc<ThreadPool>);
 
-struct Inner {
+struct ThreadPool {
     runtime: Arc<dyn Runtime>,
     metered: Option<(CpuMeter, Domain)>,
     idle: Mutex<Vec<Worker>>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
-/// A thread, as those see it that have it work.
+/// The pool's handle of a thread.
 struct Worker {
-    turn: SyncSender<Turn>,
-    told: Receiver<Told>,
+    turn: SyncSender<WorkerCommand>,
+    told: Receiver<WorkerReport>,
 }
 
-enum Turn {
+enum WorkerCommand {
     Work(Box<dyn FnOnce() + Send>),
     GoOn,
 }
 
-enum Told {
+enum WorkerReport {
     Waits(Instant),
     Done,
 }
 
 impl VirtualThreads {
-    /// Threads that wait by this runtime's clock, which is a virtual one. They are started as they are needed.
+    /// Creates a pool that waits on the virtual clock of `runtime`. Threads are started on demand.
     pub fn new(runtime: Arc<dyn Runtime>) -> VirtualThreads {
-        VirtualThreads(Arc::new(Inner { runtime, metered: None, idle: Mutex::default(), threads: Mutex::default() }))
+        VirtualThreads(Arc::new(ThreadPool {
+            runtime,
+            metered: None,
+            idle: Mutex::default(),
+            threads: Mutex::default(),
+        }))
     }
 
-    /// The same, charged to `domain`.
+    /// Creates a pool with its CPU time charged to `domain`.
     #[cfg(feature = "meter")]
     pub fn metered(runtime: Arc<dyn Runtime>, meter: &CpuMeter, domain: Domain) -> VirtualThreads {
         let metered = Some((meter.clone(), domain));
-        VirtualThreads(Arc::new(Inner { runtime, metered, idle: Mutex::default(), threads: Mutex::default() }))
+        VirtualThreads(Arc::new(ThreadPool { runtime, metered, idle: Mutex::default(), threads: Mutex::default() }))
     }
 
-    /// Begins `work`, and returns when it waits or is done.
+    /// Starts `work`, and returns when the work waits or ends.
     ///
     /// # Errors
-    /// If the system has no more threads.
+    /// If the system refuses another thread.
     pub fn run(&self, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        // Idle threads are reused, so that the number of threads is the number of concurrent works.
         let idle = lock(&self.0.idle).pop();
         let worker = match idle {
             Some(worker) => worker,
             None => self.0.start()?,
         };
-        // It is there: it waits for its turn.
-        let _sent = worker.turn.send(Turn::Work(work));
+        // The send cannot fail, because an idle worker waits for its next turn.
+        let _sent = worker.turn.send(WorkerCommand::Work(work));
         follow(&self.0, worker);
         Ok(())
     }
@@ -105,12 +114,12 @@ impl fmt::Debug for VirtualThreads {
     }
 }
 
-/// Waits for what a thread tells, and if it waits itself, has it go on when that is over.
-fn follow(pool: &Arc<Inner>, worker: Worker) {
+/// Waits until a thread waits or ends. If the thread waits, spawns a task that continues the thread at its deadline.
+fn follow(pool: &Arc<ThreadPool>, worker: Worker) {
     match worker.told.recv() {
-        Ok(Told::Done) => lock(&pool.idle).push(worker),
-        Ok(Told::Waits(deadline)) => {
-            let waiting = Waiting { worker, pool: pool.clone() };
+        Ok(WorkerReport::Done) => lock(&pool.idle).push(worker),
+        Ok(WorkerReport::Waits(deadline)) => {
+            let waiting = WaitingWorker { worker, pool: pool.clone() };
             let timers = pool.runtime.clone();
             let task = Box::pin(async move {
                 let waiting = waiting;
@@ -124,34 +133,35 @@ fn follow(pool: &Arc<Inner>, worker: Worker) {
     }
 }
 
-/// A thread that waits. The pool, dropped, waits for its threads: so the thread goes first, which lets it end.
-struct Waiting {
+/// A waiting thread. Fields drop in this order: the worker first, which ends its thread, and then the pool, which joins
+/// its threads.
+struct WaitingWorker {
     worker: Worker,
-    pool: Arc<Inner>,
+    pool: Arc<ThreadPool>,
 }
 
-impl Waiting {
+impl WaitingWorker {
     fn go_on(self) {
-        // It is there: it waits for this.
-        let _sent = self.worker.turn.send(Turn::GoOn);
+        // The send cannot fail, because the thread waits for this message.
+        let _sent = self.worker.turn.send(WorkerCommand::GoOn);
         follow(&self.pool, self.worker);
     }
 }
 
-impl Inner {
+impl ThreadPool {
     fn start(&self) -> io::Result<Worker> {
         let (turn, turns) = sync_channel(1);
         let (tell, told) = sync_channel(1);
         let metered = self.metered.clone();
         let started = thread::Builder::new().name("virtual".into()).spawn(move || {
             let attached = metered.as_ref().map(|(meter, _)| meter.attach());
-            OWN.set(Some(Own { tell, turns }));
+            OWN.set(Some(WorkerChannels { tell, turns }));
             while let Some(work) = next_work() {
                 let scope = metered.as_ref().map(|(_, domain)| cost::domain(*domain));
-                // Whoever waits for what it comes to hears that nothing will.
+                // A panic drops the work's channels, so that callers who wait for its result are told.
                 let _panicked = catch_unwind(AssertUnwindSafe(work));
                 drop(scope);
-                tell_all(Told::Done);
+                report(WorkerReport::Done);
             }
             drop(attached);
         })?;
@@ -160,32 +170,34 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
+        // Dropping the workers closes their channels, which ends the idle threads.
         lock(&self.idle).clear();
-        // What they spent counts once they have ended. One may be dropping this itself.
+        // Joining makes the threads' CPU time count. The last clone may be dropped on one of the threads, which cannot
+        // join itself.
         for thread in lock(&self.threads).drain(..).filter(|thread| thread.thread().id() != thread::current().id()) {
             let _panicked = thread.join();
         }
     }
 }
 
-/// What a thread of these has of its pool.
-struct Own {
-    tell: SyncSender<Told>,
-    turns: Receiver<Turn>,
+/// A pool thread's end of its channels.
+struct WorkerChannels {
+    tell: SyncSender<WorkerReport>,
+    turns: Receiver<WorkerCommand>,
 }
 
 thread_local! {
-    static OWN: RefCell<Option<Own>> = const { RefCell::new(None) };
+    static OWN: RefCell<Option<WorkerChannels>> = const { RefCell::new(None) };
 }
 
-/// Waits, on one of these threads, until the clock of its pool shows `deadline`. On any other it returns at once, and so it does when the
+/// Waits on a pool thread until the pool's clock shows `deadline`. Returns at once on any other thread, and after the
 /// clock has ended.
 ///
 /// See [`VirtualThreads`] for an example.
 pub fn wait_until(deadline: Instant) {
-    tell_all(Told::Waits(deadline));
+    report(WorkerReport::Waits(deadline));
     OWN.with_borrow(|own| {
         if let Some(own) = own {
             cost::park();
@@ -195,10 +207,10 @@ pub fn wait_until(deadline: Instant) {
     });
 }
 
-fn tell_all(told: Told) {
+fn report(told: WorkerReport) {
     OWN.with_borrow(|own| {
         if let Some(own) = own {
-            // Nobody is there once the clock has ended.
+            // The receiver is gone once the clock has ended.
             let _nobody = own.tell.send(told);
         }
     });
@@ -211,7 +223,7 @@ fn next_work() -> Option<Box<dyn FnOnce() + Send>> {
         let turn = own.turns.recv();
         cost::unpark();
         match turn {
-            Ok(Turn::Work(work)) => Some(work),
+            Ok(WorkerCommand::Work(work)) => Some(work),
             _ => None,
         }
     })
@@ -225,9 +237,9 @@ mod tests {
     use offload_base::Clock;
     use tokio::sync::oneshot;
 
-    /// Work of several tasks is interleaved by virtual time alone: the same order each time.
+    /// Virtual time alone interleaves the work of several tasks, in the same order in every run.
     #[test]
-    fn what_waits_goes_on_in_the_order_of_deadlines() {
+    fn waiting_work_continues_by_deadline() {
         let order = || {
             let mut run = VirtualTime::new();
             let threads = VirtualThreads::new(Arc::new(run.handle()));
@@ -280,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_panics_costs_no_other() {
+    fn panic_ends_only_its_work() {
         let mut run = VirtualTime::new();
         let threads = VirtualThreads::new(Arc::new(run.handle()));
         threads.run(Box::new(|| panic!("as it should"))).unwrap();
@@ -291,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_work_spends_is_its_domains() {
+    fn work_is_charged_to_its_domain() {
         let mut run = VirtualTime::new();
         let meter = CpuMeter::new();
         let threads = VirtualThreads::metered(Arc::new(run.handle()), &meter, Domain::Host(3));

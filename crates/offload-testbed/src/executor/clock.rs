@@ -3,25 +3,25 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use offload_base::{Clock, Instant, RealClock};
 
-/// Which clock an executor goes by.
+/// The clock that an executor reads.
 #[derive(Debug)]
-pub(super) enum ClockKind {
-    /// Stands still but for the executor, which moves it from event to event.
+pub(super) enum ExecutorClock {
+    /// Virtual nanoseconds. Only the executor advances them, from event to event.
     Virtual(AtomicU64),
     Real(RealClock),
 }
 
-impl ClockKind {
+impl ExecutorClock {
     pub(super) fn now(&self) -> Instant {
         match self {
-            ClockKind::Virtual(nanos) => Instant::from_nanos(nanos.load(Ordering::Relaxed)),
-            ClockKind::Real(clock) => clock.now(),
+            ExecutorClock::Virtual(nanos) => Instant::from_nanos(nanos.load(Ordering::Relaxed)),
+            ExecutorClock::Real(clock) => clock.now(),
         }
     }
 
-    /// Moves a virtual clock forward, never back.
+    /// Advances a virtual clock; never moves it back.
     pub(super) fn advance(&self, to: Instant) {
-        if let ClockKind::Virtual(nanos) = self {
+        if let ExecutorClock::Virtual(nanos) = self {
             nanos.fetch_max(to.as_nanos(), Ordering::Relaxed);
         }
     }

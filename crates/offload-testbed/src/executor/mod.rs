@@ -1,11 +1,11 @@
-//! Our own executor: one thread, tasks in the order they were woken, and an event queue in nanoseconds.
+//! An executor: one thread, tasks in the order of their wakes, and an event queue in nanoseconds.
 //!
-//! Two forms of one core:
+//! The core has two forms:
 //!
-//! - [`VirtualTime`]: runs every task until none can go on, then jumps to the next event. Deterministic.
-//! - [`RealTime`]: a thread of its own on the machine's clock, that spins a while and then parks.
+//! - [`VirtualTime`]: runs all tasks until none can continue, then jumps to the next event. Deterministic.
+//! - [`RealTime`]: a thread of its own on the machine's clock, which spins for a while and then parks.
 //!
-//! `task` holds what is run, `timers` the event queue, `shared` what tasks, wakers and handles have in common.
+//! `task` holds the tasks, `timers` the event queue, and `shared` the state shared by tasks, wakers and handles.
 
 mod clock;
 mod real_time;
@@ -22,12 +22,12 @@ use core::fmt;
 use core::future::Future;
 use core::time::Duration;
 use offload_base::{Alarm, Clock, Instant, Timers};
-use shared::Shared;
+use shared::ExecutorState;
 use std::borrow::Cow;
 use std::sync::Arc;
 use timers::TaskAlarm;
 
-/// Spawns on an executor, tells its time and makes its alarms, from any task or thread.
+/// A handle to an executor, for spawning tasks, reading the clock and making alarms from any task or thread.
 ///
 /// ```
 /// use core::time::Duration;
@@ -48,12 +48,12 @@ use timers::TaskAlarm;
 /// ```
 #[derive(Clone)]
 pub struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorState>,
 }
 
 impl Handle {
-    /// Runs `future`, under `name`, whether or not anybody waits for what it comes to. On an executor that is
-    /// gone, it is dropped.
+    /// Runs `future` under `name`, even if the returned handle is dropped. If the executor is gone, the future is
+    /// dropped.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: impl Into<Cow<'static, str>>,
@@ -62,12 +62,12 @@ impl Handle {
         spawn_on(self, name.into(), future)
     }
 
-    /// Ready when `span` has passed.
+    /// Returns a future that is ready after `span`.
     pub fn sleep(&self, span: Duration) -> Sleep {
         self.sleep_until(self.now() + span)
     }
 
-    /// Ready when `deadline` has come.
+    /// Returns a future that is ready at `deadline`.
     pub fn sleep_until(&self, deadline: Instant) -> Sleep {
         Sleep::new(self.alarm(), deadline)
     }
@@ -87,7 +87,7 @@ impl Timers for Handle {
 
 impl Runtime for Handle {
     fn spawn_task(&self, name: Cow<'static, str>, task: TaskFuture) {
-        Shared::spawn(&self.shared, name, task);
+        ExecutorState::spawn(&self.shared, name, task);
     }
 }
 

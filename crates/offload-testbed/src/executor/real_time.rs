@@ -1,10 +1,10 @@
-//! Real time: the same executor on a thread of its own.
+//! The executor in real time, on a thread of its own.
 //!
-//! The thread runs what is ready; with nothing ready it spins for a while, for what comes next usually comes
-//! soon, and then parks until a task is woken, from whichever thread, or the next alarm is due.
+//! The thread runs the ready tasks. If no task is ready, the thread spins for a while, because the next event usually
+//! comes soon, and then parks until any thread wakes a task or the next alarm is due.
 
-use super::clock::ClockKind;
-use super::shared::Shared;
+use super::clock::ExecutorClock;
+use super::shared::ExecutorState;
 use super::{Handle, JoinHandle};
 use core::future::Future;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -17,19 +17,19 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
-/// How a [`RealTime`] runs.
+/// Configuration of a [`RealTime`].
 ///
 /// See [`RealTime`] for an example.
 #[derive(Clone, Debug)]
 pub struct RealTimeConfig {
-    /// The clock, shared with whatever else takes part in the run.
+    /// The clock, shared by all participants of the run.
     pub clock: RealClock,
-    /// How long the thread spins before it parks. Spinning answers in a fraction of a microsecond, parking in
-    /// tens of them; but it takes a core, which on a small machine the hosts may want.
+    /// Time that the thread spins before parking. A spinning thread reacts in a fraction of a microsecond, a parked one
+    /// in tens of microseconds. But spinning occupies a core, which hosts on a small machine may need.
     pub spin: Duration,
-    /// Meters the thread: waiting is charged to nobody.
+    /// The meter of the thread. Waiting is charged to no domain.
     pub meter: Option<CpuMeter>,
-    /// The tokio whose sockets and timers tasks may use.
+    /// The tokio runtime for sockets and timers of the tasks.
     pub tokio: Option<tokio::runtime::Handle>,
 }
 
@@ -57,11 +57,11 @@ impl Default for RealTimeConfig {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// Dropped, it stops the thread and drops all tasks with whatever they hold. If a task panics, so does the
-/// thread, and every other task goes with it: a task that waits for one panics as well.
+/// Dropping the executor stops the thread and drops all tasks with their values. If a task panics, the thread ends and
+/// all other tasks are dropped; a task elsewhere that waits for one of these tasks then panics as well.
 #[derive(Debug)]
 pub struct RealTime {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorState>,
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -70,9 +70,9 @@ impl RealTime {
     /// Starts the thread, under `name`.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system refuses a thread.
     pub fn start(name: &str, config: RealTimeConfig) -> io::Result<RealTime> {
-        let shared = Shared::new(ClockKind::Real(config.clock));
+        let shared = ExecutorState::new(ExecutorClock::Real(config.clock));
         let stop = Arc::new(AtomicBool::new(false));
         let runner = Runner { shared: shared.clone(), stop: stop.clone(), spin: config.spin };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -83,12 +83,12 @@ impl RealTime {
         Ok(RealTime { shared, stop, thread: Some(thread) })
     }
 
-    /// To spawn, sleep and tell the time with, from any thread.
+    /// Returns a handle that works from any thread.
     pub fn handle(&self) -> Handle {
         Handle { shared: self.shared.clone() }
     }
 
-    /// Adds a task.
+    /// Spawns a task.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: impl Into<Cow<'static, str>>,
@@ -97,10 +97,10 @@ impl RealTime {
         self.handle().spawn(name, future)
     }
 
-    /// Stops the thread; its meter, if it has one, then has its time.
+    /// Stops the thread. Its CPU time is then in its meter.
     ///
     /// # Panics
-    /// If a task did, with the same message.
+    /// If a task has panicked, with the same message.
     pub fn shutdown(mut self) {
         if let Some(Err(panic)) = self.stop() {
             std::panic::resume_unwind(panic);
@@ -111,21 +111,21 @@ impl RealTime {
         self.stop.store(true, Ordering::SeqCst);
         self.shared.unpark();
         let thread = self.thread.take()?;
-        // A task that owns its own executor cannot wait for itself; the thread ends when the task has.
+        // A task that owns its own executor cannot join its thread; the thread ends after the task.
         (thread.thread().id() != thread::current().id()).then(|| thread.join())
     }
 }
 
 impl Drop for RealTime {
     fn drop(&mut self) {
-        // A panic has been reported by the thread itself, and by everybody who waits for one of its tasks.
+        // The thread itself has reported a panic, and so have all tasks that wait for one of its tasks.
         let _panicked = self.stop();
     }
 }
 
-/// What runs on the thread.
+/// The state of the executor's thread.
 struct Runner {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorState>,
     stop: Arc<AtomicBool>,
     spin: Duration,
 }
@@ -135,6 +135,7 @@ impl Runner {
         self.shared.run_here();
         let mut batch = VecDeque::new();
         while !self.stop.load(Ordering::SeqCst) {
+            // Alarms fire before the batch is taken, so that due tasks run in this round.
             self.shared.fire(self.shared.now());
             self.shared.take_ready(&mut batch);
             if batch.is_empty() {
@@ -146,8 +147,9 @@ impl Runner {
         }
     }
 
-    /// Returns when there may be something to do.
+    /// Waits until there may be work.
     fn wait(&self) {
+        // The time is taken once, so that a spin lasts `spin` however often the loop runs.
         let since = self.shared.now();
         loop {
             let now = self.shared.now();
@@ -160,8 +162,10 @@ impl Runner {
             core::hint::spin_loop();
         }
         self.shared.about_to_park();
-        // Whoever came before that did not wake the thread; whoever comes after does.
+        // A wake before `about_to_park` did not unpark the thread, so the queue is checked once more. A later wake
+        // unparks it.
         if !self.is_needed(self.shared.now()) {
+            // The meter must not charge sleep to the last task's domain.
             let _parked = cost::domain(Domain::Parked);
             match self.shared.first_deadline() {
                 Some(deadline) => thread::park_timeout(deadline - self.shared.now()),
@@ -200,7 +204,7 @@ mod tests {
 
     #[test]
     fn wakes_from_another_thread_are_never_lost() {
-        // No spinning: every wake meets a thread that parks, is about to, or has just come back.
+        // Without spinning, every wake meets a thread that parks, is about to park, or has just returned.
         let config = RealTimeConfig { spin: Duration::ZERO, ..RealTimeConfig::default() };
         let executor = RealTime::start("test", config).expect("a thread");
         let (to_task, from_here) = mpsc::channel::<u32>();
@@ -229,7 +233,7 @@ mod tests {
     fn alarms_are_never_early_and_may_be_set_from_another_thread() {
         let executor = RealTime::start("test", RealTimeConfig::default()).expect("a thread");
         let handle = executor.handle();
-        // Long enough that the thread has parked for good, with nothing to wait for.
+        // The pause lets the thread park without a deadline.
         std::thread::spawn(move || {
             let clock = handle.clone();
             let deadline = clock.now() + Duration::from_millis(2);
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_who_waits_and_who_shuts_down() {
+    fn panic_reaches_waiters_and_shutdown() {
         let executor = RealTime::start("test", RealTimeConfig::default()).expect("a thread");
         let bystander = executor.spawn("bystander", core::future::pending::<()>());
         let culprit = executor.spawn("culprit", async { panic!("on purpose") });
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_is_charged_to_nobody_and_work_to_its_domain() {
+    fn waiting_is_charged_to_no_domain() {
         let meter = CpuMeter::new();
         let config = RealTimeConfig { spin: Duration::ZERO, meter: Some(meter.clone()), ..RealTimeConfig::default() };
         let executor = RealTime::start("test", config).expect("a thread");

@@ -1,11 +1,11 @@
-//! What an executor, its tasks, their wakers and its handles have in common.
+//! State shared by an executor, its tasks, their wakers and its handles.
 //!
-//! In virtual time all of it is on one thread, and the locks never wait. In real time other threads only push
-//! onto the run queue or set alarms, and wake the executor's thread if it is parked.
+//! In virtual time all access is on one thread, and the locks never wait. In real time other threads only push onto the
+//! run queue or set alarms, and unpark the executor's thread if it is parked.
 
-use super::clock::ClockKind;
+use super::clock::ExecutorClock;
 use super::task::Task;
-use super::timers::TimerQueue;
+use super::timers::AlarmQueue;
 use crate::runtime::{TaskFuture, lock};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::task::Waker;
@@ -17,31 +17,31 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::Thread;
 
 #[derive(Debug)]
-pub(super) struct Shared {
-    clock: ClockKind,
-    /// Woken tasks, in that order.
+pub(super) struct ExecutorState {
+    clock: ExecutorClock,
+    /// Woken tasks, in the order of their wakes.
     ready: Mutex<VecDeque<Arc<Task>>>,
-    /// Whether `ready` has some: to be looked at without the lock.
+    /// Whether `ready` has tasks. Readable without the lock.
     any_ready: AtomicBool,
-    timers: Mutex<TimerQueue>,
-    /// The first deadline in `timers`, in nanoseconds: to be looked at without the lock.
+    timers: Mutex<AlarmQueue>,
+    /// The first deadline in `timers`, in nanoseconds. Readable without the lock.
     first_deadline: AtomicU64,
-    tasks: Mutex<Tasks>,
-    /// Whether the executor's thread sleeps, or is about to.
+    tasks: Mutex<TaskTable>,
+    /// Whether the executor's thread is parked or about to park.
     parked: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
 #[derive(Debug, Default)]
-struct Tasks {
+struct TaskTable {
     live: Slab<Arc<Task>>,
-    /// The executor is gone.
+    /// Whether the executor is gone.
     closed: bool,
 }
 
-impl Shared {
-    pub(super) fn new(clock: ClockKind) -> Arc<Shared> {
-        Arc::new(Shared {
+impl ExecutorState {
+    pub(super) fn new(clock: ExecutorClock) -> Arc<ExecutorState> {
+        Arc::new(ExecutorState {
             clock,
             ready: Mutex::default(),
             any_ready: AtomicBool::new(false),
@@ -62,11 +62,11 @@ impl Shared {
         self.clock.advance(to);
     }
 
-    /// Makes a task of `future` and has it run.
-    pub(super) fn spawn(shared: &Arc<Shared>, name: Cow<'static, str>, future: TaskFuture) {
+    /// Creates a task of `future` and schedules it.
+    pub(super) fn spawn(shared: &Arc<ExecutorState>, name: Cow<'static, str>, future: TaskFuture) {
         let mut tasks = lock(&shared.tasks);
         if tasks.closed {
-            // What the future holds may want the lock when it is dropped.
+            // The future's destructor may take this lock.
             drop(tasks);
             drop(future);
             return;
@@ -78,13 +78,13 @@ impl Shared {
         task.schedule();
     }
 
-    /// The task under `key` has ended.
+    /// Removes the ended task `key`.
     pub(super) fn forget(&self, key: usize) {
         let ended = lock(&self.tasks).live.try_remove(key);
         drop(ended);
     }
 
-    /// The names of the tasks that have not ended.
+    /// Returns the names of the live tasks.
     pub(super) fn task_names(&self) -> Vec<String> {
         lock(&self.tasks).live.iter().map(|(_, task)| task.name().to_owned()).collect()
     }
@@ -95,7 +95,7 @@ impl Shared {
         self.unpark();
     }
 
-    /// Swaps `batch`, which is empty, for the run queue.
+    /// Swaps the run queue with `batch`, which must be empty.
     pub(super) fn take_ready(&self, batch: &mut VecDeque<Arc<Task>>) {
         let mut ready = lock(&self.ready);
         self.any_ready.store(false, Ordering::SeqCst);
@@ -106,11 +106,12 @@ impl Shared {
         self.any_ready.load(Ordering::SeqCst)
     }
 
-    /// Sets, moves or clears the alarm that has `entry` in the queue.
+    /// Sets, moves or clears the alarm at `entry` in the queue.
     pub(super) fn set_alarm(&self, entry: &mut Option<(Instant, u64)>, next: Option<(Instant, &Waker)>) {
         let mut timers = lock(&self.timers);
         timers.set(entry, next);
         let first = timers.first().map_or(NEVER, Instant::as_nanos);
+        // The thread may be parked until the old deadline and must learn of an earlier one.
         let earlier = first < self.first_deadline.swap(first, Ordering::SeqCst);
         drop(timers);
         if earlier {
@@ -118,18 +119,19 @@ impl Shared {
         }
     }
 
-    /// The first deadline of all alarms.
+    /// Returns the first deadline of all alarms.
     pub(super) fn first_deadline(&self) -> Option<Instant> {
         let nanos = self.first_deadline.load(Ordering::SeqCst);
         (nanos != NEVER).then(|| Instant::from_nanos(nanos))
     }
 
-    /// Wakes the tasks whose deadline has come by `now`, in the order of deadlines, then of their setting.
+    /// Wakes tasks whose deadlines have come by `now`, in the order of deadlines and then of setting.
     pub(super) fn fire(&self, now: Instant) {
         while self.first_deadline().is_some_and(|first| first <= now) {
             let mut timers = lock(&self.timers);
             let due = timers.take_due(now);
             self.first_deadline.store(timers.first().map_or(NEVER, Instant::as_nanos), Ordering::SeqCst);
+            // A woken task may set an alarm, which takes this lock.
             drop(timers);
             if let Some(waker) = due {
                 waker.wake();
@@ -137,12 +139,12 @@ impl Shared {
         }
     }
 
-    /// Makes this thread the one to be unparked.
+    /// Makes the current thread the one that wakes unpark.
     pub(super) fn run_here(&self) {
         self.thread.get_or_init(std::thread::current);
     }
 
-    /// Says that the executor's thread goes to sleep. What it looks at after this call it does not miss.
+    /// Announces that the executor's thread will park. Changes made after this call unpark the thread.
     pub(super) fn about_to_park(&self) {
         self.parked.store(true, Ordering::SeqCst);
     }
@@ -151,7 +153,7 @@ impl Shared {
         self.parked.store(false, Ordering::SeqCst);
     }
 
-    /// Wakes the executor's thread if it sleeps.
+    /// Unparks the executor's thread if it is parked.
     pub(super) fn unpark(&self) {
         if self.parked.load(Ordering::SeqCst)
             && self.parked.swap(false, Ordering::SeqCst)
@@ -161,11 +163,12 @@ impl Shared {
         }
     }
 
-    /// The executor is gone: drops every future, with all they own, and what they spawn while they are dropped.
+    /// Closes the executor: drops all futures with their values, and also futures that their destructors spawn.
     pub(super) fn close(&self) {
         let mut tasks = lock(&self.tasks);
         tasks.closed = true;
         let live = core::mem::take(&mut tasks.live);
+        // Destructors may spawn or wake, which takes the locks, so every lock is released before anything is dropped.
         drop(tasks);
         for (_, task) in &live {
             task.cancel();

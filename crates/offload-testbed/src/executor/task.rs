@@ -1,8 +1,8 @@
-//! A task, and the order tasks run in.
+//! A task and its schedule.
 //!
-//! Invariant: a task is in the run queue at most once; one that is woken while it runs runs again.
+//! Invariant: a task is in the run queue at most once. A task that is woken while it runs will run again.
 
-use super::shared::Shared;
+use super::shared::ExecutorState;
 use crate::runtime::{TaskFuture, lock};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -11,14 +11,14 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
-/// A future with a name. Its waker is the task itself.
+/// A named future. The task is its own waker.
 pub(super) struct Task {
     name: Cow<'static, str>,
-    /// Its place in the executor's table.
+    /// Key in the executor's table of tasks.
     key: usize,
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorState>,
     queued: AtomicBool,
-    /// `None` once it has ended; never there for a future that somebody else polls.
+    /// The future. `None` once the task has ended, and always for a future that `block_on` polls.
     future: Mutex<Option<TaskFuture>>,
 }
 
@@ -26,7 +26,7 @@ impl Task {
     pub(super) fn new(
         name: Cow<'static, str>,
         key: usize,
-        shared: Arc<Shared>,
+        shared: Arc<ExecutorState>,
         future: Option<TaskFuture>,
     ) -> Arc<Task> {
         Arc::new(Task { name, key, shared, queued: AtomicBool::new(false), future: Mutex::new(future) })
@@ -36,7 +36,7 @@ impl Task {
         &self.name
     }
 
-    /// Puts it at the end of the run queue, unless it is in it.
+    /// Appends the task to the run queue unless it is queued already.
     pub(super) fn schedule(self: Arc<Task>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
             let shared = self.shared.clone();
@@ -44,27 +44,29 @@ impl Task {
         }
     }
 
-    /// It left the run queue: from here on, waking it puts it there again. Not a mere store: a waker that still
-    /// found it queued has to be seen, with all it did before, by the poll that follows.
+    /// Marks the task as not queued, so that a wake queues it again. This must be a swap and not a plain store: the
+    /// poll that follows must see all writes made by a waker that still found the task queued.
     pub(super) fn left_queue(&self) {
         self.queued.swap(false, Ordering::AcqRel);
     }
 
-    /// Polls it once. A task that has ended is gone from the executor's table.
+    /// Polls the task once. An ended task is removed from the executor's table.
     pub(super) fn run(self: Arc<Task>) {
         self.left_queue();
         let waker = Waker::from(self.clone());
         let mut slot = lock(&self.future);
+        // A wake may come after the task's end.
         let Some(future) = slot.as_mut() else { return };
         if future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
             let ended = slot.take();
+            // The future's destructor may wake or spawn tasks, so the lock is released first.
             drop(slot);
             self.shared.forget(self.key);
             drop(ended);
         }
     }
 
-    /// Drops the future, whatever it was waiting for.
+    /// Drops the future in any state.
     pub(super) fn cancel(&self) {
         let future = lock(&self.future).take();
         drop(future);

@@ -1,21 +1,22 @@
-//! The event queue: deadlines in nanoseconds, those of one instant in the order they were set.
+//! The event queue: deadlines in nanoseconds. Equal deadlines fire in the order of setting.
 
-use super::shared::Shared;
+use super::shared::ExecutorState;
 use core::task::{Context, Poll, Waker};
 use offload_base::{Alarm, Instant};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Who is woken when. Invariant: an alarm has at most one entry, and its owner knows where.
+/// Wakers by deadline. Invariant: an alarm has at most one entry, and its owner stores the entry's key.
 #[derive(Debug, Default)]
-pub(super) struct TimerQueue {
+pub(super) struct AlarmQueue {
     entries: BTreeMap<(Instant, u64), Waker>,
     next_number: u64,
 }
 
-impl TimerQueue {
-    /// Moves the entry at `place` to where `next` says, and remembers it there.
+impl AlarmQueue {
+    /// Moves the entry at `place` to the deadline of `next`, and stores the new key in `place`.
     pub(super) fn set(&mut self, place: &mut Option<(Instant, u64)>, next: Option<(Instant, &Waker)>) {
+        // An unchanged deadline keeps its place among equal deadlines.
         if let (Some(present), Some((deadline, waker))) = (*place, next)
             && present.0 == deadline
             && let Some(entry) = self.entries.get_mut(&present)
@@ -34,12 +35,12 @@ impl TimerQueue {
         }
     }
 
-    /// The first deadline.
+    /// Returns the first deadline.
     pub(super) fn first(&self) -> Option<Instant> {
         self.entries.first_key_value().map(|((deadline, _), _)| *deadline)
     }
 
-    /// Takes the first entry, if its deadline has come by `now`.
+    /// Takes the first entry if its deadline has come by `now`.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Waker> {
         let first = self.entries.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
@@ -49,12 +50,12 @@ impl TimerQueue {
 /// A task's entry in the event queue.
 #[derive(Debug)]
 pub(super) struct TaskAlarm {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorState>,
     place: Option<(Instant, u64)>,
 }
 
 impl TaskAlarm {
-    pub(super) fn new(shared: Arc<Shared>) -> TaskAlarm {
+    pub(super) fn new(shared: Arc<ExecutorState>) -> TaskAlarm {
         TaskAlarm { shared, place: None }
     }
 
@@ -68,6 +69,7 @@ impl TaskAlarm {
 impl Alarm for TaskAlarm {
     fn poll(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
         match deadline {
+            // `Instant::MAX` is a deadline that never comes, and needs no entry.
             None | Some(Instant::MAX) => {
                 self.clear();
                 Poll::Pending

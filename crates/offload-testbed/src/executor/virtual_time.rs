@@ -1,10 +1,11 @@
-//! Virtual time: everything on the caller's thread, and the clock moves only when nothing else can.
+//! The executor in virtual time: all tasks run on the caller's thread, and the clock moves only when no task can
+//! continue.
 //!
-//! Invariant: what runs, in which order, and what the clock shows, follow from the tasks alone. So a run with
-//! the same seed is the same run.
+//! Invariant: the tasks alone determine which task runs when, and the clock. A run with the same seed is therefore the
+//! same run.
 
-use super::clock::ClockKind;
-use super::shared::Shared;
+use super::clock::ExecutorClock;
+use super::shared::ExecutorState;
 use super::task::Task;
 use super::{Handle, JoinHandle};
 use core::future::Future;
@@ -17,7 +18,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// An executor in virtual time. See [`Handle`] for spawning from within tasks.
+/// An executor in virtual time. A task spawns further tasks by a [`Handle`].
 ///
 /// ```
 /// use core::time::Duration;
@@ -35,40 +36,39 @@ use std::sync::Arc;
 /// assert_eq!(run.now(), Instant::from_nanos(1_000_000_000));
 /// ```
 ///
-/// Dropped, it drops all tasks with whatever they hold.
+/// Dropping the executor drops all tasks with their values.
 #[derive(Debug)]
 pub struct VirtualTime {
-    shared: Arc<Shared>,
-    /// Tasks taken from the run queue and not run yet.
+    shared: Arc<ExecutorState>,
+    /// The tasks taken from the run queue and not run yet.
     batch: VecDeque<Arc<Task>>,
     polls_at_this_instant: u64,
-    /// Who was polled, counted once an instant has gone on for too long.
+    /// Polled tasks with their number of polls, counted once an instant lasts too long.
     suspects: BTreeMap<String, u64>,
 }
 
 impl VirtualTime {
-    /// An executor without tasks, at [`Instant::ZERO`].
+    /// Creates an executor without tasks, at [`Instant::ZERO`].
     pub fn new() -> VirtualTime {
         VirtualTime {
-            shared: Shared::new(ClockKind::Virtual(AtomicU64::new(0))),
+            shared: ExecutorState::new(ExecutorClock::Virtual(AtomicU64::new(0))),
             batch: VecDeque::new(),
             polls_at_this_instant: 0,
             suspects: BTreeMap::new(),
         }
     }
 
-    /// To spawn, sleep and tell the time with. Only for tasks on this executor: a wake from another thread is
-    /// not waited for.
+    /// Returns a handle, for tasks on this executor only: the executor does not wait for wakes from other threads.
     pub fn handle(&self) -> Handle {
         Handle { shared: self.shared.clone() }
     }
 
-    /// The present instant.
+    /// Returns the present instant.
     pub fn now(&self) -> Instant {
         self.shared.now()
     }
 
-    /// Adds a task; it runs when the executor does.
+    /// Spawns a task, which runs when the executor does.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: impl Into<Cow<'static, str>>,
@@ -77,23 +77,23 @@ impl VirtualTime {
         self.handle().spawn(name, future)
     }
 
-    /// Runs `future` and all tasks until `future` is ready. Tasks that are not done stay where they are, and go
-    /// on with the next call.
+    /// Runs `future` and all tasks until `future` is ready. Unfinished tasks continue in the next call.
     ///
     /// # Panics
-    /// - If nothing can ever happen again: no task can go on, and none waits for a point in time.
+    /// - If nothing can ever happen again: no task can continue, and no task has an alarm.
     /// - If a million polls do not get past one instant.
     /// - If a task panics.
     ///
-    /// The first two name the tasks.
+    /// The first two panics name the tasks.
     pub fn block_on<T>(&mut self, future: impl Future<Output = T>) -> T {
         self.block_until(Instant::MAX, future)
     }
 
-    /// The same, for what is to be ready within `span`: what waits for ever may have timers that never end.
+    /// Runs `future` as [`block_on`](Self::block_on) does, for at most `span` of virtual time. Without a limit a run
+    /// may last for ever, because timers of other tasks keep firing.
     ///
     /// # Panics
-    /// As for [`block_on`](Self::block_on), and if `future` is not ready within `span`; that names the tasks, too.
+    /// As [`block_on`](Self::block_on), and if `future` is not ready within `span`; this panic names the tasks, too.
     pub fn block_within<T>(&mut self, span: Duration, future: impl Future<Output = T>) -> T {
         self.block_until(self.now() + span, future)
     }
@@ -107,6 +107,7 @@ impl VirtualTime {
         loop {
             while let Some(task) = self.next_ready() {
                 self.count_poll(&task);
+                // The main future is not in the table of tasks: it may borrow from the caller and need not be `Send`.
                 if Arc::ptr_eq(&task, &main) {
                     task.left_queue();
                     if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -124,10 +125,10 @@ impl VirtualTime {
         }
     }
 
-    /// Runs all tasks for `span`, and does everything that is due up to its end and at its end.
+    /// Runs all tasks for `span`, including the events due exactly at its end.
     ///
     /// # Panics
-    /// If a million polls do not get past one instant, naming the tasks; if a task panics.
+    /// If a million polls do not get past one instant, with the tasks' names; if a task panics.
     pub fn run_for(&mut self, span: Duration) {
         let end = self.now() + span;
         self.polls_at_this_instant = 0;
@@ -151,10 +152,11 @@ impl VirtualTime {
         self.batch.pop_front()
     }
 
-    /// Nothing can go on at this instant: on to `next`, and the tasks that wait for it.
+    /// Advances to `next`, because no task can continue at this instant, and fires the alarms due then.
     fn advance(&mut self, next: Instant) {
         self.shared.advance(next);
         self.polls_at_this_instant = 0;
+        // Time has moved, so no task is in a loop.
         self.suspects.clear();
         self.shared.fire(next);
     }
@@ -172,6 +174,7 @@ impl VirtualTime {
     }
 
     fn count_poll(&mut self, task: &Task) {
+        // Counting names from the start would cost too much, so only the polls after the limit are counted by name.
         self.polls_at_this_instant += 1;
         if self.polls_at_this_instant > POLLS_AT_ONE_INSTANT {
             *self.suspects.entry(task.name().to_owned()).or_default() += 1;
@@ -207,7 +210,7 @@ impl Drop for VirtualTime {
     }
 }
 
-/// A list of names for a message, cut where it gets too long.
+/// Formats a list of names for a message, truncated if too long.
 fn names(all: &[String]) -> String {
     let shown: String = all.iter().take(NAMES_SHOWN).map(|name| format!(", {name}")).collect();
     match all.len().saturating_sub(NAMES_SHOWN) {
@@ -216,11 +219,11 @@ fn names(all: &[String]) -> String {
     }
 }
 
-/// What a future that is blocked on is called.
+/// Name of a future that `block_on` runs.
 const MAIN: &str = "block_on";
-/// So many polls in one instant are a loop.
+/// Number of polls in one instant that counts as an endless loop.
 const POLLS_AT_ONE_INSTANT: u64 = 1_000_000;
-/// How many more polls are watched, to see who is in the loop.
+/// Number of further polls counted by task, to name the tasks in the loop.
 const POLLS_WATCHED: u64 = 1_000;
 const NAMES_SHOWN: usize = 50;
 
@@ -232,14 +235,14 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Mutex;
 
-    /// What a panic said.
+    /// Runs `act`, which must panic, and returns the panic's message.
     fn panic_message(act: impl FnOnce()) -> String {
         let panic = catch_unwind(AssertUnwindSafe(act)).expect_err("it was to panic");
         panic.downcast::<String>().map_or_else(|_| String::new(), |message| *message)
     }
 
     #[test]
-    fn tasks_run_in_the_order_they_were_woken_and_alarms_in_the_order_they_were_set() {
+    fn tasks_run_in_wake_order_and_alarms_in_set_order() {
         let mut run = VirtualTime::new();
         let log = Arc::new(Mutex::new(Vec::new()));
         for (name, nap) in [("a", 2), ("b", 1), ("c", 2), ("d", 0)] {
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_woken_while_it_runs_runs_again_and_behind_the_others() {
+    fn task_woken_while_running_runs_again() {
         let mut run = VirtualTime::new();
         let log = Arc::new(Mutex::new(Vec::new()));
         for name in ["a", "b"] {
@@ -268,7 +271,7 @@ mod tests {
                     lock(&log).push(name);
                     polls += 1;
                     cx.waker().wake_by_ref();
-                    cx.waker().wake_by_ref(); // once is enough
+                    cx.waker().wake_by_ref(); // the second wake has no effect
                     if polls == 3 { Poll::Ready(()) } else { Poll::Pending }
                 }),
             );
@@ -278,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadlock_names_who_waits() {
+    fn deadlock_names_the_waiting_tasks() {
         let message = panic_message(|| {
             let mut run = VirtualTime::new();
             run.spawn("ended", async {});
@@ -290,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ready_in_time_is_named() {
+    fn overdue_future_names_the_waiting_tasks() {
         let message = panic_message(|| {
             let mut run = VirtualTime::new();
             let handle = run.handle();
@@ -306,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_stands_still_names_who_holds_it() {
+    fn stuck_time_names_the_busy_tasks() {
         let message = panic_message(|| {
             let mut run = VirtualTime::new();
             run.spawn("idle", core::future::pending::<()>());
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_that_was_moved_goes_off_once_and_one_that_was_dropped_never() {
+    fn moved_alarm_fires_once_and_dropped_alarm_never() {
         use offload_base::Timers;
         let mut run = VirtualTime::new();
         let handle = run.handle();
@@ -368,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tasks_hold_goes_with_the_executor_even_in_a_circle() {
+    fn values_of_tasks_drop_with_the_executor() {
         let held = Arc::new(());
         let run = VirtualTime::new();
         let (handle, kept) = (run.handle(), held.clone());

@@ -1,13 +1,13 @@
-//! Several wires between two ports, as between two multihomed hosts: which of them a frame takes goes by its destination.
+//! Several wires between two ports, as between two multihomed hosts. A frame's destination address selects its wire.
 
 use core::net::{IpAddr, Ipv6Addr};
 use offload_formats::Headers;
 
-/// The most wires between two ports: a host of a testbed has as many addresses.
-pub(crate) const MOST_LANES: usize = 3;
+/// Maximum number of wires between two ports: a testbed host has as many addresses.
+pub(crate) const MAX_LANES: usize = 3;
 
-/// The wire that a frame takes: what goes to IPv4 addresses, and all that is no IPv6, the first; IPv6 the second, but for
-/// link-local addresses and groups, which are the third's. Those beyond the last take the last.
+/// Returns the wire that a frame takes. IPv4 and non-IP frames take the first wire, IPv6 frames the second, and frames
+/// to link-local and multicast IPv6 addresses the third. If there are fewer wires, the last wire carries the rest.
 pub(super) fn lane_of(frame: &[u8], lanes: usize) -> usize {
     let to = Headers::parse(frame).network().map(|(version, at)| version.addresses(&frame[at..]).1);
     let lane = match to {
@@ -18,7 +18,7 @@ pub(super) fn lane_of(frame: &[u8], lanes: usize) -> usize {
     lane.min(lanes - 1)
 }
 
-/// The address that IPv6 makes of an Ethernet address (RFC 4291 2.5.6, appendix A).
+/// Derives the link-local IPv6 address from an Ethernet address (RFC 4291 2.5.6, appendix A).
 pub(crate) fn link_local([a, b, c, d, e, f]: [u8; 6]) -> Ipv6Addr {
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }

@@ -1,6 +1,7 @@
-//! Keeps one direction of a wire going, or of several between the same two ports.
+//! The task of one direction of a wire, or of several wires between the same two ports.
 //!
-//! Invariant: what arrives leaves the wires in the order of its arrival, and that of one instant in the order of the wires.
+//! Invariant: frames leave the wires in the order of arrival; frames that arrive at the same instant leave in the order
+//! of the wires.
 
 use super::lanes::lane_of;
 use super::queue::{FrameReceiver, FrameSender};
@@ -12,9 +13,10 @@ use offload_base::Instant;
 use offload_base::time::earliest;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Never ends. At least one wire.
+/// Runs at least one wire. Never ends.
 ///
-/// A frame whose wire holds its sender back holds back those behind it, as they come out of one port.
+/// If a frame's wire holds the sender back, later frames for other wires wait too, because all frames come from one
+/// port.
 pub(super) async fn run<const LANES: usize>(
     runtime: Arc<dyn Runtime>,
     lanes: [Arc<Mutex<Link>>; LANES],
@@ -35,6 +37,7 @@ pub(super) async fn run<const LANES: usize>(
             };
             let link = &mut links[lane];
             let ready_at = link.ready_at();
+            // Taking the frame later keeps it in the bounded queue, which in turn holds the port back.
             if ready_at > now {
                 break Some(ready_at);
             }
@@ -70,9 +73,9 @@ pub(super) async fn run<const LANES: usize>(
     .await
 }
 
-/// When the next frame of any wire arrives, and of which.
+/// Returns the wire whose next frame arrives first, and the arrival time.
 fn next_of<'a, const LANES: usize>(links: &'a mut [MutexGuard<'_, Link>; LANES]) -> Option<(Instant, &'a mut Link)> {
     let arrivals = links.iter_mut().filter_map(|link| Some((link.next_event()?, &mut **link)));
-    // The first of those that are alike.
+    // `min_by_key` returns the first of equal arrivals.
     arrivals.min_by_key(|(arrival, _)| *arrival)
 }

@@ -1,21 +1,21 @@
-//! The tasks that join ports by wires: one a port, one a direction of a wire, each woken only when there is
-//! something for it to do.
+//! The tasks that join ports by wires: one task for each port and one for each direction of a wire. A task is woken
+//! only when it has work.
 //!
 //! ```text
 //!  port task: Port, Tap --queue--> link task: Link --queue--> port task: Tap, Port
 //!                       <--queue-- link task: Link <--queue--
 //! ```
 //!
-//! Frames move through queues of bounded length. A link that holds its sender back stops taking frames, its
-//! queue fills, and the port task leaves further frames in the port. The queues are lock-free, and the tasks of a
-//! fabric may be on several threads.
+//! Frames move through bounded queues. A link that holds its sender back stops taking frames, its queue fills, and the
+//! port task leaves further frames in the port. The queues are lock-free, and the tasks of a fabric may run on several
+//! threads.
 
 mod lanes;
 mod link_task;
 mod port_task;
 mod queue;
 
-pub(crate) use lanes::{MOST_LANES, link_local};
+pub(crate) use lanes::{MAX_LANES, link_local};
 pub use queue::{FrameReceiver, FrameSender, frame_queue, frame_queue_between_threads};
 
 use crate::domain::in_domain;
@@ -26,32 +26,32 @@ use offload_base::cost::Domain;
 use offload_base::counters::CounterSet;
 use std::sync::{Arc, Mutex};
 
-/// A port, ready to be plugged in: its name, whose time it takes, who looks on.
+/// A port ready to be connected, with its name, its domain and its observer.
 ///
 /// See [`connect`] for an example.
 pub struct Station {
-    /// What its task is called.
+    /// Name of the port's task.
     pub name: String,
-    /// Whom its time is charged to.
+    /// Domain that pays for the port's time.
     pub domain: Domain,
     /// The port.
     pub port: Box<dyn Port>,
-    /// Who looks on.
+    /// Observer of the port's frames. `None` if no tap was added.
     pub tap: Option<Box<dyn Tap>>,
 }
 
 impl Station {
-    /// A station nobody looks at.
+    /// Creates a station without a tap.
     pub fn new(name: impl Into<String>, domain: Domain, port: impl Port + 'static) -> Station {
         Station::boxed(name, domain, Box::new(port))
     }
 
-    /// The same, of a port that is in a box.
+    /// Creates a station from a boxed port.
     pub(crate) fn boxed(name: impl Into<String>, domain: Domain, port: Box<dyn Port>) -> Station {
         Station { name: name.into(), domain, port, tap: None }
     }
 
-    /// With `tap` looking on, beside the taps there are.
+    /// Adds a tap behind the existing taps.
     #[must_use]
     pub fn tapped(mut self, tap: impl Tap + 'static) -> Station {
         self.tap = Some(match self.tap {
@@ -70,14 +70,14 @@ impl fmt::Debug for Station {
     }
 }
 
-/// Both directions of a wire that is plugged in, to count or to change them.
+/// Both directions of a connected wire, for counting and for changing impairments.
 ///
 /// See [`connect`] for an example.
 #[derive(Clone, Debug)]
 pub struct Cable {
-    /// From the left station to the right one.
+    /// Link from the left station to the right one.
     pub left_to_right: Arc<Mutex<Link>>,
-    /// From the right station to the left one.
+    /// Link from the right station to the left one.
     pub right_to_left: Arc<Mutex<Link>>,
 }
 
@@ -86,14 +86,14 @@ impl Cable {
         Cable { left_to_right: Arc::new(Mutex::new(left_to_right)), right_to_left: Arc::new(Mutex::new(right_to_left)) }
     }
 
-    /// Adds an impairment to each direction, behind those there are: to cut it, for example.
+    /// Adds an impairment to each direction, behind the existing impairments, for example to cut the wire.
     pub fn impair<I: Impairment + 'static>(&self, mut impairment: impl FnMut() -> I) {
         for link in [&self.left_to_right, &self.right_to_left] {
             lock(link).impair(Box::new(impairment()));
         }
     }
 
-    /// Adds what both directions counted to `set`.
+    /// Adds the counters of both directions to `set`.
     pub fn count(&self, set: &mut CounterSet) {
         for link in [&self.left_to_right, &self.right_to_left] {
             lock(link).count(set);
@@ -101,7 +101,7 @@ impl Cable {
     }
 }
 
-/// Joins two stations by a wire, and keeps all three going for as long as `runtime` does.
+/// Joins two stations by a wire and spawns their tasks on `runtime`.
 ///
 /// ```
 /// use core::time::Duration;
@@ -149,8 +149,8 @@ pub fn connect(
     cable
 }
 
-/// The same for stations on two threads: each is kept going, with the direction of the wire that leads to it, by a runtime
-/// of its own, the left one's first.
+/// Joins two stations on two threads. Each runtime, the left one first, runs its station and the direction of the wire
+/// that leads to the station.
 pub fn connect_threads(
     runtimes: [&Arc<dyn Runtime>; 2],
     left: Station,
@@ -163,17 +163,18 @@ pub fn connect_threads(
     cable
 }
 
-/// The same with several wires, of which each frame takes the one that goes to its destination.
+/// Joins two stations by several wires; a frame's destination address selects its wire.
 pub(crate) fn connect_lanes(runtime: &Arc<dyn Runtime>, stations: [Station; 2], cables: &[Cable]) {
     join([runtime; 2], stations, cables, || frame_queue(QUEUE_FRAMES));
 }
 
-/// The same for stations on two threads.
+/// Joins two stations on two threads by several wires.
 pub(crate) fn join_threads(runtimes: [&Arc<dyn Runtime>; 2], stations: [Station; 2], cables: &[Cable]) {
     join(runtimes, stations, cables, || frame_queue_between_threads(QUEUE_FRAMES_BETWEEN_THREADS));
 }
 
-/// Each of the two belongs to one runtime, with the links that lead to it: only what leads away crosses over, by `queue`.
+/// Joins two stations. Each runtime runs its station and the links that lead to the station, so only outgoing frames
+/// cross threads, through a queue made by `queue`.
 fn join(
     [left_runs, right_runs]: [&Arc<dyn Runtime>; 2],
     [left, right]: [Station; 2],
@@ -183,6 +184,7 @@ fn join(
     let there = format!("wire {} > {}", left.name, right.name);
     let back = format!("wire {} > {}", right.name, left.name);
     let (from_left, into_there) = queue();
+    // A link and the port that it leads to share a thread, so this queue is the cheap one.
     let (out_of_there, to_right) = frame_queue(QUEUE_FRAMES);
     let (from_right, into_back) = queue();
     let (out_of_back, to_left) = frame_queue(QUEUE_FRAMES);
@@ -193,15 +195,14 @@ fn join(
     run_links(left_runs, back, links(|cable| &cable.right_to_left), into_back, out_of_back);
 }
 
-/// Keeps a port going between the frames that arrive for it and those that leave it: one end of a fabric that
-/// [`connect`] does not build.
+/// Runs a port between its inbound and its outbound queue: one end of a fabric that [`connect`] does not build.
 pub fn run_port(runtime: &Arc<dyn Runtime>, station: Station, inbound: FrameReceiver, outbound: FrameSender) {
     let Station { name, domain, port, tap } = station;
     let task = port_task::run(runtime.clone(), port, tap, inbound, outbound);
     runtime.spawn_task(name.into(), Box::pin(in_domain(domain, task)));
 }
 
-/// Keeps one direction of a wire going, under `name`: a part of a fabric that [`connect`] does not build.
+/// Runs one direction of a wire under `name`: a part of a fabric that [`connect`] does not build.
 pub fn run_link(
     runtime: &Arc<dyn Runtime>,
     name: String,
@@ -212,7 +213,7 @@ pub fn run_link(
     keep_going(runtime, name, [link], from, to);
 }
 
-/// The same for several wires between the same ports: one, two or three.
+/// Runs one, two or three wires between the same ports.
 fn run_links(
     runtime: &Arc<dyn Runtime>,
     name: String,
@@ -223,14 +224,14 @@ fn run_links(
     match <[_; 1]>::try_from(links).map_err(<[_; 2]>::try_from) {
         Ok(one) => keep_going(runtime, name, one, from, to),
         Err(Ok(two)) => keep_going(runtime, name, two, from, to),
-        Err(Err(links)) => match <[_; MOST_LANES]>::try_from(links) {
+        Err(Err(links)) => match <[_; MAX_LANES]>::try_from(links) {
             Ok(three) => keep_going(runtime, name, three, from, to),
-            Err(links) => unreachable!("a test bed has one to {MOST_LANES} wires, this one {}", links.len()),
+            Err(links) => unreachable!("a test bed has one to {MAX_LANES} wires, this one {}", links.len()),
         },
     }
 }
 
-/// A task for each number of wires: with one, which is the rule, no frame is asked which it takes.
+/// Spawns a task for a fixed number of wires. With one wire, the usual case, frames need no lane lookup.
 fn keep_going<const LANES: usize>(
     runtime: &Arc<dyn Runtime>,
     name: String,
@@ -242,7 +243,7 @@ fn keep_going<const LANES: usize>(
     runtime.spawn_task(name.into(), Box::pin(in_domain(Domain::Wire, task)));
 }
 
-/// One tap behind the other.
+/// Two taps in sequence.
 struct BothTaps<T>(Box<dyn Tap>, T);
 
 impl<T: Tap> Tap for BothTaps<T> {
@@ -257,9 +258,10 @@ impl<T: Tap> Tap for BothTaps<T> {
     }
 }
 
-/// Frames between a port and a link. Enough to hand over many at once, too few to be a queue of their own.
+/// Frames between a port and a link: enough to pass many at once, too few to act as a buffer of their own.
 const QUEUE_FRAMES: usize = 64;
-/// The same between threads, which do not take turns: enough, in full loads, for what one does while the other is busy.
+/// Frames between two threads, which do not alternate. The queue must hold, in full loads, the output of one thread
+/// while the other is busy.
 const QUEUE_FRAMES_BETWEEN_THREADS: usize = 512;
 
 #[cfg(test)]

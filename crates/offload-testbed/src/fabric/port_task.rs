@@ -1,4 +1,4 @@
-//! Keeps a port going. See [`Port`] for what a port is owed.
+//! The task of a port. See [`Port`] for the contract with a port.
 
 use super::queue::{FrameReceiver, FrameSender};
 use crate::runtime::Runtime;
@@ -7,7 +7,7 @@ use core::task::Poll;
 use nic_sim::wire::{Port, Tap, TapDirection};
 use std::sync::Arc;
 
-/// Never ends.
+/// Runs the port. Never ends.
 pub(super) async fn run(
     runtime: Arc<dyn Runtime>,
     mut port: Box<dyn Port>,
@@ -19,8 +19,9 @@ pub(super) async fn run(
     let mut arrived = Vec::new();
     poll_fn(|cx| {
         let now = runtime.now();
+        // The doorbell is armed before the port is served, so that an event in between wakes the task again.
         port.register_doorbell(cx.waker());
-        // What comes in meanwhile, from a link on another thread, has its turn when the host has seen these.
+        // Frames that a link on another thread adds meanwhile wait until the host has seen this batch.
         for _ in 0..inbound.len() {
             let Some(frame) = inbound.pop() else { break };
             if let Some(tap) = &mut tap {
@@ -37,7 +38,7 @@ pub(super) async fn run(
         let mut held_back = false;
         loop {
             if !outbound.has_room() {
-                // The link has to hear of the frames before it can make room.
+                // The link must be told of the queued frames before it can make room.
                 outbound.notify();
                 if outbound.wait(cx.waker()) {
                     held_back = true;
@@ -53,11 +54,11 @@ pub(super) async fn run(
             }
         }
         outbound.notify();
-        // The frame that is held back may be the port's next event, and would be past for as long as it is held.
-        // Another event behind it then waits until there is room again: no longer than the wire takes for a frame.
+        // The frame that is held back may be the port's next event, and would be due at once for as long as it is held.
+        // A later event then waits until there is room, which is no longer than the wire takes for a frame.
         let next = port.next_event().filter(|at| !held_back || *at > now);
         if alarm.poll(cx, next).is_ready() {
-            // Not in a loop here: if the port never gets past this instant, the executor is the one to notice.
+            // The task does not loop here: if the port never gets past this instant, the executor must notice.
             cx.waker().wake_by_ref();
         }
         Poll::Pending

@@ -1,11 +1,11 @@
 //! A bounded queue of frames between two tasks.
 //!
-//! Invariant: a task that waits has looked again after asking to be woken, so no frame and no free place is missed;
-//! a task that does not wait is not woken.
+//! Invariant: a waiting task has checked again after arming its waker, so no frame and no free slot is missed. A task
+//! that does not wait is not woken.
 //!
-//! Between threads, frames are copied on their way, past the caches: their memory then stays with the sender's core,
-//! which would otherwise have to take every line of it back from the receiver's before it writes the next frame there.
-//! For the same reason they go many at a time, in one piece of memory and one place of the queue.
+//! Between threads, frames are copied with non-temporal stores. Their memory then stays with the sender's core, which
+//! would otherwise have to take back every cache line from the receiver's core before writing the next frame there. For
+//! the same reason many frames travel together, in one buffer and one slot of the queue.
 
 use bytes::{Bytes, BytesMut};
 use core::task::Waker;
@@ -15,7 +15,7 @@ use offload_base::BufferPool;
 use smallvec::SmallVec;
 use stream_copy::{LINE, append_lines};
 
-/// A queue of at most `frames` frames.
+/// Creates a queue of at most `frames` frames.
 ///
 /// ```
 /// use core::task::Waker;
@@ -36,11 +36,12 @@ pub fn frame_queue(frames: usize) -> (FrameSender, FrameReceiver) {
     queue(frames, None)
 }
 
-/// The same between threads: a frame comes out as a copy, and perhaps only after the
+/// Creates a queue between two threads. A received frame is a copy and may arrive only after the
 /// [`notify`](FrameSender::notify) that follows its [`push`](FrameSender::push).
 ///
-/// Frames go in loads of 32 at most, and there is a place for every 32 of `frames` or a part of them. A load that is told of before
-/// it is full takes a place as well; one more is made up in front of the queue, and one taken apart behind it.
+/// Frames travel in loads of at most 32, and the queue has one slot for every started 32 of `frames`. A load that is
+/// notified before it is full also takes a slot. One more load can be under construction in front of the queue, and one
+/// can be half consumed behind it.
 ///
 /// ```
 /// use offload_testbed::fabric::frame_queue_between_threads;
@@ -55,6 +56,7 @@ pub fn frame_queue(frames: usize) -> (FrameSender, FrameReceiver) {
 /// # Panics
 /// If `frames` is zero.
 pub fn frame_queue_between_threads(frames: usize) -> (FrameSender, FrameReceiver) {
+    // A load must fit in the queue's own limit.
     let most_frames = frames.min(FRAMES_PER_LOAD);
     let loader = Loader {
         most_frames,
@@ -72,59 +74,59 @@ fn queue(places: usize, loader: Option<Loader>) -> (FrameSender, FrameReceiver) 
     let (sending, receiving) = match loader {
         None => {
             let (producer, consumer) = rtrb::RingBuffer::new(places);
-            (Sending::Frames(producer), Receiving::Frames(consumer))
+            (SenderRing::Frames(producer), ReceiverRing::Frames(consumer))
         }
         Some(loader) => {
             let (producer, consumer) = rtrb::RingBuffer::new(places);
-            (Sending::Loads { producer, loader }, Receiving::Loads { consumer, current: Unloader::default() })
+            (SenderRing::Loads { producer, loader }, ReceiverRing::Loads { consumer, current: Unloader::default() })
         }
     };
     let sender = FrameSender { sending, untold: false, arrived: arrived.clone(), room: room.clone() };
     (sender, FrameReceiver { receiving, untold: false, arrived, room })
 }
 
-/// Where frames go in. See [`frame_queue`].
+/// The sending end of a frame queue. See [`frame_queue`].
 ///
 /// See [`frame_queue`] for an example.
 #[derive(Debug)]
 pub struct FrameSender {
-    sending: Sending,
-    /// Something was pushed since the last notify.
+    sending: SenderRing,
+    /// Whether frames were pushed since the last notify.
     untold: bool,
     arrived: Signal,
     room: Signal,
 }
 
-/// What a queue passes on.
+/// The ring in front of a sender: single frames, or loads.
 #[derive(Debug)]
-enum Sending {
+enum SenderRing {
     Frames(rtrb::Producer<Frame>),
-    /// Between threads.
+    /// Loads of frames, between threads.
     Loads {
-        producer: rtrb::Producer<Load>,
+        producer: rtrb::Producer<FrameLoad>,
         loader: Loader,
     },
 }
 
-/// Frames that cross to another thread together. A place in the queue for each would cost a cache line that the other
-/// core has, and so would each one's count of references.
+/// Frames that cross to another thread together. A slot for each frame would cost a cache line owned by the other core,
+/// and so would each frame's reference count.
 #[derive(Debug)]
-struct Load {
-    /// The frames, each from a cache line on.
+struct FrameLoad {
+    /// The frames' bytes; each frame begins on a cache line.
     bytes: BytesMut,
     lengths: SmallVec<[u32; FRAMES_PER_LOAD]>,
 }
 
-/// Makes loads.
+/// A builder of loads.
 #[derive(Debug)]
 struct Loader {
     most_frames: usize,
     buffers: BufferPool,
-    /// What is left of a buffer, for loads that take less.
+    /// The unused rest of a buffer, for further loads.
     rest: BytesMut,
-    /// Not copied yet.
+    /// Frames that are not copied yet.
     frames: Vec<Frame>,
-    /// Bytes that their copies will take.
+    /// Bytes that the copies of `frames` will take.
     bytes: usize,
 }
 
@@ -133,7 +135,7 @@ impl Loader {
         self.frames.len() == self.most_frames
     }
 
-    /// Whether a frame goes with those that are there.
+    /// Returns whether `frame` fits in the current load.
     fn takes(&self, frame: &Frame) -> bool {
         self.frames.is_empty() || (!self.is_full() && self.bytes + in_lines(frame.len()) <= LOAD_BYTES)
     }
@@ -143,8 +145,9 @@ impl Loader {
         self.frames.push(frame);
     }
 
-    /// Copies what is there.
-    fn load(&mut self) -> Load {
+    /// Copies the collected frames into a load.
+    fn load(&mut self) -> FrameLoad {
+        // Small loads share one buffer; a load that does not fit takes a new one.
         if self.rest.capacity() < self.bytes {
             let pooled = self.bytes <= LOAD_BYTES;
             self.rest = if pooled { self.buffers.take() } else { BytesMut::with_capacity(self.bytes) };
@@ -154,56 +157,58 @@ impl Loader {
         let lengths = self.frames.iter().map(|frame| frame.len() as u32).collect();
         self.frames.clear();
         self.bytes = 0;
-        Load { bytes, lengths }
+        FrameLoad { bytes, lengths }
     }
 }
 
 impl FrameSender {
-    /// Whether the queue takes a frame. Between threads there may be room again after the next [`notify`](Self::notify).
+    /// Returns whether the queue accepts a frame. Between threads, the next [`notify`](Self::notify) may make room
+    /// again.
     pub fn has_room(&self) -> bool {
         match &self.sending {
-            Sending::Frames(producer) => producer.slots() > 0,
-            // The frame may go with those that wait, or need a place beside theirs.
-            Sending::Loads { producer, loader } => producer.slots() > usize::from(!loader.frames.is_empty()),
+            SenderRing::Frames(producer) => producer.slots() > 0,
+            // The frame may join the current load, or may need a second slot beside that load.
+            SenderRing::Loads { producer, loader } => producer.slots() > usize::from(!loader.frames.is_empty()),
         }
     }
 
-    /// Queues a frame. The receiver hears of it at the next [`notify`](Self::notify).
+    /// Queues a frame. The receiver is woken at the next [`notify`](Self::notify).
     ///
     /// # Errors
-    /// The frame, if the queue is full.
+    /// Returns the frame if the queue is full.
     pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
         if !self.has_room() {
             return Err(frame);
         }
         match &mut self.sending {
-            Sending::Frames(producer) => producer.push(frame).map_err(|rtrb::PushError::Full(frame)| frame)?,
-            Sending::Loads { loader, .. } if loader.takes(&frame) => loader.add(frame),
-            Sending::Loads { .. } => {
+            SenderRing::Frames(producer) => producer.push(frame).map_err(|rtrb::PushError::Full(frame)| frame)?,
+            SenderRing::Loads { loader, .. } if loader.takes(&frame) => loader.add(frame),
+            SenderRing::Loads { .. } => {
                 self.notify();
                 return self.push(frame);
             }
         }
         self.untold = true;
-        if matches!(&self.sending, Sending::Loads { loader, .. } if loader.is_full()) {
+        if matches!(&self.sending, SenderRing::Loads { loader, .. } if loader.is_full()) {
             self.notify();
         }
         Ok(())
     }
 
-    /// Wakes the receiver if it waits for frames and some were pushed since the last call.
+    /// Wakes a waiting receiver if frames were pushed since the last call.
     pub fn notify(&mut self) {
         if core::mem::take(&mut self.untold) {
-            if let Sending::Loads { producer, loader } = &mut self.sending {
-                // There was a place when the first of them came, and nobody else fills it.
+            if let SenderRing::Loads { producer, loader } = &mut self.sending {
+                // A slot was free when the load's first frame came, and no other task fills slots.
                 let _place = producer.push(loader.load());
             }
             self.arrived.raise();
         }
     }
 
-    /// Has `waker` woken once there is room. False: there is already.
+    /// Wakes `waker` when there is room. Returns false if there is room already.
     pub fn wait(&self, waker: &Waker) -> bool {
+        // Arming comes before the check: room made in between rings the signal.
         self.room.arm(waker);
         let wait = !self.has_room();
         if !wait {
@@ -213,30 +218,30 @@ impl FrameSender {
     }
 }
 
-/// Where frames come out. See [`frame_queue`].
+/// The receiving end of a frame queue. See [`frame_queue`].
 ///
 /// See [`frame_queue`] for an example.
 #[derive(Debug)]
 pub struct FrameReceiver {
-    receiving: Receiving,
-    /// Something was popped since the last notify.
+    receiving: ReceiverRing,
+    /// Whether frames were popped since the last notify.
     untold: bool,
     arrived: Signal,
     room: Signal,
 }
 
 #[derive(Debug)]
-enum Receiving {
+enum ReceiverRing {
     Frames(rtrb::Consumer<Frame>),
-    Loads { consumer: rtrb::Consumer<Load>, current: Unloader },
+    Loads { consumer: rtrb::Consumer<FrameLoad>, current: Unloader },
 }
 
-/// Frames of a load that are still to come out.
+/// The unread frames of a load.
 #[derive(Debug, Default)]
 struct Unloader {
     bytes: Bytes,
     lengths: SmallVec<[u32; FRAMES_PER_LOAD]>,
-    /// How many came out.
+    /// Number of frames already taken.
     out: usize,
 }
 
@@ -253,7 +258,7 @@ impl Iterator for Unloader {
     fn next(&mut self) -> Option<Frame> {
         let length = *self.lengths.get(self.out)? as usize;
         self.out += 1;
-        // The last one takes the load's own reference with it.
+        // The last frame takes over the load's own reference.
         let is_last = self.out == self.lengths.len();
         let mut frame = if is_last { core::mem::take(&mut self.bytes) } else { self.bytes.split_to(in_lines(length)) };
         frame.truncate(length);
@@ -261,51 +266,51 @@ impl Iterator for Unloader {
     }
 }
 
-impl From<Load> for Unloader {
-    fn from(load: Load) -> Unloader {
+impl From<FrameLoad> for Unloader {
+    fn from(load: FrameLoad) -> Unloader {
         Unloader { bytes: load.bytes.freeze(), lengths: load.lengths, out: 0 }
     }
 }
 
 impl FrameReceiver {
-    /// How many frames there are, at least.
+    /// Returns a lower bound of the number of queued frames.
     pub fn len(&self) -> usize {
         match &self.receiving {
-            Receiving::Frames(consumer) => consumer.slots(),
-            Receiving::Loads { consumer, current } => current.lengths.len() - current.out + consumer.slots(),
+            ReceiverRing::Frames(consumer) => consumer.slots(),
+            ReceiverRing::Loads { consumer, current } => current.lengths.len() - current.out + consumer.slots(),
         }
     }
 
-    /// Whether there is no frame.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The next frame. The sender hears of the room at the next [`notify`](Self::notify).
+    /// Takes the next frame. The sender is told of the room at the next [`notify`](Self::notify).
     pub fn pop(&mut self) -> Option<Frame> {
         self.fill();
         match &mut self.receiving {
-            Receiving::Frames(consumer) => {
+            ReceiverRing::Frames(consumer) => {
                 let frame = consumer.pop().ok()?;
                 self.untold = true;
                 Some(frame)
             }
-            Receiving::Loads { current, .. } => current.next(),
+            ReceiverRing::Loads { current, .. } => current.next(),
         }
     }
 
-    /// The bytes of the frame that [`pop`](Self::pop) takes next.
+    /// Returns the bytes of the frame that [`pop`](Self::pop) takes next.
     pub(super) fn front(&mut self) -> Option<&[u8]> {
         self.fill();
         match &self.receiving {
-            Receiving::Frames(consumer) => consumer.peek().ok().map(|frame| &frame.data[..]),
-            Receiving::Loads { current, .. } => current.front(),
+            ReceiverRing::Frames(consumer) => consumer.peek().ok().map(|frame| &frame.data[..]),
+            ReceiverRing::Loads { current, .. } => current.front(),
         }
     }
 
-    /// Takes the next load, if there is nothing left of the last one.
+    /// Takes the next load if the last load is used up.
     fn fill(&mut self) {
-        if let Receiving::Loads { consumer, current } = &mut self.receiving
+        if let ReceiverRing::Loads { consumer, current } = &mut self.receiving
             && current.front().is_none()
             && let Ok(load) = consumer.pop()
         {
@@ -314,15 +319,16 @@ impl FrameReceiver {
         }
     }
 
-    /// Wakes the sender if it waits for room and some were popped since the last call.
+    /// Wakes a waiting sender if frames were popped since the last call.
     pub fn notify(&mut self) {
         if core::mem::take(&mut self.untold) {
             self.room.raise();
         }
     }
 
-    /// Has `waker` woken once there is a frame. False: there is one already.
+    /// Wakes `waker` when a frame arrives. Returns false if a frame is queued already.
     pub fn wait(&self, waker: &Waker) -> bool {
+        // Arming comes before the check: a frame pushed in between rings the signal.
         self.arrived.arm(waker);
         let wait = self.is_empty();
         if !wait {
@@ -332,14 +338,14 @@ impl FrameReceiver {
     }
 }
 
-/// What a frame takes in a load.
+/// Returns the space of a frame in a load: whole cache lines.
 fn in_lines(bytes: usize) -> usize {
     bytes.next_multiple_of(LINE)
 }
 
-/// So many frames are still in the nearest caches, and enough that what ends a copy does not count.
+/// Frames per load: few enough to stay in the nearest caches, enough to amortize the fixed cost of a copy.
 const FRAMES_PER_LOAD: usize = 32;
-/// As many of the usual MTU, each in whole cache lines; a frame that is longer than that has memory of its own.
+/// Bytes per load: 32 frames of the usual MTU, each in whole cache lines. A longer frame gets its own buffer.
 const LOAD_BYTES: usize = FRAMES_PER_LOAD * 1536;
 const LOADS_PER_SLAB: usize = 2;
 
@@ -350,31 +356,32 @@ mod tests {
     use std::collections::VecDeque;
 
     #[derive(Clone, Copy, Debug)]
-    enum Step {
+    enum QueueStep {
         Push(usize),
         Notify,
         Pop,
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
+    fn steps() -> impl Strategy<Value = Vec<QueueStep>> {
         let bytes = prop_oneof![1usize..70, Just(1514), 1500usize..1600, 8000usize..9100, Just(LOAD_BYTES + 1)];
-        let step = prop_oneof![4 => bytes.prop_map(Step::Push), 1 => Just(Step::Notify), 4 => Just(Step::Pop)];
+        let step =
+            prop_oneof![4 => bytes.prop_map(QueueStep::Push), 1 => Just(QueueStep::Notify), 4 => Just(QueueStep::Pop)];
         prop::collection::vec(step, 0..400)
     }
 
     proptest! {
-        /// What was told of comes out whole, in order, and nothing is lost or made up; a queue that says it has room takes a
-        /// frame, and an empty one has room.
+        /// Notified frames come out complete and in order, and no frame is lost or invented. A queue that reports room
+        /// accepts a frame, and an empty queue has room.
         #[test]
         fn frames_come_out_as_they_went_in(steps in steps(), frames in 1usize..100, between_threads: bool) {
             let (mut sender, mut receiver) =
                 if between_threads { frame_queue_between_threads(frames) } else { frame_queue(frames) };
             let mut inside = VecDeque::new();
-            // Frames keep the memory that they share.
+            // Held until the end, because later frames must not overwrite memory that these frames share.
             let mut out = Vec::new();
-            for (number, step) in steps.into_iter().chain([Step::Notify]).enumerate() {
+            for (number, step) in steps.into_iter().chain([QueueStep::Notify]).enumerate() {
                 match step {
-                    Step::Push(bytes) => {
+                    QueueStep::Push(bytes) => {
                         let frame = Frame::from(vec![number as u8; bytes]);
                         let had_room = sender.has_room();
                         prop_assert!(had_room || !inside.is_empty());
@@ -383,11 +390,11 @@ mod tests {
                             inside.push_back(frame);
                         }
                     }
-                    Step::Notify => {
+                    QueueStep::Notify => {
                         sender.notify();
                         prop_assert!(receiver.len() <= inside.len() && receiver.is_empty() == inside.is_empty());
                     }
-                    Step::Pop => {
+                    QueueStep::Pop => {
                         let expected = if receiver.is_empty() { None } else { inside.pop_front() };
                         let popped = receiver.pop();
                         prop_assert_eq!(&popped, &expected);

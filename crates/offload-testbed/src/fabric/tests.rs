@@ -1,4 +1,4 @@
-//! Ports that send, count and are told when, over wires in both times.
+//! Tests of wires in virtual and real time, with ports that count their calls.
 
 use super::*;
 use crate::executor::{RealTime, RealTimeConfig, VirtualTime};
@@ -10,16 +10,16 @@ use nic_sim::wire::{FrameRecorder, Impairments, LinkConfig, Overflow, Share};
 use offload_base::{Instant, Seed};
 use std::collections::VecDeque;
 
-/// A port that sends what it is given when the doorbell rings, and keeps what it receives.
+/// A port that sends queued frames when its doorbell rings, and keeps received frames.
 #[derive(Debug, Default)]
 struct TestPort {
     doorbell: Signal,
     to_send: VecDeque<Frame>,
     received: Vec<(Instant, Frame)>,
-    /// Every frame leaves this long after the one before.
+    /// Gap between the departures of two frames.
     gap: Duration,
     next_departure: Instant,
-    /// Sends received frames back.
+    /// Whether received frames are sent back.
     echo: bool,
     most_calls_of_process: u64,
     calls_of_process: u64,
@@ -91,7 +91,7 @@ fn a_slow_wire_holds_the_port_back_and_loses_nothing() {
     let config = LinkConfig { rate: Some(1_000_000_000), queue_limit: 8 * 1538, ..LinkConfig::default() };
     let cable = join(&runtime, &left, &right, &config);
 
-    // When the line has sent half of it, the other half is still where it came from: in the port.
+    // When the line has sent half of the frames, the other half is still in the port.
     run.run_for(Duration::from_nanos(2500 * 12_304));
     assert!((2500 - 8 - QUEUE_FRAMES - 1..=2500).contains(&lock(&left).to_send.len()));
 
@@ -141,7 +141,7 @@ fn a_doorbell_wakes_the_port_and_nothing_else_does() {
 }
 
 #[test]
-fn a_port_with_a_pace_of_its_own_is_asked_when_it_says() {
+fn port_is_polled_at_its_own_events() {
     let mut run = VirtualTime::new();
     let runtime: Arc<dyn Runtime> = Arc::new(run.handle());
     let (left, right) = pair();
@@ -185,7 +185,7 @@ fn the_same_seed_makes_the_same_run() {
 }
 
 #[test]
-fn all_of_it_works_in_real_time_with_the_doorbell_on_another_thread() {
+fn doorbell_works_across_threads_in_real_time() {
     let config = RealTimeConfig { spin: Duration::ZERO, ..RealTimeConfig::default() };
     let executor = RealTime::start("fabric", config).expect("a thread");
     let runtime: Arc<dyn Runtime> = Arc::new(executor.handle());
@@ -208,7 +208,7 @@ fn all_of_it_works_in_real_time_with_the_doorbell_on_another_thread() {
 }
 
 #[test]
-fn frames_of_any_size_cross_between_threads_and_come_back_as_they_were() {
+fn frames_of_any_size_cross_threads_unchanged() {
     let config = RealTimeConfig { spin: Duration::ZERO, ..RealTimeConfig::default() };
     let executors = ["left", "right"].map(|name| RealTime::start(name, config.clone()).expect("a thread"));
     let [left_runs, right_runs] = executors.each_ref().map(|executor| Arc::new(executor.handle()) as Arc<dyn Runtime>);
@@ -225,7 +225,7 @@ fn frames_of_any_size_cross_between_threads_and_come_back_as_they_were() {
     let sizes = [60, 64, 1514, 1536, 1537, 9014];
     let sent: Vec<Frame> =
         (0..3000).map(|number| Frame::from(vec![number as u8; sizes[number % sizes.len()]])).collect();
-    // More than the queues hold.
+    // Each batch exceeds the capacity of the queues.
     for batch in sent.chunks(1000) {
         let expected = lock(&left).received.len() + batch.len();
         lock(&left).to_send.extend(batch.iter().cloned());

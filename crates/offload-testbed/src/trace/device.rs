@@ -1,9 +1,9 @@
-//! A device around a driver, which tells a [`Tracer`] what the stack and the driver say to each other.
+//! A device around a driver that reports the calls between stack and driver to a [`Tracer`].
 
-use super::arrows::Place;
+use super::arrows::TcpPosition;
 use super::perfetto::{Note, Slice};
-use super::units::{Follower, Protocol, Unit};
-use super::{Kind, State, Tracer};
+use super::units::{Follower, StreamUnit, UnitProtocol};
+use super::{TraceState, Tracer, TrackKind};
 use core::any::Any;
 use core::task::Waker;
 use offload_api::rx::TlsVerdict;
@@ -16,21 +16,21 @@ use offload_base::counters::CounterSet;
 use offload_formats::{FlowKey, Headers};
 use std::collections::HashMap;
 
-/// A device around a device: it changes nothing.
+/// A tracing device around another device. It changes no call.
 pub(crate) struct TracedDevice {
     inner: Box<dyn NetDevice>,
     tracer: Tracer,
     tracks: Tracks,
-    /// Units in each direction of each flow, by the flow as the receiver sees it.
+    /// Record and PDU followers of each direction of each flow, by the receiver's flow key.
     followers: HashMap<FlowKey, Follower>,
-    /// Behind the last byte that was sent of each flow.
+    /// Sequence number after the last sent byte of each flow.
     sent_to: HashMap<FlowKey, offload_base::Seq>,
-    /// Packets since the last doorbell, and a flow of theirs.
+    /// Packets posted since the last doorbell, and the flow of one of these packets.
     posted: u64,
     last_flow: Option<FlowKey>,
-    /// What the driver had counted at the last doorbell.
+    /// The driver's counters at the last doorbell.
     counted: CounterSet,
-    /// Events come without a time: it is that of the call before.
+    /// Time of the previous call, because events carry no time.
     now: Instant,
 }
 
@@ -43,18 +43,18 @@ struct Tracks {
 }
 
 impl TracedDevice {
-    /// Around queue `queue` of the host called `host`.
+    /// Wraps queue `queue` of the host called `host`.
     pub(crate) fn new(inner: Box<dyn NetDevice>, tracer: &Tracer, host: &str, queue: usize) -> TracedDevice {
         let named = |name: &str| if queue == 0 { name.to_owned() } else { format!("{name}, queue {queue}") };
         let mut state = tracer.lock();
-        // In this order they are shown.
+        // Tracks are shown in the order of creation.
         for name in ["application", "TLS written", "TLS read"] {
-            state.track(host, name, Kind::Slices);
+            state.track(host, name, TrackKind::Slices);
         }
         let tracks = Tracks {
-            tcp: state.track(host, &named("TCP"), Kind::Slices),
-            driver: state.track(host, &named("driver"), Kind::Slices),
-            send_ring: state.track(host, &named("send ring: room, in packets"), Kind::Counter),
+            tcp: state.track(host, &named("TCP"), TrackKind::Slices),
+            driver: state.track(host, &named("driver"), TrackKind::Slices),
+            send_ring: state.track(host, &named("send ring: room, in packets"), TrackKind::Counter),
             host: host.to_owned(),
         };
         drop(state);
@@ -71,8 +71,15 @@ impl TracedDevice {
         }
     }
 
-    /// Follows a direction of a flow from its SYN on.
-    fn follow<'a>(&mut self, place: &Place, is_sent: bool, by_nic: bool, payload: impl Iterator<Item = &'a [u8]>) {
+    /// Follows a direction of a flow, beginning with the flow's SYN.
+    fn follow<'a>(
+        &mut self,
+        place: &TcpPosition,
+        is_sent: bool,
+        by_nic: bool,
+        payload: impl Iterator<Item = &'a [u8]>,
+    ) {
+        // A SYN begins a new stream, also of a flow that was known before.
         if place.syn {
             forget_some(&mut self.followers);
             self.followers.insert(place.flow, Follower::new(place.seq + 1));
@@ -90,7 +97,7 @@ impl TracedDevice {
         self.tracer.lock().slice(&slice);
     }
 
-    fn segment(&self, name: &str, place: &Place, notes: &[Note<'_>], flows: &[u64], ends: &[u64]) {
+    fn segment(&self, name: &str, place: &TcpPosition, notes: &[Note<'_>], flows: &[u64], ends: &[u64]) {
         let own = [("seq", u64::from(place.seq.0)), ("ack", place.ack.into()), ("bytes", place.len.into())];
         let notes: Vec<Note<'_>> = own.into_iter().chain(notes.iter().copied()).collect();
         let slice = Slice { track: self.tracks.tcp, name, from: self.now, to: self.now, notes: &notes, flows, ends };
@@ -98,22 +105,23 @@ impl TracedDevice {
     }
 }
 
-/// Shows a unit from its first byte to its last. Units of several flows may overlap: each has a track to itself meanwhile.
-fn unit_slice(state: &mut State, host: &str, now: Instant, unit: Unit, is_sent: bool, by_nic: bool) {
+/// Draws a unit from its first to its last byte. Units of several flows may overlap, so each unit has its own track
+/// meanwhile.
+fn unit_slice(state: &mut TraceState, host: &str, now: Instant, unit: StreamUnit, is_sent: bool, by_nic: bool) {
     let track = match (unit.layer, is_sent) {
-        (Protocol::Tls, true) => "TLS written",
-        (Protocol::Tls, false) => "TLS read",
-        (Protocol::Nvme, true) => "NVMe/TCP written",
-        (Protocol::Nvme, false) => "NVMe/TCP read",
+        (UnitProtocol::Tls, true) => "TLS written",
+        (UnitProtocol::Tls, false) => "TLS read",
+        (UnitProtocol::Nvme, true) => "NVMe/TCP written",
+        (UnitProtocol::Nvme, false) => "NVMe/TCP read",
     };
     let track = state.lane(host, track, unit.from, now);
     let notes = [("number", unit.number), ("bytes", unit.len), ("by the NIC", by_nic.into())];
     state.slice(&Slice { track, name: unit.name, from: unit.from, to: now, notes: &notes, flows: &[], ends: &[] });
 }
 
-/// Room for another flow: a host with very many shows some of them.
+/// Empties a full table. A host with very many flows therefore shows only some of them.
 fn forget_some<T>(flows: &mut HashMap<FlowKey, T>) {
-    if flows.len() >= MOST_FLOWS {
+    if flows.len() >= MAX_FLOWS {
         flows.clear();
     }
 }
@@ -135,13 +143,15 @@ impl NetDevice for TracedDevice {
         self.now = now;
         let (ask, fragments, len) = (packet.ask, packet.fragments.clone(), packet.payload_len());
         let transport = Headers::parse_unfinished(&packet.header).transport();
-        let place = transport.and_then(|transport| Place::of(&transport, &packet.header, len));
+        let place = transport.and_then(|transport| TcpPosition::read(&transport, &packet.header, len));
+        // The packet's header and fragments were read before, because the driver consumes the packet.
         let sent = self.inner.transmit(now, packet, source);
         match (sent, place) {
             (TransmitResult::Posted, Some(place)) => {
                 let end = place.seq + place.len;
                 forget_some(&mut self.sent_to);
                 let sent_to = self.sent_to.entry(place.flow).or_insert(place.seq);
+                // A segment that starts below the highest sent byte is a retransmission.
                 let again = place.len > 0 && (place.seq - *sent_to) < 0;
                 if (end - *sent_to) > 0 {
                     *sent_to = end;
@@ -172,6 +182,7 @@ impl NetDevice for TracedDevice {
         }
         let mut counted = CounterSet::default();
         self.inner.count(&mut counted);
+        // The doorbell's notes show only counters that changed since the previous doorbell.
         let moved = counted.iter().map(|(name, value)| (name, value.saturating_sub(self.counted.value(name))));
         let notes: Vec<Note<'_>> =
             core::iter::once(("packets", self.posted)).chain(moved.filter(|(_, by)| *by > 0)).collect();
@@ -179,6 +190,7 @@ impl NetDevice for TracedDevice {
         self.counted = counted;
         self.posted = 0;
         if let Some(flow) = &self.last_flow {
+            // The room after the doorbell shows how far the device is behind.
             let room = self.inner.room(flow) as u64;
             self.tracer.lock().counter(self.tracks.send_ring, now, room);
         }
@@ -187,12 +199,12 @@ impl NetDevice for TracedDevice {
     fn receive(&mut self, now: Instant) -> Option<RxPacket> {
         self.now = now;
         let packet = self.inner.receive(now)?;
-        // The lengths of a joined packet may say nothing; where its payload starts is known all the same.
+        // The lengths of a joined packet may be wrong, but its payload offset is known.
         let headers = if packet.joined.is_some() { Headers::parse_unfinished } else { Headers::parse };
         if let Some(transport) = headers(&packet.frame).transport()
             && let end = if packet.joined.is_some() { packet.frame.len() } else { transport.end }
             && let Some(payload) = packet.frame.get(transport.payload..end)
-            && let Some(place) = Place::of(&transport, &packet.frame, payload.len())
+            && let Some(place) = TcpPosition::read(&transport, &packet.frame, payload.len())
         {
             let ends = self.tracer.lock().arrows.received(&place);
             let opened = packet.meta.tls() == TlsVerdict::Decrypted;
@@ -257,4 +269,4 @@ impl NetDevice for TracedDevice {
     }
 }
 
-const MOST_FLOWS: usize = 1 << 16;
+const MAX_FLOWS: usize = 1 << 16;

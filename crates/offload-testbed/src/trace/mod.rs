@@ -1,5 +1,5 @@
-//! A timeline of a run, for Perfetto (<https://ui.perfetto.dev>): what each host, NIC and wire did when, with arrows from
-//! a host's segment to the other host's.
+//! Timelines of runs for Perfetto (<https://ui.perfetto.dev>): the events of each host, NIC and wire, with arrows from
+//! a host's segment to the peer's segment.
 //!
 //! ```text
 //!  application   TracedDevice (TCP, TLS, driver)   TracedPort (rings, NIC, engines)   wire
@@ -7,12 +7,12 @@
 //!                        Tracer: tracks, arrows, limit --> perfetto: bytes of the file
 //! ```
 //!
-//! A tracer looks on from outside: at a device around the driver (`device`) and at a port around the NIC (`port`).
-//! Without one neither is there, so a run without a tracer costs nothing more; with one, virtual time and everything that
-//! crosses the wire stay the same. It writes lengths, types, sequence numbers and counters: no keys, no payload.
+//! A tracer observes from outside: through a device around the driver (`device`) and a port around the NIC (`port`). A
+//! run without a tracer has neither and costs nothing more. A run with a tracer has the same virtual times and the same
+//! bytes on the wire. The timeline holds lengths, types, sequence numbers and counters, and neither keys nor payload.
 //!
-//! - `perfetto`: the file's format;
-//! - `arrows`: which arrow a packet is on;
+//! - `perfetto`: the file format;
+//! - `arrows`: the arrow of each packet;
 //! - `units`: TLS records and NVMe/TCP PDUs in a stream.
 
 mod arrows;
@@ -33,7 +33,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A timeline that is being written. Clones write to the same one.
+/// A writer of a timeline. Clones write to the same timeline.
 ///
 /// ```
 /// use nic_sim::NicConfig;
@@ -66,19 +66,19 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// ```
 #[derive(Clone)]
 pub struct Tracer {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<TraceState>>,
 }
 
-/// What a finished timeline holds.
+/// Totals of a finished timeline.
 ///
 /// See [`Tracer`] for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceSummary {
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// Slices and counter values in it.
+    /// Number of slices and counter values in the file.
     pub events: u64,
-    /// Slices and counter values that were left out, because the limit was reached.
+    /// Slices and counter values omitted because the size limit was reached.
     pub left_out: u64,
 }
 
@@ -96,7 +96,7 @@ impl fmt::Display for TraceSummary {
     }
 }
 
-/// The track of an application: what it waits for, when, for how long.
+/// The track of an application: its waits, with times and lengths.
 ///
 /// ```
 /// use offload_base::Instant;
@@ -115,8 +115,8 @@ pub struct ApplicationTrack {
 }
 
 impl ApplicationTrack {
-    /// From `from` to `to` the application did `name` with so many bytes. Spans of one track come one after the other, or one
-    /// within the other.
+    /// Draws a span from `from` to `to`, in which the application did `name` with `bytes` bytes. Spans of one track
+    /// must be disjoint or nested.
     pub fn span(&self, name: &str, from: Instant, to: Instant, bytes: u64) {
         self.tracer.lock().slice(&Slice {
             track: self.track,
@@ -131,13 +131,13 @@ impl ApplicationTrack {
 }
 
 impl Tracer {
-    /// Begins a timeline on `output`, which is written to in small pieces: give it a buffered one. The first event with
-    /// which the file would be longer than `limit` bytes ends it; later ones are counted.
+    /// Begins a timeline on `output`. The tracer writes in small pieces, so `output` should be buffered. The first
+    /// event that would make the file longer than `limit` bytes ends the file; later events are counted.
     ///
     /// # Errors
-    /// What `output` fails with.
+    /// If `output` fails.
     pub fn new(output: impl Write + Send + 'static, limit: u64) -> io::Result<Tracer> {
-        let mut state = State {
+        let mut state = TraceState {
             output: Output::Open(Box::new(output)),
             limit,
             summary: TraceSummary::default(),
@@ -150,16 +150,16 @@ impl Tracer {
         Ok(Tracer { state: Arc::new(Mutex::new(state)) })
     }
 
-    /// A track for an application of `host`, under `name`. The same names give the same track.
+    /// Returns the track `name` for an application of `host`. Equal names give the same track.
     pub fn application(&self, host: &str, name: &str) -> ApplicationTrack {
-        let track = self.lock().track(host, name, Kind::Slices);
+        let track = self.lock().track(host, name, TrackKind::Slices);
         ApplicationTrack { tracer: self.clone(), track }
     }
 
-    /// Ends the timeline and closes its output. What happens later is not written.
+    /// Ends the timeline and closes its output. Later events are not written.
     ///
     /// # Errors
-    /// What the output fails with, or failed with since the beginning.
+    /// If `output` fails now or has failed before.
     pub fn finish(&self) -> io::Result<TraceSummary> {
         let mut state = self.lock();
         match core::mem::replace(&mut state.output, Output::Finished) {
@@ -170,7 +170,7 @@ impl Tracer {
         Ok(state.summary)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TraceState> {
         lock(&self.state)
     }
 }
@@ -187,42 +187,43 @@ enum Output {
     Finished,
 }
 
-/// What a track shows.
+/// The kind of a track's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum TrackKind {
     Slices,
     Counter,
 }
 
-struct State {
+struct TraceState {
     output: Output,
     limit: u64,
     summary: TraceSummary,
-    /// The limit was reached: nothing further is written, not even what is short.
+    /// Whether the limit was reached. Nothing more is written then, not even a shorter event.
     full: bool,
-    /// By host, which is `""` for hosts themselves, and name.
+    /// Tracks by host and name. The host of a host's own track is `""`.
     tracks: HashMap<(String, String), u64>,
-    /// Where slices may overlap: the end of the last slice on each of the tracks side by side.
+    /// End of the last slice on each of several parallel tracks, where slices may overlap.
     lanes: HashMap<(String, String), Vec<Instant>>,
     arrows: Arrows,
 }
 
-impl State {
-    /// The track `name` of `group`, such as a host: its first use names it in the file.
-    fn track(&mut self, group: &str, name: &str, kind: Kind) -> u64 {
+impl TraceState {
+    /// Returns the track `name` of `group`, such as a host. The first use writes the track's name to the file.
+    fn track(&mut self, group: &str, name: &str, kind: TrackKind) -> u64 {
         let key = (group.to_owned(), name.to_owned());
         if let Some(track) = self.tracks.get(&key) {
             return *track;
         }
-        let parent = if group.is_empty() { None } else { Some(self.track("", group, Kind::Slices)) };
-        // Perfetto keeps 0 for itself.
+        // A host's tracks are shown below the host's own track.
+        let parent = if group.is_empty() { None } else { Some(self.track("", group, TrackKind::Slices)) };
+        // Perfetto reserves track 0.
         let track = self.tracks.len() as u64 + 1;
         self.tracks.insert(key, track);
-        self.write(&perfetto::track(track, parent, name, kind == Kind::Counter));
+        self.write(&perfetto::track(track, parent, name, kind == TrackKind::Counter));
         track
     }
 
-    /// A track `name` that has been free since `from` and is taken until `to`; where it is not, one beside it: `name, 2`.
+    /// Returns a track that is free from `from` to `to` and reserves it: `name`, or a parallel track `name, 2`.
     fn lane(&mut self, group: &str, name: &str, from: Instant, to: Instant) -> u64 {
         let lanes = self.lanes.entry((group.to_owned(), name.to_owned())).or_default();
         let free = lanes.iter().position(|until| *until <= from).unwrap_or(lanes.len());
@@ -231,12 +232,13 @@ impl State {
             None => lanes.push(to),
         }
         match free {
-            0 => self.track(group, name, Kind::Slices),
-            beside => self.track(group, &format!("{name}, {}", beside + 1), Kind::Slices),
+            0 => self.track(group, name, TrackKind::Slices),
+            beside => self.track(group, &format!("{name}, {}", beside + 1), TrackKind::Slices),
         }
     }
 
     fn slice(&mut self, slice: &Slice<'_>) {
+        // After the limit nothing more is written, so that the file ends with a complete packet.
         if self.full {
             self.summary.left_out += 1;
         } else {
@@ -259,7 +261,8 @@ impl State {
         *counter += 1;
     }
 
-    /// Writes whole packets, unless they are too many or writing failed before; [`Tracer::finish`] will tell.
+    /// Writes whole packets. Returns false if the limit was reached or an earlier write failed; [`Tracer::finish`]
+    /// reports the error.
     fn write(&mut self, packets: &[u8]) -> bool {
         let Output::Open(output) = &mut self.output else { return false };
         if self.summary.bytes + packets.len() as u64 > self.limit {
@@ -278,7 +281,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::perfetto::tests::{Value, decode, field};
+    use super::perfetto::tests::{ProtobufValue, decode, field};
     use super::*;
     use crate::bed::Testbed;
     use nic_sim::NicConfig;
@@ -305,7 +308,7 @@ mod tests {
 
     const SECRET: &[u8; 16] = b"payload, and all";
 
-    /// A megabyte over a wire that loses packets; when it ended, and what was counted.
+    /// Sends a megabyte over a lossy wire. Returns the end time and the counters.
     fn transfer(tracer: Option<&Tracer>) -> (Instant, CounterSet) {
         let loss = Impairments { loss: Share::new(0.01).expect("a share"), ..Impairments::default() };
         let mut bed = Testbed::builder(Seed(1))
@@ -333,9 +336,10 @@ mod tests {
     }
 
     #[test]
-    fn a_timeline_is_nested_in_order_shows_every_stage_and_changes_nothing() {
+    fn timeline_is_nested_and_changes_nothing() {
         let file = Shared::default();
         let tracer = Tracer::new(file.clone(), 1 << 30).expect("room");
+        // The tracer only observes: one changed nanosecond would make traces useless for timing.
         assert_eq!(transfer(Some(&tracer)), transfer(None), "virtual time and counters stay the same");
         let summary = tracer.finish().expect("a file");
         let file = core::mem::take(&mut *lock(&file.0));
@@ -346,18 +350,19 @@ mod tests {
         let (mut open, mut latest) = (HashMap::<u64, u32>::new(), HashMap::new());
         let (mut ended, mut passed) = (HashSet::new(), HashMap::<u64, u32>::new());
         for (_, packet) in decode(&file) {
-            let Value::Bytes(packet) = packet else { panic!("no packet") };
+            let ProtobufValue::Bytes(packet) = packet else { panic!("no packet") };
             let packet = decode(&packet);
-            if let Some(Value::Bytes(descriptor)) = field(&packet, 60) {
+            if let Some(ProtobufValue::Bytes(descriptor)) = field(&packet, 60) {
                 let descriptor = decode(&descriptor);
                 names.insert(number(&descriptor, 1), field(&descriptor, 2));
             }
-            let Some(Value::Bytes(event)) = field(&packet, 11) else { continue };
+            let Some(ProtobufValue::Bytes(event)) = field(&packet, 11) else { continue };
             let (event, at) = (decode(&event), number(&packet, 8));
             let track = number(&event, 11);
-            let Some(Some(Value::Bytes(name))) = names.get(&track) else { panic!("track {track} has no name") };
+            let Some(Some(ProtobufValue::Bytes(name))) = names.get(&track) else { panic!("track {track} has no name") };
             used.insert(String::from_utf8_lossy(name).into_owned());
             assert!(latest.insert(track, at).is_none_or(|before| before <= at), "time goes back");
+            // Perfetto needs properly nested slices in every track.
             let depth = open.entry(track).or_default();
             match number(&event, 9) {
                 1 => *depth += 1,
@@ -365,7 +370,7 @@ mod tests {
                 kind => assert_eq!(kind, 4, "a counter"),
             }
             for (field, value) in &event {
-                let (47 | 48, Value::Number(arrow)) = (field, value) else { continue };
+                let (47 | 48, ProtobufValue::Number(arrow)) = (field, value) else { continue };
                 assert!(!ended.contains(arrow), "an arrow goes on after its end");
                 *passed.entry(*arrow).or_default() += 1;
                 if *field == 48 {
@@ -379,13 +384,14 @@ mod tests {
         {
             assert!(used.contains(track), "{track} is empty; there are {used:?}");
         }
+        // Lost segments have shorter arrows; a complete one passes five slices.
         let whole = ended.iter().filter(|arrow| passed[*arrow] == 5).count();
         assert!(whole > 700, "{whole} of {} arrows: host, NIC, wire, NIC, host", passed.len());
     }
 
-    fn number(message: &[(u64, Value)], wanted: u64) -> u64 {
+    fn number(message: &[(u64, ProtobufValue)], wanted: u64) -> u64 {
         match field(message, wanted) {
-            Some(Value::Number(number)) => number,
+            Some(ProtobufValue::Number(number)) => number,
             other => panic!("field {wanted} is {other:?}"),
         }
     }
@@ -403,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_ends_the_file_behind_a_whole_event_and_is_told() {
+    fn limit_ends_the_file_after_a_whole_event() {
         let file = Shared::default();
         let tracer = Tracer::new(file.clone(), 10_000).expect("room");
         transfer(Some(&tracer));

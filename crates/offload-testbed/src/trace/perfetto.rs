@@ -1,17 +1,17 @@
-//! Perfetto's trace format: the few messages that a timeline needs, written by hand.
+//! Perfetto's trace format: a hand-written encoder of the few messages that a timeline needs.
 //!
 //! Source: `protos/perfetto/trace` of the Perfetto project: `trace.proto`, `trace_packet.proto`,
 //! `track_event/track_event.proto`, `track_event/track_descriptor.proto`, `track_event/debug_annotation.proto`; and the
 //! encoding of Protocol Buffers: a key (field number and wire type) before each value, numbers as varints.
 //!
-//! Each function returns one `Trace.packet`, ready to be appended to a file.
+//! Each function returns one `Trace.packet` that can be appended to a file.
 
 use offload_base::Instant;
 
-/// Something that a slice says about itself, beside its name.
+/// A named number attached to a slice.
 pub(super) type Note<'a> = (&'a str, u64);
 
-/// What happened on a track, from `from` to `to`.
+/// A slice: an event on a track, from `from` to `to`.
 pub(super) struct Slice<'a> {
     pub(super) track: u64,
     pub(super) name: &'a str,
@@ -25,21 +25,22 @@ pub(super) struct Slice<'a> {
 }
 
 impl Slice<'_> {
-    /// The packets of its beginning and of its end.
+    /// Encodes the packets of the slice's begin and end events.
     pub(super) fn packets(&self) -> Vec<u8> {
-        let mut begin = Message::default();
+        let mut begin = ProtobufMessage::default();
         begin.number(track_event::TYPE, SLICE_BEGIN);
         begin.number(track_event::TRACK_UUID, self.track);
         begin.text(track_event::NAME, self.name);
         for (name, value) in self.notes {
-            let mut note = Message::default();
+            let mut note = ProtobufMessage::default();
             note.text(debug_annotation::NAME, name);
             note.number(debug_annotation::UINT_VALUE, *value);
             begin.message(track_event::DEBUG_ANNOTATIONS, &note);
         }
         self.flows.iter().for_each(|id| begin.fixed(track_event::FLOW_IDS, *id));
         self.ends.iter().for_each(|id| begin.fixed(track_event::TERMINATING_FLOW_IDS, *id));
-        let mut end = Message::default();
+        // Perfetto matches begin and end events by track, so the end carries no name.
+        let mut end = ProtobufMessage::default();
         end.number(track_event::TYPE, SLICE_END);
         end.number(track_event::TRACK_UUID, self.track);
         let mut packets = event_packet(self.from, &begin);
@@ -48,19 +49,19 @@ impl Slice<'_> {
     }
 }
 
-/// The packet of a counter's new value.
+/// Encodes a counter's new value.
 pub(super) fn counter(track: u64, at: Instant, value: u64) -> Vec<u8> {
-    let mut event = Message::default();
+    let mut event = ProtobufMessage::default();
     event.number(track_event::TYPE, COUNTER);
     event.number(track_event::TRACK_UUID, track);
     event.number(track_event::COUNTER_VALUE, value);
     event_packet(at, &event)
 }
 
-/// The packet that names a track, as a child of `parent` if there is one.
+/// Encodes a track descriptor, as a child of `parent` if given.
 pub(super) fn track(uuid: u64, parent: Option<u64>, name: &str, is_counter: bool) -> Vec<u8> {
-    // Numbers are given away in order, so they order the children too: from the application down to the wire.
-    let mut descriptor = Message::default();
+    // Track numbers are assigned in order, so they also give the display order: from the application down to the wire.
+    let mut descriptor = ProtobufMessage::default();
     descriptor.number(track_descriptor::UUID, uuid);
     descriptor.text(track_descriptor::NAME, name);
     if let Some(parent) = parent {
@@ -69,32 +70,32 @@ pub(super) fn track(uuid: u64, parent: Option<u64>, name: &str, is_counter: bool
     descriptor.number(track_descriptor::CHILD_ORDERING, EXPLICIT);
     descriptor.number(track_descriptor::SIBLING_ORDER_RANK, uuid);
     if is_counter {
-        descriptor.message(track_descriptor::COUNTER, &Message::default());
+        descriptor.message(track_descriptor::COUNTER, &ProtobufMessage::default());
     }
-    let mut packet = Message::default();
+    let mut packet = ProtobufMessage::default();
     packet.message(trace_packet::TRACK_DESCRIPTOR, &descriptor);
     packet.in_trace()
 }
 
-/// The packet that a sequence starts with.
+/// Encodes the first packet of a sequence.
 pub(super) fn beginning() -> Vec<u8> {
-    let mut packet = Message::default();
+    let mut packet = ProtobufMessage::default();
     packet.number(trace_packet::SEQUENCE_FLAGS, INCREMENTAL_STATE_CLEARED);
     packet.in_trace()
 }
 
-fn event_packet(at: Instant, event: &Message) -> Vec<u8> {
-    let mut packet = Message::default();
+fn event_packet(at: Instant, event: &ProtobufMessage) -> Vec<u8> {
+    let mut packet = ProtobufMessage::default();
     packet.number(trace_packet::TIMESTAMP, at.as_nanos());
     packet.message(trace_packet::TRACK_EVENT, event);
     packet.in_trace()
 }
 
-/// A protobuf message that is being written.
+/// A protobuf message under construction.
 #[derive(Default)]
-struct Message(Vec<u8>);
+struct ProtobufMessage(Vec<u8>);
 
-impl Message {
+impl ProtobufMessage {
     fn number(&mut self, field: u64, value: u64) {
         self.varint(field << 3 | VARINT);
         self.varint(value);
@@ -109,7 +110,7 @@ impl Message {
         self.bytes(field, text.as_bytes());
     }
 
-    fn message(&mut self, field: u64, message: &Message) {
+    fn message(&mut self, field: u64, message: &ProtobufMessage) {
         self.bytes(field, &message.0);
     }
 
@@ -119,7 +120,7 @@ impl Message {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Seven bits a byte, the lowest first; the highest bit says that more follow.
+    /// Appends a varint: seven bits a byte, lowest first. The highest bit is set if more bytes follow.
     fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
@@ -128,10 +129,10 @@ impl Message {
         self.0.push(value as u8);
     }
 
-    /// As a packet of the one sequence that a trace of ours has.
+    /// Wraps the message as a packet of the trace's only sequence.
     fn in_trace(mut self) -> Vec<u8> {
         self.number(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, 1);
-        let mut trace = Message::default();
+        let mut trace = ProtobufMessage::default();
         trace.message(TRACE_PACKET, &self);
         trace.0
     }
@@ -174,7 +175,7 @@ mod debug_annotation {
 const SLICE_BEGIN: u64 = 1;
 const SLICE_END: u64 = 2;
 const COUNTER: u64 = 4;
-/// `ChildTracksOrdering.EXPLICIT`: by rank.
+/// `ChildTracksOrdering.EXPLICIT`: order by rank.
 const EXPLICIT: u64 = 3;
 /// `SequenceFlags.SEQ_INCREMENTAL_STATE_CLEARED`.
 const INCREMENTAL_STATE_CLEARED: u64 = 1;
@@ -185,13 +186,14 @@ pub(super) mod tests {
 
     /// A value of a decoded message.
     #[derive(Clone, Debug, PartialEq)]
-    pub(in super::super) enum Value {
+    pub(in super::super) enum ProtobufValue {
         Number(u64),
         Bytes(Vec<u8>),
     }
 
-    /// The fields of a message, in order: a reader of its own, that shares nothing with the writer.
-    pub(in super::super) fn decode(mut bytes: &[u8]) -> Vec<(u64, Value)> {
+    /// Decodes the fields of a message in order. The decoder is independent of the encoder, so that errors do not
+    /// cancel.
+    pub(in super::super) fn decode(mut bytes: &[u8]) -> Vec<(u64, ProtobufValue)> {
         fn varint(bytes: &mut &[u8]) -> u64 {
             let end = bytes.iter().position(|byte| byte & 0x80 == 0).expect("a varint ends");
             let (number, rest) = bytes.split_at(end + 1);
@@ -202,17 +204,17 @@ pub(super) mod tests {
         while !bytes.is_empty() {
             let key = varint(&mut bytes);
             let value = match key & 7 {
-                0 => Value::Number(varint(&mut bytes)),
+                0 => ProtobufValue::Number(varint(&mut bytes)),
                 1 => {
                     let (fixed, rest) = bytes.split_first_chunk::<8>().expect("eight bytes");
                     bytes = rest;
-                    Value::Number(u64::from_le_bytes(*fixed))
+                    ProtobufValue::Number(u64::from_le_bytes(*fixed))
                 }
                 2 => {
                     let len = varint(&mut bytes) as usize;
                     let (value, rest) = bytes.split_at(len);
                     bytes = rest;
-                    Value::Bytes(value.to_vec())
+                    ProtobufValue::Bytes(value.to_vec())
                 }
                 other => panic!("no wire type of ours: {other}"),
             };
@@ -221,13 +223,13 @@ pub(super) mod tests {
         fields
     }
 
-    /// The first value of a field.
-    pub(in super::super) fn field(message: &[(u64, Value)], number: u64) -> Option<Value> {
+    /// Returns the first value of a field.
+    pub(in super::super) fn field(message: &[(u64, ProtobufValue)], number: u64) -> Option<ProtobufValue> {
         message.iter().find(|(field, _)| *field == number).map(|(_, value)| value.clone())
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn encoded_slice_decodes() {
         let slice = Slice {
             track: 300,
             name: "send",
@@ -240,21 +242,21 @@ pub(super) mod tests {
         let trace = decode(&slice.packets());
         assert_eq!(trace.len(), 2, "a beginning and an end");
         let [begin, end] = [0, 1].map(|index| match &trace[index] {
-            (1, Value::Bytes(packet)) => decode(packet),
+            (1, ProtobufValue::Bytes(packet)) => decode(packet),
             other => panic!("no packet: {other:?}"),
         });
-        assert_eq!(field(&begin, 8), Some(Value::Number(1)));
-        assert_eq!(field(&end, 8), Some(Value::Number(u64::MAX)));
-        let Some(Value::Bytes(event)) = field(&begin, 11) else { panic!("no event") };
+        assert_eq!(field(&begin, 8), Some(ProtobufValue::Number(1)));
+        assert_eq!(field(&end, 8), Some(ProtobufValue::Number(u64::MAX)));
+        let Some(ProtobufValue::Bytes(event)) = field(&begin, 11) else { panic!("no event") };
         let note = vec![0x52, 5, b'b', b'y', b't', b'e', b's', 0x18, 0x80, 0x80, 0x80, 0x80, 0x80, 0x20];
         let expected = [
-            (9, Value::Number(1)),
-            (11, Value::Number(300)),
-            (23, Value::Bytes(b"send".to_vec())),
-            (4, Value::Bytes(note)),
-            (47, Value::Number(7)),
-            (48, Value::Number(u64::MAX)),
-            (48, Value::Number(0)),
+            (9, ProtobufValue::Number(1)),
+            (11, ProtobufValue::Number(300)),
+            (23, ProtobufValue::Bytes(b"send".to_vec())),
+            (4, ProtobufValue::Bytes(note)),
+            (47, ProtobufValue::Number(7)),
+            (48, ProtobufValue::Number(u64::MAX)),
+            (48, ProtobufValue::Number(0)),
         ];
         assert_eq!(decode(&event), expected);
     }

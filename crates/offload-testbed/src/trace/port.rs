@@ -1,7 +1,7 @@
-//! A port around a NIC, which tells a [`Tracer`] of frames, of what the engines did, and of what crossed PCIe.
+//! A port around a NIC that reports frames, engine work and PCIe transfers to a [`Tracer`].
 
 use super::perfetto::{Note, Slice};
-use super::{Kind, Tracer};
+use super::{Tracer, TrackKind};
 use crate::runtime::lock;
 use core::task::Waker;
 use core::time::Duration;
@@ -13,9 +13,9 @@ use offload_base::Instant;
 use offload_base::counters::{CounterSet, Counters};
 use std::sync::{Arc, Mutex};
 
-/// A NIC, and what it has counted.
+/// A NIC port with readable counters.
 pub(crate) trait TracedNic: Port {
-    /// What all its queues counted, and what was moved over PCIe.
+    /// Returns the counters of all queues, and the bytes moved over PCIe.
     fn counted(&self) -> (CounterSet, DmaBytes);
 }
 
@@ -35,16 +35,16 @@ impl TracedNic for Arc<Mutex<SwitchedDevice>> {
     }
 }
 
-/// A port around a port: it changes nothing.
+/// A tracing port around a NIC. It changes no frame.
 pub(crate) struct TracedPort<N> {
     device: N,
     tracer: Tracer,
     nic: u64,
     engines: u64,
     rings: u64,
-    /// What leaves on the wire.
+    /// Track of frames on the outgoing wire.
     wire: u64,
-    /// Bits per second; `None`: frames take no time on the line.
+    /// Bits per second. `None` if frames take no time on the line.
     rate: Option<u64>,
     line_free_at: Instant,
     counted: CounterSet,
@@ -52,10 +52,10 @@ pub(crate) struct TracedPort<N> {
 }
 
 impl<N: TracedNic> TracedPort<N> {
-    /// Around the NIC of `host`, with a wire of `rate` bits per second to `peer`.
+    /// Wraps the NIC of `host`, with a wire of `rate` bits per second to `peer`.
     pub(crate) fn new(device: N, tracer: &Tracer, host: &str, peer: &str, rate: Option<u64>) -> TracedPort<N> {
         let mut state = tracer.lock();
-        let mut track = |group: &str, name: &str| state.track(group, name, Kind::Slices);
+        let mut track = |group: &str, name: &str| state.track(group, name, TrackKind::Slices);
         let (rings, engines, nic) = (track(host, "rings"), track(host, "engines"), track(host, "NIC"));
         let wire = track("wire", &format!("{host} to {peer}"));
         TracedPort {
@@ -72,7 +72,7 @@ impl<N: TracedNic> TracedPort<N> {
         }
     }
 
-    /// Tells what the NIC counted since the last time.
+    /// Draws the changes of the NIC's counters since the last call.
     fn tell(&mut self, now: Instant) {
         let (counted, dma) = self.device.counted();
         let by = |(name, value): (&'static str, u64)| (name, value.saturating_sub(self.counted.value(name)));
@@ -104,6 +104,8 @@ impl<N: TracedNic> TracedPort<N> {
     }
 
     fn sent(&mut self, now: Instant, frame: &Frame) {
+        // The NIC may hand over a frame while the line still sends an earlier one: the slice begins when the line is
+        // free.
         let from = now.max(self.line_free_at);
         let nanos = self.rate.map_or(0, |rate| frame.wire_len() as u128 * 8_000_000_000 / u128::from(rate));
         self.line_free_at = from + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
@@ -117,7 +119,7 @@ impl<N: TracedNic> TracedPort<N> {
     }
 }
 
-/// Those that moved, and by how much.
+/// Returns the counters that grew, with their increase.
 fn moved(now: &dyn Counters, before: &dyn Counters) -> Vec<Note<'static>> {
     let mut values = Vec::new();
     before.visit(&mut |_, value| values.push(value));
@@ -139,6 +141,7 @@ impl<N: TracedNic> Port for TracedPort<N> {
     }
 
     fn receive_frames(&mut self, now: Instant, frames: &mut Vec<Frame>) {
+        // Without frames nothing changes, so the counters need not be read.
         if frames.is_empty() {
             return self.device.receive_frames(now, frames);
         }
@@ -170,7 +173,7 @@ impl<N: TracedNic> Port for TracedPort<N> {
     }
 }
 
-/// Whose work a counter tells of.
+/// A test whether a counter, given its name, belongs to an engine.
 type Belongs = fn(&str) -> bool;
 
 const ENGINES: [(&str, Belongs); 5] = [

@@ -1,7 +1,7 @@
-//! TLS records and NVMe/TCP PDUs in a direction of a TCP stream, found by their headers.
+//! TLS records and NVMe/TCP PDUs in one direction of a TCP stream, found by their headers.
 //!
-//! Only lengths and types are read, and those are never encrypted. Bytes are looked at in order; packets that came early
-//! wait for those in between, up to a bound. A stream of another protocol, or one whose place is lost, is left alone.
+//! Only lengths and types are read, which are never encrypted. Bytes are read in order; early packets wait for the gap
+//! to fill, up to a bound. A stream of another protocol, or one that lost its place, is ignored.
 
 use core::mem;
 use offload_base::{Instant, Seq};
@@ -9,45 +9,45 @@ use offload_formats::nvme::PduHeader;
 use offload_formats::tls::RecordHeader;
 use std::collections::BTreeMap;
 
-/// A unit that is complete.
+/// A complete unit: a record or a PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unit {
-    pub(super) layer: Protocol,
+pub(super) struct StreamUnit {
+    pub(super) layer: UnitProtocol,
     pub(super) name: &'static str,
-    /// How many came before it in this direction.
+    /// Number of earlier units in this direction.
     pub(super) number: u64,
-    /// Bytes, header included.
+    /// Length in bytes, header included.
     pub(super) len: u64,
-    /// When its first byte passed.
+    /// Time at which the first byte passed.
     pub(super) from: Instant,
 }
 
-/// What a stream speaks.
+/// The protocol of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Protocol {
+pub(super) enum UnitProtocol {
     Tls,
     Nvme,
 }
 
-/// Follows one direction of a stream.
+/// A follower of one direction of a stream.
 #[derive(Debug)]
 pub(super) struct Follower {
     next: Seq,
-    protocol: Option<Protocol>,
-    /// The start of the unit under way, until that is known.
+    protocol: Option<UnitProtocol>,
+    /// Header bytes of the current unit, while the header is incomplete.
     header: Vec<u8>,
-    /// Bytes of it that are still to come, once its header is known.
+    /// Remaining bytes of the current unit, after its header is complete.
     left: u64,
-    unit: Option<Unit>,
+    unit: Option<StreamUnit>,
     started: Instant,
     number: u64,
-    /// By the distance from the byte that is next.
+    /// Early packets, by their distance from the next expected byte.
     early: BTreeMap<u32, Vec<u8>>,
     lost: bool,
 }
 
 impl Follower {
-    /// From the first byte on, whose sequence number is `next`.
+    /// Creates a follower of a stream whose first byte has sequence number `next`.
     pub(super) fn new(next: Seq) -> Follower {
         Follower {
             next,
@@ -62,15 +62,17 @@ impl Follower {
         }
     }
 
-    /// The bytes from `seq` on pass. `payload` gives them, piece by piece.
+    /// Reads `len` bytes that begin at `seq`; `payload` yields the bytes in pieces. Calls `done` for each unit that
+    /// ends.
     pub(super) fn pass<'a>(
         &mut self,
         now: Instant,
         seq: Seq,
         len: u32,
         payload: impl Iterator<Item = &'a [u8]>,
-        done: &mut dyn FnMut(Unit),
+        done: &mut dyn FnMut(StreamUnit),
     ) {
+        // A direction that lost its place stays lost: guessing a header would draw wrong units.
         if self.lost || len == 0 {
             return;
         }
@@ -80,8 +82,9 @@ impl Follower {
             self.advance(len);
         } else if ahead < 1 << 31 {
             self.keep(ahead, payload.flatten().copied().collect());
-            self.lost = self.early.len() > MOST_EARLY;
+            self.lost = self.early.len() > MAX_EARLY;
         } else {
+            // The segment is old, at least in part: only bytes that were not read before count.
             let known = ahead.wrapping_neg();
             if known >= len {
                 return;
@@ -90,6 +93,7 @@ impl Follower {
             self.read(now, &bytes, done);
             self.advance(len - known);
         }
+        // The gap is filled: early packets that begin at the next byte are read in turn.
         while let Some(first) = self.early.first_entry().filter(|first| *first.key() == 0) {
             let bytes = first.remove();
             self.read(now, &bytes, done);
@@ -97,7 +101,7 @@ impl Follower {
         }
     }
 
-    /// Moves on; what came early and is passed now, in part or whole, keeps its rest.
+    /// Advances by `bytes`. Early packets that are covered are dropped; partly covered packets keep their rest.
     fn advance(&mut self, bytes: u32) {
         self.next += bytes;
         for (ahead, mut data) in mem::take(&mut self.early) {
@@ -109,7 +113,7 @@ impl Follower {
         }
     }
 
-    /// Of two pieces from one byte on, the longer one has all of the other.
+    /// Stores an early packet. Of two packets at one offset, the longer contains the shorter.
     fn keep(&mut self, ahead: u32, data: Vec<u8>) {
         let kept = self.early.entry(ahead).or_default();
         if data.len() > kept.len() {
@@ -117,13 +121,15 @@ impl Follower {
         }
     }
 
-    fn read(&mut self, now: Instant, mut bytes: &[u8], done: &mut dyn FnMut(Unit)) {
+    fn read(&mut self, now: Instant, mut bytes: &[u8], done: &mut dyn FnMut(StreamUnit)) {
         while !bytes.is_empty() && !self.lost {
+            // Any record or PDU can be split over many pieces, so even its header is collected first.
             if self.unit.is_none() {
                 if self.header.is_empty() {
                     self.started = now;
                 }
-                let wanted = if self.protocol == Some(Protocol::Tls) { RecordHeader::BYTES } else { PduHeader::BYTES };
+                let wanted =
+                    if self.protocol == Some(UnitProtocol::Tls) { RecordHeader::BYTES } else { PduHeader::BYTES };
                 let taken = (wanted - self.header.len()).min(bytes.len());
                 let (header, rest) = bytes.split_at(taken);
                 self.header.extend_from_slice(header);
@@ -143,27 +149,27 @@ impl Follower {
         }
     }
 
-    /// A header is complete. That of the first unit tells the protocol.
+    /// Parses a complete header. The first header decides the protocol.
     fn begin(&mut self) {
         let header = mem::take(&mut self.header);
         let found = match self.protocol {
-            Some(Protocol::Tls) => tls(&header),
-            Some(Protocol::Nvme) => nvme(&header),
+            Some(UnitProtocol::Tls) => tls(&header),
+            Some(UnitProtocol::Nvme) => nvme(&header),
             None => tls(&header).or_else(|| first_pdu(&header)),
         };
-        // A record is longer than its header and the three bytes that were read to tell the protocol.
+        // A valid record is at least as long as the eight bytes that were read to recognize the protocol.
         let Some((protocol, name, len)) = found.filter(|(_, _, len)| *len >= header.len() as u64) else {
             self.lost = true;
             return;
         };
         self.protocol = Some(protocol);
         self.left = len - header.len() as u64;
-        self.unit = Some(Unit { layer: protocol, name, number: self.number, len, from: self.started });
+        self.unit = Some(StreamUnit { layer: protocol, name, number: self.number, len, from: self.started });
         self.number += 1;
     }
 }
 
-fn tls(header: &[u8]) -> Option<(Protocol, &'static str, u64)> {
+fn tls(header: &[u8]) -> Option<(UnitProtocol, &'static str, u64)> {
     let header = RecordHeader::parse(header.first_chunk()?);
     let name = match header.content_type {
         20 => "change_cipher_spec",
@@ -172,15 +178,15 @@ fn tls(header: &[u8]) -> Option<(Protocol, &'static str, u64)> {
         23 => "application_data",
         _ => return None,
     };
-    (header.version >> 8 == 3).then_some((Protocol::Tls, name, u64::from(header.len) + RecordHeader::BYTES as u64))
+    (header.version >> 8 == 3).then_some((UnitProtocol::Tls, name, u64::from(header.len) + RecordHeader::BYTES as u64))
 }
 
-/// A connection begins with ICReq or ICResp, both of 128 bytes (NVMe/TCP 3.6.2).
-fn first_pdu(header: &[u8]) -> Option<(Protocol, &'static str, u64)> {
+/// Parses the first PDU. A connection begins with ICReq or ICResp, both 128 bytes long (NVMe/TCP 3.6.2).
+fn first_pdu(header: &[u8]) -> Option<(UnitProtocol, &'static str, u64)> {
     nvme(header).filter(|(_, _, len)| header[0] <= 1 && *len == 128)
 }
 
-fn nvme(header: &[u8]) -> Option<(Protocol, &'static str, u64)> {
+fn nvme(header: &[u8]) -> Option<(UnitProtocol, &'static str, u64)> {
     let header = PduHeader::parse(header.first_chunk()?);
     let name = match header.kind {
         0 => "ICReq",
@@ -194,11 +200,11 @@ fn nvme(header: &[u8]) -> Option<(Protocol, &'static str, u64)> {
         9 => "R2T",
         _ => return None,
     };
-    Some((Protocol::Nvme, name, header.len.into()))
+    Some((UnitProtocol::Nvme, name, header.len.into()))
 }
 
-/// Packets that wait for those in between.
-const MOST_EARLY: usize = 256;
+/// Maximum number of early packets.
+const MAX_EARLY: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -237,12 +243,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_are_found_however_they_come(
+        fn records_are_found_in_any_packet_order(
             cuts in prop::collection::vec((0usize..31, 1usize..31), 0..40),
             first in prop_oneof![Just(u32::MAX - 10), any::<u32>()],
         ) {
             let mut cuts = cuts;
-            cuts.push((0, 31)); // in the end all of it has come
+            cuts.push((0, 31)); // the last cut covers the whole stream
             prop_assert_eq!(units(&records(), first, &cuts), RECORDS);
         }
     }

@@ -1,18 +1,18 @@
-//! Everything that can go wrong at once, at random: a wire that loses, reorders, doubles, spoils, overlaps and cuts to
-//! shreds; sequence numbers that pass 2^31 and 2^32; NICs that are reset and have little room; ends that change keys, once
-//! or many times at once, ask for offload again and again, give up writes and reads under way, drop their stream or a half of
-//! it, or stop polling it. In all of it:
+//! All faults at once, at random: a wire that loses, reorders, duplicates, corrupts, overlaps and shreds segments;
+//! sequence numbers that pass 2^31 and 2^32; NICs that are reset and have little room; ends that change keys once or
+//! many times at once, ask for offload repeatedly, cancel pending writes and reads, drop their stream or one half, or
+//! stop polling it. In every run:
 //!
-//! - each end reads what the other wrote, to the byte and to the end, or a TLS error where the wire changed bytes so
-//!   that TCP's checksum could not tell;
-//! - what became of changed keys adds up;
-//! - the wire never shows plaintext, and never a byte that was sent again as another;
-//! - in the end no device and no driver has a context left, no stack a connection, and what was written belongs to its
-//!   writer alone again.
+//! - each end reads the other end's data, to the byte and to the end, or gets a TLS error where the wire changed bytes
+//!   so that TCP's checksum could not tell;
+//! - the counters of changed keys add up;
+//! - the wire never shows plaintext, and never sends one stream position with two different bytes;
+//! - in the end no device and no driver has a context, no stack has a connection, and the written buffers belong to
+//!   their writer alone again.
 //!
-//! `PROPTEST_CASES` says how many schedules are tried.
+//! `PROPTEST_CASES` sets the number of schedules.
 
-use crate::keyed::{Cipher, Side, accept, connect};
+use crate::keyed::{StreamSide, TlsCipher, accept, connect};
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::pin::{Pin, pin};
@@ -33,11 +33,11 @@ use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, TcpPacket, TcpSeqNumbe
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 
-/// One schedule.
+/// One schedule of faults and actions.
 #[derive(Clone, Debug)]
-struct Schedule {
+struct FaultSchedule {
     seed: u64,
-    cipher: Cipher,
+    cipher: TlsCipher,
     mtu: u16,
     tso: bool,
     contexts: u32,
@@ -47,30 +47,30 @@ struct Schedule {
     transmit_resync: TransmitResync,
     impairments: Impairments,
     overlap: f64,
-    /// Segments in which two words change places, which TCP's checksum does not see.
+    /// Share of segments in which two words change places. TCP's checksum does not detect this.
     swap: f64,
-    /// Segments that arrive in several, down to one byte.
+    /// Share of segments that arrive in several parts, down to one byte.
     shred: f64,
     /// The sequence number of both SYNs.
     initial_sequence: Option<u32>,
-    /// When the NIC of either side is reset, in microseconds from the start.
+    /// Reset times of each side's NIC, in microseconds from the start.
     resets: [Vec<u64>; 2],
-    plans: [Plan; 2],
+    plans: [EndPlan; 2],
 }
 
-/// What one end does.
+/// The actions of one end.
 #[derive(Clone, Debug)]
-struct Plan {
+struct EndPlan {
     record_size: usize,
     limit: Option<f64>,
-    steps: Vec<Step>,
-    end: End,
+    steps: Vec<EndStep>,
+    end: EndAction,
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum EndStep {
     Write(usize),
-    /// Writes, and gives up after so many wake-ups.
+    /// Writes, and gives up after this many wake-ups.
     AbandonWrite {
         bytes: usize,
         wakes: usize,
@@ -78,65 +78,67 @@ enum Step {
     Rekey {
         both: bool,
     },
-    /// Changes keys so often, with nothing in between.
+    /// Changes keys this many times without data in between.
     Flood {
         times: usize,
         both: bool,
     },
     Offload(Offload),
-    /// Neither reads nor writes for so many microseconds.
+    /// Neither reads nor writes for this many microseconds.
     Sleep(u64),
-    /// Reads what is there, up to so many chunks.
+    /// Reads available data, up to this many chunks.
     Read(usize),
-    /// Looks whether the device has the receive direction.
+    /// Polls whether the device has the receive direction.
     Ready,
 }
 
-/// What an end does after its last step.
+/// The final action of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// It closes, and reads until the other end has closed.
+enum EndAction {
+    /// Closes, and reads until the other end has closed.
     Close,
-    /// It drops its stream.
+    /// Drops the stream.
     Drop,
-    /// It closes its stream, and never polls it again.
+    /// Closes the stream, and never polls it again.
     Forget,
-    /// It begins to read, drops the half that does, writes on and closes.
+    /// Begins to read, drops the reading half, writes more and closes.
     DropReader,
-    /// It closes, drops the half that writes, and reads until the other end has closed.
+    /// Closes, drops the writing half, and reads until the other end has closed.
     DropWriter,
 }
 
-/// What became of one end.
+/// The result of one end.
 #[derive(Default)]
-struct Ended {
-    written: Vec<Written>,
-    /// Everything was written.
+struct EndResult {
+    written: Vec<EndWrite>,
+    /// Whether all writes succeeded.
     all_written: bool,
     read: Vec<u8>,
-    /// How reading ended, if it went on to the end.
+    /// Result of reading to the end. `None` if the end did not read on.
     read_to_end: Option<io::Result<()>>,
     forgotten: Option<Box<dyn Send>>,
-    /// What a stream that was closed had counted.
+    /// Counters of a stream that was closed.
     counters: Option<TlsCounters>,
 }
 
-/// What an end wrote at once.
-struct Written {
+/// One write of an end.
+struct EndWrite {
     data: Bytes,
-    /// Perhaps only the first part of it. Its bytes are all alike, and none next to it is like them.
+    /// Whether the write was given up, so that perhaps only its first part was sent. All its bytes are equal, and
+    /// differ from the bytes of neighbouring abandoned writes.
     abandoned: bool,
 }
 
-impl Schedule {
-    /// Plays it.
+impl FaultSchedule {
+    /// Runs the schedule.
     ///
     /// # Errors
-    /// In words, if anything is not as it has to be.
+    /// A description of the first violated property.
     fn play(&self) -> Result<(), TestCaseError> {
         let nic = NicConfig {
             mtu: self.mtu,
             tso_max_bytes: if self.tso { 65_536 } else { 0 },
+            // 208 bytes is the size of a TLS context, so the cache holds `cached` contexts.
             context_cache_bytes: self.cached * 208,
             engines: EngineConfigs::from(TlsEngineConfig {
                 contexts: self.contexts,
@@ -155,14 +157,16 @@ impl Schedule {
             .wire(0, 1, LinkConfig { impairments: self.impairments, ..LinkConfig::default() })
             .recorded(&recorder)
             .build()?;
+        // Each direction has its own seed: equal faults in both directions would hide bugs.
         for (number, link) in [&bed.cable(0).left_to_right, &bed.cable(0).right_to_left].into_iter().enumerate() {
             let seed = Seed(self.seed).derive(&format!("direction {number}"));
             let mut link = link.lock().unwrap();
+            // The order matters: a segment is swapped and shredded after it was overlapped, as on a real path.
             link.impair(Box::new(Overlap::new(self.overlap, self.mtu, seed.stream("overlap"))));
             link.impair(Box::new(Swap::new(self.swap, seed.stream("swap"))));
             link.impair(Box::new(Shred::new(self.shred, seed.stream("shred"))));
         }
-        let hosts = Side::BOTH.map(|side| bed.host(side as usize).clone());
+        let hosts = StreamSide::BOTH.map(|side| bed.host(side as usize).clone());
         for (host, resets) in hosts.iter().zip(&self.resets) {
             for at in resets {
                 let (host, at) = (host.clone(), Duration::from_micros(*at));
@@ -172,17 +176,20 @@ impl Schedule {
                 });
             }
         }
-        let [serving, fetching] = Side::BOTH.map(|side| {
+        let [serving, fetching] = StreamSide::BOTH.map(|side| {
             let host = hosts[side as usize].clone();
             host.clone().spawn("application", run_end(self.clone(), side, host, hosts[0].clone()))
         });
+        // A hang is a fault too: both ends must come to an end within the limit.
         let mut ends = [bed.run_within(ENOUGH, serving)?, bed.run_within(ENOUGH, fetching)?];
         for end in &mut ends {
+            // Forgotten streams live until both ends are done, so that a stack must serve streams that nobody polls.
             end.forgotten = None;
         }
+        // Contexts and buffers are counted only after the stacks have closed all connections.
         bed.run_within(ENOUGH, settle(hosts.clone()))?;
         let swapped = bed.counters().value("wire_swapped") > 0;
-        for side in Side::BOTH {
+        for side in StreamSide::BOTH {
             self.check_read(side, &ends[side as usize], &ends[side.peer() as usize], swapped)?;
             check_rekeys(&ends[side as usize])?;
         }
@@ -190,25 +197,34 @@ impl Schedule {
         for (host, end) in hosts.iter().zip(&ends) {
             prop_assert_eq!(host.device_contexts(), 0, "contexts are left on a device");
             prop_assert_eq!(free_places(host, self.contexts), self.contexts, "contexts are left in a driver");
+            // A queue that still holds a clone of the data would leak memory on every connection.
             let free = end.written.iter().all(|written| written.data.is_unique());
             prop_assert!(free, "somebody still holds what was written");
         }
         Ok(())
     }
 
-    fn check_read(&self, side: Side, reader: &Ended, writer: &Ended, swapped: bool) -> Result<(), TestCaseError> {
+    fn check_read(
+        &self,
+        side: StreamSide,
+        reader: &EndResult,
+        writer: &EndResult,
+        swapped: bool,
+    ) -> Result<(), TestCaseError> {
         let last = follow(&reader.read, &writer.written);
         prop_assert!(last.is_some(), "{side:?} read what was not written");
+        // TLS detects the changed bytes and ends the stream, so the end may be early on either side.
         if swapped {
             return Ok(());
         }
-        // An end that was dropped answers with a reset to what it will not read: then the rest is not written.
-        let peer_drops = self.plans[side as usize].end == End::Drop;
+        // A dropped end answers data with a reset, so the other end may not finish writing.
+        let peer_drops = self.plans[side as usize].end == EndAction::Drop;
         prop_assert!(writer.all_written || peer_drops, "{:?} could not write", side.peer());
-        let writer_drops = self.plans[side.peer() as usize].end == End::Drop;
+        // A dropped stream sends no close_notify, which the reader must be able to tell from a close.
+        let writer_drops = self.plans[side.peer() as usize].end == EndAction::Drop;
         match &reader.read_to_end {
             None => {}
-            // All arrives, and nothing says that this was all.
+            // All data arrives, but without close_notify nothing marks the end.
             Some(Err(error)) if writer_drops && error.kind() == io::ErrorKind::UnexpectedEof => {
                 prop_assert!(last == Some(true), "{side:?} read less than was written");
             }
@@ -220,47 +236,48 @@ impl Schedule {
     }
 }
 
-async fn run_end(schedule: Schedule, side: Side, host: BedHost, server: BedHost) -> io::Result<Ended> {
+async fn run_end(schedule: FaultSchedule, side: StreamSide, host: BedHost, server: BedHost) -> io::Result<EndResult> {
     let (seed, cipher) = (schedule.seed, schedule.cipher);
     let plan = schedule.plans[side as usize].clone();
     let mut stream = match side {
-        Side::Server => accept(&host, seed, cipher).await?,
-        Side::Client => connect(&host, &server, seed, cipher).await?,
+        StreamSide::Server => accept(&host, seed, cipher).await?,
+        StreamSide::Client => connect(&host, &server, seed, cipher).await?,
     };
     stream.set_record_size(plan.record_size);
     stream.set_retransmit_limit(plan.limit);
     let mut content = Seed(seed).stream(&format!("{side:?} writes"));
-    let mut ended = Ended::default();
+    let mut ended = EndResult::default();
+    // A failed step is no fault by itself; `check_read` decides with the other end's plan.
     ended.all_written = take_steps(&plan, &host, &mut stream, &mut content, &mut ended).await.is_ok();
     match plan.end {
-        End::Drop => {}
-        End::Forget => {
-            // What went wrong, if anything did, the other end shows.
+        EndAction::Drop => {}
+        EndAction::Forget => {
+            // The other end shows whether the close succeeded.
             let _ = stream.close().await;
             ended.counters = Some(*stream.counters());
             ended.forgotten = Some(Box::new(stream));
         }
-        End::DropReader => {
+        EndAction::DropReader => {
             let (mut reader, mut writer) = tokio::io::split(stream);
             let mut some = [0; 100];
             let mut some = ReadBuf::new(&mut some);
-            // It may be told of more, and will not be there.
+            // The pending read may be woken later, after its reader is gone.
             poll_fn(|cx| Poll::Ready(Pin::new(&mut reader).poll_read(cx, &mut some).map(|_| ()))).await.is_ready();
             ended.read.extend_from_slice(some.filled());
             drop(reader);
             let data = nibbles(&mut content, 3_000);
             ended.all_written &= writer.write_all(&data).await.is_ok();
-            ended.written.push(Written { data, abandoned: false });
+            ended.written.push(EndWrite { data, abandoned: false });
             let _ = writer.shutdown().await;
             ended.forgotten = Some(Box::new(writer));
         }
-        End::DropWriter => {
+        EndAction::DropWriter => {
             let (mut reader, mut writer) = tokio::io::split(stream);
             let _ = writer.shutdown().await;
             drop(writer);
             ended.read_to_end = Some(reader.read_to_end(&mut ended.read).await.map(|_| ()));
         }
-        End::Close => {
+        EndAction::Close => {
             let _ = stream.close().await;
             ended.read_to_end = Some(read_to_end(&mut stream, &mut ended.read).await);
             ended.counters = Some(*stream.counters());
@@ -270,41 +287,42 @@ async fn run_end(schedule: Schedule, side: Side, host: BedHost, server: BedHost)
 }
 
 async fn take_steps(
-    plan: &Plan,
+    plan: &EndPlan,
     host: &BedHost,
     stream: &mut KtlsStream<TcpStream>,
     content: &mut Rng,
-    ended: &mut Ended,
+    ended: &mut EndResult,
 ) -> io::Result<()> {
     for step in &plan.steps {
         match step {
-            Step::Write(bytes) => {
+            EndStep::Write(bytes) => {
                 write(stream, content, ended, *bytes).await?;
             }
-            Step::AbandonWrite { bytes, wakes } => {
-                // After one of the four kinds comes another.
+            EndStep::AbandonWrite { bytes, wakes } => {
+                // Four fill bytes alternate, so that neighbouring abandoned writes differ.
                 let begun = ended.written.iter().filter(|written| written.data.first() >= Some(&ABANDONED)).count();
+                // Each kind is told apart from random data by its value.
                 let kind = ABANDONED + (begun % 4) as u8;
                 let data = Bytes::from(vec![kind; *bytes]);
-                ended.written.push(Written { data: data.clone(), abandoned: true });
+                ended.written.push(EndWrite { data: data.clone(), abandoned: true });
                 if let Some(sent) = give_up_after(*wakes, stream.send_chunk(data)).await {
-                    // It was not given up: all of it has to arrive.
+                    // The write was not given up, so all of it must arrive.
                     ended.written.last_mut().expect("it was just put there").abandoned = false;
                     sent?;
                 }
             }
-            Step::Rekey { both } => update_keys(stream, *both)?,
-            Step::Flood { times, both } => {
-                // An end bears no more than so many without data in between.
+            EndStep::Rekey { both } => update_keys(stream, *both)?,
+            EndStep::Flood { times, both } => {
+                // An end tolerates only a limited number of key updates without data in between.
                 write(stream, content, ended, 1).await?;
                 (0..*times).try_for_each(|_| update_keys(stream, *both))?;
                 write(stream, content, ended, 1).await?;
             }
-            Step::Offload(ask) => {
+            EndStep::Offload(ask) => {
                 stream.offload(*ask);
             }
-            Step::Sleep(micros) => host.runtime().sleep(Duration::from_micros(*micros)).await,
-            Step::Read(chunks) => {
+            EndStep::Sleep(micros) => host.runtime().sleep(Duration::from_micros(*micros)).await,
+            EndStep::Read(chunks) => {
                 for _ in 0..*chunks {
                     let chunk = poll_fn(|cx| match stream.poll_chunk(cx) {
                         Poll::Ready(chunk) => Poll::Ready(chunk),
@@ -314,8 +332,8 @@ async fn take_steps(
                     ended.read.extend_from_slice(&chunk);
                 }
             }
-            Step::Ready => {
-                // Whether it is or not: only what is there is looked at.
+            EndStep::Ready => {
+                // The result does not matter: this polls only for available events.
                 let _ = poll_fn(|cx| Poll::Ready(stream.poll_ready(cx))).await;
             }
         }
@@ -326,22 +344,22 @@ async fn take_steps(
 async fn write(
     stream: &mut KtlsStream<TcpStream>,
     content: &mut Rng,
-    ended: &mut Ended,
+    ended: &mut EndResult,
     bytes: usize,
 ) -> io::Result<()> {
     let data = nibbles(content, bytes);
-    ended.written.push(Written { data: data.clone(), abandoned: false });
+    ended.written.push(EndWrite { data: data.clone(), abandoned: false });
     stream.send_chunk(data).await
 }
 
 fn update_keys(stream: &mut KtlsStream<TcpStream>, both: bool) -> io::Result<()> {
     match stream.update_keys(both) {
-        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()), // TLS 1.2 has none
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()), // TLS 1.2 has no key update
         updated => updated,
     }
 }
 
-/// What comes of `future`; it is dropped if it is not done after `wakes` wake-ups.
+/// Polls `future` for at most `wakes` wake-ups, then drops it.
 async fn give_up_after<T>(wakes: usize, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut wakes) = (pin!(future), wakes);
     poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -355,11 +373,12 @@ async fn give_up_after<T>(wakes: usize, future: impl Future<Output = T>) -> Opti
     .await
 }
 
-/// Whether what was read can be all of what was written; `None`: not even the beginning.
-fn follow(read: &[u8], written: &[Written]) -> Option<bool> {
+/// Compares the read bytes with the writes. Returns whether all were read, or `None` if the bytes differ.
+fn follow(read: &[u8], written: &[EndWrite]) -> Option<bool> {
     let mut rest = read;
-    for Written { data, abandoned } in written {
+    for EndWrite { data, abandoned } in written {
         let taken = match abandoned {
+            // Any prefix of an abandoned write may have been sent.
             true => rest.iter().take(data.len()).take_while(|byte| **byte == data[0]).count(),
             false => data.len().min(rest.len()),
         };
@@ -382,13 +401,13 @@ async fn read_to_end(stream: &mut KtlsStream<TcpStream>, read: &mut Vec<u8>) -> 
     Ok(())
 }
 
-/// Each changed key was taken by the device, or stayed in software, or was the last of a direction that ended.
-fn check_rekeys(ended: &Ended) -> Result<(), TestCaseError> {
+/// Checks that each changed key was taken by the device, stayed in software, or was the last of a direction that ended.
+fn check_rekeys(ended: &EndResult) -> Result<(), TestCaseError> {
     let Some(counters) = ended.counters else { return Ok(()) };
     let settled = counters.tx_rekey_device + counters.tx_rekey_sw + counters.tx_rekey_aborted;
     prop_assert_eq!(settled, counters.tx_rekey_ok);
     prop_assert!(counters.tx_rekey_aborted <= 1);
-    // Reading ended in order or not: what was under way is settled.
+    // Reading has ended, so no key change is pending.
     if ended.read_to_end.is_some() {
         let settled = counters.rx_rekey_device + counters.rx_rekey_sw + counters.rx_rekey_aborted;
         prop_assert_eq!(settled, counters.rx_rekey_ok);
@@ -397,7 +416,7 @@ fn check_rekeys(ended: &Ended) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Waits until the stacks have no connections, and whatever contexts there were have had time to go.
+/// Waits until the stacks have no connections, and then until the contexts have been removed.
 async fn settle(hosts: [BedHost; 2]) -> Result<(), TestCaseError> {
     for host in hosts {
         let mut rounds = 0;
@@ -411,7 +430,7 @@ async fn settle(hosts: [BedHost; 2]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// How many of `contexts` places the driver has free.
+/// Returns how many contexts, of at most `contexts`, the driver can still create.
 fn free_places(host: &BedHost, contexts: u32) -> u32 {
     let flow = FlowKey::tcp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[1; 16], [2; 12]).unwrap();
@@ -421,27 +440,30 @@ fn free_places(host: &BedHost, contexts: u32) -> u32 {
     })
 }
 
-/// Looks for plaintext, which is all nibbles, and for bytes that were sent twice and differently: then a nonce was
-/// used twice. What arrived may have been spoilt on the way; what left was not.
+/// Searches the wire for plaintext, which consists of nibbles, and for bytes sent twice with different values, which
+/// would mean a reused nonce. Inbound segments with a wrong checksum were corrupted on the way and are skipped.
 fn check_wire(seen: &[RecordedFrame], swapped: bool) -> Result<(), TestCaseError> {
     for direction in [TapDirection::Outbound, TapDirection::Inbound] {
         let mut first = None;
         let mut stream: Vec<Option<u8>> = Vec::new();
         for seen in seen.iter().filter(|seen| seen.direction == direction) {
-            let Some(segment) = Segment::of(&seen.frame.data) else { continue };
+            let Some(segment) = TcpSegmentView::of(&seen.frame.data) else { continue };
             let payload = &seen.frame.data[segment.payload..segment.end];
+            // All plaintext bytes are below 0x10; sixteen such bytes in a row do not occur in ciphertext by chance.
             let longest = payload.split(|byte| *byte > 0x0f).map(<[u8]>::len).max().unwrap_or(0);
             prop_assert!(longest < 16, "{longest} bytes of plaintext at {:?}", seen.at);
+            // Positions count from the byte behind the SYN.
             if segment.syn && segment.intact {
                 first = Some(segment.seq + 1);
             }
+            // A swapped segment passes its checksum, so inbound streams cannot be compared once a swap occurred.
             let (Some(first), true) = (first, segment.intact && !(swapped && direction == TapDirection::Inbound))
             else {
                 continue;
             };
             let at = segment.seq.distance_from(first) as usize;
             if at > 1 << 24 {
-                continue; // a SYN's own place, or a window probe's
+                continue; // the position of a SYN, or of a window probe
             }
             if stream.len() < at + payload.len() {
                 stream.resize(at + payload.len(), None);
@@ -459,24 +481,24 @@ fn check_wire(seen: &[RecordedFrame], swapped: bool) -> Result<(), TestCaseError
     Ok(())
 }
 
-/// Where things are in a TCP segment.
-struct Segment {
+/// Offsets of a TCP segment in a frame.
+struct TcpSegmentView {
     seq: Seq,
     syn: bool,
     fin: bool,
     payload: usize,
     end: usize,
-    /// The checksums are right.
+    /// Whether the checksums are right.
     intact: bool,
 }
 
-impl Segment {
-    fn of(frame: &[u8]) -> Option<Segment> {
+impl TcpSegmentView {
+    fn of(frame: &[u8]) -> Option<TcpSegmentView> {
         let ip = Ipv4Packet::new_checked(EthernetFrame::new_checked(frame).ok()?.payload()).ok()?;
         let (source, destination) = (IpAddress::from(ip.src_addr()), ip.dst_addr().into());
         let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
         let end = ETHERNET + usize::from(ip.total_len());
-        Some(Segment {
+        Some(TcpSegmentView {
             seq: Seq(tcp.seq_number().0 as u32),
             syn: tcp.syn(),
             fin: tcp.fin(),
@@ -486,7 +508,7 @@ impl Segment {
         })
     }
 
-    /// A segment with `length` bytes of its payload, those of the frame from `at` on.
+    /// Builds a segment with `length` bytes of the payload, from offset `at` of the frame.
     fn part(&self, frame: &[u8], at: usize, length: usize) -> Vec<u8> {
         let mut part = frame[..self.payload].to_vec();
         part.extend_from_slice(&frame[at..at + length]);
@@ -503,24 +525,25 @@ impl Segment {
 }
 
 offload_base::counters! {
-    /// What the test's own impairments count.
+    /// Counters of this test's impairments.
     struct Spoilt {
-        /// Segments that overlap with the one before.
+        /// Extra segments that overlap with the previous one.
         pub overlapped: "wire_overlapped",
-        /// Segments changed so that the checksum does not tell.
+        /// Segments changed so that the checksum still matches.
         pub swapped: "wire_swapped",
         /// Segments cut into several.
         pub shredded: "wire_shredded",
     }
 }
 
-/// Sends segments that begin within the one before, besides the original: a peer that cuts its stream anew.
+/// An impairment that sends an extra segment beginning inside the previous one, as a peer does that resegments its
+/// stream.
 #[derive(Debug)]
 struct Overlap {
     share: f64,
     mtu: usize,
     rng: Rng,
-    /// The last segment's payload, and where it ends.
+    /// The previous segment's payload and its end.
     last: Option<(Seq, Vec<u8>)>,
     counters: Spoilt,
 }
@@ -530,9 +553,10 @@ impl Overlap {
         Overlap { share, mtu: mtu.into(), rng, last: None, counters: Spoilt::default() }
     }
 
-    /// The segment again, with some of the one before in front of it, and as much of its end as fits.
-    fn overlapping(&mut self, frame: &[u8], segment: &Segment) -> Option<Vec<u8>> {
+    /// Builds the segment with a part of the previous one in front, truncated to the MTU.
+    fn overlapping(&mut self, frame: &[u8], segment: &TcpSegmentView) -> Option<Vec<u8>> {
         let (end, before) = self.last.as_ref().filter(|(end, before)| *end == segment.seq && !before.is_empty())?;
+        // At least one byte of the previous segment is repeated, or there would be no overlap.
         let back = 1 + self.rng.below(before.len() as u64) as usize;
         let mut cut = frame[..segment.payload].to_vec();
         cut.extend_from_slice(&before[before.len() - back..]);
@@ -554,13 +578,15 @@ impl Overlap {
 impl Impairment for Overlap {
     fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         let frame = crossing.frame.data.clone();
-        let plain = Segment::of(&frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
+        // SYN and FIN occupy sequence numbers without payload, so these segments pass unchanged.
+        let plain = TcpSegmentView::of(&frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
         if let Some(segment) = plain.filter(|segment| segment.payload < segment.end) {
             if self.rng.chance(self.share)
                 && let Some(cut) = self.overlapping(&frame, &segment)
             {
                 self.counters.overlapped += 1;
                 let again = Crossing { frame: cut.into(), arrives: crossing.arrives };
+                // Receivers must handle both orders of overlapping segments.
                 if self.rng.chance(0.5) {
                     onward(again);
                     onward(crossing);
@@ -583,7 +609,7 @@ impl Impairment for Overlap {
     }
 }
 
-/// Has two words of a segment's payload change places: what the sum of RFC 1071 cannot see.
+/// An impairment that swaps two words of a segment's payload. The sum of RFC 1071 does not detect this.
 #[derive(Debug)]
 struct Swap {
     share: f64,
@@ -599,7 +625,7 @@ impl Swap {
 
 impl Impairment for Swap {
     fn pass(&mut self, mut crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
-        let segment = Segment::of(&crossing.frame.data).filter(|segment| segment.intact);
+        let segment = TcpSegmentView::of(&crossing.frame.data).filter(|segment| segment.intact);
         if let Some(segment) = segment.filter(|segment| segment.end - segment.payload >= 4)
             && self.rng.chance(self.share)
         {
@@ -607,6 +633,7 @@ impl Impairment for Swap {
             let words = (segment.end - segment.payload) as u64 / 2;
             let mut word = || segment.payload + 2 * self.rng.below(words) as usize;
             let (one, other) = (word(), word());
+            // Equal words would count as a swap without changing a byte.
             if frame[one..one + 2] != frame[other..other + 2] {
                 frame.swap(one, other);
                 frame.swap(one + 1, other + 1);
@@ -622,7 +649,7 @@ impl Impairment for Swap {
     }
 }
 
-/// Cuts segments into several, some of a byte: a peer, or something on the way, with a mind of its own.
+/// An impairment that cuts segments into several, some of one byte, as a peer or a middlebox may do.
 #[derive(Debug)]
 struct Shred {
     share: f64,
@@ -639,7 +666,7 @@ impl Shred {
 impl Impairment for Shred {
     fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         let frame = &crossing.frame.data;
-        let segment = Segment::of(frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
+        let segment = TcpSegmentView::of(frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
         let Some(segment) = segment.filter(|segment| segment.end - segment.payload > 1) else {
             return onward(crossing);
         };
@@ -650,6 +677,7 @@ impl Impairment for Shred {
         let mut at = segment.payload;
         for left in (0..SHREDS).rev() {
             let rest = segment.end - at;
+            // Half of the parts are tiny, because headers of records split at every byte then.
             let most = if self.rng.chance(0.5) { 4 } else { rest };
             let length = if left == 0 { rest } else { 1 + self.rng.below(rest.min(most) as u64) as usize };
             let shred = segment.part(frame, at, length);
@@ -666,7 +694,7 @@ impl Impairment for Shred {
     }
 }
 
-/// A TCP that does not give up, and ends soon.
+/// Returns a TCP configuration that never gives up and closes quickly.
 fn patient() -> TcpConfig {
     TcpConfig {
         syn_retries: 100,
@@ -680,8 +708,7 @@ fn patient() -> TcpConfig {
     }
 }
 
-/// Data no byte of which has an upper half, for a run of such bytes is no ciphertext; and none is like [`ABANDONED`] or
-/// above.
+/// Returns data of bytes below [`ABANDONED`]. A long run of bytes without upper half cannot be ciphertext.
 fn nibbles(rng: &mut Rng, bytes: usize) -> Bytes {
     let mut data = vec![0; bytes];
     rng.fill(&mut data);
@@ -693,29 +720,30 @@ fn share(share: f64) -> Share {
     Share::new(share).expect("a share")
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let ask = (any::<bool>(), any::<bool>()).prop_map(|(tx, rx)| Step::Offload(Offload { tx, rx }));
+fn steps() -> impl Strategy<Value = Vec<EndStep>> {
+    let ask = (any::<bool>(), any::<bool>()).prop_map(|(tx, rx)| EndStep::Offload(Offload { tx, rx }));
     let step = prop_oneof![
-        4 => prop_oneof![1usize..40, 40usize..4_000, 4_000usize..40_000].prop_map(Step::Write),
+        4 => prop_oneof![1usize..40, 40usize..4_000, 4_000usize..40_000].prop_map(EndStep::Write),
         1 => (prop_oneof![1usize..4_000, 4_000usize..40_000], 0usize..4)
-            .prop_map(|(bytes, wakes)| Step::AbandonWrite { bytes, wakes }),
-        1 => any::<bool>().prop_map(|both| Step::Rekey { both }),
-        1 => (2usize..13, any::<bool>()).prop_map(|(times, both)| Step::Flood { times, both }),
-        2 => Just(Step::Offload(Offload::BOTH)),
+            .prop_map(|(bytes, wakes)| EndStep::AbandonWrite { bytes, wakes }),
+        1 => any::<bool>().prop_map(|both| EndStep::Rekey { both }),
+        1 => (2usize..13, any::<bool>()).prop_map(|(times, both)| EndStep::Flood { times, both }),
+        2 => Just(EndStep::Offload(Offload::BOTH)),
         1 => ask,
-        2 => prop_oneof![1u64..30, 30u64..1_000, Just(250_000)].prop_map(Step::Sleep),
-        2 => (1usize..30).prop_map(Step::Read),
-        1 => Just(Step::Ready),
+        2 => prop_oneof![1u64..30, 30u64..1_000, Just(250_000)].prop_map(EndStep::Sleep),
+        2 => (1usize..30).prop_map(EndStep::Read),
+        1 => Just(EndStep::Ready),
     ];
     prop::collection::vec(step, 1..14)
 }
 
-fn plan() -> impl Strategy<Value = Plan> {
+fn plan() -> impl Strategy<Value = EndPlan> {
     let record_size = prop_oneof![100usize..1_000, 1_000usize..16_384, Just(16_384)];
     let limit = prop_oneof![Just(None), Just(Some(0.02)), Just(Some(0.0))];
-    let halves = prop::sample::select(vec![End::DropReader, End::DropWriter]);
-    let end = prop_oneof![3 => Just(End::Close), 1 => Just(End::Drop), 1 => Just(End::Forget), 1 => halves];
-    (record_size, limit, steps(), end).prop_map(|(record_size, limit, steps, end)| Plan {
+    let halves = prop::sample::select(vec![EndAction::DropReader, EndAction::DropWriter]);
+    let end =
+        prop_oneof![3 => Just(EndAction::Close), 1 => Just(EndAction::Drop), 1 => Just(EndAction::Forget), 1 => halves];
+    (record_size, limit, steps(), end).prop_map(|(record_size, limit, steps, end)| EndPlan {
         record_size,
         limit,
         steps,
@@ -736,16 +764,19 @@ fn impairments() -> impl Strategy<Value = Impairments> {
     )
 }
 
-fn schedule() -> impl Strategy<Value = Schedule> {
+fn schedule() -> impl Strategy<Value = FaultSchedule> {
     let version = prop::sample::select(vec![TlsVersion::Tls12, TlsVersion::Tls13]);
     let suite = prop::sample::select(vec![TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305]);
     let cipher = (version, suite);
+    // Early resets hit the handshake and the installation of contexts, late ones the transfer.
     let resets = || prop::collection::vec(prop_oneof![0u64..300, 300u64..300_000], 0..3);
     let resync = prop::sample::select(vec![ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous]);
     let transmit_resync = prop::sample::select(vec![TransmitResync::Dump, TransmitResync::NextRecord]);
+    // Few contexts and tiny caches, so that contexts are refused, evicted and fetched all the time.
     let nic = (576u16..3_000, any::<bool>(), 1u32..8, 0usize..3, 0usize..4, resync, transmit_resync);
     let swap = prop_oneof![3 => Just(0.0), 1 => 0.0..0.05f64];
     let shred = prop_oneof![2 => Just(0.0), 1 => 0.0..0.2f64];
+    // Streams cross 2^31 or 2^32, where comparisons of sequence numbers go wrong first.
     let edge = (prop::sample::select(vec![1u32 << 31, 0]), 0u32..400_000);
     let initial_sequence = prop_oneof![Just(None), edge.prop_map(|(edge, before)| Some(edge.wrapping_sub(before)))];
     let wire = (impairments(), 0.0..0.1f64, swap, shred, initial_sequence);
@@ -753,7 +784,7 @@ fn schedule() -> impl Strategy<Value = Schedule> {
         |(seed, cipher, nic, wire, resets, plans)| {
             let (impairments, overlap, swap, shred, initial_sequence) = wire;
             let (mtu, tso, contexts, cached, pooled, resync, transmit_resync) = nic;
-            Schedule {
+            FaultSchedule {
                 seed,
                 cipher,
                 mtu,
@@ -783,15 +814,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens(schedule in schedule()) {
+    fn streams_survive_all_faults_at_once(schedule in schedule()) {
         schedule.play()?;
     }
 }
 
-/// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
+/// Limit of virtual time for all waits: covers timeouts, but catches a wait without an end.
 const ENOUGH: Duration = Duration::from_secs(3600);
 const ETHERNET: usize = 14;
-/// Pieces that a segment is cut into at most.
+/// Maximum number of parts of a segment.
 const SHREDS: usize = 12;
-/// Bytes from here on, and below 16, are of writes that were given up.
+/// Fill bytes of abandoned writes, from this value up to 15.
 const ABANDONED: u8 = 12;

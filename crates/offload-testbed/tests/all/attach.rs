@@ -1,5 +1,5 @@
-//! Wires that lead outside, over sockets of this machine: two testbeds, each in real time with threads of its own,
-//! joined by nothing but a socket.
+//! Wires to the outside over sockets of this machine: two testbeds in real time, each with its own threads, joined only
+//! by a socket.
 #![cfg(target_os = "linux")]
 
 use bytes::Bytes;
@@ -24,8 +24,8 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
 
-/// A testbed of one host, at the end of a wire that leads to `port`. All hosts have the same Ethernet address: each
-/// is alone on its side of a wire that is not a bus.
+/// Builds a testbed of one host, on a wire to `port`. All hosts share one Ethernet address, because each is alone on
+/// its side of the wire.
 fn bed(name: &str, address: Ipv4Addr, neighbour: Ipv4Addr, port: impl Port + 'static, link: LinkConfig) -> Testbed {
     let nic = NicConfig { delays: Delays::NONE, line_rate: None, receive_ring: 8192, ..NicConfig::default() };
     Testbed::builder(Seed(1))
@@ -38,7 +38,7 @@ fn bed(name: &str, address: Ipv4Addr, neighbour: Ipv4Addr, port: impl Port + 'st
         .expect("threads")
 }
 
-/// Bytes go both ways at once between a host behind `left` and one behind `right`.
+/// Sends bytes both ways at once between a host behind `left` and one behind `right`.
 fn both_ways(left: impl Port + 'static, right: impl Port + 'static, loss: f64, bytes: usize) {
     let impairments = Impairments { loss: Share::new(loss).expect("a share"), ..Impairments::default() };
     let lossy = LinkConfig { impairments, ..LinkConfig::default() };
@@ -54,6 +54,7 @@ fn both_ways(left: impl Port + 'static, right: impl Port + 'static, loss: f64, b
         let stream = client.stack().connect(None, (SERVER, 7).into()).await?;
         exchange(&client, stream, 2, 1, bytes).await
     });
+    // In real time both testbeds run on their own threads; this one only waits for the results.
     left.run(async {
         serving.await.expect("the server got everything");
         fetching.await.expect("the client got everything");
@@ -61,7 +62,7 @@ fn both_ways(left: impl Port + 'static, right: impl Port + 'static, loss: f64, b
     assert!(loss == 0.0 || left.counters().value("wire_lost") > 0, "the wire lost nothing");
 }
 
-/// Sends seeded bytes and receives the other's, whole and in order.
+/// Sends seeded bytes and checks that the peer's seeded bytes arrive whole and in order.
 async fn exchange(host: &BedHost, stream: TcpStream, ours: u64, theirs: u64, bytes: usize) -> io::Result<()> {
     let (mut reading, mut writing) = tokio::io::split(stream);
     let sent = seeded(ours, bytes);
@@ -86,7 +87,7 @@ fn path(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("nic-offload-{}-{name}", std::process::id()))
 }
 
-/// Waits, without a clock, until `done` says so.
+/// Spins, without a clock, until `done` returns true.
 fn until(mut done: impl FnMut() -> bool) {
     while !done() {
         std::thread::yield_now();
@@ -136,6 +137,7 @@ fn a_dgram_peer_may_come_late_go_and_come_again() {
         port.receive_frame(Instant::ZERO, frame(fill));
         port.process(Instant::ZERO);
     };
+    // A frame for a missing peer is dropped and counted, because waiting could last for ever.
     send(&mut port, 1);
     assert_eq!((port.counters().tx_unreachable, port.counters().tx_frames), (1, 0), "nobody is there yet");
 
@@ -156,7 +158,7 @@ fn a_dgram_peer_may_come_late_go_and_come_again() {
     }
     assert_eq!(port.counters().tx_frames, 2);
 
-    // Somebody who is alive is not pushed aside; somebody who is dead is.
+    // The socket of a live program is not replaced; the socket of an ended program is.
     assert_eq!(DgramPort::bind(&ours, &theirs).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     drop(port);
     drop(UnixDatagram::bind(&ours).expect("the path is free again"));
@@ -173,7 +175,7 @@ fn a_peer_that_takes_nothing_costs_frames_and_no_memory() {
     port.process(Instant::ZERO);
     let dropped = port.counters().tx_queue_drops;
     assert!(dropped >= 3000, "{dropped} were dropped");
-    // It wakes up and takes all that was kept, in order.
+    // The peer wakes up and takes the kept frames, in order.
     let mut expected = 0u32;
     let kept = 5000 - dropped as u32;
     while expected < kept {
@@ -187,7 +189,7 @@ fn a_peer_that_takes_nothing_costs_frames_and_no_memory() {
 }
 
 #[test]
-fn rubbish_is_counted_and_an_unreasonable_length_ends_a_stream() {
+fn malformed_frames_are_counted_and_bad_lengths_end_streams() {
     let (inside, outside) = UnixDatagram::pair().expect("sockets");
     let mut port = DgramPort::paired(inside).unwrap();
     outside.send(&[1; 13]).unwrap();
@@ -204,6 +206,7 @@ fn rubbish_is_counted_and_an_unreasonable_length_ends_a_stream() {
     let mut port = StreamPort::listen_unix(&path).expect("a path that is free");
     let mut first = UnixStream::connect(&path).expect("somebody listens");
     first
+        // One whole frame, one that is too short, and a length that no frame can have.
         .write_all(&[0, 0, 0, 14, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 3, 9, 9, 9, 0xff, 0, 0, 0])
         .unwrap();
     assert_eq!(port.poll_frame(Instant::ZERO).unwrap().data[..], [1; 14]);
@@ -212,7 +215,7 @@ fn rubbish_is_counted_and_an_unreasonable_length_ends_a_stream() {
     assert!(!port.is_connected());
     assert_eq!(first.read(&mut [0; 10]).unwrap(), 0, "it was sent away");
 
-    // The next one is welcome.
+    // The next peer is accepted.
     let mut second = UnixStream::connect(&path).expect("somebody listens still");
     port.process(Instant::ZERO);
     port.receive_frame(Instant::ZERO, frame(5));
@@ -224,7 +227,7 @@ fn rubbish_is_counted_and_an_unreasonable_length_ends_a_stream() {
 }
 
 #[test]
-fn an_empty_datagram_is_rubbish_and_no_end() {
+fn empty_datagram_is_malformed_and_no_end() {
     let (inside, outside) = UnixDatagram::pair().expect("sockets");
     let mut port = DgramPort::paired(inside).unwrap();
     for fill in 1..=2 {
@@ -237,16 +240,16 @@ fn an_empty_datagram_is_rubbish_and_no_end() {
 }
 
 #[test]
-fn whoever_sleeps_is_woken_by_the_first_frame_and_by_room() {
-    /// Counts how often it is woken.
+fn port_is_woken_by_the_first_frame_and_by_room() {
+    /// A waker that counts its wakes.
     #[derive(Default)]
-    struct Count(Mutex<u32>);
-    impl std::task::Wake for Count {
-        fn wake(self: Arc<Count>) {
+    struct CountingWaker(Mutex<u32>);
+    impl std::task::Wake for CountingWaker {
+        fn wake(self: Arc<CountingWaker>) {
             *self.0.lock().unwrap() += 1;
         }
     }
-    let count = Arc::new(Count::default());
+    let count = Arc::new(CountingWaker::default());
     let waker = Waker::from(count.clone());
     let woken = || *count.0.lock().unwrap();
 
@@ -257,10 +260,11 @@ fn whoever_sleeps_is_woken_by_the_first_frame_and_by_room() {
         assert_eq!(port.poll_frame(Instant::ZERO), None);
         outside.write_all(&[0, 0, 0, 14]).unwrap();
         outside.write_all(&[7; 14]).unwrap();
+        // The doorbell comes from another thread, so the test must wait for it.
         until(|| woken() >= round);
         until(|| port.poll_frame(Instant::ZERO).is_some());
     }
-    // Now the other way: the socket is full, and then is not.
+    // The other direction: the socket is full first, and then has room.
     port.register_doorbell(&waker);
     let before = woken();
     for _ in 0..1000 {
@@ -270,6 +274,7 @@ fn whoever_sleeps_is_woken_by_the_first_frame_and_by_room() {
     assert!(port.counters().tx_frames < 1000, "not all of it fits the socket");
     let mut received = vec![0; 1000 * 9004];
     let mut at = 0;
+    // One thread plays both ends, so neither end may block.
     outside.set_nonblocking(true).unwrap();
     until(|| {
         while let Ok(bytes) = outside.read(&mut received[at..]) {

@@ -1,4 +1,5 @@
-//! A test for continuous integration: bad wires from many seeds, a limit of virtual time, a capture of a run that fails.
+//! A test for continuous integration: bad wires from many seeds, a limit of virtual time, and a capture of each failed
+//! run.
 
 use offload_testbed::wire::{Impairments, LinkConfig};
 use offload_testbed::{Capture, NicConfig, Seed, TcpConfig, Testbed};
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Sends 200 kB over a wire that loses and doubles packets. Everything random follows from the seed.
+/// Sends 200 kB over a wire that loses and duplicates packets. The seed determines all random choices.
 fn transfer(seed: u64, capture: &Capture) {
     let share = "0.02".parse().unwrap();
     let impairments = Impairments { loss: share, duplicate: share, ..Impairments::default() };
@@ -35,7 +36,7 @@ fn transfer(seed: u64, capture: &Capture) {
     assert_eq!(received, vec![7; 200_000]);
 }
 
-/// Runs `test` with each seed. `SEED=7` in the environment repeats one run. The capture of a run that panics stays.
+/// Runs `test` with each seed. `SEED=7` in the environment repeats one run. The capture of a run that panics is kept.
 fn with_seeds(name: &str, seeds: Range<u64>, test: impl Fn(u64, &Capture)) {
     let given: Option<u64> = std::env::var("SEED").ok().map(|seed| seed.parse().expect("SEED is a number"));
     for seed in given.map_or(seeds, |seed| seed..seed + 1) {

@@ -1,4 +1,4 @@
-//! Costs of the NICs: they change when packets leave and arrive, and nothing that is in them.
+//! Modelled costs of NICs: they change the times of packets, and never their contents.
 
 use crate::rig;
 
@@ -12,23 +12,25 @@ use offload_base::Seed;
 use offload_base::counters::CounterSet;
 use offload_host_stack::{TcpConfig, TcpStream};
 use offload_testbed::Testbed;
-use rig::{Transfer, Who, streams, tcp};
+use rig::{CryptoPlace, Transfer, streams, tcp};
 
-/// A run of requests and answers, one at a time.
+/// Results of a run of requests and answers, one at a time.
 struct Exchange {
     took: Duration,
     /// Contexts that both NICs fetched meanwhile.
     fetched: u64,
-    /// Segments with payload, of the whole run: direction, sequence number, payload.
+    /// Segments of the whole run that have payload: direction, sequence number, payload.
     segments: Vec<(TapDirection, u32, Vec<u8>)>,
 }
 
-/// Asks over two TLS connections in turn. Each message needs another context of each NIC than the message before.
+/// Sends requests over two TLS connections in turn, so that each message needs another context of each NIC than the
+/// previous message.
 fn exchange(costs: Costs) -> Exchange {
     let key = |byte| TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[byte; 16], [byte; 12]).unwrap();
     let keys = TrafficKeys { transmit: (0, key(1)), receive: (0, key(2)) };
-    // An acknowledgment's interrupt, or its time on the line, would hide a part of the cost of the data behind it.
+    // The interrupt or the line time of an acknowledgment would hide a part of the cost of the data behind it.
     let delays = Delays { interrupt: Duration::ZERO, ..Delays::default() };
+    // The cache holds one context, so each message evicts the context of the other connection.
     let nic = NicConfig { context_cache_bytes: 208, costs, delays, line_rate: None, ..NicConfig::default() };
     let recorder = FrameRecorder::default();
     let mut bed = Testbed::builder(Seed(3))
@@ -67,12 +69,14 @@ fn exchange(costs: Costs) -> Exchange {
             all.value("ctx_fetched")
         };
         let mut before = (host.now(), count());
-        // In the first rounds contexts are made.
+        // The first rounds create the contexts.
         for round in 0..14_u8 {
+            // Four rounds suffice for both directions of both connections to be offloaded.
             if round == 4 {
                 before = (host.now(), count());
             }
             for connection in &mut connections {
+                // A request fits in one segment, so that the number of fetched contexts is known.
                 let request = Bytes::from(vec![round; 100]);
                 connection.send_chunk(request.clone()).await.unwrap();
                 assert_eq!(connection.next_chunk().await.unwrap(), Some(request));
@@ -81,6 +85,7 @@ fn exchange(costs: Costs) -> Exchange {
         (host.now() - before.0, count() - before.1)
     });
     let (took, fetched) = bed.run(asking);
+    // Pure acknowledgments depend on timing, so only segments with payload are compared.
     let segments = recorder.take().into_iter().filter_map(|seen| {
         let (seq, _, payload) = tcp(&seen.frame.data)?;
         (!payload.is_empty()).then(|| (seen.direction, seq, payload.to_vec()))
@@ -103,7 +108,7 @@ fn each_context_fetched_delays_its_packet() {
 
 #[test]
 fn transfers_with_costs_put_the_same_bytes_on_the_wire() {
-    let transfer = Transfer::new(Who::Nic, 5, (1..6).map(|byte| Bytes::from(vec![byte; 70_000])).collect());
+    let transfer = Transfer::new(CryptoPlace::Nic, 5, (1..6).map(|byte| Bytes::from(vec![byte; 70_000])).collect());
     let free = transfer.run();
     let rate = Some(10_000_000_000);
     let costs = [

@@ -1,5 +1,5 @@
-//! More TLS streams than a NIC has room for: those that find none begin in software, and get the device when others have
-//! ended.
+//! More TLS streams than a NIC has contexts: the surplus streams begin in software and move to the device when other
+//! streams have ended.
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -13,17 +13,17 @@ use offload_testbed::{BedHost, Testbed};
 use std::io;
 use tokio::io::AsyncReadExt;
 
-/// What the streams' ends counted, by stream.
+/// Counters of the streams' ends, by stream.
 #[derive(Debug, PartialEq)]
-struct Ends {
+struct CrowdCounters {
     servers: Vec<TlsCounters>,
     clients: Vec<TlsCounters>,
 }
 
-/// [`STREAMS`] streams that begin together and end one after the other. Each sends records of a kilobyte to a client with
-/// such a NIC, too.
-fn crowd(nic: &NicConfig) -> Ends {
-    // What is sent is not all queued at once.
+/// Runs [`STREAMS`] streams that begin together and end one after the other. Each sends records of a kilobyte to a
+/// client with an equal NIC.
+fn crowd(nic: &NicConfig) -> CrowdCounters {
+    // A small send buffer, so that records are sealed during the whole run and not all queued at its start.
     let tcp = TcpConfig { send_buffer: 16 << 10, ..TcpConfig::default() };
     let mut bed = Testbed::builder(Seed(1))
         .host("server", nic.clone(), tcp.clone())
@@ -32,6 +32,7 @@ fn crowd(nic: &NicConfig) -> Ends {
         .build()
         .unwrap();
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+    // The backlog holds all streams, because all connect at once.
     let mut listener = server.stack().listen(PORT, STREAMS).unwrap();
     let host = server.clone();
     let serving = server.spawn("serve", async move {
@@ -47,12 +48,13 @@ fn crowd(nic: &NicConfig) -> Ends {
     bed.run(async move {
         let clients = join_all(clients).await.into_iter().collect::<io::Result<Vec<_>>>().unwrap();
         let mut servers = serving.await;
+        // Streams are accepted in any order.
         servers.sort_by_key(|(number, _)| *number);
-        Ends { servers: servers.into_iter().map(|(_, counters)| counters).collect(), clients }
+        CrowdCounters { servers: servers.into_iter().map(|(_, counters)| counters).collect(), clients }
     })
 }
 
-/// Sends what the stream of this client's port has to send.
+/// Sends the records of the stream with this client's port.
 async fn send(stream: TcpStream) -> io::Result<(usize, TlsCounters)> {
     let number = usize::from(stream.peer_addr().port() - FIRST_PORT);
     let mut stream = tls(stream, keys().swapped())?;
@@ -98,8 +100,9 @@ fn content(number: usize, record: usize) -> Bytes {
     vec![(number ^ record) as u8; 1000].into()
 }
 
-/// Checks that every stream had the device in the end, and that those that had it late are counted; gives how many.
-fn check(ends: &Ends) -> u64 {
+/// Checks that every stream had the device in the end, and that late offloads are counted. Returns the number of late
+/// offloads.
+fn check(ends: &CrowdCounters) -> u64 {
     let mut late = 0;
     for (number, counters) in ends.servers.iter().enumerate() {
         assert_eq!(counters.tx_device, 1, "stream {number} sends: {counters:?}");
@@ -118,8 +121,8 @@ fn check(ends: &Ends) -> u64 {
 }
 
 #[test]
-fn streams_that_end_make_room_for_those_that_found_none() {
-    // A context has a place for its key: with a pool the places stay with the device, and only keys come and go.
+fn ended_streams_make_room_for_refused_ones() {
+    // A pooled context keeps its place in the device while keys come and go.
     for context_pool in [0, TlsEngineConfig::default().context_pool] {
         let ends = crowd(&NicConfig {
             engines: TlsEngineConfig { contexts: ROOM as u32, context_pool, ..TlsEngineConfig::default() }.into(),
@@ -127,14 +130,14 @@ fn streams_that_end_make_room_for_those_that_found_none() {
         });
         assert_eq!(check(&ends), 2 * (STREAMS - ROOM) as u64);
         for counters in ends.servers.iter().chain(&ends.clients) {
-            // 600 records at most, one of 32 asked with.
+            // At most 600 records, and one in 32 asks again.
             assert!(counters.offload_retried <= 5 + 600 / 32, "{counters:?}");
         }
     }
 }
 
 #[test]
-fn a_control_ring_shorter_than_the_crowd_keeps_nobody_off_the_device() {
+fn short_control_ring_keeps_all_streams_offloaded() {
     let nic = NicConfig { control_ring: 3, ..NicConfig::default() };
     let ends = crowd(&nic);
     assert!(check(&ends) > 0, "nobody found it full");

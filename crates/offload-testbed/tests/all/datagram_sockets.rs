@@ -1,8 +1,9 @@
-//! A protocol over `DatagramSocket` whose packets an engine seals and opens that the NIC knows nothing of; the same over NICs
-//! without the engine, and over the kernel's sockets.
+//! A protocol over `DatagramSocket` with packets sealed and opened by an engine from outside the NIC crates; the same
+//! over NICs without the engine, and over the kernel's sockets.
 //!
-//! "Hush" puts an identifier and a number in front of the body of a datagram, masks the body under a key and the number, and
-//! ends with four bytes of tag. It is no cipher, but has the form of QUIC's packets: each says all that it takes to open it.
+//! "Hush" puts an identifier and a number in front of a datagram's body, masks the body under a key and the number, and
+//! ends with a four-byte tag. Hush is no cipher, but has the form of QUIC packets: each packet can be opened on its
+//! own.
 
 use bytes::{Bytes, BytesMut};
 use core::convert::Infallible;
@@ -35,7 +36,7 @@ const ID: u8 = 0xd7;
 const HEADER: usize = 5;
 const TAG: usize = 4;
 const KEY: u64 = 0x0123_4567_89ab_cdef;
-/// At which the protocol is spoken.
+/// Port of the protocol.
 const PORT: u16 = 4433;
 
 fn masked(key: u64, number: u32, bytes: &mut [u8]) {
@@ -53,7 +54,7 @@ fn number_of(payload: &[u8]) -> u32 {
     u32::from_be_bytes(payload[1..HEADER].try_into().unwrap())
 }
 
-/// Of header, body and room for the tag.
+/// Seals a payload of header, body and room for the tag.
 fn seal(key: u64, payload: &mut [u8]) {
     let (number, end) = (number_of(payload), payload.len() - TAG);
     let tag = tag(key, &payload[..end]);
@@ -61,7 +62,7 @@ fn seal(key: u64, payload: &mut [u8]) {
     payload[end..].copy_from_slice(&tag);
 }
 
-/// Takes the mask off, if the tag is right then.
+/// Removes the mask. Returns whether the tag is right.
 fn open(key: u64, payload: &mut [u8]) -> bool {
     if payload.len() < HEADER + TAG || payload[0] != ID {
         return false;
@@ -102,7 +103,7 @@ impl Engine for Hush {
     }
 }
 
-/// Where the payload of the protocol's datagrams begins.
+/// Returns the payload offset of a frame of this protocol.
 fn payload_at(frame: &[u8]) -> Option<usize> {
     let at = match frame.get(12..14)? {
         [8, 0] if frame.get(23) == Some(&17) && frame.get(14) == Some(&0x45) => 42,
@@ -167,6 +168,7 @@ impl PacketEngine for Hush {
         _: &mut NoCounters,
     ) -> Option<BytesMut> {
         let at = payload_at(plain).expect("nothing else asks for it");
+        // The device cuts a burst into datagrams, and each needs its own number as a nonce.
         assert_eq!(u64::from(number_of(&plain[at..])), *next, "each segment has the next number");
         assert!(plain.len() <= longest);
         (*next, *context.state) = (*next + 1, *context.state + 1);
@@ -179,7 +181,7 @@ impl PacketEngine for Hush {
 
 // ---- the protocol, over any socket
 
-/// A context of the engine, if there is a device that has it.
+/// Creates a context of the engine, if the device has the engine.
 fn context(socket: &mut dyn DatagramSocket, direction: Direction) -> Option<Handle> {
     let mut made = None;
     socket.control(&mut |contexts| {
@@ -202,14 +204,14 @@ async fn next_event(socket: &mut dyn DatagramSocket) -> Option<SocketEvent> {
     .await
 }
 
-/// The body of a datagram: it shows itself.
+/// Returns the body of a datagram, which is recognizable on the wire.
 fn body(number: u32, bytes: usize) -> Vec<u8> {
     let mut body = format!("PLAINTEXT {number} ").into_bytes();
     body.resize(bytes, number as u8);
     body
 }
 
-/// Datagrams from a number on, of `each` bytes but for the last, ready to be sealed.
+/// Returns datagrams numbered from `first`, ready to be sealed, of `each` bytes but for the last one.
 fn burst(to: SocketAddr, first: u32, count: u32, each: usize) -> TxDatagram {
     let mut pieces: Vec<Bytes> = Vec::new();
     for number in first..first + count {
@@ -223,7 +225,7 @@ fn burst(to: SocketAddr, first: u32, count: u32, each: usize) -> TxDatagram {
     TxDatagram { pieces: pieces.into(), segment, ecn, dont_fragment: true, ..TxDatagram::new(to, Bytes::new()) }
 }
 
-/// What software makes of it.
+/// Seals a burst in software.
 fn sealed(plain: &TxDatagram) -> TxDatagram {
     let mut data = plain.pieces.concat();
     let each = plain.segment.map_or(data.len(), |bytes| bytes.get().into());
@@ -231,13 +233,13 @@ fn sealed(plain: &TxDatagram) -> TxDatagram {
     TxDatagram { pieces: [data.into()].into_iter().collect(), ask: None, ..plain.clone() }
 }
 
-/// How a sender sent its bursts.
+/// Counts of a sender's bursts.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sent {
     by_device: u32,
     by_software: u32,
     resets: u32,
-    /// Of what was dropped later.
+    /// Asks for bursts that were dropped after they were accepted.
     told: Vec<PacketAsk>,
 }
 
@@ -264,7 +266,7 @@ impl Sender {
         }
     }
 
-    /// By the device if it will, or by software.
+    /// Sends by the device if it accepts the ask, otherwise by software.
     async fn send(&mut self, socket: &mut dyn DatagramSocket, plain: TxDatagram) {
         let number = number_of(&plain.pieces[0]).into();
         let ask = self.context.map(|context| PacketAsk { context, number, args: 77 });
@@ -284,18 +286,18 @@ impl Sender {
     }
 }
 
-/// A datagram that was received and is right.
+/// A received and verified datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Heard {
+struct VerifiedDatagram {
     number: u32,
     bytes: usize,
     ecn: EcnCodepoint,
-    /// Of how many the device joined it, if it opened it.
+    /// Number of datagrams that the device joined with this one. `None` if software opened it.
     by_device: Option<u16>,
 }
 
-/// Takes apart what came, and opens what the device did not.
-fn take(datagram: Datagram, context: Option<Handle>) -> Vec<Heard> {
+/// Splits a received datagram, and opens each part that the device did not open.
+fn take(datagram: Datagram, context: Option<Handle>) -> Vec<VerifiedDatagram> {
     let mark = match datagram.meta.marks.packet() {
         PacketMark::Opened { context: of, number, packets, code: 3 } => {
             assert_eq!(Some(of), context);
@@ -306,25 +308,32 @@ fn take(datagram: Datagram, context: Option<Handle>) -> Vec<Heard> {
     };
     let (mut heard, ecn) = (Vec::new(), datagram.ecn);
     for (mut single, at) in datagram.split().zip(0..) {
+        // A corrupted datagram is dropped, as QUIC does.
         if mark.is_none() && !open(KEY, &mut single.data) {
             continue;
         }
         let number = number_of(&single.data);
+        // Joined datagrams have consecutive numbers, so one number describes all of them.
         assert!(mark.is_none_or(|(first, _)| first + at == number), "numbers count on");
         let content = &single.data[HEADER..single.data.len() - TAG];
         assert!(content == body(number, content.len()), "number {number}");
-        heard.push(Heard { number, bytes: single.data.len(), ecn, by_device: mark.map(|(_, packets)| packets) });
+        heard.push(VerifiedDatagram {
+            number,
+            bytes: single.data.len(),
+            ecn,
+            by_device: mark.map(|(_, packets)| packets),
+        });
     }
     assert!(mark.is_none_or(|(_, packets)| usize::from(packets) == heard.len()));
     heard
 }
 
-/// Receives, as long as anybody wants to know.
-async fn receive(mut socket: UdpSocket, all: Arc<Mutex<Vec<Heard>>>) {
+/// Receives until the task is dropped.
+async fn receive(mut socket: UdpSocket, all: Arc<Mutex<Vec<VerifiedDatagram>>>) {
     let mut opener = context(&mut socket, Direction::Receive);
     let mut batch = Vec::new();
     loop {
-        // One that was opened before a reset tells of the context that was.
+        // A datagram opened before a reset names the context of that time.
         poll_fn(|cx| socket.poll_receive(cx, &mut batch, 16)).await.unwrap();
         let here = socket.local_addrs();
         for datagram in batch.drain(..) {
@@ -343,15 +352,15 @@ async fn receive(mut socket: UdpSocket, all: Arc<Mutex<Vec<Heard>>>) {
 
 // ---- together
 
-struct World {
+struct HushBed {
     bed: Testbed,
     near: BedHost,
     far: BedHost,
     wire: FrameRecorder,
 }
 
-/// Two hosts, each with the engine or not.
-fn world(has_engine: [bool; 2], nics: [NicConfig; 2], link: LinkConfig) -> World {
+/// Builds two hosts, each with the engine or without.
+fn world(has_engine: [bool; 2], nics: [NicConfig; 2], link: LinkConfig) -> HushBed {
     let wire = FrameRecorder::default();
     let mut builder = Testbed::builder(Seed(7));
     for ((name, has_engine), nic) in ["near", "far"].into_iter().zip(has_engine).zip(nics) {
@@ -362,17 +371,23 @@ fn world(has_engine: [bool; 2], nics: [NicConfig; 2], link: LinkConfig) -> World
     }
     let bed = builder.wire(0, 1, link).recorded(&wire).build().unwrap();
     let (near, far) = (bed.host(0).clone(), bed.host(1).clone());
-    World { bed, near, far, wire }
+    HushBed { bed, near, far, wire }
 }
 
-impl World {
+impl HushBed {
     fn to(&self, six: bool) -> SocketAddr {
         let address: IpAddr = if six { self.far.ipv6_address().into() } else { self.far.address().into() };
         (address, PORT).into()
     }
 
-    /// Sends bursts, so many bytes each, and says what came of it; the NICs are reset before that burst.
-    fn run(&mut self, six: bool, bursts: &[(u32, usize)], reset_before: Option<usize>) -> (Sent, Vec<Heard>) {
+    /// Sends bursts of (count, bytes). Resets the NICs before burst `reset_before`. Returns the sender's counts and the
+    /// received datagrams.
+    fn run(
+        &mut self,
+        six: bool,
+        bursts: &[(u32, usize)],
+        reset_before: Option<usize>,
+    ) -> (Sent, Vec<VerifiedDatagram>) {
         let all = Arc::new(Mutex::new(Vec::new()));
         let inbox = self.far.stack().bind_udp(Some(PORT)).unwrap();
         let receiving = self.far.spawn("receiver", receive(inbox, all.clone()));
@@ -380,11 +395,12 @@ impl World {
         let sending = self.near.spawn("sender", async move {
             let mut outbox = near.stack().bind_udp(Some(5000)).unwrap();
             let mut sender = Sender::new(&mut outbox);
-            // A receive context is in place by then.
+            // The receive context is in place after this time.
             near.runtime().sleep(Duration::from_micros(100)).await;
             let mut number = 0;
             for (at, (count, each)) in bursts.into_iter().enumerate() {
                 if reset_before == Some(at) {
+                    // Both devices lose their contexts at once, the worst case for packets on the wire.
                     near.reset_device();
                     far.reset_device();
                 }
@@ -393,11 +409,13 @@ impl World {
                 near.runtime().sleep(Duration::from_micros(5)).await;
                 sender.hear(&mut outbox).await;
             }
+            // The last packets and events need time to arrive.
             near.runtime().sleep(Duration::from_millis(5)).await;
             sender.hear(&mut outbox).await;
             sender.sent
         });
         let sent = self.bed.run(sending);
+        // The receiver never ends by itself.
         drop(receiving);
         assert!(!self.wire.contains(b"PLAINTEXT"), "nothing leaves as it is");
         let heard = all.lock().unwrap().clone();
@@ -409,10 +427,10 @@ impl World {
     }
 }
 
-/// Of all sorts, and at the edges of what a path takes.
+/// Bursts of all kinds, some at the limits of the path.
 const BURSTS: [(u32, usize); 7] = [(1, 300), (10, 1200), (40, 1452), (1, 1452), (60, 200), (2, 1000), (47, 1300)];
 
-fn numbers_and_sizes(heard: &[Heard]) -> Vec<(u32, usize)> {
+fn numbers_and_sizes(heard: &[VerifiedDatagram]) -> Vec<(u32, usize)> {
     heard.iter().map(|heard| (heard.number, heard.bytes)).collect()
 }
 
@@ -421,9 +439,10 @@ fn joins() -> NicConfig {
 }
 
 #[test]
-fn the_wire_shows_the_same_whoever_seals_and_each_datagram_arrives() {
+fn device_and_software_seal_the_same_datagrams() {
     let datagrams: u32 = BURSTS.iter().map(|(count, _)| count).sum();
     for six in [false, true] {
+        // Each NIC leaves another part of the work to the stack; the frames must not differ.
         let one_by_one = NicConfig { udp_segmentation: false, ..NicConfig::default() };
         let few = NicConfig { tso_max_bytes: 7000, ..NicConfig::default() };
         let no_checksums = NicConfig { checksum_offload: false, lro: false, ..NicConfig::default() };
@@ -442,7 +461,7 @@ fn the_wire_shows_the_same_whoever_seals_and_each_datagram_arrives() {
             assert_eq!(sent, Sent { by_device, by_software, ..Sent::default() });
             assert!(heard.iter().map(|heard| heard.number).eq(0..datagrams), "{has_engine:?}");
             assert!(heard.iter().all(|heard| heard.ecn == EcnCodepoint::Capable0));
-            // A reader that is quick sees some by themselves.
+            // A quick reader sees some datagrams before others can be joined to them.
             let joined = heard.iter().filter(|heard| heard.by_device.is_some_and(|packets| packets > 1)).count();
             match has_engine[1] {
                 true => assert!(joined > 50 && heard.iter().all(|heard| heard.by_device.is_some()), "{joined}"),
@@ -457,15 +476,15 @@ fn the_wire_shows_the_same_whoever_seals_and_each_datagram_arrives() {
         for frames in &wires {
             assert_eq!(frames.len(), datagrams as usize);
             assert!(*frames == wires[0], "the wire shows who sealed them (IPv6: {six})");
-            // RFC 9000 14: of IPv4.
+            // RFC 9000 14: IPv4 packets must not be fragmented.
             assert!(six || frames.iter().all(|frame| frame[20] & 0x40 != 0));
         }
     }
 }
 
-/// Each datagram says all that it takes: nothing that is lost, late or broken keeps the device from any other.
+/// Each datagram can be opened on its own: no lost, late or broken datagram keeps the device from opening others.
 #[test]
-fn the_device_opens_every_datagram_that_arrives_whatever_others_do() {
+fn device_opens_every_datagram_despite_faults() {
     let share = |share| Share::new(share).unwrap();
     let reorder = Reorder { share: share(0.05), hold: Duration::from_micros(40) };
     let impairments = Impairments {
@@ -492,21 +511,23 @@ fn the_device_opens_every_datagram_that_arrives_whatever_others_do() {
         numbers.sort_unstable();
         let all = numbers.len();
         numbers.dedup();
+        // Without duplicates and reordering the test would pass for the wrong reason.
         assert!(numbers.len() < all, "some came twice");
         assert!((0.9..0.97).contains(&(numbers.len() as f64 / f64::from(sent))), "{} of {sent}", numbers.len());
         received.push(numbers);
     }
+    // The same seed gives the same faults, so device and software must open the same datagrams.
     assert!(received[0] == received[1], "whoever opens them");
 }
 
 #[test]
-fn a_reset_loses_some_datagrams_and_then_the_device_goes_on() {
+fn device_continues_after_a_reset() {
     let bursts = [(20, 1200); 30];
     let mut world = world([true; 2], [NicConfig::default(), joins()], LinkConfig::default());
     let (sent, heard) = world.run(false, &bursts, Some(10));
     assert_eq!((sent.resets, sent.by_device + sent.by_software), (1, 30));
     assert!(sent.by_device >= 28, "{sent:?}");
-    // What was on its way to the device, and was not sealed any more, was dropped there.
+    // Packets that were queued to the device and not yet sealed at the reset were dropped there.
     let (counters, all) = (world.counters(), 20 * 30);
     let (lost, dropped) = (all - heard.len() as u64, counters.value("tx_drop_unknown_context"));
     assert!(dropped > 0 && lost == 20 * dropped, "{lost} lost, {dropped} packets dropped");
@@ -514,10 +535,10 @@ fn a_reset_loses_some_datagrams_and_then_the_device_goes_on() {
     assert!(after.clone().count() == 17 * 20 && after.clone().all(|heard| heard.by_device.is_some()));
 }
 
-// ---- what is refused
+// ---- refused sends
 
-/// A socket with a transmit context on a host whose NIC is slow.
-fn slow() -> (World, UdpSocket, Handle) {
+/// Returns a socket with a transmit context, on a host with a slow NIC.
+fn slow() -> (HushBed, UdpSocket, Handle) {
     let nic = NicConfig { line_rate: Some(100_000_000), ..NicConfig::default() };
     let world = world([true; 2], [nic, joins()], LinkConfig::default());
     let mut socket = world.near.stack().bind_udp(Some(5000)).unwrap();
@@ -530,9 +551,9 @@ fn asking(to: SocketAddr, context: Handle, number: u32, count: u32, each: usize)
     TxDatagram { ask: Some(ask), ..burst(to, number, count, each) }
 }
 
-/// Polled once.
+/// Polls a send once.
 fn try_send(
-    world: &mut World,
+    world: &mut HushBed,
     socket: &mut UdpSocket,
     batch: &mut VecDeque<TxDatagram>,
 ) -> Poll<Result<usize, SendRefusal>> {
@@ -540,19 +561,19 @@ fn try_send(
 }
 
 #[test]
-fn what_cannot_be_sent_as_it_is_asked_is_refused() {
+fn impossible_sends_are_refused() {
     let (mut world, mut socket, context) = slow();
     for six in [false, true] {
         let (to, most) = (world.to(six), if six { 1452 } else { 1472 });
         assert_eq!(socket.limits(to).bytes, most);
         let whole = asking(to, context, 0, 1, 1000);
-        let refused = |datagram: TxDatagram, world: &mut World, socket: &mut UdpSocket| {
+        let refused = |datagram: TxDatagram, world: &mut HushBed, socket: &mut UdpSocket| {
             let mut batch = VecDeque::from([datagram]);
             let Poll::Ready(Err(refused)) = try_send(world, socket, &mut batch) else { panic!("it was taken") };
             assert_eq!(batch.len(), 1, "it is handed back");
             refused
         };
-        // Never cut into fragments, whether its sender minds or not.
+        // A datagram is never fragmented, with or without `dont_fragment`.
         for dont_fragment in [false, true] {
             let long = TxDatagram { dont_fragment, ..asking(to, context, 0, 1, most + 1) };
             let error = refused(long, &mut world, &mut socket);
@@ -562,7 +583,7 @@ fn what_cannot_be_sent_as_it_is_asked_is_refused() {
         assert!(matches!(refused(unasked, &mut world, &mut socket), SendRefusal::TooLong { .. }));
         let many = asking(to, context, 0, 129, 200);
         assert!(matches!(refused(many, &mut world, &mut socket), SendRefusal::TooMany { segments: 128, .. }));
-        // Contexts that nobody made here.
+        // Contexts that do not exist.
         for other in [Handle { index: context.index + 1, ..context }, Handle { generation: 9, ..context }] {
             let foreign = asking(to, other, 0, 1, 1000);
             assert!(matches!(refused(foreign, &mut world, &mut socket), SendRefusal::Ask));
@@ -572,7 +593,7 @@ fn what_cannot_be_sent_as_it_is_asked_is_refused() {
         assert!(matches!(refused(source, &mut world, &mut socket), SendRefusal::Source { .. }));
         let nowhere = TxDatagram { to: "192.0.2.1:9".parse().unwrap(), ..whole.clone() };
         assert!(matches!(refused(nowhere, &mut world, &mut socket), SendRefusal::Unreachable { .. }));
-        // Its own address, it may have.
+        // A host may use its own address.
         let own: IpAddr = if six { world.near.ipv6_address().into() } else { world.near.address().into() };
         let mut batch = VecDeque::from([TxDatagram { source: Some(own), ..whole }]);
         assert!(matches!(try_send(&mut world, &mut socket, &mut batch), Poll::Ready(Ok(1))));
@@ -581,7 +602,7 @@ fn what_cannot_be_sent_as_it_is_asked_is_refused() {
 }
 
 #[test]
-fn what_waits_when_its_context_is_given_up_is_dropped_and_told() {
+fn sends_of_a_removed_context_are_reported() {
     let (mut world, mut socket, context) = slow();
     let _nobody_answers = world.far.stack().bind_udp(Some(PORT)).unwrap();
     let (to, mut number, mut taken) = (world.to(false), 0, 0);
@@ -594,6 +615,7 @@ fn what_waits_when_its_context_is_given_up_is_dropped_and_told() {
         number += 300 - 30 * batch.len() as u32;
     }
     assert!((100..2000).contains(&taken), "{taken} sends wait");
+    // Bursts that wait for the slow line have not reached the engine yet.
     socket.control(&mut |contexts| contexts.remove(context));
     let mut batch = VecDeque::from([asking(to, context, number, 1, 100)]);
     assert!(matches!(try_send(&mut world, &mut socket, &mut batch), Poll::Ready(Err(SendRefusal::Ask))));
@@ -611,12 +633,13 @@ fn what_waits_when_its_context_is_given_up_is_dropped_and_told() {
     assert!(told.len() > 90, "{}", told.len());
     let sent = counters.value("UdpOutDatagrams") - 30 * told.len() as u64;
     assert!(told.iter().map(|ask| ask.number).eq((sent..number.into()).step_by(30)), "the last ones, in order");
+    // A dropped burst must not leave the host, not even in plain.
     assert_eq!(world.wire.seen().len() as u64, sent);
     assert!(!world.wire.contains(b"PLAINTEXT"));
 }
 
 #[test]
-fn what_a_reset_took_nobody_may_ask_for() {
+fn lost_context_is_refused_after_a_reset() {
     let (mut world, mut socket, lost) = slow();
     let (to, runtime) = (world.to(false), world.near.runtime());
     world.near.reset_device();
@@ -642,9 +665,9 @@ fn a_socket_that_is_dropped_gives_its_contexts_back() {
     assert_eq!(world.near.device_contexts(), 0);
 }
 
-/// An answer would quote it, and what was opened is not to be seen.
+/// An ICMP error would quote the datagram, and opened contents must not leave again.
 #[test]
-fn nobody_is_told_what_was_in_a_datagram_that_the_device_opened() {
+fn opened_datagram_is_not_quoted_in_icmp() {
     let mut world = world([true; 2], [NicConfig::default(), joins()], LinkConfig::default());
     let mut opens = world.far.stack().bind_udp(Some(1)).unwrap();
     context(&mut opens, Direction::Receive).unwrap();
@@ -669,7 +692,7 @@ fn contexts_of_one_queue_are_not_for_another() {
     let mut socket = world.near.stack().bind_udp(Some(5000)).unwrap();
     let (to, runtime) = (world.to(false), world.near.runtime());
     world.bed.run(runtime.sleep(Duration::from_millis(1)));
-    // Opened at the first queue, for a socket at the second: nobody there could tell that it was opened.
+    // The first queue opens the datagram for a socket of the second queue, where no receiver knows the opening context.
     let mut batch = VecDeque::from([sealed(&burst(to, 0, 1, 500)), TxDatagram::new(to, Bytes::from_static(b"plain"))]);
     assert!(matches!(try_send(&mut world, &mut socket, &mut batch), Poll::Ready(Ok(2))));
     world.bed.run(runtime.sleep(Duration::from_millis(1)));
@@ -677,14 +700,14 @@ fn contexts_of_one_queue_are_not_for_another() {
     world.bed.run(poll_fn(|cx| inbox.poll_receive(cx, &mut received, 9))).unwrap();
     assert_eq!(received.iter().map(|datagram| &datagram.data[..]).collect::<Vec<_>>(), [b"plain"]);
     assert_eq!(world.counters().value("HostShardDrops"), 1);
-    // And what one has made, another cannot ask for.
+    // A context made on one queue cannot be used on another.
     let answer = asking((world.near.address(), 5000).into(), opener, 0, 1, 100);
     let mut batch = VecDeque::from([answer]);
     let sent = world.bed.run(poll_fn(|cx| Poll::Ready(inbox.poll_send(cx, &mut batch))));
     assert!(matches!(sent, Poll::Ready(Err(SendRefusal::Ask))));
 }
 
-/// A socket that does not care sees datagrams as they were sent.
+/// A socket that does not ask for joined datagrams gets them one by one.
 #[test]
 fn a_plain_reader_gets_one_datagram_at_a_time() {
     let mut world = world([false; 2], [NicConfig::default(), joins()], LinkConfig::default());
@@ -706,10 +729,10 @@ fn a_plain_reader_gets_one_datagram_at_a_time() {
     assert!(world.counters().value("rx_lro_packets") > 0, "they were joined");
 }
 
-/// The same protocol where there is no device at all.
+/// Runs the protocol without any device.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn it_runs_over_the_kernels_sockets() {
+async fn protocol_runs_over_the_kernels_sockets() {
     use offload_api::TokioDatagrams;
     let bind = || tokio::net::UdpSocket::bind("127.0.0.1:0");
     let mut near = TokioDatagrams::new(bind().await.unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! UDP between emulated hosts, with a device that cuts datagrams and one that leaves it to the stack.
+//! UDP between emulated hosts, with a device that segments datagrams and one that leaves segmentation to the stack.
 
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use offload_base::Seed;
 use offload_host_stack::TcpConfig;
 use offload_testbed::Testbed;
 
-/// What the receiver got, what the wire showed, and how many packets the device cut.
+/// Received datagrams, frames on the wire, and the number of packets that the device segmented.
 struct Run {
     datagrams: Vec<Vec<u8>>,
     wire: Vec<Vec<u8>>,
@@ -30,6 +30,7 @@ fn run(six: bool, nic: NicConfig) -> Run {
     let inbox = receiver.stack().bind_udp(Some(PORT)).expect("a free port");
     let receiving = receiver.spawn("receiver", async move {
         let mut datagrams = Vec::new();
+        // The wire is perfect, so a missing datagram would be a fault and hang the test.
         while datagrams.len() < BURSTS * BURST_BYTES.div_ceil(SEGMENT) {
             datagrams.push(inbox.recv_from().await.expect("a socket that is open").0.to_vec());
         }
@@ -46,6 +47,7 @@ fn run(six: bool, nic: NicConfig) -> Run {
     let datagrams = bed.run(receiving);
     bed.run(sending);
     let counters = bed.counters();
+    // Each segment needs its own UDP checksum, by the device or by the stack.
     assert_eq!((counters.value("rx_csum_bad"), counters.value("UdpOutDatagrams")), (0, datagrams.len() as u64));
     let wire = recorder.seen().iter().map(|seen| seen.frame.data.to_vec()).collect();
     Run { datagrams, wire, cut: counters.value("tx_tso_packets") }
@@ -61,6 +63,7 @@ fn burst_of(number: usize) -> Bytes {
 fn a_device_that_cuts_datagrams_puts_the_same_on_the_wire() {
     for six in [false, true] {
         let by_device = run(six, NicConfig::default());
+        // Without segmentation offload, the stack must produce the same datagrams.
         let by_stack = run(six, NicConfig { udp_segmentation: false, ..NicConfig::default() });
         let sent =
             (0..BURSTS).flat_map(|burst| burst_of(burst).chunks(SEGMENT).map(<[u8]>::to_vec).collect::<Vec<_>>());

@@ -1,8 +1,9 @@
-//! An engine that the NIC knows nothing of, and a protocol that uses it: through two NICs, under loss and reordering.
+//! An engine from outside the NIC crates, and a protocol that uses it: through two NICs, under loss and reordering.
 //!
-//! "Veil" frames its units itself: a magic byte, the length of the body, a check byte; the body, masked under a key; two bytes of
-//! tag. It is no cipher, but has what an offload must handle: a state in mid-unit, a tag over all of it, headers to be found
-//! again, and units that software finishes. Before a body is masked it passes a stage, which Veil knows by name only: "Chain".
+//! "Veil" has units of a magic byte, the body's length, a check byte, the body masked under a key, and a two-byte tag.
+//! Veil is no cipher, but has all that an offload must handle: state in mid-unit, a tag over the whole unit, headers
+//! that must be found again, and units that software finishes. Before masking, a body passes a stage that Veil knows by
+//! name only: "Chain".
 
 use bytes::{Bytes, BytesMut};
 use core::convert::Infallible;
@@ -35,9 +36,9 @@ const MAGIC: u8 = 0xa7;
 const HEADER: usize = 4;
 const TAG: usize = 2;
 
-/// A place in the stream of units, and what passing its bytes does. Used by the engine, and by software.
+/// A position in the stream of units, with the state of the current unit. Used by the engine and by software.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Cursor {
+struct VeilCursor {
     number: u64,
     at: u32,
     header: [u8; HEADER],
@@ -45,16 +46,16 @@ struct Cursor {
     states: StageStates,
 }
 
-/// What is done to units.
+/// The key and stages of a Veil stream.
 #[derive(Debug)]
 struct Veiling {
     key: u64,
     stages: Stages,
 }
 
-impl Cursor {
-    fn at_unit(number: u64) -> Cursor {
-        Cursor { number, ..Cursor::default() }
+impl VeilCursor {
+    fn at_unit(number: u64) -> VeilCursor {
+        VeilCursor { number, ..VeilCursor::default() }
     }
 
     fn body(&self) -> u32 {
@@ -66,8 +67,8 @@ impl Cursor {
         (word >> 56) as u8
     }
 
-    /// Passes `bytes`, and appends what they become: of plain bytes masked ones and the tag (`seals`), or the other way. Of bytes
-    /// that were `opened` already the mask is off.
+    /// Passes `bytes` and appends the result to `out`: masks plain bytes and makes the tag if `seals`, otherwise
+    /// removes the mask. The mask is already off if the bytes were `opened`.
     fn pass(
         &mut self,
         Veiling { key, stages }: &Veiling,
@@ -81,13 +82,14 @@ impl Cursor {
             let end = HEADER as u32 + self.body();
             let becomes = if at < HEADER {
                 self.header[at] = *byte;
+                // The check byte tells that the stream's position was lost, before any length is trusted.
                 if at + 1 == HEADER && !is_header(self.header) {
                     return Err(Broken);
                 }
                 *byte
             } else if self.at < end {
                 let mask = self.mask(*key);
-                // What is open already passes the stages once more, for what they remember.
+                // Opened bytes pass the stages once more, to update the stages' states.
                 let closes = seals || opened;
                 let direction = if closes { Direction::Transmit } else { Direction::Receive };
                 let run = StageRun { direction, unit: self.number, at: u64::from(self.at) - HEADER as u64 };
@@ -100,6 +102,7 @@ impl Cursor {
                 if seals { data[0] ^ mask } else { plain }
             } else {
                 let tag = (self.sum ^ *key as u16).to_be_bytes()[(self.at - end) as usize];
+                // A sealing cursor writes the tag; an opening one compares it.
                 if !seals && tag != *byte {
                     return Err(Broken);
                 }
@@ -107,8 +110,9 @@ impl Cursor {
             };
             out.extend_from_slice(&[becomes]);
             self.at += 1;
+            // The end of a unit is known only after its header, because the body's length is in the header.
             if at >= HEADER && self.at == end + TAG as u32 {
-                *self = Cursor::at_unit(self.number + 1);
+                *self = VeilCursor::at_unit(self.number + 1);
             }
         }
         Ok(())
@@ -127,7 +131,7 @@ fn header(body: usize) -> [u8; HEADER] {
     [MAGIC, high, low, high ^ low ^ 0x5a]
 }
 
-/// The header at `at`, and where the next one would be.
+/// Parses the header at `at`. Returns the offset of the next header.
 fn header_at(bytes: &[u8], at: usize) -> Option<usize> {
     let header = bytes.get(at..at + HEADER)?.try_into().ok()?;
     is_header(header).then(|| at + HEADER + usize::from(u16::from_be_bytes([header[1], header[2]])) + TAG)
@@ -135,7 +139,7 @@ fn header_at(bytes: &[u8], at: usize) -> Option<usize> {
 
 // ---- the engine
 
-/// A stage: each byte is masked by all that were before it in the unit.
+/// A stage that masks each byte by all earlier bytes of the unit.
 #[derive(Debug)]
 struct Chain(u8);
 
@@ -168,30 +172,30 @@ struct Veil {
 struct VeilSpec {
     key: u64,
     stages: Vec<StageSpec>,
-    /// Where the first unit starts, of a context that receives.
+    /// The start of the first unit, for a receiving context.
     start: Option<Seq>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
-    /// It transmits, and waits for parameters.
+enum VeilPlace {
+    /// A transmitting context that waits for parameters.
     Nowhere,
     Known {
         next: Seq,
-        cursor: Cursor,
+        cursor: VeilCursor,
     },
-    /// Behind a gap that may have hidden a header. What comes next is at `end`.
+    /// Behind a gap that may have hidden a header. The next byte is at `end`.
     Searching {
         end: Seq,
     },
-    /// What looked like a header at `asked` was followed by `passed` more; the next is at `next`.
+    /// After a possible header at `asked`, `passed` headers followed; the next header is at `next`.
     Tracking {
         asked: Seq,
         next: Seq,
         passed: u64,
         end: Seq,
     },
-    /// Software said yes: unit `number` starts at `next`.
+    /// Software confirmed the header: unit `number` starts at `next`.
     Told {
         next: Seq,
         number: u64,
@@ -201,22 +205,22 @@ enum Place {
 
 #[derive(Debug)]
 struct VeilState {
-    /// From static parameters.
+    /// Unit number from static parameters.
     number: u64,
-    place: Place,
+    place: VeilPlace,
 }
 
 impl VeilState {
-    /// Behind a gap: looks for a header in the bytes at `seq`.
+    /// Searches for a header in the bytes at `seq`, behind a gap.
     fn search(&mut self, seq: Seq, bytes: &[u8]) -> Verdict {
         let end = seq + bytes.len() as u32;
-        self.place = Place::Searching { end };
+        self.place = VeilPlace::Searching { end };
         for at in 0..bytes.len() {
             if let Some(next) = header_at(bytes, at) {
                 let (asked, next) = (seq + at as u32, seq + next as u32);
-                self.place = Place::Tracking { asked, next, passed: 1, end };
+                self.place = VeilPlace::Tracking { asked, next, passed: 1, end };
                 self.track(seq, bytes);
-                if matches!(self.place, Place::Tracking { .. }) {
+                if matches!(self.place, VeilPlace::Tracking { .. }) {
                     return Verdict::Asks;
                 }
             }
@@ -227,11 +231,11 @@ impl VeilState {
     /// Follows headers by their lengths through the bytes at `seq`.
     fn track(&mut self, seq: Seq, bytes: &[u8]) {
         let packet_end = seq + bytes.len() as u32;
-        let Place::Tracking { next, passed, end, .. } = &mut self.place else { return };
+        let VeilPlace::Tracking { next, passed, end, .. } = &mut self.place else { return };
         *end = packet_end;
         while next.before(packet_end) {
             let Some(after) = header_at(bytes, next.distance_from(seq) as usize) else {
-                self.place = Place::Searching { end: packet_end };
+                self.place = VeilPlace::Searching { end: packet_end };
                 return;
             };
             *next = seq + after as u32;
@@ -255,15 +259,16 @@ impl Engine for Veil {
 
     fn create(&mut self, _: Direction, spec: VeilSpec) -> Option<(VeilState, Veiling)> {
         let stages = self.stages.make(spec.stages)?;
-        let place = spec.start.map_or(Place::Nowhere, |next| Place::Known { next, cursor: Cursor::at_unit(0) });
+        let place =
+            spec.start.map_or(VeilPlace::Nowhere, |next| VeilPlace::Known { next, cursor: VeilCursor::at_unit(0) });
         Some((VeilState { number: 0, place }, Veiling { key: spec.key, stages }))
     }
 
     fn save(state: &VeilState, image: &mut ImageWriter<'_>) {
         image.put_u64(state.number);
         match &state.place {
-            Place::Nowhere => image.put_u8(0),
-            Place::Known { next, cursor } => {
+            VeilPlace::Nowhere => image.put_u8(0),
+            VeilPlace::Known { next, cursor } => {
                 image.put_u8(1);
                 image.put_seq(*next);
                 image.put_u64(cursor.number);
@@ -272,16 +277,16 @@ impl Engine for Veil {
                 image.put_u16(cursor.sum);
                 cursor.states.put(image);
             }
-            Place::Searching { end } => {
+            VeilPlace::Searching { end } => {
                 image.put_u8(2);
                 image.put_seq(*end);
             }
-            Place::Tracking { asked, next, passed, end } => {
+            VeilPlace::Tracking { asked, next, passed, end } => {
                 image.put_u8(3);
                 [asked, next, end].into_iter().for_each(|seq| image.put_seq(*seq));
                 image.put_u64(*passed);
             }
-            Place::Told { next, number, end } => {
+            VeilPlace::Told { next, number, end } => {
                 image.put_u8(4);
                 [next, end].into_iter().for_each(|seq| image.put_seq(*seq));
                 image.put_u64(*number);
@@ -292,35 +297,35 @@ impl Engine for Veil {
     fn load(image: &mut ImageReader<'_>) -> Option<VeilState> {
         let number = image.take_u64()?;
         let place = match image.take_u8()? {
-            0 => Place::Nowhere,
+            0 => VeilPlace::Nowhere,
             1 => {
                 let (next, number, at) = (image.take_seq()?, image.take_u64()?, image.take_u32()?);
                 let (header, sum, states) = (image.take()?, image.take_u16()?, StageStates::take(image)?);
-                Place::Known { next, cursor: Cursor { number, at, header, sum, states } }
+                VeilPlace::Known { next, cursor: VeilCursor { number, at, header, sum, states } }
             }
-            2 => Place::Searching { end: image.take_seq()? },
+            2 => VeilPlace::Searching { end: image.take_seq()? },
             3 => {
                 let (asked, next, end) = (image.take_seq()?, image.take_seq()?, image.take_seq()?);
-                Place::Tracking { asked, next, end, passed: image.take_u64()? }
+                VeilPlace::Tracking { asked, next, end, passed: image.take_u64()? }
             }
-            4 => Place::Told { next: image.take_seq()?, end: image.take_seq()?, number: image.take_u64()? },
+            4 => VeilPlace::Told { next: image.take_seq()?, end: image.take_seq()?, number: image.take_u64()? },
             _ => return None,
         };
         Some(VeilState { number, place })
     }
 
     fn question(state: &VeilState) -> Option<Seq> {
-        if let Place::Tracking { asked, .. } = state.place { Some(asked) } else { None }
+        if let VeilPlace::Tracking { asked, .. } = state.place { Some(asked) } else { None }
     }
 
     fn answer(&mut self, context: Option<Context<'_, Veil>>, (header, number): (Seq, Option<u64>), _: &mut NoCounters) {
         let Some(Context { state, .. }) = context else { return };
-        if let Place::Tracking { asked, next, passed, end } = state.place
+        if let VeilPlace::Tracking { asked, next, passed, end } = state.place
             && asked == header
         {
             state.place = match number {
-                Some(number) => Place::Told { next, number: number + passed, end },
-                None => Place::Searching { end },
+                Some(number) => VeilPlace::Told { next, number: number + passed, end },
+                None => VeilPlace::Searching { end },
             };
         }
     }
@@ -333,37 +338,39 @@ impl StreamEngine for Veil {
         _: &mut NoCounters,
     ) -> Option<Verdict> {
         if payload.content().is_some() {
-            // In the content of other units it only transmits.
+            // Inside other units' content, the engine only transmits.
             return None;
         }
         let (seq, end) = (payload.seq(), payload.end());
         let expected = match &state.place {
-            Place::Nowhere => return None,
-            Place::Known { next, .. } => *next,
-            Place::Searching { end } | Place::Tracking { end, .. } | Place::Told { end, .. } => *end,
+            VeilPlace::Nowhere => return None,
+            VeilPlace::Known { next, .. } => *next,
+            VeilPlace::Searching { end } | VeilPlace::Tracking { end, .. } | VeilPlace::Told { end, .. } => *end,
         };
+        // A retransmission of bytes that the engine has passed must not move its state.
         if seq.before(expected) {
             return Some(Verdict::Untouched);
         }
-        if let Place::Told { next, number, .. } = state.place
+        if let VeilPlace::Told { next, number, .. } = state.place
             && !seq.after(next)
             && next.before(end)
         {
-            let mut cursor = Cursor::at_unit(number);
+            let mut cursor = VeilCursor::at_unit(number);
             if seq == next {
-                state.place = Place::Known { next, cursor };
+                state.place = VeilPlace::Known { next, cursor };
             } else {
-                // The host gets this packet as it is; the engine stands behind it.
+                // The host gets this packet unopened; the engine resumes behind it.
                 let behind = &payload.wire()[next.distance_from(seq) as usize..];
                 state.place = match cursor.pass(held, behind, false, false, &mut BytesMut::new()) {
-                    Ok(()) => Place::Known { next: end, cursor },
-                    Err(Broken) => Place::Searching { end },
+                    Ok(()) => VeilPlace::Known { next: end, cursor },
+                    Err(Broken) => VeilPlace::Searching { end },
                 };
                 return Some(Verdict::Untouched);
             }
         }
         match &mut state.place {
-            Place::Known { next, cursor } if *next == seq => {
+            VeilPlace::Known { next, cursor } if *next == seq => {
+                // The cursor moves only if the whole packet is opened, so that a failed packet leaves it unchanged.
                 let mut after = cursor.clone();
                 let passed = payload.open(|wire, buffer| {
                     let passed = after.pass(held, wire, false, false, buffer);
@@ -373,14 +380,15 @@ impl StreamEngine for Veil {
                     (*next, *cursor) = (end, after);
                     return Some(Verdict::Done);
                 }
-                state.place = Place::Searching { end };
+                state.place = VeilPlace::Searching { end };
                 Some(Verdict::Failed)
             }
-            Place::Tracking { next, .. } if seq == expected || !seq.after(*next) => {
+            // A gap in a body is harmless: the next header is still ahead.
+            VeilPlace::Tracking { next, .. } if seq == expected || !seq.after(*next) => {
                 state.track(seq, payload.wire());
                 Some(Verdict::Untouched)
             }
-            Place::Told { next, end: behind, .. } if !seq.after(*next) => {
+            VeilPlace::Told { next, end: behind, .. } if !seq.after(*next) => {
                 *behind = end;
                 Some(Verdict::Untouched)
             }
@@ -397,12 +405,12 @@ impl StreamEngine for Veil {
     }
 
     fn begin(Context { state, .. }: Context<'_, Veil>, start: Seq) -> bool {
-        state.place = Place::Known { next: start, cursor: Cursor::at_unit(state.number) };
+        state.place = VeilPlace::Known { next: start, cursor: VeilCursor::at_unit(state.number) };
         true
     }
 
     fn expects(state: &VeilState, seq: Seq) -> Option<bool> {
-        Some(matches!(state.place, Place::Known { next, .. } if next == seq))
+        Some(matches!(state.place, VeilPlace::Known { next, .. } if next == seq))
     }
 
     fn transmit(
@@ -411,7 +419,7 @@ impl StreamEngine for Veil {
         bytes: &[u8],
         out: &mut BytesMut,
     ) -> Result<u64, OutOfStep> {
-        let Place::Known { next, cursor } = &mut state.place else { return Err(OutOfStep) };
+        let VeilPlace::Known { next, cursor } = &mut state.place else { return Err(OutOfStep) };
         if at != *next {
             return Err(OutOfStep);
         }
@@ -431,7 +439,7 @@ fn stage_specs() -> Vec<StageSpec> {
     vec![StageSpec::new("chain", 0x35u8)]
 }
 
-/// What software does.
+/// Returns the key and stages for software.
 fn veiling() -> Veiling {
     let stages = StageMakers::default().with::<Chain>().make(stage_specs());
     Veiling { key: KEY, stages: stages.unwrap() }
@@ -441,7 +449,7 @@ struct VeilSealer(Veiling);
 
 impl Sealer for VeilSealer {
     fn seal(&mut self, unit: Unit, plain: &[Bytes]) -> Result<Bytes, SealError> {
-        let (mut cursor, mut sealed) = (Cursor::at_unit(unit.number), BytesMut::new());
+        let (mut cursor, mut sealed) = (VeilCursor::at_unit(unit.number), BytesMut::new());
         for piece in plain {
             let passed = cursor.pass(&self.0, piece, true, false, &mut sealed);
             passed.map_err(|Broken| SealError::Malformed { number: unit.number })?;
@@ -450,7 +458,7 @@ impl Sealer for VeilSealer {
     }
 }
 
-/// A context of the engine for a stream, if its device has the engine.
+/// Creates a context of the engine for a stream, if its device has the engine.
 fn ask(stream: &mut impl SegmentStream, direction: Direction, start: Option<Seq>) -> Option<Handle> {
     let mut context = None;
     stream.control(&mut |flow, contexts| {
@@ -471,21 +479,23 @@ async fn send(mut stream: impl SegmentStream, bodies: Vec<Bytes>, has_engine: bo
     for (body, number) in bodies.into_iter().zip(0..) {
         poll_fn(|cx| stream.poll_room(cx)).await.unwrap();
         let length = HEADER + body.len() + TAG;
+        // The tag's place is sent as zeros: the engine or software fills it.
         let pieces = [Bytes::copy_from_slice(&header(body.len())), body, Bytes::from_static(&[0; TAG])];
         match context {
             Some(context) => {
-                // The engine leaves headers as they are.
+                // The engine does not change headers.
                 let (len, touched_from) = (length as u32, HEADER as u32);
                 let tag = TxTag::device(context, UnitTag { number, at: 0, len, touched_from });
                 let mut at = 0;
                 stream.send_pieces(&mut pieces.into_iter().map(|piece| {
+                    // Each piece carries its own offset, so that any byte range can be retransmitted by the device.
                     let tag = tag.advanced(at);
                     at += piece.len() as u32;
                     (piece, tag)
                 }));
             }
             None => {
-                let (mut cursor, mut sealed) = (Cursor::at_unit(number), BytesMut::new());
+                let (mut cursor, mut sealed) = (VeilCursor::at_unit(number), BytesMut::new());
                 pieces.iter().for_each(|piece| cursor.pass(&software, piece, true, false, &mut sealed).unwrap());
                 stream.send(sealed.freeze(), TxTag::PLAIN);
             }
@@ -493,6 +503,7 @@ async fn send(mut stream: impl SegmentStream, bodies: Vec<Bytes>, has_engine: bo
         sent += length as u64;
     }
     stream.flush();
+    // The context must live until everything is acknowledged, because any byte may be retransmitted.
     poll_fn(|cx| stream.poll_acked(cx, sent)).await.unwrap();
     if let Some(context) = context {
         stream.release(context);
@@ -501,7 +512,7 @@ async fn send(mut stream: impl SegmentStream, bodies: Vec<Bytes>, has_engine: bo
     poll_fn(|cx| stream.poll_segment(cx)).await.unwrap();
 }
 
-/// What a receiver found.
+/// The result of a receiver.
 #[derive(Debug, Default)]
 struct Received {
     bodies: Vec<Vec<u8>>,
@@ -509,10 +520,10 @@ struct Received {
     answers: [u32; 2],
 }
 
-/// Where units start, and what the device wants to know of that.
+/// Starts of units, and the device's question about a start.
 #[derive(Default)]
 struct Starts {
-    /// The last ones.
+    /// The latest unit starts with their numbers.
     starts: VecDeque<(Seq, u64)>,
     question: Option<(Handle, Seq)>,
 }
@@ -520,7 +531,7 @@ struct Starts {
 async fn receive(mut stream: impl SegmentStream) -> io::Result<Received> {
     let start = stream.next_seq();
     let context = ask(&mut stream, Direction::Receive, start);
-    let (mut received, mut cursor, mut starts) = (Received::default(), Cursor::at_unit(0), Starts::default());
+    let (mut received, mut cursor, mut starts) = (Received::default(), VeilCursor::at_unit(0), Starts::default());
     let (software, mut body) = (veiling(), BytesMut::new());
     loop {
         let next = poll_fn(|cx| -> Poll<io::Result<Option<RxSegment>>> {
@@ -537,11 +548,13 @@ async fn receive(mut stream: impl SegmentStream) -> io::Result<Received> {
         for (byte, at) in data.iter().zip(0..) {
             if cursor.at == 0 {
                 starts.starts.push_back((seq + at, cursor.number));
+                // The device asks about recent headers only, so few starts suffice.
                 if starts.starts.len() > 64 {
                     starts.starts.pop_front();
                 }
             }
             let (was, mut plain) = (cursor.clone(), BytesMut::new());
+            // Opened bytes still pass through software, because a unit may begin on the device and end in software.
             let passed = cursor.pass(&software, &[*byte], false, opened, &mut plain);
             assert!(passed.is_ok(), "unit {} at {}", was.number, was.at);
             let end = HEADER as u32 + was.body();
@@ -555,6 +568,7 @@ async fn receive(mut stream: impl SegmentStream) -> io::Result<Received> {
         let (length, reached) = (data.len(), seq + data.len() as u32);
         stream.consume(length);
         if let Some((handle, header)) = starts.question.filter(|(_, header)| header.before(reached)) {
+            // `None` tells the device that its guess was no header.
             let number = starts.starts.iter().find(|(start, _)| *start == header).map(|(_, number)| *number);
             received.answers[usize::from(number.is_some())] += 1;
             starts.question = None;
@@ -583,7 +597,7 @@ fn bodies(seed: u64) -> Vec<Bytes> {
     let body = |number: u64| {
         let mut body = vec![0; [0, 1, 3, 300, 1500, 4000, 9000][random.below(7) as usize]];
         random.fill(&mut body);
-        // Bodies that show what looks like headers.
+        // Some bodies contain bytes that look like headers.
         if number.is_multiple_of(5) && body.len() > 100 {
             body[50..54].copy_from_slice(&header(700));
         }
@@ -592,17 +606,19 @@ fn bodies(seed: u64) -> Vec<Bytes> {
     (0..400).map(body).collect()
 }
 
-/// Sends from host 0 to host 1, each with the engine or not.
+/// Sends from host 0 to host 1, each with the engine or without.
 fn run(seed: u64, has_engine: [bool; 2], nic: &NicConfig, loss: f64, over_tls: bool) -> (Received, CounterSet) {
     let share = |share| Share::new(share).unwrap();
     let reorder = Reorder { share: share(loss), hold: Duration::from_micros(40) };
     let impairments = Impairments { loss: share(loss), reorder: Some(reorder), ..Impairments::default() };
+    // The slow rate spreads packets in time, so that reordering changes their order.
     let link = LinkConfig { rate: Some(2_000_000_000), impairments, ..LinkConfig::default() };
     let mut builder = Testbed::builder(Seed(seed));
     for (name, has_engine) in ["sender", "receiver"].into_iter().zip(has_engine) {
         builder = builder.host(name, nic.clone(), TcpConfig::default());
         if has_engine {
             builder = builder.engines(|engines| {
+                // The stage is registered by name: Veil itself does not know its type.
                 engines.add_stage::<Chain>();
                 engines.add_stream(Veil::default(), 16);
             });
@@ -616,6 +632,7 @@ fn run(seed: u64, has_engine: [bool; 2], nic: &NicConfig, loss: f64, over_tls: b
     let receiving = far.spawn("receive", async move {
         let mut listener = server.stack().listen(7, 1).unwrap();
         let stream = listener.accept().await.unwrap();
+        // Over TLS the Veil units are the content of records, and both engines work on one packet.
         if !over_tls {
             return receive(stream).await.unwrap();
         }
@@ -639,7 +656,7 @@ fn run(seed: u64, has_engine: [bool; 2], nic: &NicConfig, loss: f64, over_tls: b
     (received, bed.counters())
 }
 
-/// TLS in the device, both ways, whatever is lost.
+/// Offloads TLS both ways, regardless of loss.
 async fn offloaded(mut stream: KtlsStream<TcpStream>) -> KtlsStream<TcpStream> {
     stream.set_retransmit_limit(None);
     stream.offload(Offload::BOTH);
@@ -647,10 +664,10 @@ async fn offloaded(mut stream: KtlsStream<TcpStream>) -> KtlsStream<TcpStream> {
     stream
 }
 
-/// Units as the content of TLS records, both sealed by the NIC in one pass: what is sent again needs one context, or both, or
+/// Units inside TLS records, both sealed by the NIC in one pass. A retransmission needs one context, or both, or
 /// software for either.
 #[test]
-fn an_engine_from_outside_works_in_the_content_of_tls_records() {
+fn outside_engine_works_inside_tls_records() {
     let mut dumps = 0;
     for (seed, loss, context_cache_bytes) in [(1, 0.0, 4 << 20), (2, 0.02, 4 << 20), (3, 0.03, 4 << 20), (4, 0.03, 208)]
     {
@@ -668,11 +685,11 @@ fn an_engine_from_outside_works_in_the_content_of_tls_records() {
 }
 
 #[test]
-fn an_engine_from_outside_works_both_ways_under_loss_and_reordering() {
+fn outside_engine_works_under_loss_and_reordering() {
     let (mut answers, mut shares) = ([0; 2], Vec::new());
     for (seed, loss, context_cache_bytes) in [(1, 0.0, 4 << 20), (2, 0.01, 4 << 20), (3, 0.03, 4 << 20), (4, 0.03, 208)]
     {
-        // A cache of one context: each is in host memory in between.
+        // A cache of one context, so that each context is in host memory between its uses.
         let nic = NicConfig { context_cache_bytes, ..NicConfig::default() };
         let sent: Vec<Vec<u8>> = bodies(seed).iter().map(|body| body.to_vec()).collect();
         let all: usize = sent.iter().map(|body| HEADER + body.len() + TAG).sum();

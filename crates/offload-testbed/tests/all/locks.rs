@@ -1,4 +1,5 @@
-//! How often a write takes the stack's lock: once for each call of the transport below, so these are counted.
+//! The number of times that a write takes the stack's lock. Each call of the transport takes the lock once, so the
+//! tests count these calls.
 
 use bytes::Bytes;
 use core::future::{Future, poll_fn};
@@ -18,13 +19,13 @@ use std::cell::Cell;
 use std::io;
 use tokio::io::AsyncWriteExt;
 
-/// A stream that counts the calls to it, each of which takes the lock of its host.
-struct Counted {
+/// A stream that counts its calls; each call takes the lock of its host.
+struct CountingStream {
     stream: TcpStream,
     calls: Cell<u64>,
 }
 
-impl Counted {
+impl CountingStream {
     fn call(&mut self) -> &mut TcpStream {
         *self.calls.get_mut() += 1;
         &mut self.stream
@@ -36,7 +37,7 @@ impl Counted {
     }
 }
 
-impl SegmentStream for Counted {
+impl SegmentStream for CountingStream {
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         self.call().poll_segment(cx)
     }
@@ -101,30 +102,31 @@ impl SegmentStream for Counted {
     }
 }
 
-/// How a record is written.
+/// The call that writes a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum WriteCall {
     Chunk,
     Copied,
     FromAbove,
 }
 
-/// Calls of the transport that a write made, and how often it was polled.
+/// Transport calls made by a write, and the number of its polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cost {
+struct WriteCost {
     calls: u64,
     polls: u64,
 }
 
-async fn write(stream: &mut KtlsStream<Counted>, how: How, data: Bytes) -> Cost {
+async fn write(stream: &mut KtlsStream<CountingStream>, how: WriteCall, data: Bytes) -> WriteCost {
     let before = stream.get_ref().calls.get();
     let mut polls = 0;
     {
         let mut write = pin!(async {
             match how {
-                How::Chunk => stream.send_chunk(data).await.unwrap(),
-                How::Copied => stream.write_all(&data).await.unwrap(),
-                How::FromAbove => {
+                WriteCall::Chunk => stream.send_chunk(data).await.unwrap(),
+                WriteCall::Copied => stream.write_all(&data).await.unwrap(),
+                WriteCall::FromAbove => {
+                    // A layer above TLS passes pieces, which must not be copied together first.
                     let send = |cx: &mut Context<'_>| {
                         let (listener, half) = (cx.waker().clone(), data.len() / 2);
                         let mut halves = [data.slice(..half), data.slice(half..)].into_iter();
@@ -136,17 +138,18 @@ async fn write(stream: &mut KtlsStream<Counted>, how: How, data: Bytes) -> Cost 
                 }
             }
         });
+        // Each poll of the write must cost one call at most.
         poll_fn(|cx| {
             polls += 1;
             write.as_mut().poll(cx)
         })
         .await;
     }
-    Cost { calls: stream.get_ref().calls.get() - before, polls }
+    WriteCost { calls: stream.get_ref().calls.get() - before, polls }
 }
 
-/// What each of the writes costs once all is settled, on a NIC or on the CPU.
-fn costs(on_nic: bool, how: How, bytes: usize, writes: usize) -> Vec<Cost> {
+/// Returns the cost of each write in the steady state, on a NIC or on the CPU.
+fn costs(on_nic: bool, how: WriteCall, bytes: usize, writes: usize) -> Vec<WriteCost> {
     let key = |byte| TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[byte; 16], [byte; 12]).unwrap();
     let keys = TrafficKeys { transmit: (0, key(1)), receive: (0, key(2)) };
     let mut bed = Testbed::builder(Seed(3))
@@ -171,9 +174,10 @@ fn costs(on_nic: bool, how: How, bytes: usize, writes: usize) -> Vec<Cost> {
     let (host, address) = (a.clone(), b.address());
     let writing = a.spawn("write", async move {
         let stream = host.stack().connect(None, (address, 443).into()).await.unwrap();
-        let counted = Counted { stream, calls: Cell::new(0) };
+        let counted = CountingStream { stream, calls: Cell::new(0) };
         let mut stream = KtlsStream::new(counted, keys, Box::new(FixedKeys)).unwrap();
         if on_nic {
+            // A refused offload would measure the wrong path.
             assert!(stream.offload(Offload { tx: true, rx: false }).tx.handle().is_some());
         }
         let mut costs = Vec::new();
@@ -183,6 +187,7 @@ fn costs(on_nic: bool, how: How, bytes: usize, writes: usize) -> Vec<Cost> {
         let counters = *stream.counters();
         let (device, software) = (counters.tx_records_device, counters.tx_records_sw);
         assert_eq!(if on_nic { software } else { device }, 0);
+        // Each write makes its own records, so the count is exact.
         assert_eq!(device + software, (writes * bytes.div_ceil(16_384)) as u64);
         stream.close().await.unwrap();
         costs
@@ -194,8 +199,8 @@ fn costs(on_nic: bool, how: How, bytes: usize, writes: usize) -> Vec<Cost> {
 
 #[test]
 fn a_write_to_a_nic_takes_the_lock_once() {
-    for how in [How::Chunk, How::Copied, How::FromAbove] {
-        // A record and many, far enough for the retransmissions to be judged a few times.
+    for how in [WriteCall::Chunk, WriteCall::Copied, WriteCall::FromAbove] {
+        // One record and many, over a stream long enough for several decisions of the retransmission policy.
         for (bytes, writes) in [(1, 200), (16_384, 1_000), (150_000, 100)] {
             let costs = costs(true, how, bytes, writes);
             assert!(costs.iter().all(|cost| cost.calls == cost.polls), "{how:?}, {bytes} bytes: {costs:?}");
@@ -204,9 +209,9 @@ fn a_write_to_a_nic_takes_the_lock_once() {
     }
 }
 
-/// Sealing 16 KiB takes longer than all of the calls, and nobody waits for a lock meanwhile.
+/// Sealing 16 KiB takes longer than all calls together, and the lock is free meanwhile.
 #[test]
-fn a_write_that_is_sealed_here_holds_no_lock_while_it_is() {
-    let costs = costs(false, How::Chunk, 16_384, 100);
+fn write_sealed_on_the_cpu_holds_no_lock() {
+    let costs = costs(false, WriteCall::Chunk, 16_384, 100);
     assert!(costs.iter().all(|cost| cost.calls == cost.polls + 2), "room, record, flush: {costs:?}");
 }

@@ -1,4 +1,4 @@
-//! Hosts, NICs and wires put together: one program, for one is built and linked sooner than many.
+//! Tests of hosts, NICs and wires together. All are one program, because one program links faster than many.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
 

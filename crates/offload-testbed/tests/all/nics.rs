@@ -1,4 +1,4 @@
-//! Two emulated NICs over the fabric, each driven by a task of its host, in both times.
+//! Two emulated NICs over the fabric, each driven by a task of its host, in virtual and real time.
 
 use core::future::poll_fn;
 use core::task::Poll;
@@ -21,7 +21,7 @@ fn frames_go_from_driver_to_driver_in_virtual_time() {
     let run = virtual_run(Seed(1), Share::NEVER);
     assert!(run.received.iter().copied().eq(0..FRAMES));
     assert_eq!(run.wire.value("wire_rx_packets"), u64::from(FRAMES));
-    // A 10 Gb/s line is the bottleneck: 1538 byte times a frame, and little beside.
+    // The 10 Gb/s line is the bottleneck: 1538 byte times a frame and little overhead.
     let line = Duration::from_nanos(u64::from(FRAMES) * 1538 * 8 / 10);
     let took = run.ended - Instant::ZERO;
     assert!(took >= line && took < line + Duration::from_micros(100), "{took:?} for {line:?} on the line");
@@ -75,13 +75,13 @@ fn virtual_run(seed: Seed, loss: Share) -> Run {
     Run { received, capture: file.0.lock().expect("no panic").clone(), wire, ended: run.now() }
 }
 
-/// Two NICs joined by a wire that is slower than they are.
+/// Joins two NICs by a wire that is slower than the NICs.
 fn plug(runtime: &Arc<dyn Runtime>, seed: Seed, loss: Share, capture: Option<&Capture>) -> (Driver, Driver, Cable) {
     let mut stations = Vec::new();
     let mut drivers = Vec::new();
     for (number, name) in ["nic0", "nic1"].into_iter().enumerate() {
-        // A place for every frame: nothing slows the sender down, and in real time the receiving host may be kept
-        // off its core for as long as the whole of it takes.
+        // The ring has a place for every frame, so that nothing slows the sender. In real time the receiving host may
+        // lose its core for the whole transfer.
         let config = NicConfig { mac: mac(number), receive_ring: FRAMES as usize, ..NicConfig::default() };
         let (device, driver) = nic(config);
         let mut station = Station::new(name, Domain::Device(number as u8), device);
@@ -117,7 +117,7 @@ async fn send(runtime: Arc<dyn Runtime>, mut driver: Driver) {
                 next += 1;
             }
             driver.flush(now);
-            // It goes on after the last frame: a driver that is dropped takes what is on its rings with it.
+            // The task continues after the last frame, because dropping a driver drops its rings with their frames.
             if driver.arm(cx.waker()) && alarm.poll(cx, driver.next_event()).is_pending() {
                 return Poll::<()>::Pending;
             }
@@ -126,7 +126,7 @@ async fn send(runtime: Arc<dyn Runtime>, mut driver: Driver) {
     .await;
 }
 
-/// A host that receives frames until it has `all`, or none came for `quiet`: the numbers they carry.
+/// Receives frames until `all` have come, or no frame has come for `quiet`. Returns the frames' numbers.
 async fn receive(runtime: Arc<dyn Runtime>, mut driver: Driver, all: usize, quiet: Option<Duration>) -> Vec<u32> {
     let mut alarm = runtime.alarm();
     let mut numbers = Vec::new();
@@ -141,6 +141,7 @@ async fn receive(runtime: Arc<dyn Runtime>, mut driver: Driver, all: usize, quie
             }
             while driver.poll_event().is_some() {}
             driver.flush(now);
+            // On a lossy wire the number of arriving frames is unknown, so silence ends the run.
             if numbers.len() >= all || quiet.is_some_and(|quiet| now >= last + quiet) {
                 return Poll::Ready(());
             }

@@ -1,4 +1,4 @@
-//! Tenants over tunnels: what they send arrives, and nobody on the wire reads it.
+//! Tenants over tunnels: their data arrives, and nobody on the wire can read it.
 
 use bytes::Bytes;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use offload_testbed::overlay::Overlay;
 use offload_testbed::{BedHost, Testbed};
 use tokio::io::AsyncReadExt;
 
-/// Sends `bytes` of a word from one virtual machine to another; whether they arrived as they were.
+/// Sends `bytes` of a repeated word between virtual machines. Returns whether the bytes arrived unchanged.
 async fn transfer(from: BedHost, to: BedHost, port: u16, bytes: usize) -> bool {
     let mut listener = to.stack().listen(port, 1).expect("a free port");
     let address = (to.address(), port).into();
@@ -21,7 +21,7 @@ async fn transfer(from: BedHost, to: BedHost, port: u16, bytes: usize) -> bool {
             let mut stream = from.stack().connect(None, address).await?;
             stream.send(sent, TxTag::PLAIN);
             stream.finish();
-            // The other side has all of it when it ends, too.
+            // The stream ends only after the other side has received all data.
             let mut rest = Vec::new();
             stream.read_to_end(&mut rest).await
         })
@@ -48,6 +48,7 @@ fn run(overlay: &Overlay, link: LinkConfig, bytes: usize) -> (Testbed, FrameReco
     overlay.install(&mut bed).expect("both NICs take everything");
     for number in 0..overlay.vms {
         let (left, right) = (bed.host(overlay.left_vm(number)).clone(), bed.host(overlay.right_vm(number)).clone());
+        // Tenants send in alternating directions, so that both NICs encapsulate and decapsulate.
         let (from, to) = if number % 2 == 0 { (left, right) } else { (right, left) };
         assert!(bed.run_within(Duration::from_secs(60), transfer(from, to, 7, bytes)), "tenant {number}");
     }

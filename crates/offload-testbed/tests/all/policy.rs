@@ -1,4 +1,4 @@
-//! A flow that sends too much again leaves its device, and comes back when the wire is calm.
+//! A flow with too many retransmissions leaves its device and returns when the wire is calm.
 
 use crate::keyed;
 
@@ -17,14 +17,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 offload_base::counters! {
-    /// What a wire counts that is bad for a time.
+    /// Counters of a wire that is bad for a time.
     struct SpellCounters {
         /// Frames lost.
         pub lost: "wire_spell_lost",
     }
 }
 
-/// Loses one frame in thirty for as long as it is told to.
+/// An impairment that loses one frame in thirty while switched on.
 #[derive(Debug)]
 struct BadSpell {
     on: Arc<AtomicBool>,
@@ -46,7 +46,7 @@ impl Impairment for BadSpell {
     }
 }
 
-/// A calm wire, a bad one, a calm one again, 16 MiB each. What the sender counted after each of them.
+/// Sends 16 MiB each over a calm, a bad and again a calm wire. Returns the sender's counters after each.
 fn three_spells(limit: Option<f64>) -> [TlsCounters; 3] {
     let mut bed = Testbed::builder(Seed(1))
         .host("server", NicConfig::default(), TcpConfig::default())
@@ -56,6 +56,7 @@ fn three_spells(limit: Option<f64>) -> [TlsCounters; 3] {
         .unwrap();
     let on = Arc::new(AtomicBool::new(false));
     let spell = BadSpell { on: on.clone(), rng: Seed(1).stream("spell"), counters: SpellCounters::default() };
+    // Only data of the server is lost: acknowledgments must not blur the rate of retransmissions.
     bed.cable(0).left_to_right.lock().unwrap().impair(Box::new(spell));
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let sender = server.clone();
@@ -65,6 +66,7 @@ fn three_spells(limit: Option<f64>) -> [TlsCounters; 3] {
         stream.offload(Offload { tx: true, rx: false });
         let mut after = [TlsCounters::default(); 3];
         for (bad, counters) in [false, true, false].into_iter().zip(&mut after) {
+            // The wire changes when data is queued, so the last data of a spell may pass in the next one.
             on.store(bad, Ordering::Relaxed);
             for _ in 0..64 {
                 stream.send_chunk(Bytes::from(vec![7; SPELL / 64])).await?;
@@ -86,6 +88,7 @@ fn three_spells(limit: Option<f64>) -> [TlsCounters; 3] {
         io::Result::Ok(bytes)
     });
     assert_eq!(bed.run(fetching).unwrap(), 3 * SPELL);
+    // Without losses the test would pass for the wrong reason.
     assert!(bed.counters().value("wire_spell_lost") > 50, "the spell was bad");
     bed.run(serving).unwrap()
 }

@@ -1,5 +1,5 @@
-//! Hosts whose NICs have several queues, a shard of the host at each: flows are spread by their hash, stay where they
-//! are, and lose nothing when the table changes.
+//! Hosts with multi-queue NICs and one stack shard for each queue: flows are spread by their hash, stay on their queue,
+//! and lose nothing when the table changes.
 
 use crate::rig;
 
@@ -16,7 +16,7 @@ use offload_base::{Instant, Seed};
 use offload_host_stack::{Config, Host, Ipv6Config, TcpConfig, TcpListener, TcpStream};
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
 use offload_testbed::{BedHost, JoinHandle, Runtime, Station, Testbed, VirtualTime, connect};
-use rig::{Who, marked};
+use rig::{CryptoPlace, marked};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -35,7 +35,7 @@ fn bed(nic: &NicConfig, link: LinkConfig, recorder: &FrameRecorder) -> Testbed {
     builder.wire(0, 1, link).recorded(recorder).build().expect("virtual time needs nothing")
 }
 
-/// Answers on each shard with what it hears.
+/// Echoes received bytes, on each shard.
 fn echo(server: &BedHost) {
     for (index, shard) in server.shards().iter().enumerate() {
         let (host, mut listener) = (server.clone(), shard.listen(PORT, 1024).expect("a free port"));
@@ -143,7 +143,7 @@ fn a_table_that_changes_loses_nothing() {
     let early = talkers(&client, &server, 10, 1500);
     let sleep = |time| bed.runtime().sleep(time);
     bed.run(sleep(Duration::from_micros(300)));
-    // Every flow comes to another queue, then to one, then as at first but one further.
+    // Each flow moves to the next queue, then all to one queue, then to the queue after its first one.
     let tables = [
         core::array::from_fn(|entry| (entry as u16 + 1) % 4),
         [2; 128],
@@ -177,8 +177,8 @@ fn a_table_names_queues_that_are_there() {
     assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
 }
 
-/// What each of some TLS streams brought, and what passed the server's NIC.
-struct Fetched {
+/// The data of several TLS streams, and the traffic of the server's NIC.
+struct FetchedStreams {
     data: Vec<Vec<u8>>,
     streams: BTreeMap<u16, [Vec<u8>; 2]>,
     counters: CounterSet,
@@ -186,19 +186,20 @@ struct Fetched {
     encrypted: Vec<u64>,
 }
 
-/// Eight TLS streams from a server to a client, with three queues each.
-fn fetch_eight(who: Who, bytes: usize, table: Option<[u16; 128]>) -> Fetched {
+/// Fetches eight TLS streams from a server to a client, both with three queues.
+fn fetch_eight(who: CryptoPlace, bytes: usize, table: Option<[u16; 128]>) -> FetchedStreams {
     let recorder = FrameRecorder::default();
     let mut bed = bed(&queues(3), LinkConfig::default(), &recorder);
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     for shard in server.shards() {
         let _runs_on = server.spawn("listener", serve_tls(server.clone(), shard.listen(PORT, 8).unwrap(), who, bytes));
     }
-    // By their seeds, both runs have the same ports.
+    // The seed gives both runs the same ports.
     let fetching: Vec<_> = (0..8_u16)
         .map(|number| {
             let (host, to) = (client.clone(), (IpAddr::from(server.address()), PORT).into());
             client.spawn(format!("client {number}"), async move {
+                // Clients are spread over all shards, so that every queue of both NICs has flows.
                 let shard = &host.shards()[usize::from(number) % host.shards().len()];
                 let stream = shard.connect(None, to).await?;
                 let port = stream.local_addr().port();
@@ -220,6 +221,7 @@ fn fetch_eight(who: Who, bytes: usize, table: Option<[u16; 128]>) -> Fetched {
         bed.run(bed.runtime().sleep(Duration::from_millis(1)));
         client.stack().set_indirection(&table).expect("a table");
         server.stack().set_indirection(&table).expect("a table");
+        // A table that changes after the end would test nothing.
         assert!(fetching.iter().any(|fetching| !fetching.is_finished()), "flows are alive while the table changes");
     }
     let (ports, data): (Vec<_>, Vec<_>) = fetching.into_iter().map(|task| bed.run(task).expect("a fetch")).unzip();
@@ -228,9 +230,9 @@ fn fetch_eight(who: Who, bytes: usize, table: Option<[u16; 128]>) -> Fetched {
         let of_it: Vec<_> = seen.iter().filter(|seen| ports_of(&seen.frame.data).contains(port)).cloned().collect();
         (*port, rig::streams(&of_it))
     };
-    Fetched {
+    FetchedStreams {
         data,
-        // Every byte of them is looked at: of a few there are enough.
+        // Reassembling looks at every byte, so large transfers skip it.
         streams: ports.iter().filter(|_| bytes < 1 << 20).map(of_port).collect(),
         counters: bed.counters(),
         decrypted: client.queue_counters().iter().map(|queue| queue.value("rx_tls_decrypted_packets")).collect(),
@@ -242,7 +244,7 @@ fn ports_of(frame: &[u8]) -> [u16; 2] {
     [34, 36].map(|at| u16::from_be_bytes([frame[at], frame[at + 1]]))
 }
 
-async fn serve_tls(host: BedHost, mut listener: TcpListener, who: Who, bytes: usize) -> io::Result<()> {
+async fn serve_tls(host: BedHost, mut listener: TcpListener, who: CryptoPlace, bytes: usize) -> io::Result<()> {
     loop {
         let stream = listener.accept().await?;
         let _runs_on = host.spawn("server", async move {
@@ -259,8 +261,8 @@ async fn serve_tls(host: BedHost, mut listener: TcpListener, who: Who, bytes: us
     }
 }
 
-async fn offload(stream: &mut KtlsStream<TcpStream>, who: Who) -> io::Result<()> {
-    if who == Who::Nic {
+async fn offload(stream: &mut KtlsStream<TcpStream>, who: CryptoPlace) -> io::Result<()> {
+    if who == CryptoPlace::Nic {
         stream.offload(Offload::BOTH);
         stream.ready().await?;
     }
@@ -274,9 +276,9 @@ fn content(number: u8, bytes: usize) -> Bytes {
 }
 
 #[test]
-fn tls_is_offloaded_on_whichever_queue_the_flow_is() {
+fn tls_is_offloaded_on_every_queue() {
     let bytes = 256 << 10;
-    let (cpu, nic) = (fetch_eight(Who::Cpu, bytes, None), fetch_eight(Who::Nic, bytes, None));
+    let (cpu, nic) = (fetch_eight(CryptoPlace::Cpu, bytes, None), fetch_eight(CryptoPlace::Nic, bytes, None));
     for (number, data) in nic.data.iter().enumerate() {
         assert!(*data == content(number as u8, bytes), "stream {number}");
     }
@@ -289,10 +291,10 @@ fn tls_is_offloaded_on_whichever_queue_the_flow_is() {
 }
 
 #[test]
-fn a_flow_that_a_context_follows_stays_with_it_when_the_table_changes() {
+fn offloaded_flow_keeps_its_queue_when_the_table_changes() {
     let bytes = 3 << 20;
-    let still = fetch_eight(Who::Nic, bytes, None);
-    let moved = fetch_eight(Who::Nic, bytes, Some(core::array::from_fn(|entry| (entry as u16 + 1) % 3)));
+    let still = fetch_eight(CryptoPlace::Nic, bytes, None);
+    let moved = fetch_eight(CryptoPlace::Nic, bytes, Some(core::array::from_fn(|entry| (entry as u16 + 1) % 3)));
     for (number, data) in moved.data.iter().enumerate() {
         assert!(*data == content(number as u8, bytes), "stream {number}");
     }
@@ -303,18 +305,19 @@ fn a_flow_that_a_context_follows_stays_with_it_when_the_table_changes() {
 }
 
 #[test]
-fn a_socket_on_one_shard_hears_what_comes_to_all_of_them() {
+fn socket_on_one_shard_receives_from_all_queues() {
     let mut bed = bed(&queues(4), LinkConfig::default(), &FrameRecorder::default());
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let inbox = server.shards()[3].bind_udp(Some(PORT)).expect("a free port");
     let mut listener = server.shards()[2].listen(PORT, 64).expect("a free port");
     let to = (IpAddr::from(server.address()), PORT).into();
-    // Whole ones come to a queue by their ports, those in fragments by their addresses alone.
+    // Whole datagrams reach a queue by their ports, fragments by their addresses alone.
     let hearing = server.spawn("inbox", async move {
         let mut heard = Vec::new();
         while heard.len() < 40 {
             heard.push(inbox.recv_from().await.expect("a socket that is open").0.to_vec());
         }
+        // Datagrams of different queues may overtake each other.
         heard.sort();
         heard
     });
@@ -324,6 +327,7 @@ fn a_socket_on_one_shard_hears_what_comes_to_all_of_them() {
             for number in 0..20_u8 {
                 let outbox = client.shards()[usize::from(number) % 4].bind_udp(None).expect("a free port");
                 outbox.send_to(Bytes::from(vec![number; 100]), to).await?;
+                // The long datagram is fragmented: only its first fragment has ports.
                 outbox.send_to(Bytes::from(vec![number; 5000]), to).await?;
             }
             io::Result::Ok(())
@@ -351,12 +355,13 @@ fn a_socket_on_one_shard_hears_what_comes_to_all_of_them() {
     }
     bed.run(accepting).expect("twelve of them");
     let counters = bed.counters();
+    // Otherwise every flow would have reached the right shard by chance.
     assert!(counters.value("HostShardPassed") > 0);
     assert_eq!((counters.value("HostShardDrops"), counters.value("UdpNoPorts")), (0, 0));
 }
 
 #[test]
-fn what_is_nobodys_is_answered_once() {
+fn unclaimed_packets_are_answered_once() {
     let mut bed = bed(&queues(4), LinkConfig::default(), &FrameRecorder::default());
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let to = (IpAddr::from(server.address()), PORT).into();
@@ -365,6 +370,7 @@ fn what_is_nobodys_is_answered_once() {
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
         let outbox = shard.bind_udp(None).expect("a free port");
         bed.run(outbox.send_to(Bytes::from_static(b"is anybody there?"), to)).expect("a host that is there");
+        // The datagram must be answered before its socket closes.
         bed.run(bed.runtime().sleep(Duration::from_millis(1)));
     }
     let counters = bed.counters();
@@ -375,11 +381,12 @@ fn what_is_nobodys_is_answered_once() {
 }
 
 #[test]
-fn every_shard_learns_from_what_one_of_them_hears() {
+fn neighbour_answers_reach_every_shard() {
     for six in [false, true] {
         let mut run = VirtualTime::new();
         let runtime: Arc<dyn Runtime> = Arc::new(run.handle());
         let mut stations = Vec::new();
+        // The testbed's builder fills the neighbour tables, so these hosts are built by hand.
         let hosts: Vec<Vec<Host>> = (1..=2)
             .map(|number| {
                 let nic = NicConfig { mac: [2, 0, 0, 0, 0, number], ..queues(4) };
@@ -401,7 +408,8 @@ fn every_shard_learns_from_what_one_of_them_hears() {
         let _listeners: Vec<_> = hosts[0].iter().map(|shard| shard.listen(PORT, 8).expect("a free port")).collect();
         let address: IpAddr =
             if six { hosts[0][0].ipv6_address().expect("it has one").into() } else { hosts[0][0].address().into() };
-        // At once: each shard asks for itself, and the answers come to one of them, or not to the one that asked.
+        // All connect at once: each shard sends its own query, and the answers reach a single shard, which may not be
+        // the asking one.
         let connecting: Vec<_> = hosts[1].iter().map(|shard| shard.connect(None, (address, PORT).into())).collect();
         for connecting in connecting {
             run.block_on(connecting).expect("a neighbour that answers");
@@ -414,6 +422,7 @@ fn every_shard_learns_from_what_one_of_them_hears() {
         };
         assert!(counters.value(asked) >= 4, "each of the client's shards asked");
         assert_eq!(counters.value(asked), counters.value(answered), "and was answered by one");
+        // A connection waits for its neighbour instead of losing the SYN.
         assert_eq!(counters.value("TcpRetransSegs"), 0);
         assert!(run.now() - Instant::ZERO < Duration::from_millis(1));
     }

@@ -1,7 +1,7 @@
-//! TLS with a peer that nobody here wrote: plain rustls on the kernel's sockets, on threads of its own, bridged to an
-//! emulated host whose NIC does the records of `ktls-offload`.
+//! TLS with an independent peer: plain rustls on the kernel's sockets, on its own threads, bridged to an emulated host
+//! with a NIC that handles the records of `ktls-offload`.
 //!
-//! In real time, so nothing here depends on how long anything takes; who waits in vain gives up in the end.
+//! The tests run in real time and do not depend on durations; a wait without an end times out.
 
 use crate::rig;
 
@@ -35,7 +35,7 @@ use std::thread;
 
 #[test]
 fn a_rustls_client_talks_to_our_server() {
-    // Twice: the second time it resumes the session with a ticket from the first.
+    // Two rounds: the second round resumes the session with a ticket of the first.
     let talk = Talk { rounds: 2, ..Talk::default() };
     let outcome = to_our_server(&talk);
     outcome.check(&talk);
@@ -58,7 +58,7 @@ fn peers_do_not_notice_a_rough_wire() {
     for (outcome, who) in [(to_our_server(&talk), "our server"), (to_rustls_server(&talk), "our client")] {
         outcome.check(&talk);
         assert!(outcome.counters.value("wire_lost") > 0, "{who}: {:?}", outcome.counters);
-        // What is lost may make the receive side software's for good; what goes out again is still the NIC's.
+        // Loss may move the receive direction to software for good, but the NIC still retransmits.
         assert!(outcome.counters.value("tx_tls_resync_bytes") > 0, "{who}: {:?}", outcome.counters);
     }
 }
@@ -66,14 +66,14 @@ fn peers_do_not_notice_a_rough_wire() {
 #[test]
 fn peers_do_not_notice_resets_of_nics() {
     for (link, we_close_first) in [(LinkConfig::default(), false), (rough(), true)] {
-        let turns = vec![(250, Turn::Reset), (750, Turn::Reset)];
+        let turns = vec![(250, TalkAction::Reset), (750, TalkAction::Reset)];
         let talk = Talk { link, turns, we_close_first, ..Talk::default() };
         for (outcome, who) in [(to_our_server(&talk), "our server"), (to_rustls_server(&talk), "our client")] {
             outcome.check(&talk);
             assert_eq!(outcome.counters.value("resets"), 4, "{who}: {:?}", outcome.counters);
             for ours in outcome.ours.iter().flatten() {
                 assert!(ours.tls.device_resets >= 1, "{who}: {:?}", ours.tls);
-                // It goes back by itself: the second time if it writes any more.
+                // The flow returns to the device by itself; after the second reset only if the end writes more.
                 assert!((2..=3).contains(&ours.tls.tx_device), "{who}: {:?}", ours.tls);
                 assert!((2..=3).contains(&ours.tls.rx_device), "{who}: {:?}", ours.tls);
             }
@@ -83,14 +83,14 @@ fn peers_do_not_notice_resets_of_nics() {
 
 #[test]
 fn either_side_may_change_keys() {
-    let turns = vec![(200, Turn::UpdateKeys), (700, Turn::UpdateKeys)];
+    let turns = vec![(200, TalkAction::UpdateKeys), (700, TalkAction::UpdateKeys)];
     let talk = Talk { link: rough(), peer_updates_keys: true, turns, ..Talk::default() };
     for (outcome, who) in [(to_our_server(&talk), "our server"), (to_rustls_server(&talk), "our client")] {
         outcome.check(&talk);
         for ours in outcome.ours.iter().flatten() {
-            // Each asks the other for the same: two of ours and one of theirs.
+            // Each update asks for the peer's update too: two of ours and one of theirs make three.
             assert_eq!((ours.tls.tx_rekey_ok, ours.tls.rx_rekey_ok), (3, 3), "{who}: {:?}", ours.tls);
-            // The NIC gets each of them, unless the next comes first.
+            // The NIC gets each key, unless the next key comes first.
             let on_device = (ours.tls.tx_rekey_device, ours.tls.rx_rekey_device);
             assert!(on_device.0 > 0 && on_device.1 > 0, "{who}: {:?}", ours.tls);
             assert_eq!(on_device.0 + ours.tls.tx_rekey_sw + ours.tls.tx_rekey_aborted, 3, "{who}: {:?}", ours.tls);
@@ -99,7 +99,7 @@ fn either_side_may_change_keys() {
 }
 
 #[test]
-fn clients_as_they_come() {
+fn clients_with_any_suite_are_served() {
     // rustls prefers AES-256.
     for (suites, agreed) in [
         (ring::default_provider().cipher_suites, CipherSuite::TLS13_AES_256_GCM_SHA384),
@@ -127,28 +127,28 @@ fn a_client_that_does_not_trust_our_authority_goes_away() {
     assert!(ours.contains("UnknownCA"), "{ours}");
 }
 
-/// What the two say, and over what.
+/// A conversation of the two ends, and its wire.
 ///
-/// Our end speaks first, one word, when its NIC has both directions. The peer sends `up` bytes, and gets `down`
-/// bytes meanwhile, of which it has to have some to go on. Then each closes.
+/// Our end sends one word when its NIC has both directions. The peer then sends `up` bytes, and receives `down` bytes
+/// meanwhile; it cannot continue without a part of these bytes. Then each end closes.
 #[derive(Clone)]
 struct Talk {
     link: LinkConfig,
     up: usize,
     down: usize,
-    /// What our end does when it has received so many thousandths of `up`.
-    turns: Vec<(usize, Turn)>,
-    /// Our end sends twice as fast, and closes before it has received everything.
+    /// Actions of our end, each at a count of received thousandths of `up`.
+    turns: Vec<(usize, TalkAction)>,
+    /// Whether our end sends twice as fast, and closes before it has received everything.
     we_close_first: bool,
-    /// The peer changes its keys half way, and asks for the same.
+    /// Whether the peer changes its keys half way and asks for the same.
     peer_updates_keys: bool,
-    /// What a rustls client offers, the best first.
+    /// Suites of a rustls client, in order of preference.
     suites: Vec<SupportedCipherSuite>,
-    /// Whether a rustls client knows the testbed's authority.
+    /// Whether a rustls client trusts the testbed's authority.
     trusting: bool,
-    /// Clients at a time.
+    /// Number of concurrent clients.
     clients: usize,
-    /// Connections of each, one after the other.
+    /// Consecutive connections of each client.
     rounds: usize,
 }
 
@@ -170,7 +170,7 @@ impl Default for Talk {
 }
 
 impl Talk {
-    /// How much our end has sent when it has received `received` bytes.
+    /// Returns the number of bytes that our end must have sent after receiving `received` bytes.
     fn due(&self, received: usize) -> usize {
         let pace = if self.we_close_first { 2 } else { 1 };
         (received * self.down * pace / self.up).min(self.down)
@@ -178,37 +178,37 @@ impl Talk {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Turn {
-    /// The NICs of both hosts are reset.
+enum TalkAction {
+    /// Resets the NICs of both hosts.
     Reset,
-    /// Our end changes its keys, and asks for the same.
+    /// Changes our end's keys and asks the peer for the same.
     UpdateKeys,
 }
 
-/// What came of all connections. The two lists are in no common order.
-struct Outcome {
-    ours: Vec<io::Result<Ours>>,
-    theirs: Vec<io::Result<Theirs>>,
+/// The results of all connections. The two lists have no common order.
+struct TalkOutcome {
+    ours: Vec<io::Result<OurResult>>,
+    theirs: Vec<io::Result<PeerResult>>,
     counters: CounterSet,
     wire: FrameRecorder,
 }
 
-/// What our end can tell.
-struct Ours {
+/// The result of our end.
+struct OurResult {
     received: Vec<u8>,
     tls: TlsCounters,
     suite: Option<CipherSuite>,
 }
 
-/// What the peer can tell.
-struct Theirs {
+/// The result of the peer.
+struct PeerResult {
     received: Vec<u8>,
     suite: Option<CipherSuite>,
     kind: Option<HandshakeKind>,
 }
 
-impl Outcome {
-    /// Both ends of all connections got everything, then a close_notify; and nobody on the wire could read it.
+impl TalkOutcome {
+    /// Checks that both ends of all connections got all data and a close_notify, and that the wire showed no plaintext.
     fn check(&self, talk: &Talk) {
         let failures: Vec<_> = self.ours.iter().filter_map(|ours| ours.as_ref().err()).collect();
         let their_failures: Vec<_> = self.theirs.iter().filter_map(|theirs| theirs.as_ref().err()).collect();
@@ -225,7 +225,7 @@ impl Outcome {
         assert!(!self.wire.seen().is_empty() && !self.wire.contains(MARKER), "plaintext on the wire");
     }
 
-    /// The device did records in both directions of each connection.
+    /// Checks that the device handled records in both directions of each connection.
     fn check_nics_worked(&self) {
         for ours in self.ours.iter().flatten() {
             assert!(ours.tls.tx_records_device > 0 && ours.tls.rx_records_device > 0, "{:?}", ours.tls);
@@ -235,8 +235,8 @@ impl Outcome {
     }
 }
 
-/// rustls clients, the bridge on the emulated client, our server on the emulated server.
-fn to_our_server(talk: &Talk) -> Outcome {
+/// Runs rustls clients against our server; the bridge is on the emulated client.
+fn to_our_server(talk: &Talk) -> TalkOutcome {
     let (mut bed, wire) = bed(talk);
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let mut listener = server.stack().listen(PORT, 16).unwrap();
@@ -249,6 +249,7 @@ fn to_our_server(talk: &Talk) -> Outcome {
         let config = Arc::new(server_config(Randomness::System, None));
         let mut running = Vec::new();
         for _ in 0..connections {
+            // Handshakes run in their own tasks, so that a slow client does not block the others.
             let stream = listener.accept().await.unwrap();
             let (config, talk, hosts) = (config.clone(), ends.clone(), hosts.clone());
             running.push(server.spawn("connection", async move {
@@ -268,13 +269,14 @@ fn to_our_server(talk: &Talk) -> Outcome {
             (0..talk.rounds).map(|_| connection()).collect::<Vec<_>>()
         })
     });
+    // Collecting starts all threads before the testbed runs.
     let peers: Vec<_> = peers.collect();
     let ours = bed.run(in_the_end(&bed.host(0).clone(), serving));
     finish(bed, wire, ours, move || peers.into_iter().flat_map(|peer| peer.join().unwrap()).collect())
 }
 
-/// Our client on the emulated client, the bridge on the emulated server, a rustls server.
-fn to_rustls_server(talk: &Talk) -> Outcome {
+/// Runs our client against a rustls server; the bridge is on the emulated server.
+fn to_rustls_server(talk: &Talk) -> TalkOutcome {
     let (mut bed, wire) = bed(talk);
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let kernel = KernelListener::bind("127.0.0.1:0").unwrap();
@@ -293,9 +295,10 @@ fn to_rustls_server(talk: &Talk) -> Outcome {
         let config = Arc::new(client_config(Randomness::System, None));
         our_end(ktls_offload::connect(stream, config, server_name()).await?, ends, hosts).await
     });
+    // The peers are threads of their own, so only our end needs the testbed to run.
     let ours = bed.run(in_the_end(&bed.host(1).clone(), running)).map(|ours| vec![ours]);
     finish(bed, wire, ours, move || {
-        // Should nobody have come, it waits no longer.
+        // If no client came, this connection ends the server's wait.
         let _ = KernelStream::connect(address);
         vec![peer.join().unwrap()]
     })
@@ -304,19 +307,19 @@ fn to_rustls_server(talk: &Talk) -> Outcome {
 fn finish(
     bed: Testbed,
     wire: FrameRecorder,
-    ours: io::Result<Vec<io::Result<Ours>>>,
-    peers: impl FnOnce() -> Vec<io::Result<Theirs>>,
-) -> Outcome {
+    ours: io::Result<Vec<io::Result<OurResult>>>,
+    peers: impl FnOnce() -> Vec<io::Result<PeerResult>>,
+) -> TalkOutcome {
     match ours {
-        // The peer may still be reading what our end left to its host.
+        // The peer may still be reading data that our end has left to its host.
         Ok(ours) => {
             let theirs = peers();
-            Outcome { ours, theirs, counters: bed.counters(), wire }
+            TalkOutcome { ours, theirs, counters: bed.counters(), wire }
         }
         Err(error) => {
             let counters = bed.counters();
-            drop(bed); // and with it the bridge: the peer does not wait on
-            Outcome { ours: vec![Err(error)], theirs: peers(), counters, wire }
+            drop(bed); // also stops the bridge, so that the peer stops waiting
+            TalkOutcome { ours: vec![Err(error)], theirs: peers(), counters, wire }
         }
     }
 }
@@ -335,8 +338,8 @@ fn bed(talk: &Talk) -> (Testbed, FrameRecorder) {
     (bed, wire)
 }
 
-/// Our end, on the first of the hosts.
-async fn our_end(mut stream: KtlsStream<TcpStream>, talk: Talk, hosts: [BedHost; 2]) -> io::Result<Ours> {
+/// Runs our end, on the first of the hosts.
+async fn our_end(mut stream: KtlsStream<TcpStream>, talk: Talk, hosts: [BedHost; 2]) -> io::Result<OurResult> {
     stream.offload(Offload::BOTH);
     stream.ready().await?;
     stream.send_chunk(Bytes::from_static(GO)).await?;
@@ -345,27 +348,29 @@ async fn our_end(mut stream: KtlsStream<TcpStream>, talk: Talk, hosts: [BedHost;
     let (mut received, mut sent) = (Vec::with_capacity(talk.up), 0);
     while let Some(chunk) = stream.next_chunk().await? {
         received.extend_from_slice(&chunk);
+        // One chunk may pass several turns.
         while let Some((_, turn)) = turns.next_if(|(at, _)| received.len() * 1000 >= at * talk.up) {
             match turn {
-                Turn::Reset => hosts.iter().for_each(BedHost::reset_device),
-                Turn::UpdateKeys => stream.update_keys(true)?,
+                TalkAction::Reset => hosts.iter().for_each(BedHost::reset_device),
+                TalkAction::UpdateKeys => stream.update_keys(true)?,
             }
         }
         let due = talk.due(received.len());
         if sent < due {
             stream.send_chunk(down.slice(sent..due)).await?;
             sent = due;
+            // The peer may still send after our close_notify (RFC 8446 6.1).
             if sent == talk.down && talk.we_close_first {
                 stream.close().await?;
             }
         }
     }
     stream.close().await?;
-    Ok(Ours { received, tls: *stream.counters(), suite: stream.negotiated().suite })
+    Ok(OurResult { received, tls: *stream.counters(), suite: stream.negotiated().suite })
 }
 
-/// The other end: nothing but rustls and a socket.
-fn rustls_end<C, D>(mut stream: StreamOwned<C, KernelStream>, talk: &Talk) -> io::Result<Theirs>
+/// Runs the peer: only rustls and a socket.
+fn rustls_end<C, D>(mut stream: StreamOwned<C, KernelStream>, talk: &Talk) -> io::Result<PeerResult>
 where
     C: DerefMut + Deref<Target = ConnectionCommon<D>>,
     D: SideData,
@@ -378,7 +383,7 @@ where
     for part in payload("up", talk.up).chunks(CHUNK) {
         stream.write_all(part)?;
         sent += part.len();
-        // It could not write on for ever: our end would wait for it to read.
+        // The peer must read too, because our end waits for it to do so.
         let due = talk.due(sent.saturating_sub(AHEAD));
         stream.read_exact(&mut received[have..due])?;
         have = due;
@@ -390,13 +395,13 @@ where
     stream.flush()?;
     stream.sock.shutdown(Shutdown::Write)?;
     received.truncate(have);
-    // An end without close_notify is an error.
+    // A missing close_notify would be an error here.
     stream.read_to_end(&mut received)?;
     let suite = stream.conn.negotiated_cipher_suite().map(|suite| suite.suite());
-    Ok(Theirs { received, suite, kind: stream.conn.handshake_kind() })
+    Ok(PeerResult { received, suite, kind: stream.conn.handshake_kind() })
 }
 
-/// As rustls' own examples make one.
+/// Builds a configuration as rustls' own examples do.
 fn rustls_client_config(talk: &Talk) -> ClientConfig {
     let provider = rustls::crypto::CryptoProvider { cipher_suites: talk.suites.clone(), ..ring::default_provider() };
     let mut roots = RootCertStore::empty();
@@ -419,7 +424,7 @@ fn rustls_server_config() -> ServerConfig {
         .unwrap()
 }
 
-/// What `future` comes to, unless it does not come to an end.
+/// Waits for `future`, for at most [`PATIENCE`].
 async fn in_the_end<T>(host: &BedHost, future: impl Future<Output = T>) -> io::Result<T> {
     let runtime = host.runtime();
     match select(pin!(future), pin!(runtime.sleep(PATIENCE))).await {
@@ -434,7 +439,7 @@ fn patient(socket: KernelStream) -> io::Result<KernelStream> {
     Ok(socket)
 }
 
-/// Data that no two places have in common, with a marker in it.
+/// Returns data that differs at every offset, with a marker in it.
 fn payload(name: &str, bytes: usize) -> Vec<u8> {
     let mut data = Vec::with_capacity(bytes + 64);
     let mut number = 0u32;
@@ -457,9 +462,9 @@ fn rough() -> LinkConfig {
 
 const PORT: u16 = 443;
 const GO: &[u8] = b"go";
-/// Bytes the peer writes at once.
+/// Bytes of each write of the peer.
 const CHUNK: usize = 64 << 10;
-/// Bytes the peer writes before it waits for what they are answered with; there is room for more on the way.
+/// Bytes that the peer writes before it waits for data; the buffers on the path hold more.
 const AHEAD: usize = 512 << 10;
-/// How long anybody waits before the test has failed.
+/// Time limit of each wait.
 const PATIENCE: Duration = Duration::from_secs(120);

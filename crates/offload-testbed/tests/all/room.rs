@@ -1,4 +1,4 @@
-//! A small send ring: a task that ran out of room is woken when some is back, and not by chance.
+//! A small send ring: a task that ran out of room is woken by the room itself and not by a timer.
 
 use core::time::Duration;
 use nic_sim::NicConfig;
@@ -8,9 +8,11 @@ use offload_host_stack::TcpConfig;
 use offload_testbed::Testbed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// How long `bytes` bytes take from the first write to the end of the stream, with a window that takes them all.
+/// Returns the time for `bytes` bytes, from the first write to the end of the stream, with a window that holds all of
+/// them.
 fn transfer(nic: NicConfig, bytes: usize) -> Duration {
     let link = LinkConfig { delay: ONE_WAY, ..LinkConfig::default() };
+    // With so large a window, only the send ring limits the sender.
     let tcp = TcpConfig { initial_window: 1000, ..TcpConfig::default() };
     let mut bed = Testbed::builder(Seed(1))
         .host("a", nic.clone(), tcp.clone())
@@ -34,6 +36,7 @@ fn transfer(nic: NicConfig, bytes: usize) -> Duration {
         let start = host.now();
         stream.write_all(&vec![1; bytes]).await.unwrap();
         stream.shutdown().await.unwrap();
+        // The stream is returned, so that it lives until the reader is done.
         (stream, start)
     });
     let ((read, end), (_stream, start)) = bed.run(async move { (reading.await, writing.await) });
@@ -52,7 +55,7 @@ fn a_ring_smaller_than_the_data_costs_no_round_trips() {
     ];
     for (name, nic) in cases {
         let took = transfer(nic, 100_000);
-        // The receive window takes 64 KiB at first: one round trip more, and the last flight.
+        // The receive window is 64 KiB at first: one more round trip, and the last flight.
         assert!(took < ONE_WAY * 3 + ONE_WAY / 10, "{name}: {took:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Files over a wire that loses, on the CPU and on the NICs, left alone or spoilt on their way: what was sent stays what
-//! it was, and no byte of the wire is ever sent again as another.
+//! Files over a lossy wire, on the CPU and on the NICs, unchanged or modified while being sent: sent bytes stay sent,
+//! and no stream position is ever retransmitted with a different byte.
 
 use crate::keyed;
 use crate::rig;
@@ -14,26 +14,26 @@ use offload_base::Seed;
 use offload_base::counters::CounterSet;
 use offload_host_stack::TcpConfig;
 use offload_testbed::Testbed;
-use rig::{MARKER, Who, marked, streams};
+use rig::{CryptoPlace, MARKER, marked, streams};
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// What happens to the file when half of it was read.
+/// A modification of the file after half of it was read.
 type Spoil = fn(&File);
 
-struct Outcome {
+struct SendOutcome {
     received: Vec<u8>,
     sent: Result<u64, SendFileError>,
     counters: CounterSet,
 }
 
-/// Sends a file of marked data in records of 16 KiB over a wire that loses 2 % and doubles 2 %, and has it spoilt half
-/// way. Checks what must hold of the wire in any case.
-fn sent_over_a_bad_wire(name: &str, who: Who, spoil: Spoil) -> Outcome {
-    let sample = Sample::new(name);
+/// Sends a file of marked data in 16 KiB records over a wire that loses 2 % and duplicates 2 %, and modifies the file
+/// half way. Checks the invariants of the wire.
+fn sent_over_a_bad_wire(name: &str, who: CryptoPlace, spoil: Spoil) -> SendOutcome {
+    let sample = SampleFile::new(name);
     let recorder = FrameRecorder::default();
     let impairments =
         Impairments { loss: "0.02".parse().unwrap(), duplicate: "0.02".parse().unwrap(), ..Impairments::default() };
@@ -48,11 +48,14 @@ fn sent_over_a_bad_wire(name: &str, who: Who, spoil: Spoil) -> Outcome {
     let (sender, path) = (server.clone(), sample.0.clone());
     let serving = server.spawn("application", async move {
         let mut stream = accept(&sender, 7, (TlsVersion::Tls13, TlsSuite::Aes128Gcm)).await.unwrap();
+        // The flow must stay on the device, which reads the file's pages again for retransmissions.
         stream.set_retransmit_limit(None);
-        if who == Who::Nic {
+        if who == CryptoPlace::Nic {
             stream.offload(Offload { tx: true, rx: false });
         }
+        // Two halves, so that the change happens while the first half may still be retransmitted.
         let half = open(&path, 0..BYTES / 2);
+        // Opened before the change: a reopened file would be a new version with valid metadata.
         let rest = open(&path, BYTES / 2..BYTES);
         let mut sent = 0;
         for (mut pieces, spoil) in [(half, Some(spoil)), (rest, None)] {
@@ -66,7 +69,7 @@ fn sent_over_a_bad_wire(name: &str, who: Who, spoil: Spoil) -> Outcome {
     });
     let fetching = client.clone().spawn("application", async move {
         let mut stream = connect(&client, &server, 7, (TlsVersion::Tls13, TlsSuite::Aes128Gcm)).await.unwrap();
-        if who == Who::Nic {
+        if who == CryptoPlace::Nic {
             stream.offload(Offload { tx: false, rx: true });
         }
         let mut received = Vec::new();
@@ -81,7 +84,7 @@ fn sent_over_a_bad_wire(name: &str, who: Who, spoil: Spoil) -> Outcome {
     });
     let (received, ended) = bed.run(fetching);
     let sent = bed.run(serving);
-    // What went wrong at the server drops its stream, and that does not look like the end of the file.
+    // An error at the server drops its stream, which must not look like the end of the file.
     assert_eq!(ended, if sent.is_ok() { Ok(()) } else { Err(std::io::ErrorKind::UnexpectedEof) });
     let counters = bed.counters();
     let seen = recorder.take();
@@ -91,29 +94,29 @@ fn sent_over_a_bad_wire(name: &str, who: Who, spoil: Spoil) -> Outcome {
     let leaked =
         |seen: &nic_sim::wire::tap::RecordedFrame| memchr::memmem::find(&seen.frame.data, &MARKER[..12]).is_some();
     assert!(!seen.iter().any(leaked), "plaintext on the wire");
-    Outcome { received, sent, counters }
+    SendOutcome { received, sent, counters }
 }
 
 #[test]
 fn a_file_left_alone_arrives_whole() {
     let expected = marked(BYTES as usize);
-    for who in [Who::Cpu, Who::Nic] {
+    for who in [CryptoPlace::Cpu, CryptoPlace::Nic] {
         let outcome = sent_over_a_bad_wire("whole", who, |_| ());
         assert_eq!(outcome.sent.unwrap(), BYTES);
         assert!(outcome.received == expected, "{who:?}");
         let dumped = outcome.counters.value("tx_tls_dump_bytes");
-        assert_eq!(dumped > 0, who == Who::Nic, "{who:?}: the device read again from the middle of records");
+        assert_eq!(dumped > 0, who == CryptoPlace::Nic, "{who:?}: the device read again from the middle of records");
     }
 }
 
 #[test]
-fn a_file_overwritten_on_its_way_is_told_and_what_was_sent_stays() {
+fn overwritten_file_is_reported_and_sent_bytes_stay() {
     let overwrite: Spoil = |mut file| {
         file.seek(SeekFrom::Start(0)).unwrap();
         file.write_all(&vec![0xee; BYTES as usize]).unwrap();
     };
     let expected = marked(BYTES as usize);
-    for who in [Who::Cpu, Who::Nic] {
+    for who in [CryptoPlace::Cpu, CryptoPlace::Nic] {
         let outcome = sent_over_a_bad_wire("overwritten", who, overwrite);
         let error = outcome.sent.unwrap_err();
         assert!(matches!(error, SendFileError::Changed { at } if at == BYTES / 2), "{error}");
@@ -122,9 +125,9 @@ fn a_file_overwritten_on_its_way_is_told_and_what_was_sent_stays() {
 }
 
 #[test]
-fn a_file_cut_short_on_its_way_is_told_and_what_was_sent_stays() {
+fn truncated_file_is_reported_and_sent_bytes_stay() {
     let expected = marked(BYTES as usize);
-    for who in [Who::Cpu, Who::Nic] {
+    for who in [CryptoPlace::Cpu, CryptoPlace::Nic] {
         let outcome = sent_over_a_bad_wire("cut", who, |file| file.set_len(BYTES / 2 + 5).unwrap());
         let error = outcome.sent.unwrap_err();
         assert!(
@@ -135,27 +138,27 @@ fn a_file_cut_short_on_its_way_is_told_and_what_was_sent_stays() {
     }
 }
 
-/// Both halves are opened before anything happens to the file.
+/// Opens both halves before the file is modified.
 fn open(path: &Path, range: core::ops::Range<u64>) -> FilePieces {
     let file = File::open(path).unwrap();
     let metadata = file.metadata().unwrap();
     FilePieces::new(Arc::new(InPlace), file, &metadata, range).unwrap()
 }
 
-/// A file of its own for each run, old enough that any change shows.
-struct Sample(PathBuf);
+/// A file for one run, with an old modification time, so that any change is visible.
+struct SampleFile(PathBuf);
 
-impl Sample {
-    fn new(name: &str) -> Sample {
+impl SampleFile {
+    fn new(name: &str) -> SampleFile {
         let path = std::env::temp_dir().join(format!("nic-offload-send-{name}-{}", std::process::id()));
         std::fs::write(&path, marked(BYTES as usize)).unwrap();
         let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
-        Sample(path)
+        SampleFile(path)
     }
 }
 
-impl Drop for Sample {
+impl Drop for SampleFile {
     fn drop(&mut self) {
         std::fs::remove_file(&self.0).unwrap();
     }

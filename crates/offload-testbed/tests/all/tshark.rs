@@ -1,4 +1,4 @@
-//! tshark reads a capture in one pass and decrypts it, with nothing but the capture.
+//! tshark decrypts a capture in one pass, with no input but the capture.
 
 use crate::rig;
 
@@ -10,7 +10,7 @@ use offload_base::{Instant, Seed, Seq};
 use offload_host_stack::TcpConfig;
 use offload_testbed::Capture;
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
-use rig::{Host, Outcome, Transfer, Who, marked};
+use rig::{CryptoPlace, Host, Transfer, TransferOutcome, marked};
 use rustls::{ClientConnection, Connection, ServerConnection};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
@@ -44,7 +44,8 @@ fn tshark_decrypts_every_record_of_the_nics() {
     }
     let us = Duration::from_micros;
     let writes: Vec<_> = [100_000, 1, 16_384, 70_000, 333].into_iter().map(marked).collect();
-    let clean = Transfer::new(Who::Nic, 1, writes.iter().cycle().take(40).cloned().collect());
+    let clean = Transfer::new(CryptoPlace::Nic, 1, writes.iter().cycle().take(40).cloned().collect());
+    // The sequence numbers wrap early in the transfer, which tshark must follow too.
     let tcp = TcpConfig { initial_sequence: Some(0xffff_0000), ..clean.tcp.clone() };
     let rough = Transfer { link: rough(), tcp, ..clean.clone() };
     let reset = Transfer { resets: vec![us(50), us(900)], client_resets: vec![us(400)], ..rough.clone() };
@@ -60,45 +61,51 @@ fn tshark_decrypts_every_record_of_the_nics() {
         let (outcome, _) = captured(transfer.clone(), host, &file);
         assert!(outcome.received == transfer.sent(), "{name}");
         assert!(outcome.counters.value("tx_tls_encrypted_bytes") > 0, "{name}: the NIC encrypts");
-        let reading = Reading::of(&file);
+        let reading = CaptureReading::of(&file);
         assert_eq!(reading.faults, [""; 0], "{name}");
+        // Each write ends its last record, so the expected records are known.
         let records = transfer.writes.iter().flat_map(|write| write.chunks(transfer.record_size));
         assert!(reading.from_server.iter().eq(records), "{name}: {} records", reading.from_server.len());
         assert_eq!(reading.from_client, [b"!"], "{name}");
         assert_eq!(reading.encrypted, reading.from_server.len() + 1 + OTHER_ENCRYPTED, "{name}");
+        // tshark knows the type of an encrypted record only after it has verified the tag.
         assert_eq!(reading.typed, reading.encrypted + PLAIN, "{name}: what is encrypted is decrypted");
         assert_eq!(reading.close_notifies, 2, "{name}");
     }
 }
 
-/// The test above can fail: where one record does not verify, tshark does not get past it, and says nothing else.
+/// Shows that the previous test can fail: tshark does not get past a record that does not verify, and reports nothing
+/// else.
 #[test]
-fn tshark_does_not_decrypt_what_does_not_verify() {
+fn tshark_stops_at_an_unverifiable_record() {
     if !have_tshark() {
         return;
     }
     let file = TemporaryFile::new("spoilt");
-    let transfer = Transfer::new(Who::Nic, 1, vec![marked(200_000)]);
+    let transfer = Transfer::new(CryptoPlace::Nic, 1, vec![marked(200_000)]);
     let (_, mut bytes) = captured(transfer, Host::Server, &file);
-    // Two 16-bit words of a segment in the middle change places: to checksums that makes no difference.
+    // Two 16-bit words in the middle of a segment change places, which leaves the checksum unchanged.
     let at = bytes.len() / 2;
     let header = [0x45, 0, 5, 220]; // IPv4, a full packet
     let packet = at + bytes[at..].windows(4).position(|window| window == header).expect("a full packet");
     let payload = packet + 20 + 32;
     bytes[payload + 100..payload + 104].rotate_left(2);
     std::fs::write(&file.0, &bytes).expect("it is written");
-    let reading = Reading::of(&file);
+    let reading = CaptureReading::of(&file);
     assert_eq!(reading.faults, [""; 0], "checksums do not tell");
     assert!(reading.typed < reading.encrypted + PLAIN, "{} of {}", reading.typed, reading.encrypted);
     assert!(!reading.from_server.is_empty() && reading.from_server.concat().len() < 200_000);
 
     bytes[payload + 200] ^= 1;
     std::fs::write(&file.0, bytes).expect("it is written");
-    assert!(Reading::of(&file).faults.iter().any(|fault| fault.contains("Bad checksum")), "a bit that flips does");
+    assert!(
+        CaptureReading::of(&file).faults.iter().any(|fault| fault.contains("Bad checksum")),
+        "a bit that flips does"
+    );
 }
 
-/// Runs `transfer` with a capture at `host`'s NIC: what came of it, and the capture's bytes.
-fn captured(transfer: Transfer, host: Host, file: &TemporaryFile) -> (Outcome, Vec<u8>) {
+/// Runs `transfer` with a capture at `host`'s NIC. Returns the result and the capture's bytes.
+fn captured(transfer: Transfer, host: Host, file: &TemporaryFile) -> (TransferOutcome, Vec<u8>) {
     let output = BufWriter::new(File::create(&file.0).expect("a file"));
     let capture = Capture::new(output).expect("a capture");
     let outcome = Transfer { capture: Some((capture.clone(), host)), ..transfer }.run();
@@ -114,23 +121,23 @@ fn rough() -> LinkConfig {
     LinkConfig { impairments, ..LinkConfig::default() }
 }
 
-/// What tshark makes of a capture with one TLS connection, whose server is at port 443.
-struct Reading {
-    /// Data records, decrypted.
+/// tshark's view of a capture with one TLS connection to a server at port 443.
+struct CaptureReading {
+    /// Decrypted data records.
     from_server: Vec<Vec<u8>>,
     from_client: Vec<Vec<u8>>,
-    /// Records whose type the wire does not tell (RFC 8446 section 5.2), as of all that are encrypted.
+    /// Records with a hidden type (RFC 8446 section 5.2), as all encrypted records have.
     encrypted: usize,
-    /// Records whose true type is known: the plain ones, and those that were decrypted.
+    /// Records with a known type: plain records and decrypted records.
     typed: usize,
     close_notifies: usize,
-    /// What it complains about, other than TCP's ways of getting over a rough wire.
+    /// tshark's complaints, except TCP's recovery on a rough wire.
     faults: Vec<String>,
 }
 
-impl Reading {
-    fn of(file: &TemporaryFile) -> Reading {
-        let mut reading = Reading {
+impl CaptureReading {
+    fn of(file: &TemporaryFile) -> CaptureReading {
+        let mut reading = CaptureReading {
             from_server: Vec::new(),
             from_client: Vec::new(),
             encrypted: 0,
@@ -146,7 +153,7 @@ impl Reading {
         reading
     }
 
-    /// A line of hexadecimal digits for each record, those of node 1 behind a tab.
+    /// Parses a line of hexadecimal digits for each record; lines of node 1 begin with a tab.
     fn add_data(&mut self, text: &str) {
         let server_first = text.lines().any(|line| line.starts_with("Node 0:") && line.ends_with(":443"));
         for line in text.lines() {
@@ -161,7 +168,7 @@ impl Reading {
         }
     }
 
-    /// A line for each packet: the types of its records as on the wire, as they are, and the alerts.
+    /// Parses a line for each packet: the records' types on the wire, their true types, and the alerts.
     fn add_types(&mut self, text: &str) {
         for line in text.lines() {
             let mut fields = line.split('\t').map(|field| field.split(',').filter(|value| !value.is_empty()));
@@ -171,7 +178,7 @@ impl Reading {
         }
     }
 
-    /// Lines of frequency, group, protocol and summary.
+    /// Parses lines of frequency, group, protocol and summary.
     fn add_faults(&mut self, text: &str) {
         for line in text.lines().map(str::trim) {
             let words: Vec<_> = line.split_whitespace().take(3).collect();
@@ -183,7 +190,7 @@ impl Reading {
     }
 }
 
-/// Runs tshark over a capture, all checksums verified.
+/// Runs tshark over a capture, with all checksums verified.
 fn tshark(file: &TemporaryFile, arguments: &[&str]) -> String {
     let mut command = Command::new("tshark");
     command.arg("-r").arg(&file.0).arg("-n");
@@ -195,7 +202,7 @@ fn tshark(file: &TemporaryFile, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("digits and words")
 }
 
-/// Says so if not.
+/// Returns whether tshark is installed, and prints a note if it is not.
 fn have_tshark() -> bool {
     match Command::new("tshark").arg("--version").output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -206,7 +213,7 @@ fn have_tshark() -> bool {
     }
 }
 
-/// A file that goes when this does.
+/// A file that is removed on drop.
 struct TemporaryFile(PathBuf);
 
 impl TemporaryFile {
@@ -217,12 +224,12 @@ impl TemporaryFile {
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        // A test that failed may not have written it.
+        // A failed test may not have written the file.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A TLS connection over TCP segments that both sides' taps see, its secrets told by the server.
+/// Writes a capture of a TLS connection in TCP segments, with the secrets from the server.
 fn write_capture(path: &Path) {
     let capture = Capture::new(BufWriter::new(File::create(path).expect("a file"))).expect("a capture");
     let mut tap = capture.tap("client").expect("an interface");
@@ -252,7 +259,7 @@ fn write_capture(path: &Path) {
     capture.finish().expect("all was written");
 }
 
-/// Makes TCP segments of what TLS sends, and shows them to a tap.
+/// A segmenter: sends TLS bytes as TCP segments to a tap.
 struct Segments<'a> {
     tap: &'a mut dyn Tap,
     now: Instant,
@@ -261,7 +268,7 @@ struct Segments<'a> {
 }
 
 impl Segments<'_> {
-    /// What one end sends until it has nothing more to send; the other takes it.
+    /// Moves all pending bytes from one end to the other, and returns the bytes.
     fn flight(&mut self, side: usize, from: &mut Connection, to: &mut Connection) {
         let mut sent = Vec::new();
         while from.wants_write() {
@@ -292,6 +299,7 @@ impl Segments<'_> {
             max_seg_size: (control == TcpControl::Syn).then_some(1460),
             sack_permitted: false,
             sack_ranges: [None; 3],
+            // Real stacks send timestamps, so the capture has TCP options as well.
             timestamp: Some(TcpTimestampRepr::new(self.now.as_millis() as u32, 0)),
             payload,
         };
@@ -316,6 +324,7 @@ impl Segments<'_> {
         let mut segment = TcpPacket::new_unchecked(packet.payload_mut());
         tcp.emit(&mut segment, &ADDRESSES[side].into(), &ADDRESSES[other].into(), &checksums);
 
+        // SYN and FIN count as one sequence number each.
         self.next[side] += tcp.segment_len() as u32;
         let direction = if side == CLIENT { TapDirection::Outbound } else { TapDirection::Inbound };
         self.tap.frame(self.now, direction, &Frame::from(data));
@@ -328,7 +337,7 @@ const PORTS: [u16; 2] = [50_000, 443];
 const ADDRESSES: [Ipv4Address; 2] = [Ipv4Address::new(10, 0, 0, 1), Ipv4Address::new(10, 0, 0, 2)];
 const QUESTION: &str = "what crosses the wire?";
 const ANSWER: &str = "frames, and nothing but frames. ";
-/// Records in the clear: both hellos, and both ChangeCipherSpec for middleboxes' sake.
+/// Plain records: both hellos, and both ChangeCipherSpec for middleboxes.
 const PLAIN: usize = 4;
-/// Encrypted records beside the data: the rest of the handshake, one from each side, the tickets, both close_notify.
+/// Encrypted records without data: the rest of the handshake, one from each side, the tickets, both close_notify.
 const OTHER_ENCRYPTED: usize = 5;

@@ -1,5 +1,5 @@
-//! TLS streams whose keys both ends know without a handshake: every suite at no cost, and key changes that go on for
-//! ever.
+//! TLS streams with keys known to both ends without a handshake: every suite at no cost, and an unlimited number of key
+//! changes.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -10,64 +10,65 @@ use offload_host_stack::TcpStream;
 use offload_testbed::BedHost;
 use std::io;
 
-/// What protects records.
-pub(crate) type Cipher = (TlsVersion, TlsSuite);
+/// Version and suite of a record protection.
+pub(crate) type TlsCipher = (TlsVersion, TlsSuite);
 
 /// The two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum StreamSide {
     Server,
     Client,
 }
 
-impl Side {
-    pub(crate) const BOTH: [Side; 2] = [Side::Server, Side::Client];
+impl StreamSide {
+    pub(crate) const BOTH: [StreamSide; 2] = [StreamSide::Server, StreamSide::Client];
 
-    pub(crate) fn peer(self) -> Side {
+    pub(crate) fn peer(self) -> StreamSide {
         match self {
-            Side::Server => Side::Client,
-            Side::Client => Side::Server,
+            StreamSide::Server => StreamSide::Client,
+            StreamSide::Client => StreamSide::Server,
         }
     }
 }
 
-/// Accepts a connection at port 443 and speaks TLS on it at once.
-pub(crate) async fn accept(host: &BedHost, seed: u64, cipher: Cipher) -> io::Result<KtlsStream<TcpStream>> {
+/// Accepts a connection at port 443 and starts TLS on it at once.
+pub(crate) async fn accept(host: &BedHost, seed: u64, cipher: TlsCipher) -> io::Result<KtlsStream<TcpStream>> {
     let stream = host.stack().listen(443, 4)?.accept().await?;
-    Ok(keyed(stream, Side::Server, seed, cipher))
+    Ok(keyed(stream, StreamSide::Server, seed, cipher))
 }
 
-/// The other end of [`accept`].
+/// Connects to the end that called [`accept`].
 pub(crate) async fn connect(
     host: &BedHost,
     server: &BedHost,
     seed: u64,
-    cipher: Cipher,
+    cipher: TlsCipher,
 ) -> io::Result<KtlsStream<TcpStream>> {
     let stream = host.stack().connect(None, (server.address(), 443).into()).await?;
-    Ok(keyed(stream, Side::Client, seed, cipher))
+    Ok(keyed(stream, StreamSide::Client, seed, cipher))
 }
 
-fn keyed(stream: TcpStream, side: Side, seed: u64, cipher: Cipher) -> KtlsStream<TcpStream> {
+fn keyed(stream: TcpStream, side: StreamSide, seed: u64, cipher: TlsCipher) -> KtlsStream<TcpStream> {
     let mut ratchet = Ratchet { side, seed: Seed(seed), cipher, generations: [0, 0] };
     let keys = TrafficKeys { transmit: (0, ratchet.next(side)), receive: (0, ratchet.next(side.peer())) };
     KtlsStream::new(stream, keys, Box::new(ratchet)).expect("the record layer knows the suite")
 }
 
-/// Derives one key after the other.
+/// A key schedule that derives one key after the other.
 struct Ratchet {
-    side: Side,
+    side: StreamSide,
     seed: Seed,
-    cipher: Cipher,
-    /// How many keys of each side's sending direction were given out.
+    cipher: TlsCipher,
+    /// Number of keys issued so far for each side's sending direction.
     generations: [u32; 2],
 }
 
 impl Ratchet {
-    fn next(&mut self, sender: Side) -> TlsKey {
+    fn next(&mut self, sender: StreamSide) -> TlsKey {
         let generation = &mut self.generations[sender as usize];
         let mut secret = [0; 44];
         self.seed.stream(&format!("{sender:?} key {generation}")).fill(&mut secret);
+        // Both ends count each direction alike, so they derive the same key without a message.
         *generation += 1;
         let iv = secret[32..].try_into().expect("12 bytes");
         let (version, suite) = self.cipher;

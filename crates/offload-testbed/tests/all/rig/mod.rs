@@ -1,5 +1,4 @@
-//! A transfer from a server to a client over TLS, on a testbed in virtual time, with everything that can be
-//! varied as a field.
+//! A TLS transfer from a server to a client, on a testbed in virtual time. Each variable of the transfer is a field.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -21,44 +20,44 @@ use offload_testbed::{BedHost, Capture, Testbed};
 use std::io;
 use std::sync::Arc;
 
-/// Who seals and opens.
+/// The place where records are sealed and opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum CryptoPlace {
     Cpu,
     Nic,
 }
 
-/// What the server does when it has written everything.
+/// The server's action after it has written everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// It closes, and reads until the client has closed.
+pub(crate) enum ServerEnding {
+    /// Closes, and reads until the client has closed.
     Close,
-    /// It drops its stream at once.
+    /// Drops the stream at once.
     Drop,
-    /// It keeps its stream, closed, and never polls it again.
+    /// Closes the stream, keeps it, and never polls it again.
     Forget,
 }
 
-/// A transfer to be made.
+/// The parameters of a transfer.
 #[derive(Clone)]
 pub(crate) struct Transfer {
-    pub(crate) who: Who,
+    pub(crate) who: CryptoPlace,
     pub(crate) seed: u64,
     pub(crate) writes: Vec<Bytes>,
     pub(crate) record_size: usize,
     pub(crate) nic: NicConfig,
     pub(crate) link: LinkConfig,
     pub(crate) tcp: TcpConfig,
-    /// Over IPv6 rather than IPv4.
+    /// Whether to use IPv6 instead of IPv4.
     pub(crate) ipv6: bool,
-    pub(crate) end: End,
-    /// When the server's NIC is reset, after the first write; then again each time this long after.
+    pub(crate) end: ServerEnding,
+    /// Delays of resets of the server's NIC: the first after the first write, each other after the previous reset.
     pub(crate) resets: Vec<Duration>,
-    /// The same for the client's.
+    /// Delays of resets of the client's NIC.
     pub(crate) client_resets: Vec<Duration>,
-    /// Counts from the client's go to the server's close, if it is to.
+    /// A meter from the client's go to the server's close.
     pub(crate) meter: Option<CpuMeter>,
-    /// What passes a host's NIC is captured, with the secrets.
+    /// A capture of a host's NIC, with the secrets.
     pub(crate) capture: Option<(Capture, Host)>,
 }
 
@@ -69,8 +68,8 @@ pub(crate) enum Host {
     Client,
 }
 
-/// What came of it.
-pub(crate) struct Outcome {
+/// The result of a transfer.
+pub(crate) struct TransferOutcome {
     pub(crate) received: Vec<u8>,
     pub(crate) seen: Vec<RecordedFrame>,
     pub(crate) counters: CounterSet,
@@ -80,7 +79,7 @@ pub(crate) struct Outcome {
 }
 
 impl Transfer {
-    pub(crate) fn new(who: Who, seed: u64, writes: Vec<Bytes>) -> Transfer {
+    pub(crate) fn new(who: CryptoPlace, seed: u64, writes: Vec<Bytes>) -> Transfer {
         Transfer {
             who,
             seed,
@@ -90,7 +89,7 @@ impl Transfer {
             link: LinkConfig::default(),
             tcp: TcpConfig::default(),
             ipv6: false,
-            end: End::Close,
+            end: ServerEnding::Close,
             resets: Vec::new(),
             client_resets: Vec::new(),
             meter: None,
@@ -102,9 +101,9 @@ impl Transfer {
         self.writes.concat()
     }
 
-    pub(crate) fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> TransferOutcome {
         let recorder = FrameRecorder::default();
-        // The left end of a wire is the one that is seen.
+        // The capture and the recorder see the left end of the wire.
         let (left, right) = match &self.capture {
             Some((_, Host::Client)) => (1, 0),
             _ => (0, 1),
@@ -119,16 +118,18 @@ impl Transfer {
         }
         let mut bed = builder.build().unwrap();
         let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+        // The meter is attached after building, so that it measures the transfer alone.
         let attached = self.meter.as_ref().map(CpuMeter::attach);
         let serving = server.spawn("application", serve(self.clone(), server.clone()));
         let fetching = client.spawn("application", fetch(self.clone(), client.clone(), server.clone()));
         let context = format!("seed {}", self.seed);
         let (received, client_tls) = bed.run_within(ENOUGH, fetching).expect(&context);
+        // A forgotten stream stays alive until here, although nobody polls it.
         let kept = bed.run_within(ENOUGH, serving).expect(&context);
         drop(attached);
         let server_tls = kept.map(|stream| *stream.counters());
         let report = self.meter.as_ref().map(CpuMeter::take).unwrap_or_default();
-        Outcome { received, seen: recorder.take(), counters: bed.counters(), server_tls, client_tls, report }
+        TransferOutcome { received, seen: recorder.take(), counters: bed.counters(), server_tls, client_tls, report }
     }
 }
 
@@ -142,6 +143,7 @@ async fn serve(transfer: Transfer, host: BedHost) -> io::Result<Option<KtlsStrea
     offload(&mut stream, transfer.who).await?;
     assert_eq!(stream.next_chunk().await?.as_deref(), Some(&b"!"[..]));
     if let Some(meter) = &transfer.meter {
+        // Handshake and offload setup are not part of the measured transfer.
         meter.restart();
     }
     for delay in transfer.resets.clone() {
@@ -149,13 +151,14 @@ async fn serve(transfer: Transfer, host: BedHost) -> io::Result<Option<KtlsStrea
     }
     let mut resets = 0;
     for write in &transfer.writes {
+        // A reset moves the stream to software; asking again at each write brings it back soon.
         offload_again(&mut stream, transfer.who, &mut resets);
         stream.send_chunk(write.clone()).await?;
     }
     match transfer.end {
-        End::Drop => return Ok(None),
-        End::Forget => stream.close().await?,
-        End::Close => {
+        ServerEnding::Drop => return Ok(None),
+        ServerEnding::Forget => stream.close().await?,
+        ServerEnding::Close => {
             stream.close().await?;
             while stream.next_chunk().await?.is_some() {}
         }
@@ -178,9 +181,10 @@ async fn fetch(transfer: Transfer, host: BedHost, server: BedHost) -> io::Result
     loop {
         match stream.next_chunk().await {
             Ok(Some(chunk)) => received.extend_from_slice(&chunk),
-            Ok(None) if transfer.end != End::Drop => break,
+            Ok(None) if transfer.end != ServerEnding::Drop => break,
             Ok(None) => return Err(io::Error::other("a stream that was dropped looks like one that was closed")),
-            Err(error) if transfer.end == End::Drop && error.kind() == io::ErrorKind::UnexpectedEof => break,
+            // RFC 8446 6.1: an end without close_notify may be a truncation and must be an error.
+            Err(error) if transfer.end == ServerEnding::Drop && error.kind() == io::ErrorKind::UnexpectedEof => break,
             Err(error) => return Err(error),
         }
         offload_again(&mut stream, transfer.who, &mut resets);
@@ -189,17 +193,17 @@ async fn fetch(transfer: Transfer, host: BedHost, server: BedHost) -> io::Result
     Ok((received, *stream.counters()))
 }
 
-/// After a reset, both directions go back to the device.
-fn offload_again(stream: &mut KtlsStream<TcpStream>, who: Who, resets: &mut u64) {
+/// Moves both directions back to the device after a reset.
+fn offload_again(stream: &mut KtlsStream<TcpStream>, who: CryptoPlace, resets: &mut u64) {
     let seen = stream.counters().device_resets;
-    if who == Who::Nic && core::mem::replace(resets, seen) != seen {
+    if who == CryptoPlace::Nic && core::mem::replace(resets, seen) != seen {
         stream.offload(Offload::BOTH);
     }
 }
 
-async fn offload(stream: &mut KtlsStream<TcpStream>, who: Who) -> io::Result<()> {
-    if who == Who::Nic {
-        // However much is sent again: here the device is to have the hard part.
+async fn offload(stream: &mut KtlsStream<TcpStream>, who: CryptoPlace) -> io::Result<()> {
+    if who == CryptoPlace::Nic {
+        // Retransmissions must not move the flow to software: the tests want the device to handle them.
         stream.set_retransmit_limit(None);
         stream.offload(Offload::BOTH);
         stream.ready().await?;
@@ -215,8 +219,8 @@ fn reset_after(host: &BedHost, delay: Duration) {
     });
 }
 
-/// The bytes of each direction of a TCP connection, put together from what passed: `[outbound, inbound]`, without
-/// SYN and FIN. Bytes that passed twice must have been the same both times.
+/// Reassembles each direction of a TCP connection, `[outbound, inbound]`, without SYN and FIN. Bytes that passed twice
+/// must be equal.
 pub(crate) fn streams(seen: &[RecordedFrame]) -> [Vec<u8>; 2] {
     [TapDirection::Outbound, TapDirection::Inbound].map(|direction| {
         let mut bytes: Vec<Option<u8>> = Vec::new();
@@ -242,7 +246,7 @@ pub(crate) fn streams(seen: &[RecordedFrame]) -> [Vec<u8>; 2] {
     })
 }
 
-/// Sequence number, SYN flag and payload of a TCP segment over IPv4 whose checksum is right.
+/// Returns sequence number, SYN flag and payload of a TCP segment over IPv4 if its checksum is right.
 pub(crate) fn tcp(frame: &[u8]) -> Option<(u32, bool, &[u8])> {
     use smoltcp::wire::{EthernetFrame, Ipv4Packet, TcpPacket};
     let ip = Ipv4Packet::new_checked(EthernetFrame::new_checked(frame).ok()?.payload()).ok()?;
@@ -256,11 +260,11 @@ pub(crate) fn tcp(frame: &[u8]) -> Option<(u32, bool, &[u8])> {
     Some((tcp.seq_number().0 as u32, tcp.syn(), &frame[end - payload..end]))
 }
 
-/// Data with a marker in it that no cipher makes by chance.
+/// Returns data that repeats a marker too long for ciphertext to contain by chance.
 pub(crate) fn marked(bytes: usize) -> Bytes {
     MARKER.iter().copied().cycle().take(bytes).collect()
 }
 
-/// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
+/// Limit of virtual time for all waits: covers timeouts, but catches a wait without an end.
 const ENOUGH: Duration = Duration::from_secs(3600);
 pub(crate) const MARKER: &[u8] = b"this must never be seen on the wire. ";

@@ -1,7 +1,7 @@
-//! A long stream from a server to a client in virtual time: nothing of it is kept, and its client knows the longest
-//! time that nothing arrived.
+//! A long stream from a server to a client in virtual time. The client keeps no data, but measures the longest gap
+//! between arrivals.
 
-use super::Who;
+use super::CryptoPlace;
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::time::Duration;
@@ -17,19 +17,19 @@ use offload_testbed::{BedHost, Testbed};
 use std::io;
 use std::sync::Arc;
 
-/// A stream to be sent.
+/// The parameters of a stream.
 #[derive(Clone)]
 pub(crate) struct LongStream {
-    /// Who seals and opens; `None`: nobody, it is plain TCP.
-    pub(crate) tls: Option<Who>,
+    /// The place where records are sealed and opened. `None` for plain TCP.
+    pub(crate) tls: Option<CryptoPlace>,
     pub(crate) seed: u64,
     pub(crate) bytes: u64,
     pub(crate) link: LinkConfig,
 }
 
-/// What came of it.
-pub(crate) struct Course {
-    /// From the client's first byte to the last of the server's.
+/// The result of a stream.
+pub(crate) struct StreamTiming {
+    /// Time from the client's first byte to the server's last.
     pub(crate) took: Duration,
     /// The longest time between two arrivals.
     pub(crate) longest_gap: Duration,
@@ -37,8 +37,8 @@ pub(crate) struct Course {
 }
 
 impl LongStream {
-    /// Sends it. Every byte is compared with what was sent.
-    pub(crate) fn run(&self) -> io::Result<Course> {
+    /// Sends the stream and compares every byte.
+    pub(crate) fn run(&self) -> io::Result<StreamTiming> {
         let mut bed = Testbed::builder(Seed(self.seed))
             .host("server", NicConfig::default(), TcpConfig::default())
             .host("client", NicConfig::default(), TcpConfig::default())
@@ -50,7 +50,7 @@ impl LongStream {
         let fetching = client.spawn("client", fetch(self.clone(), client.clone(), server, data));
         let (took, longest_gap) = bed.run_within(ENOUGH, fetching)?;
         bed.run_within(ENOUGH, serving)?;
-        Ok(Course { took, longest_gap, counters: bed.counters() })
+        Ok(StreamTiming { took, longest_gap, counters: bed.counters() })
     }
 }
 
@@ -67,6 +67,7 @@ async fn serve(long: LongStream, host: BedHost, data: Bytes) -> io::Result<()> {
     assert_eq!(stream.receive().await?.as_deref(), Some(GO));
     let mut sent = 0;
     while sent < long.bytes {
+        // Parts are slices of one buffer, so that a gibibyte needs no memory.
         let part = part(&data, sent, (long.bytes - sent).min(WRITE));
         sent += part.len() as u64;
         stream.send(part).await?;
@@ -93,11 +94,13 @@ async fn fetch(long: LongStream, host: BedHost, server: BedHost, data: Bytes) ->
     let mut received = 0;
     while let Some(chunk) = stream.receive().await? {
         let now = host.now();
+        // A stall shows as a gap, even if the average rate looks right.
         longest_gap = longest_gap.max(now - last);
         last = now;
         let mut chunk = &chunk[..];
         while !chunk.is_empty() {
             let expected = part(&data, received, chunk.len() as u64);
+            // A chunk may cross the end of the pattern, so it is compared in parts.
             let (head, tail) = chunk.split_at(expected.len());
             assert!(head == expected, "what arrived differs in the {WRITE} bytes from {received} on");
             received += head.len() as u64;
@@ -109,8 +112,8 @@ async fn fetch(long: LongStream, host: BedHost, server: BedHost, data: Bytes) ->
     Ok((last - started, longest_gap))
 }
 
-async fn offloaded(mut stream: KtlsStream<TcpStream>, who: Who) -> io::Result<Box<KtlsStream<TcpStream>>> {
-    if who == Who::Nic {
+async fn offloaded(mut stream: KtlsStream<TcpStream>, who: CryptoPlace) -> io::Result<Box<KtlsStream<TcpStream>>> {
+    if who == CryptoPlace::Nic {
         stream.set_retransmit_limit(None);
         stream.offload(Offload::BOTH);
         stream.ready().await?;
@@ -118,7 +121,7 @@ async fn offloaded(mut stream: KtlsStream<TcpStream>, who: Who) -> io::Result<Bo
     Ok(Box::new(stream))
 }
 
-/// Either kind of stream, used the same way.
+/// A plain or a TLS stream.
 enum Stream {
     Plain(TcpStream),
     Tls(Box<KtlsStream<TcpStream>>),
@@ -159,21 +162,21 @@ impl Stream {
     }
 }
 
-/// What is sent over and over. Its length is a prime, so that no part that is left out or sent twice goes unnoticed,
-/// whatever records and segments are long.
+/// Returns the pattern that is sent repeatedly. Its length is prime, so that a lost or duplicated part never fits the
+/// pattern, for any length of records and segments.
 fn pattern(seed: u64) -> Bytes {
     let mut data = vec![0; 1_048_573];
     Seed(seed).stream("pattern").fill(&mut data);
     data.into()
 }
 
-/// At most `length` bytes of the stream from `at` on.
+/// Returns at most `length` bytes of the stream from `at`.
 fn part(data: &Bytes, at: u64, length: u64) -> Bytes {
     let at = (at % data.len() as u64) as usize;
     data.slice(at..data.len().min(at + length as usize))
 }
 
-/// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
+/// Limit of virtual time for all waits: covers timeouts, but catches a wait without an end.
 const ENOUGH: Duration = Duration::from_secs(3600);
 const PORT: u16 = 443;
 const GO: &[u8] = b"go";
