@@ -1,8 +1,8 @@
-//! What `iperf3 -s` does, on an emulated host: TCP either way and both ways, over as many streams as are asked for.
+//! An `iperf3 -s` on an emulated host: TCP in either or both directions, over as many streams as the client requests.
 //!
-//! One test at a time; who comes meanwhile is told that the server is busy. The protocol has no specification but the
-//! program: a control connection carries a byte for each step and JSON for parameters and results, and each stream begins
-//! with the cookie that the control connection began with.
+//! One test runs at a time; other clients are told that the server is busy. The only specification of the protocol is
+//! the program itself: a control connection carries one byte for each step and JSON for parameters and results, and
+//! each stream begins with the same cookie as the control connection.
 
 use bytes::Bytes;
 use core::future::poll_fn;
@@ -21,13 +21,12 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 
-/// The port that clients take if nothing else is said.
+/// Default port of iperf3.
 pub const PORT: u16 = 5201;
 
-/// Listens at `port` of `host`, and gives what serves tests until the listener fails.
+/// Listens at `port` of `host` and returns the task that serves tests until the listener fails.
 ///
-/// # Errors
-/// If the port is taken.
+/// # Errors If the port is taken.
 pub fn listen(host: &BedHost, port: u16) -> io::Result<impl Future<Output = io::Result<()>> + use<>> {
     let mut server = Server { listener: host.stack().listen(port, BACKLOG)?, host: host.clone() };
     Ok(host.spawn("iperf3", async move {
@@ -62,7 +61,7 @@ enum Step {
     ServerError = -2,
 }
 
-/// What a client asks for. What is not here makes no difference to who serves.
+/// Parameters of a client's test. Parameters that make no difference to the server are left out.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
 struct Asked {
@@ -73,11 +72,11 @@ struct Asked {
     bidirectional: bool,
     /// Bytes of a write.
     len: usize,
-    /// Seconds at the beginning that do not count.
+    /// Seconds at the beginning that are excluded from the result.
     omit: u64,
-    /// Bits a second of a stream, which this side keeps to; 0: as many as there can be.
+    /// Bits per second of a stream, enforced by the sending program; 0 for no limit.
     bandwidth: u64,
-    /// The same, which the device keeps to, headers included.
+    /// Bits per second of a stream with headers, enforced by the device; 0 for no limit.
     fqrate: u64,
     nodelay: bool,
     congestion: Option<String>,
@@ -102,7 +101,7 @@ impl Default for Asked {
 }
 
 impl Asked {
-    /// Which streams this side sends on, in the order in which they are opened.
+    /// Returns for each stream, in the order of opening, whether the server sends on it.
     fn sending(&self) -> Vec<bool> {
         match self.bidirectional {
             true => [vec![false; self.parallel], vec![true; self.parallel]].concat(),
@@ -110,7 +109,7 @@ impl Asked {
         }
     }
 
-    /// What is to control congestion, if all of this is served.
+    /// Returns the congestion control of the test, or `None` if the server does not support a parameter.
     fn served(&self) -> Option<CongestionAlgorithm> {
         let bounded = (1..=MOST_STREAMS).contains(&self.parallel) && (1..=MOST_WRITTEN).contains(&self.len);
         match self.congestion.as_deref() {
@@ -124,24 +123,25 @@ impl Asked {
     fn set_up(&self, stream: &TcpStream, congestion: CongestionAlgorithm) {
         stream.set_nodelay(self.nodelay);
         stream.set_congestion(congestion);
-        // The device counts headers too: at the rate of `bandwidth`, which is of content, its queue would grow.
+        // The device counts headers too. `bandwidth` is the rate of content, so a device limited to it would let its
+        // queue grow.
         stream.set_pacing_rate(bytes_a_second(self.fqrate));
     }
 }
 
-/// Bytes for bits; `None`: as many as there can be.
+/// Converts bits to bytes. `None` means no limit.
 fn bytes_a_second(bits: u64) -> Option<NonZeroU64> {
     NonZeroU64::new(bits.div_ceil(8))
 }
 
-/// What this side saw.
+/// Results at the server's end.
 #[derive(Debug, Serialize)]
 struct Results {
-    // Clients want a number. Nobody here measures it.
+    // Clients require these numbers, but the server does not measure CPU time.
     cpu_util_total: f64,
     cpu_util_user: f64,
     cpu_util_system: f64,
-    /// Whether `retransmits` below means anything: -1 stands for "nobody sends here".
+    /// 1 if `retransmits` below is valid, -1 if the server sends no stream.
     sender_has_retransmits: i8,
     streams: Vec<StreamResult>,
 }
@@ -172,37 +172,37 @@ impl Results {
 }
 
 impl StreamResult {
-    /// Of the stream that was opened after `place` others.
+    /// Returns the result of the stream that was opened after `place` others.
     fn of(place: usize, bytes: u64, sends: bool, stream: &TcpStream, seconds: f64) -> StreamResult {
-        // Both ends number streams so: 1, 3, 4, 5.
+        // Both ends number streams 1, 3, 4, 5 and so on.
         let id = if place == 0 { 1 } else { place + 2 };
         let retransmits = if sends { stream.stats().retransmits as i64 } else { -1 };
         StreamResult { id, bytes, retransmits, jitter: 0.0, errors: 0, packets: 0, start_time: 0.0, end_time: seconds }
     }
 }
 
-/// How a stream sends.
+/// The sending side of a stream.
 struct Sending {
     /// Bytes of a write.
     len: usize,
-    /// Bytes a second; `None`: as many as there can be.
+    /// Bytes per second; `None` for no limit.
     rate: Option<NonZeroU64>,
 }
 
-/// A stream of a test, and the task that keeps it going until the test ends.
+/// A stream of a test, and the task that moves its data until the test ends.
 struct Flow {
     sends: bool,
-    /// Received, or on their way.
+    /// Bytes received, or bytes that have left this host.
     bytes: Arc<AtomicU64>,
-    /// Those of them that do not count.
+    /// Bytes moved before the measured part of the test.
     omitted: u64,
     task: JoinHandle<TcpStream>,
 }
 
 impl Server {
-    /// From the first byte of a control connection to the last.
+    /// Runs a test from the first byte of the control connection to the last.
     async fn test(&mut self, mut control: TcpStream) -> io::Result<()> {
-        // A client whose machine is gone must not keep others out.
+        // A client whose machine is gone must not block other clients.
         control.set_keep_alive(Some(KeepAlive { idle: PATIENCE, interval: PATIENCE / 10, probes: 5 }));
         control.set_nodelay(true);
         let mut cookie = NO_COOKIE;
@@ -246,14 +246,14 @@ impl Server {
         let _theirs = self.soon(read_json(&mut control)).await?;
         write_json(&mut control, &Results::of(results)).await?;
         tell(&mut control, Step::DisplayResults).await?;
-        // It says that it is done, or just goes.
+        // The client either confirms the end or closes the connection.
         let _done = self.soon(control.read_i8()).await;
-        // What is still queued is wanted by nobody.
+        // Queued data is of no use after the test.
         streams.iter_mut().filter(|(_, sends)| *sends).for_each(|(stream, _)| stream.abort());
         Ok(())
     }
 
-    /// Waits for the streams of a test. A stream without its cookie is refused.
+    /// Waits for the streams of a test. Refuses streams without the test's cookie.
     async fn streams(&mut self, count: usize, cookie: &Cookie) -> io::Result<Vec<TcpStream>> {
         let mut streams = Vec::new();
         while streams.len() < count {
@@ -268,7 +268,7 @@ impl Server {
         Ok(streams)
     }
 
-    /// Waits for the end of a test; gives when what counts of it began.
+    /// Waits for the end of a test and returns the start of its measured part.
     async fn run(&mut self, control: &mut TcpStream, asked: &Asked, flows: &mut [Flow]) -> io::Result<Instant> {
         let mut began = self.host.now();
         let runtime = self.host.runtime();
@@ -277,6 +277,8 @@ impl Server {
         let (mut stalled, mut moved) = (pin!(runtime.sleep(STALL)), 0);
         loop {
             tokio::select! {
+                // `biased` with the control connection first: the end of the test must be seen even if other events are
+                // always ready.
                 biased;
                 step = control.read_i8() => match step? {
                     step if step == Step::TestEnd as i8 => return Ok(began),
@@ -284,7 +286,7 @@ impl Server {
                     _ => return Err(ErrorKind::InvalidData.into()),
                 },
                 another = self.listener.accept() => {
-                    // It may have gone already.
+                    // The refused client may have closed its connection already.
                     let _denied = tell(&mut another?, Step::AccessDenied).await;
                 }
                 () = &mut counted, if omits => {
@@ -293,7 +295,7 @@ impl Server {
                     flows.iter_mut().for_each(|flow| flow.omitted = flow.bytes.load(Ordering::Relaxed));
                 }
                 () = &mut stalled => {
-                    // Others wait for their turn.
+                    // Other clients wait for this test, so a test without progress is ended.
                     let before = core::mem::replace(&mut moved, total(flows));
                     if moved == before {
                         return Err(ErrorKind::TimedOut.into());
@@ -317,7 +319,7 @@ impl Server {
             tokio::select! {
                 biased;
                 _ = ended.wait_for(|ended| *ended) => {}
-                // A stream that ended early carried what it carried.
+                // A stream that ended early still counts with the bytes that it moved.
                 _ended_early = moves => {}
             }
             stream
@@ -325,7 +327,7 @@ impl Server {
         Flow { sends, bytes, omitted: 0, task }
     }
 
-    /// What does not come to its end within the time that a client has for a step fails.
+    /// Runs `step`, which fails if the client exceeds the time for one step.
     async fn soon<T>(&self, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         soon(&self.host, step).await
     }
@@ -343,17 +345,18 @@ fn total(flows: &[Flow]) -> u64 {
     flows.iter().map(|flow| flow.bytes.load(Ordering::Relaxed)).sum()
 }
 
-/// Bytes that have left this side: what waits in its send queue is nobody's measure of a network.
+/// Returns the bytes that have left this host. Bytes that wait in the send queue say nothing about the network.
 fn on_its_way(stream: &TcpStream) -> u64 {
     let stats = stream.stats();
     stats.bytes_acknowledged + stats.in_flight
 }
 
-/// Sends for ever.
+/// Sends until cancelled.
 async fn send(host: &BedHost, stream: &mut TcpStream, counter: &AtomicU64, sending: Sending) -> io::Result<()> {
-    // Short writes share a piece, or the queue would hold more of pieces than of bytes.
+    // Short writes are combined into one piece, because a queue of tiny pieces would use more memory for the pieces
+    // than for their bytes.
     let most = LEAST_PIECE.div_ceil(sending.len) * sending.len;
-    // At a rate, a piece is what a hundredth of a second has room for.
+    // A paced stream sends a hundredth of a second's worth at a time.
     let length = sending.rate.map_or(most, |rate| most.min((rate.get() / 100).max(1) as usize));
     let block = Bytes::from(vec![0x5a; length]);
     let (began, mut queued) = (host.now(), 0);
@@ -373,7 +376,7 @@ async fn send(host: &BedHost, stream: &mut TcpStream, counter: &AtomicU64, sendi
     }
 }
 
-/// Receives until there is nothing more.
+/// Receives until the end of the stream.
 async fn receive(stream: &mut TcpStream, counter: &AtomicU64) -> io::Result<()> {
     while let Some(segment) = poll_fn(|cx| stream.poll_segment(cx)).await? {
         counter.fetch_add(segment.data.len() as u64, Ordering::Relaxed);
@@ -387,7 +390,7 @@ async fn tell(control: &mut (impl AsyncWrite + Unpin), step: Step) -> io::Result
     control.flush().await
 }
 
-/// JSON behind its length.
+/// Reads JSON that follows its length.
 async fn read_json(control: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let length = control.read_u32().await? as usize;
     if length > MOST_JSON {
@@ -405,20 +408,20 @@ async fn write_json(control: &mut (impl AsyncWrite + Unpin), value: &impl Serial
     control.flush().await
 }
 
-/// What the streams of a test begin with: text, and a zero.
+/// The identifier at the beginning of each stream of a test: text, and a zero byte.
 type Cookie = [u8; 37];
 const NO_COOKIE: Cookie = [0; 37];
 
-/// How long a client may take for a step.
+/// Time limit of a client for one step.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a test may move nothing, as clients see it too.
+/// Time limit of a test without progress, the same as that of clients.
 const STALL: Duration = Duration::from_secs(120);
-/// What a stream queues at least at a time.
+/// Least bytes queued at a time on a stream.
 const LEAST_PIECE: usize = 16 << 10;
 const MOST_STREAMS: usize = 128;
 const MOST_WRITTEN: usize = 1 << 20;
 const MOST_JSON: usize = 256 << 10;
 /// Connections that may wait to be accepted: all streams of a test and some more.
 const BACKLOG: usize = 2 * MOST_STREAMS + 16;
-/// The client's number for an option that is not implemented.
+/// The error number that clients show for an option that is not implemented.
 const NOT_IMPLEMENTED: i32 = 13;

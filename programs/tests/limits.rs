@@ -1,4 +1,4 @@
-//! What a web server does about clients that take their time, places or memory, in virtual time.
+//! The limits of a web server against clients that waste time, connections or memory, in virtual time.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -39,6 +39,7 @@ fn a_handshake_has_its_time() {
 fn who_asks_for_nothing_is_not_waited_for() {
     let seconds = over(Mode::Http, Limits::default(), async |bed: Bed| {
         ended(bed.connect().await?).await;
+        // A connection without any byte is idle, not in a handshake.
         Ok(bed.seconds())
     });
     assert_eq!(seconds, 60, "no request at all");
@@ -70,6 +71,7 @@ fn a_header_that_trickles_in_has_its_time() {
                 }
                 bed.sleep(1).await;
             }
+            // The header's deadline counts from its first byte, not from the connection's start.
             assert_eq!(bed.counted("http_timed_out").await, 1);
             Ok(bed.seconds())
         });
@@ -87,6 +89,7 @@ fn a_body_has_time_for_each_of_its_parts() {
                 stream.flush().await?;
                 bed.sleep(1).await;
                 let mut last = 0;
+                // 400 bytes per second are less than 16 KiB in 30 s, and 600 are more.
                 for _ in 0..100 {
                     let sent = stream.write_all(&vec![7; bytes_a_second]).await;
                     if sent.is_err() || stream.flush().await.is_err() || bed.server.open() == 0 {
@@ -113,14 +116,14 @@ fn who_does_not_read_an_answer_is_given_up() {
                 bed.server.idle().await;
                 Ok((bed.seconds(), bed.counted("http_timed_out").await))
             });
-            // The bytes that the client's window takes are soon acknowledged; then nothing is.
+            // The bytes that fit the client's window are soon acknowledged; after that, nothing is.
             assert!((60..=61).contains(&seconds), "{mode}, {file}: {seconds} s");
             assert_eq!(timed_out, 1, "{mode}, {file}");
         }
     }
 }
 
-/// A byte now and then keeps TCP content.
+/// A few acknowledged bytes now and then satisfy TCP's own timeout.
 #[test]
 fn who_reads_an_answer_byte_by_byte_is_given_up() {
     for (file, most) in [("large", 190), ("middle", 190)] {
@@ -153,6 +156,7 @@ fn who_reads_slowly_gets_everything() {
                     0 => break,
                     bytes => read += bytes,
                 }
+                // 32 KiB in 2 s are slow, but faster than the minimum.
                 bed.sleep(2).await;
             }
             Ok((read, bed.seconds()))
@@ -212,6 +216,7 @@ fn clients_that_do_not_read_share_the_memory_there_is() {
             bed.server.idle().await;
             Ok((charged, bed.limits.capacity.charged()))
         });
+        // Each stalled connection may exceed the limit by a piece that was already read.
         assert!(charged > MOST / 2 && charged < MOST + STALLED * (256 << 10), "{mode}: {charged}");
         assert_eq!(left, 0, "{mode}: what is given up is given back");
     }
@@ -282,7 +287,7 @@ fn a_server_that_closes_ends_what_it_does() {
     }
 }
 
-/// A server of three files, and clients that mean it harm.
+/// A server of three files, and the host of hostile clients.
 struct Bed {
     host: BedHost,
     client: BedHost,
@@ -296,7 +301,7 @@ impl Bed {
         self.client.stack().connect(None, SocketAddr::from((self.host.address(), self.mode.port()))).await
     }
 
-    /// With TLS, if the mode has it.
+    /// Connects, with TLS if the mode has it.
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
         let stream = self.connect().await?;
         if !self.mode.is_secure() {
@@ -311,12 +316,12 @@ impl Bed {
         self.client.runtime().sleep(Duration::from_secs(seconds)).await;
     }
 
-    /// Since the beginning.
+    /// Returns the seconds since the start.
     fn seconds(&self) -> u64 {
         (self.client.now() - offload_base::Instant::ZERO).as_secs()
     }
 
-    /// When every connection has ended.
+    /// Returns a counter after all connections have ended.
     async fn counted(&self, name: &str) -> u64 {
         self.sleep(1).await;
         self.server.counters().value(name)
@@ -345,7 +350,7 @@ fn over<T: Send + 'static>(mode: Mode, limits: Limits, story: impl AsyncFnOnce(B
     bed.run_within(Duration::from_secs(3600), story).unwrap()
 }
 
-/// Reads until the other side has ended the connection, in whatever manner.
+/// Reads until the peer ends the connection, by a close or by a reset.
 async fn ended(mut stream: impl AsyncRead + Unpin) {
     while matches!(stream.read(&mut [0; 4096]).await, Ok(1..)) {}
 }
@@ -358,7 +363,7 @@ async fn read_until(stream: &mut (impl AsyncRead + Unpin + ?Sized), end: &[u8]) 
     Ok(())
 }
 
-/// What is served; it goes when this does.
+/// The served folder, deleted on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -382,9 +387,9 @@ impl Drop for Folder {
     }
 }
 
-/// A record header that promises more.
+/// A record header that announces more bytes than follow.
 const HALF_A_CLIENT_HELLO: [u8; 9] = [22, 3, 1, 2, 0, 1, 0, 1, 0xfc];
-/// Less than a send buffer, and more than one.
+/// `MIDDLE` is less than a send buffer, `LARGE` is more.
 const MIDDLE: usize = 2 << 20;
 const LARGE: usize = 9 << 20;
 const STALLED: usize = 12;

@@ -1,7 +1,8 @@
-//! A host for NVMe/TCP targets, over the kernel's TCP: `nvme_target`, Linux's nvmet, or any other.
+//! A host for NVMe/TCP targets: `nvme_target`, Linux's nvmet, or any other.
 //!
-//! `cargo run --release --bin nvme_host -- --connect 127.0.0.1:4420 --data-digest verify`; with an end for a wire
-//! (`--tap` and the like) it runs on an emulated host, whose NIC may place what is read and do the digests.
+//! `cargo run --release --bin nvme_host -- --connect 127.0.0.1:4420 --data-digest verify` uses the kernel's TCP. With
+//! an end for a wire (`--tap` and similar) it runs on an emulated host, whose NIC may place read data and check the
+//! digests.
 
 use bytesize::ByteSize;
 use clap::{Parser, Subcommand};
@@ -31,24 +32,23 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-/// Looks at, reads, writes and tests what an NVMe/TCP target serves: over the kernel's TCP, or from an emulated host whose
-/// wire ends outside.
+/// Discovers, reads, writes and tests the namespaces of an NVMe/TCP target, over the kernel's TCP or from an emulated
+/// host whose wire ends outside.
 ///
-/// Exit status: 0; 1 if the target is not reached or does not do what it should; 2 if an option is bad.
+/// Exit status: 0; 1 if the target is not reached or does not behave as it should; 2 if an option is bad.
 #[derive(Debug, Parser)]
 #[command(name = "nvme_host", version, allow_negative_numbers = true)]
 struct Options {
-    /// Where the target listens; without --nqn, where to ask for subsystems
+    /// Address of the target; without --nqn, of its discovery service
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
     connect: SocketAddr,
-    /// The subsystem; default: the first that discovery tells of, where it tells
+    /// The subsystem. Default: the first that discovery lists
     #[arg(long, value_name = "NQN")]
     nqn: Option<String>,
-    /// Who this host is; default: made of its identifier
+    /// Name of this host. Default: derived from its identifier
     #[arg(long, value_name = "NQN")]
     hostnqn: Option<String>,
-    /// This host's identifier, which no other host may have. Default: another one in each run, or with --seed always the
-    /// same
+    /// Unique identifier of this host. Default: a new one in each run, or with --seed always the same
     #[arg(long, value_name = "UUID", value_parser = uuid)]
     hostid: Option<[u8; 16]>,
     /// Header digests
@@ -69,14 +69,14 @@ struct Options {
     /// The namespace
     #[arg(long, default_value_t = 1)]
     namespace: u32,
-    /// The volume is encrypted: blocks are written and read under AES-XTS with the key in this file, 32 or 64 bytes; the target
-    /// has ciphertext only. The CPU encrypts and decrypts what the emulated host's NIC does not
+    /// Encrypt the volume: blocks are written and read under AES-XTS with the key in this file, 32 or 64 bytes; the
+    /// target has ciphertext only. The CPU encrypts and decrypts the blocks that the emulated host's NIC does not
     #[arg(long, value_name = "KEYFILE")]
     xts: Option<PathBuf>,
-    /// Seconds until a target that says nothing is given up; 0: never, and what changes something is not sent again then
+    /// Seconds until a silent target is given up; 0: never, and commands that change data are then not sent again
     #[arg(long, default_value_t = 5)]
     keep_alive: u64,
-    /// What the emulated host's NIC does: place, or place-check, where it does the data digests as well
+    /// Work of the emulated host's NIC: place, or place-check to check the data digests as well
     #[arg(long, value_parser = options::choice::<NvmeOffload>(), default_value_t = NvmeOffload::None, requires = "end")]
     offload: NvmeOffload,
     #[command(flatten)]
@@ -91,40 +91,40 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Tells which subsystems there are, or where the one named is
+    /// Lists the subsystems, or the addresses of the one named
     Discover,
-    /// Tells about the controller and its namespaces
+    /// Describes the controller and its namespaces
     Id,
     /// Writes blocks to standard output
     Read {
-        /// The first
+        /// The first block
         #[arg(long, default_value_t = 0)]
         first: u64,
-        /// How many
+        /// Number of blocks
         #[arg(long, default_value_t = 1)]
         blocks: u64,
     },
-    /// Writes standard input to blocks; the last is filled up with zeros
+    /// Writes standard input to blocks and pads the last block with zeros
     Write {
-        /// The first
+        /// The first block
         #[arg(long, default_value_t = 0)]
         first: u64,
     },
-    /// Writes at random, and reads what it wrote. What was there is lost!
+    /// Writes at random and reads the data back. Existing data is lost!
     Verify {
         /// Bytes to write and read in all
         #[arg(long, default_value = "256MiB")]
         size: ByteSize,
-        /// How much of the namespace is used, from its beginning
+        /// Size of the part of the namespace that is used, from its beginning
         #[arg(long, default_value = "64MiB")]
         span: ByteSize,
         /// Most bytes of a command
         #[arg(long, default_value = "128KiB")]
         command: ByteSize,
-        /// Everything follows from it
+        /// Seed of all random choices
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Not with Write Zeroes, which some targets do not know
+        /// Do not use Write Zeroes, which some targets do not support
         #[arg(long)]
         no_zeroes: bool,
     },
@@ -160,7 +160,7 @@ fn emulated_or_not(options: &Options) -> Result<(), Stop> {
     told(options, tokio.block_on(run(options, &Network::Kernel(tokio.handle().clone()))))
 }
 
-/// The same from an emulated host; what its NIC counted goes to standard error.
+/// Runs on an emulated host and prints the counters to standard error.
 fn emulated(options: &Options) -> Result<(), Stop> {
     let files = RunFiles::new(&options.trace);
     let mut outside = OutsideHost::open(NAME, "host", &options.outside, &options.wire, &files)?;
@@ -172,7 +172,7 @@ fn emulated(options: &Options) -> Result<(), Stop> {
     told(options, done.unwrap_or_else(|gone| Err(gone.into())))
 }
 
-/// What to say of a failure, if it is one.
+/// Turns a failure into a message. A reader that closed standard output early is no failure.
 fn told(options: &Options, outcome: Result<(), Box<dyn Error>>) -> Result<(), Stop> {
     let heard_enough = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     match outcome {
@@ -182,12 +182,12 @@ fn told(options: &Options, outcome: Result<(), Box<dyn Error>>) -> Result<(), St
     }
 }
 
-/// Where the streams run.
+/// The network that streams use.
 #[derive(Clone)]
 enum Network {
-    /// Over the kernel's TCP.
+    /// The kernel's TCP.
     Kernel(tokio::runtime::Handle),
-    /// From an emulated host.
+    /// An emulated host.
     Emulated(BedHost),
 }
 
@@ -206,7 +206,7 @@ impl Network {
         }
     }
 
-    /// A volume with the key in a file. A NIC has the key too.
+    /// Opens a volume with the key in a file. An emulated host's NIC gets the key too.
     fn volume(&self, key: &Path, block: u32) -> Result<KeyedVolume, String> {
         match self {
             Network::Kernel(_) => volume::read(key, block, None),
@@ -219,7 +219,7 @@ impl Network {
     }
 }
 
-/// Opens streams to a target. Small PDUs must not wait for acknowledgments there.
+/// Opens streams to a target without Nagle's delay, because small PDUs must not wait for acknowledgments.
 struct Opens {
     network: Network,
     address: SocketAddr,
@@ -268,7 +268,7 @@ async fn run(options: &Options, network: &Network) -> Result<(), Box<dyn Error>>
             }
             return Ok(());
         }
-        // Targets list discovery itself, too, as Linux's does.
+        // Some targets, Linux's among them, list the discovery subsystem too.
         let disks = log.entries.into_iter().filter(|entry| entry.kind == NVM_SUBSYSTEM);
         let mut reachable = disks.filter_map(|entry| Some((entry.socket_address()?, entry.subsystem)));
         (address, config.subsystem) = reachable.next().ok_or("discovery tells of no subsystem over TCP")?;
@@ -280,12 +280,13 @@ async fn run(options: &Options, network: &Network) -> Result<(), Box<dyn Error>>
     if (options.hdgst && !headers) || (options.ddgst && !data) {
         return Err("it does not do the digests asked for".into());
     }
+    // The connection is closed even if the work failed, so that the target frees it at once.
     let done = work(options, &host, network).await;
     host.close().await;
     done
 }
 
-/// Who this host is: nobody else, unless a seed is to repeat the run.
+/// Returns the identity of this host: a random one, unless a seed is to repeat the run.
 fn identity(options: &Options) -> io::Result<HostIdentity> {
     if let Some(id) = options.hostid {
         return Ok(HostIdentity::of_uuid(id));
@@ -297,7 +298,7 @@ fn identity(options: &Options) -> io::Result<HostIdentity> {
     Ok(HostIdentity::drawn_from(&mut source.stream("nvme host")))
 }
 
-/// 32 hexadecimal digits, with or without dashes.
+/// Parses 32 hexadecimal digits, with or without dashes.
 fn uuid(text: &str) -> Result<[u8; 16], &'static str> {
     let digits = text.replace('-', "");
     let is_one = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -315,6 +316,7 @@ async fn work(options: &Options, host: &Host, network: &Network) -> Result<(), B
         disk = disk.with_volume(volume)?;
     }
     let block = u64::from(disk.block_size());
+    // 256 blocks keep the program's own buffers small where a target allows very large transfers.
     let most = u64::from(disk.max_transfer() / disk.block_size()).min(256);
     match options.what {
         What::Discover | What::Id => {}
@@ -357,8 +359,8 @@ async fn work(options: &Options, host: &Host, network: &Network) -> Result<(), B
     Ok(())
 }
 
-/// Standard input in pieces of so many bytes, the last one shorter. A thread of its own waits for it, so that a signal is heard
-/// meanwhile.
+/// Reads standard input in pieces of `piece` bytes, the last one shorter. A separate thread waits for input so that
+/// signals are handled meanwhile.
 fn input(piece: u64) -> mpsc::Receiver<io::Result<Vec<u8>>> {
     let (sender, receiver) = mpsc::channel(1);
     std::thread::spawn(move || {
@@ -414,5 +416,5 @@ async fn verify(exercise: Exercise, host: &Host, disk: &Disk) -> Result<(), Box<
 }
 
 const NAME: &str = "nvme_host";
-/// SUBTYPE of a discovery entry.
+/// Subsystem type (SUBTYPE) of a discovery entry for an NVM subsystem.
 const NVM_SUBSYSTEM: u8 = 2;

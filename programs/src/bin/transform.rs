@@ -1,4 +1,4 @@
-//! Files through transforms, by jobs on threads of this machine: volumes as dm-crypt has them, and compressed files.
+//! Transforms files in jobs on threads of this machine: volumes as dm-crypt writes them, and compressed files.
 //!
 //! `cargo run --release --bin transform -- volume.img sealed.img --transform xts --key volume.key --unit 4096`
 
@@ -16,40 +16,40 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::available_parallelism;
 
-/// Does a transform to a file, or undoes it, in jobs that threads of this machine work on. Other programs read what it writes:
-/// dm-crypt (`aes-xts-plain64`), NVMe drives with protection information, gzip, lz4, whatever knows zlib.
+/// Applies a transform to a file, or undoes one, in jobs on threads of this machine. Other programs read the output:
+/// dm-crypt (`aes-xts-plain64`), NVMe drives with protection information, gzip, lz4, and every program that knows zlib.
 ///
-/// Exit status: 0; 1 if the file is not what it should be, damaged for one; 2 if an option is bad or a file cannot be used.
+/// Exit status: 0; 1 if the file is damaged or has another format; 2 if an option is bad or a file cannot be used.
 #[derive(Debug, Parser)]
 #[command(name = "transform", version)]
 struct Options {
-    /// What is read
+    /// Input file
     from: PathBuf,
-    /// What is written
+    /// Output file
     to: PathBuf,
-    /// What is done
+    /// The transform
     #[arg(long, value_enum)]
     transform: Kind,
-    /// The other way: decrypt, decompress; verify protection information and take it off
+    /// Undo the transform: decrypt, decompress; verify protection information and remove it
     #[arg(long)]
     undo: bool,
     /// The key of AES-XTS, 32 or 64 bytes
     #[arg(long, value_name = "FILE", required_if_eq("transform", "xts"))]
     key: Option<PathBuf>,
-    /// Bytes of a unit of AES-XTS, dm-crypt's sector_size; of a block with protection information
+    /// Bytes of an AES-XTS unit (dm-crypt's sector_size) or of a block with protection information
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(16..=65536))]
     unit: u32,
-    /// How tweaks count: units, which is dm-crypt's iv_large_sectors, or sectors of 512 bytes, which it does without. With
-    /// units of 512 bytes there is no difference
+    /// Counting of tweaks: by units (dm-crypt's iv_large_sectors) or by sectors of 512 bytes (without it). With units
+    /// of 512 bytes both are the same
     #[arg(long, value_enum, default_value_t = Count::Sectors512)]
     tweak: Count,
-    /// Compression, 0 (none) to 9
+    /// Compression level, 0 (no compression) to 9
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u8).range(0..=9))]
     level: u8,
-    /// Bytes of a job, whole units; compressed, each is a gzip member or an LZ4 frame
+    /// Bytes of a job, whole units; each compressed job is a gzip member or an LZ4 frame
     #[arg(long, value_parser = options::bytes, default_value = "1MiB")]
     job: u64,
-    /// Most bytes that a compressed file may have in it
+    /// Most bytes that a compressed file may expand to
     #[arg(long, value_parser = options::bytes, default_value = "1GiB")]
     most: u64,
 }
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// What went wrong, and what to exit with.
+/// A message and the exit status.
 type Failure = (String, u8);
 
 fn execute(options: &Options) -> Result<(), Failure> {
@@ -117,16 +117,16 @@ fn transform(options: &Options) -> Result<Transform, Failure> {
                 return Err((message, program::UNUSABLE));
             }
             let transform = Transform::Xts { key, unit: options.unit, tweak };
-            // Refused here with its reason; a queue only says that it does not know it.
+            // A queue reports only that a transform is unknown. Building a session here first gives the reason.
             let made = offload_transforms::Session::new(&transform);
             made.map(|_| transform).map_err(|error| (error.to_string(), program::UNUSABLE))
         }
     }
 }
 
-/// Everything in jobs of one length, as many at a time as there is room for, put together in their order.
+/// Cuts the source into jobs of one length, keeps the queue full, and returns the results in order.
 fn in_jobs(queue: &mut PoolQueue, session: Handle, source: &Bytes, options: &Options) -> Result<Vec<u8>, Failure> {
-    // A file of zlib's is one stream.
+    // A zlib file is one stream and cannot be cut.
     let whole = options.transform == Kind::Zlib;
     let unit = options.unit as usize;
     // Blocks with protection information are longer.
@@ -155,6 +155,7 @@ fn in_jobs(queue: &mut PoolQueue, session: Handle, source: &Bytes, options: &Opt
             }
             next += 1;
         }
+        // Jobs end in any order; each result goes to its own place by the job's number.
         queue.flush(Instant::ZERO);
         queue.wait();
         while let Some(done) = queue.complete(Instant::ZERO) {
@@ -166,7 +167,7 @@ fn in_jobs(queue: &mut PoolQueue, session: Handle, source: &Bytes, options: &Opt
     Ok(results.concat())
 }
 
-/// One member or frame after the other, each with as much room as it takes, up to `most` bytes in all.
+/// Decompresses one member or frame after the other, up to `most` bytes in all.
 fn unpacked(queue: &mut PoolQueue, session: Handle, mut source: Bytes, most: usize) -> Result<Vec<u8>, Failure> {
     let (mut all, mut room) = (Vec::new(), 4 * source.len().max(1024));
     while !source.is_empty() {
@@ -178,6 +179,8 @@ fn unpacked(queue: &mut PoolQueue, session: Handle, mut source: Bytes, most: usi
         queue.flush(Instant::ZERO);
         queue.wait();
         let Some(done) = queue.complete(Instant::ZERO) else { continue };
+        // The size of the result is unknown before the job ends, so a job that ran out of space runs again with twice
+        // as much.
         if done.outcome.status == JobStatus::OutOfSpace && room < left {
             room *= 2;
             continue;
@@ -201,7 +204,7 @@ fn about(path: &Path, error: &std::io::Error) -> Failure {
 }
 
 const NAME: &str = "transform";
-/// Bytes of protection information.
+/// Bytes of protection information behind a block.
 const PROTECTION: usize = 8;
-/// Jobs at a time.
+/// Jobs queued at a time.
 const DEPTH: usize = 64;

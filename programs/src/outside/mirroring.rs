@@ -1,6 +1,8 @@
-//! SAs and policies of a host from a Linux whose keying daemon keys it: an agent, `linux-mirror sa`, brings them to a Unix socket.
+//! Receives SAs and policies of a host from the Linux machine that negotiates its keys: an agent, `linux-mirror sa`,
+//! sends them to a Unix socket.
 //!
-//! One agent at a time, and only one of this process's owner. What it says is replayed at once; every second it hears what SAs did.
+//! One agent at a time is accepted, and only one of this process's owner. Its changes are applied at once; every second
+//! it is told the counters of the SAs.
 
 use super::{OutsideOptions, route_by_policies};
 use clap::ValueEnum;
@@ -18,18 +20,19 @@ use std::io::{self, ErrorKind};
 use tokio::net::{UnixListener, UnixStream};
 use zeroize::Zeroizing;
 
-/// How much of mirrored SAs the NIC is to do.
+/// The NIC's share of the work for mirrored SAs
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MirrorOffload {
-    /// Nothing: the host makes ESP
+    /// No offload: the host does ESP
     None,
     /// The cipher, under headers of the host
     Crypto,
-    /// All of it
+    /// All of ESP
     Packet,
 }
 
-/// The socket of the options, if there is to be one. It is there before the host is, which keeps its numbers beside it.
+/// Binds the socket of the options, if there is one. The socket exists before the host does, because the host keeps its
+/// numbers beside it.
 pub(super) fn bind(options: &OutsideOptions) -> Result<Option<Listener>, String> {
     let bound = options
         .mirror
@@ -38,20 +41,20 @@ pub(super) fn bind(options: &OutsideOptions) -> Result<Option<Listener>, String>
     bound.transpose()
 }
 
-/// The socket, and what came by it.
+/// The mirror's socket and the mirrored state.
 pub(super) struct Mirroring {
     agents: UnixListener,
     mirror: Mirror,
-    /// Where what the daemon says waits until its kernel is mirrored.
+    /// Holds the daemon's IKE messages until its kernel's state is mirrored.
     gate: Gate,
-    /// If SAs are the NIC's alone, for a switch, which are to be lent: this host sends by none.
+    /// Present if the SAs belong to the NIC's switch, to which they are lent. The host itself then sends with no SA.
     lending: Option<Lending>,
-    /// What was said last of SAs that the switch does not get.
+    /// The last complaint about SAs that the switch does not get.
     complaint: String,
 }
 
 impl Mirroring {
-    /// Agents are accepted from now on.
+    /// Starts to accept agents.
     pub(super) fn listen(listener: &Listener, options: &OutsideOptions, gate: Gate) -> io::Result<Mirroring> {
         let agents = listener.socket().try_clone()?;
         agents.set_nonblocking(true)?;
@@ -70,7 +73,7 @@ impl Mirroring {
         })
     }
 
-    /// What was counted so far.
+    /// Returns the counters so far.
     pub(super) fn counters(&self) -> MirrorCounters {
         self.mirror.counters()
     }
@@ -92,7 +95,7 @@ impl Mirroring {
         }
     }
 
-    /// Mirrors what `agent` says until it goes.
+    /// Mirrors the changes that `agent` sends until it disconnects.
     async fn listen_to(&mut self, agent: UnixStream, host: &BedHost) -> io::Error {
         self.mirror.connect();
         let mut bytes = Zeroizing::new(vec![0; 1 << 16]);
@@ -122,7 +125,7 @@ impl Mirroring {
                 Ok(_) = self.agents.accept() => say!("mirror: refused a second agent"),
                 _ = time_to_report.tick() => host.stack().with_device(|device| {
                     let Some(keying) = device.keying() else { return };
-                    // What the NIC had no time for, or could not be written down, may be lent by now.
+                    // SAs that the NIC refused before, for lack of time or of stored numbers, may be lent now.
                     let due = self.lending.as_mut().map(|lending| lending.due(&self.mirror.reqids()));
                     self.lend(due.unwrap_or_default(), keying);
                     self.mirror.report(keying);
@@ -150,7 +153,7 @@ impl Mirroring {
         }
     }
 
-    /// Has the switch work by SAs of these reqids, if they are its own.
+    /// Lends the SAs of these reqids to the switch, if the SAs are the switch's.
     fn lend(&mut self, reqids: BTreeSet<u32>, keying: &mut dyn Keying) {
         let Some(lending) = &mut self.lending else { return };
         for reqid in reqids {
@@ -172,18 +175,19 @@ impl Mirroring {
     }
 }
 
-/// Which SAs are to be lent again, for not all of them could be, or not all that policies want of them.
+/// SAs that are lent again because not all could be lent, or not all that policies need exist.
 ///
-/// Invariant: of however many there are, [`AT_A_TIME`] are tried at a time, those first that are known not to be lent, and in the end all.
+/// Invariant: each turn tries at most [`AT_A_TIME`] reqids, starting with reqids known not to be lent, and reaches
+/// every reqid in the end.
 #[derive(Debug, Default)]
 struct Lending {
     unlent: BTreeSet<u32>,
-    /// The one that was tried last.
+    /// The reqid that was tried last.
     last: u32,
 }
 
 impl Lending {
-    /// Whether all SAs of a reqid are lent.
+    /// Records whether all SAs of a reqid are lent.
     fn note(&mut self, reqid: u32, all: bool) {
         if all {
             self.unlent.remove(&reqid);
@@ -192,14 +196,14 @@ impl Lending {
         }
     }
 
-    /// The reqids, of those that are there, whose SAs are to be lent now.
+    /// Returns the reqids out of `there` whose SAs are to be lent now.
     fn due(&mut self, there: &BTreeSet<u32>) -> BTreeSet<u32> {
         self.unlent.retain(|reqid| there.contains(reqid));
         let in_turn = |all: &BTreeSet<u32>, most| {
             let (before, behind) = (all.range(..=self.last), all.range(self.last.saturating_add(1)..));
             behind.chain(before).take(most).copied().collect::<Vec<_>>()
         };
-        // Half of the turn is for all the others.
+        // Half of the turn is left to reqids that were lent, so that unlendable ones cannot starve them.
         let mut due = in_turn(&self.unlent, AT_A_TIME / 2);
         let others = in_turn(there, AT_A_TIME - due.len());
         self.last = others.last().copied().unwrap_or(self.last);
@@ -208,10 +212,10 @@ impl Lending {
     }
 }
 
-/// Reqids whose SAs are lent again every second: each costs a look at all SAs.
+/// Reqids whose SAs are lent again every second. Each costs a scan of all SAs.
 const AT_A_TIME: usize = 64;
 
-/// How long nobody is accepted when that failed, for want of files perhaps.
+/// Pause after a failed accept, for example for want of file descriptors.
 const PATIENCE: Duration = Duration::from_millis(100);
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
 
@@ -237,7 +241,7 @@ mod tests {
         let few: BTreeSet<u32> = [3, u32::MAX].into();
         (0..3).for_each(|_| assert_eq!(lending.due(&few), few));
         assert!(lending.due(&BTreeSet::new()).is_empty());
-        // Nor do many that cannot be lent keep the others from their turn.
+        // Many unlendable reqids do not starve the others.
         (0..1000).for_each(|reqid| lending.note(reqid, false));
         let tried: BTreeSet<u32> = (0..32).flat_map(|_| lending.due(&there)).collect();
         assert_eq!(tried, there);

@@ -1,6 +1,6 @@
 //! Rules and functions from one file: lines of `tc`, `ip link set ... vf` and `devlink`.
 //!
-//! The file says all that there is: read anew, it takes the place of what was there.
+//! The file is complete: a reload replaces everything from the previous version.
 
 use nic_sim::switch::{
     Action, Change, Device, FunctionChange, FunctionConfig, FunctionFile, Mode, Rule, RuleFile, Switch, SwitchConfig,
@@ -10,12 +10,12 @@ use offload_api::SaParams;
 use offload_testbed::overlay::inner_mtu;
 use std::path::Path;
 
-/// What a file says.
+/// The parsed file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setup {
-    /// Who decides where frames go.
+    /// The mode of the switch: by rules or by learned addresses.
     pub mode: Mode,
-    /// What is said of functions, in the file's order.
+    /// Settings of functions, in the file's order.
     functions: Vec<FunctionChange>,
     /// All rules.
     pub rules: Vec<Rule>,
@@ -24,8 +24,7 @@ pub struct Setup {
 impl Setup {
     /// Reads a file.
     ///
-    /// # Errors
-    /// In words, with the file's name and the line.
+    /// # Errors Text with the file's name and the line.
     pub fn read(path: &Path) -> Result<Setup, String> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
@@ -33,7 +32,7 @@ impl Setup {
     }
 
     fn parse(name: &str, text: &str) -> Result<Setup, String> {
-        // Each reader is shown the lines that are its own, where they are.
+        // Both parsers see empty lines in place of each other's, so that line numbers in errors are right.
         let lines_of = |is_rules: bool| -> String {
             let own = |line: &&str| (line.split_whitespace().next() == Some("tc")) == is_rules;
             text.lines().map(|line| Some(line).filter(own).unwrap_or_default().to_owned() + "\n").collect()
@@ -45,7 +44,7 @@ impl Setup {
             FunctionChange::Function(..) => None,
         });
         let mode = mode.unwrap_or(Mode::Switchdev);
-        // One that the switch would refuse is named here, where it has a name.
+        // The rules are tried on a switch of their own, because only here a refusal can name the file and the rule.
         let mut tried = Switch::new(SwitchConfig::default());
         tried.set_mode(Mode::Switchdev);
         let mut rules = Vec::new();
@@ -69,7 +68,7 @@ impl Setup {
         Ok(Setup { mode, functions, rules })
     }
 
-    /// How a function is set up, that would be `usual` without the file.
+    /// Returns the configuration of a function, based on `usual`.
     pub fn function(&self, port: Vport, usual: FunctionConfig) -> FunctionConfig {
         let mut config = usual;
         for change in &self.functions {
@@ -81,7 +80,7 @@ impl Setup {
         config
     }
 
-    /// The tunnels that rules lead to, and what frames are wrapped in on their way there.
+    /// Returns the tunnels that rules redirect to, with the headers that rules set for them.
     pub fn wrapped(&self) -> impl Iterator<Item = (TunnelDevice, TunnelSet)> + '_ {
         self.rules.iter().flat_map(|rule| {
             let mut set = None;
@@ -98,7 +97,7 @@ impl Setup {
         })
     }
 
-    /// The tunnels that there are to be: those that rules lead to, or that they are about.
+    /// Returns the tunnels that rules redirect to or match on.
     pub fn tunnels(&self) -> Vec<TunnelDevice> {
         let about = self.rules.iter().filter_map(|rule| match rule.device {
             Device::Tunnel(device) => Some(device),
@@ -110,8 +109,8 @@ impl Setup {
         all
     }
 
-    /// The longest packet that all tunnels carry, or those of a device, where packets on the wire have `mtu` bytes; `sas_of` names
-    /// the SAs of a network.
+    /// Returns the MTU inside all tunnels, or inside `device`, if packets on the wire have `mtu` bytes. `sas_of`
+    /// returns the SAs of a network.
     pub fn mtu<'a>(
         &self,
         device: Option<TunnelDevice>,

@@ -1,7 +1,8 @@
-//! How long a server waits for the client of one connection, step by step.
+//! The time that a server waits for the client of one connection, by step.
 //!
-//! Invariant: while the server waits for its client there is a deadline, and none while it works itself. A step whose
-//! length the client decides, a body or a large answer, has as many spans as it uses, for so many bytes each.
+//! Invariant: there is a deadline exactly while the server waits for its client, not while the server works. For a step
+//! whose length the client decides, such as a body or a large answer, each span requires a minimum of bytes and is then
+//! renewed.
 
 use super::limits::{LEAST_OF_A_BODY, Limits};
 use core::fmt;
@@ -12,26 +13,26 @@ use offload_base::{Alarm, Instant};
 use offload_testbed::Runtime;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The client shakes hands.
+    /// The TLS handshake.
     Handshake,
-    /// Nothing of a request has come.
+    /// No byte of the next request has arrived.
     Idle,
-    /// A part of its header has.
+    /// A part of a request's header has arrived.
     Header,
-    /// The header has, and the body comes.
+    /// The header is complete, and the body arrives.
     Body,
-    /// The answer is being made.
+    /// The server prepares the answer.
     Work,
-    /// The answer goes out.
+    /// The answer is being sent.
     Answer,
-    /// The same, and all of it is on its way.
+    /// The last bytes of the answer are queued.
     AnswerEnd,
 }
 
-/// The client took too long.
+/// The error of a client that took too long, with the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Late(pub(super) Step);
 
@@ -62,7 +63,7 @@ impl fmt::Display for Late {
 
 impl core::error::Error for Late {}
 
-/// Follows a connection from step to step. Cloned, it follows the same one.
+/// Tracks the step of a connection. Clones track the same connection.
 #[derive(Clone)]
 pub(super) struct Patience {
     course: Arc<Mutex<Course>>,
@@ -74,20 +75,20 @@ pub(super) struct Patience {
 struct Course {
     step: Step,
     since: Instant,
-    /// Bytes since then.
+    /// Bytes moved since then.
     moved: u64,
     /// Whether the slot is marked as busy.
     is_busy: bool,
 }
 
 impl Patience {
-    /// Of a connection that is open now.
+    /// Creates the tracker of a new connection.
     pub(super) fn new(limits: Limits, slot: Arc<ConnectionSlot>, runtime: Arc<dyn Runtime>) -> Patience {
         let course = Course { step: Step::Idle, since: runtime.now(), moved: 0, is_busy: false };
         Patience { course: Arc::new(Mutex::new(course)), slot, limits, runtime }
     }
 
-    /// Bytes have come.
+    /// Records received bytes.
     pub(super) fn received(&self, bytes: usize) {
         let mut course = self.lock();
         course.moved += bytes as u64;
@@ -96,12 +97,12 @@ impl Patience {
         }
     }
 
-    /// Bytes of an answer have left for the transport.
+    /// Records bytes of an answer handed to the transport.
     pub(super) fn sent(&self, bytes: usize) {
         self.lock().moved += bytes as u64;
     }
 
-    /// A request's header is whole.
+    /// Records that a request's header is complete.
     pub(super) fn asked(&self, has_body: bool) {
         let mut course = self.lock();
         course.is_busy = true;
@@ -109,21 +110,22 @@ impl Patience {
         self.go(&mut course, if has_body { Step::Body } else { Step::Work });
     }
 
-    /// The answer begins.
+    /// Records that the answer begins.
     pub(super) fn answers(&self) {
         self.go(&mut self.lock(), Step::Answer);
     }
 
-    /// The last of the answer was taken to be sent.
+    /// Records that the last bytes of the answer were taken from the body.
     pub(super) fn answered(&self) {
-        // A client that sends one request behind the other is answered one behind the other: this may be an earlier answer.
+        // A client that pipelines requests gets its answers one after the other, so this may be the end of an earlier
+        // answer.
         let mut course = self.lock();
         if course.step == Step::Answer {
             course.step = Step::AnswerEnd;
         }
     }
 
-    /// Everything taken has left for the transport.
+    /// Records that all bytes were handed to the transport.
     pub(super) fn flushed(&self) {
         let mut course = self.lock();
         if course.step == Step::AnswerEnd {
@@ -131,7 +133,7 @@ impl Patience {
         }
     }
 
-    /// Ready when the client has used up its time.
+    /// Completes when the client has exceeded its time.
     pub(super) fn poll_late(&self, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Poll<Late> {
         let mut course = self.lock();
         loop {
@@ -143,12 +145,14 @@ impl Patience {
             if least.is_none_or(|least| course.moved < least) {
                 return Poll::Ready(Late(course.step));
             }
+            // A step with enough bytes gets another span.
             let step = course.step;
             self.go(&mut course, step);
         }
     }
 
-    /// Notes that the client has acknowledged the answer: without a request, the slot may now be given to another connection.
+    /// Records that the client has acknowledged the answer. Without a request, the slot may now be given to another
+    /// connection.
     pub(super) fn delivered(&self) {
         let mut course = self.lock();
         if course.is_busy && course.step == Step::Idle {
@@ -157,12 +161,12 @@ impl Patience {
         }
     }
 
-    /// Polls until the connection's slot was given to another connection.
+    /// Completes when the connection's slot was given to another connection.
     pub(super) fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<Revoked> {
         self.slot.poll_revoked(cx).map(|()| Revoked)
     }
 
-    /// How long a step may take, or so many bytes of it.
+    /// Returns the time limit of a step, and the bytes that renew the limit.
     fn allowed(&self, step: Step) -> (Option<Duration>, Option<u64>) {
         match step {
             Step::Handshake => (Some(self.limits.handshake), None),
@@ -170,7 +174,8 @@ impl Patience {
             Step::Header => (Some(self.limits.header), None),
             Step::Body => (Some(self.limits.body), Some(LEAST_OF_A_BODY)),
             Step::Work => (None, None),
-            // The transport takes a piece, or as much as is charged to nobody, when the client has taken as much.
+            // The transport accepts the next piece only when the client has acknowledged enough, so one byte is proof
+            // of progress.
             Step::Answer | Step::AnswerEnd => (Some(self.limits.stall), Some(1)),
         }
     }

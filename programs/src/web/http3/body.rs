@@ -1,4 +1,4 @@
-//! What a client sends, for which it has so much time for each so many bytes.
+//! The body of a request, with a deadline for each span of bytes.
 
 use super::super::Failure;
 use super::super::limits::LEAST_OF_A_BODY;
@@ -48,7 +48,8 @@ impl RequestBody {
         RequestBody { stream, alarm, runtime, span, since, moved: 0, length, malformed: None, stage: Stage::Data }
     }
 
-    /// Reads the body to its end, if its length is declared: only the whole body shows whether the request is malformed.
+    /// Reads the body to its end, if its length is declared: only the whole body shows whether the request is
+    /// malformed.
     pub(super) async fn discard(&mut self) -> Result<(), Failure> {
         while self.length.declared().is_some()
             && let Some(frame) = self.frame().await
@@ -58,7 +59,7 @@ impl RequestBody {
         Ok(())
     }
 
-    /// Returns the next data, and counts its bytes. At the end, checks the trailers.
+    /// Returns the next data and counts its bytes. At the end, checks the trailers.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failure>> {
         if self.stage == Stage::Data {
             if let Some(mut data) = ready!(self.stream.poll_recv_data(cx))? {
@@ -107,6 +108,7 @@ impl HttpBody for RequestBody {
             this.stage = Stage::Ended;
         }
         let data = data?;
+        // The deadline is renewed only by enough bytes, so that single bytes cannot keep a request alive.
         this.moved += data.as_ref().map_or(0, Bytes::len) as u64;
         if this.moved >= LEAST_OF_A_BODY {
             (this.moved, this.since) = (0, this.runtime.now());

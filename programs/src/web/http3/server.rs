@@ -1,6 +1,7 @@
-//! Serves a [`Site`] over HTTP/3 from an emulated host, within [`Limits`].
+//! An HTTP/3 server of a [`Site`] on an emulated host, within [`Limits`].
 //!
-//! Each request has its own deadlines, for a connection has many at a time. Memory is charged a send window a connection.
+//! Each request has its own deadlines, because a connection has many at a time. Each connection is charged one send
+//! window of memory.
 
 use super::super::Failure;
 use super::super::limits::{Charge, Limits};
@@ -28,7 +29,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
-/// Serves a site in one mode. Cloned, it is the same one, with one set of counters.
+/// A server of a site in one mode. Clones share one set of counters.
 #[derive(Clone)]
 pub struct Server {
     site: Site,
@@ -39,17 +40,17 @@ pub struct Server {
     key_update_every: Option<u64>,
     counted: Arc<Mutex<CounterSet>>,
     endpoint: Arc<Mutex<Option<Endpoint>>>,
-    /// Connections that have not ended.
+    /// Number of open connections.
     open: watch::Sender<usize>,
-    /// Whether no more requests are wanted.
+    /// Whether the server stops after the current requests.
     closing: watch::Sender<bool>,
 }
 
 impl Server {
-    /// Serves `site` with connections like `config`, as far as `mode` and limits leave a choice.
+    /// Creates a server of `site`. Its connections have `config`, except for settings that `mode` and the limits
+    /// decide.
     ///
-    /// # Errors
-    /// If `tls` is not fit for QUIC.
+    /// # Errors If `tls` is not suitable for QUIC.
     pub fn new(site: Site, mode: Mode, mut tls: rustls::ServerConfig, config: Config) -> io::Result<Server> {
         tls.alpn_protocols = vec![ALPN.to_vec()];
         let offload = if mode == Mode::Nic { Offload::Both } else { Offload::None };
@@ -76,14 +77,14 @@ impl Server {
         self
     }
 
-    /// Asks for other keys each time that a connection has sent so many packets.
+    /// Requests a key update each time a connection has sent this many packets.
     #[must_use]
     pub fn with_key_update_every(mut self, packets: Option<u64>) -> Server {
         self.key_update_every = packets;
         self
     }
 
-    /// What was counted on connections that have ended, and by QUIC.
+    /// Returns the counters of closed connections, and of QUIC.
     pub fn counters(&self) -> CounterSet {
         let mut set = self.counted.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(endpoint) = &*self.endpoint.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -92,7 +93,7 @@ impl Server {
         set
     }
 
-    /// Lets nobody in any more; connections end after the answers under way. Ready when all have.
+    /// Stops accepting connections. Connections end after their current answers. Completes when all have ended.
     pub async fn close(&self) {
         self.closing.send_replace(true);
         none_left(&self.open).await;
@@ -103,10 +104,9 @@ impl Server {
         }
     }
 
-    /// Listens at `port` of `host`, and gives what serves its clients until the server is closed.
+    /// Listens at `port` of `host` and returns the task that serves clients until the server is closed.
     ///
-    /// # Errors
-    /// If the port is taken.
+    /// # Errors If the port is taken.
     pub fn listen(&self, host: &BedHost, port: u16) -> io::Result<JoinHandle<io::Result<()>>> {
         let socket = host.stack().bind_udp(Some(port))?;
         let (endpoint, driver) = Endpoint::new(socket, host.runtime(), self.config.clone(), Some(self.tls.clone()))?;
@@ -129,7 +129,7 @@ impl Server {
                 };
                 let (server, host) = (server.clone(), acceptor.clone());
                 server.open.send_modify(|open| *open += 1);
-                // A connection ends when it ends: nobody waits for it.
+                // Connections end by themselves, so the task is not awaited.
                 let _ends_by_itself = acceptor.spawn("connection", async move {
                     let _charge = Charge::new(server.limits.capacity.clone(), SEND_WINDOW as usize);
                     let slot = Arc::new(slot);
@@ -144,7 +144,7 @@ impl Server {
         Ok(host.spawn("quic", driver))
     }
 
-    /// Answers a connection's requests until there are no more.
+    /// Answers a connection's requests until the connection ends.
     async fn converse(
         &self,
         host: &BedHost,
@@ -158,6 +158,7 @@ impl Server {
         let answers = Arc::new(Answers { slot: slot.clone(), count: Mutex::new(0) });
         tokio::pin!(closed);
         loop {
+            // The idle time starts anew whenever the last request ends, so the timer is part of the loop.
             let idle = async {
                 none_left(&under_way).await;
                 host.runtime().sleep(self.limits.idle).await;
@@ -220,6 +221,8 @@ impl Server {
         };
         let is_head = *request.method() == Method::HEAD;
         let mut body = RequestBody::new(receive, host.runtime(), body, length);
+        // GET and the like do not use their body, but a short body is read because its length may prove the request
+        // malformed.
         if !matches!(*request.method(), Method::PUT | Method::POST) && length.declared() <= Some(MOST_UNREAD) {
             let _told_below = body.discard().await;
         }
@@ -243,10 +246,10 @@ impl Server {
         }
         let ended = within(host, stall, Step::AnswerEnd, send.finish()).await;
         if ended.is_err() && has_left(connection) {
-            // Who has everything need not acknowledge it.
+            // A client that has everything need not acknowledge it before closing.
             return Ok(());
         }
-        // The request's end may still be on its way. A body that nobody wanted is stopped.
+        // The end of the request may still be in transit. Dropping an unread body stops the client's stream.
         let _end_or_body = body.frame().await;
         ended
     }
@@ -268,10 +271,10 @@ impl Server {
         say!("{} {who}: {}", self.mode, with_causes(&*error));
     }
 
-    /// Ready when the server is closed.
+    /// Completes when the server is closed.
     async fn closed(&self) {
         let mut closing = self.closing.subscribe();
-        // The sender is here: it cannot have gone.
+        // The sender is a field of `self`, so waiting cannot fail.
         let _never_fails = closing.wait_for(|closing| *closing).await.is_ok();
     }
 
@@ -280,7 +283,7 @@ impl Server {
     }
 }
 
-/// The requests of a connection that are being answered. As long as there is one, the connection keeps its slot.
+/// The requests of a connection that are being answered. The connection keeps its slot as long as there is one.
 struct Answers {
     slot: Arc<ConnectionSlot>,
     count: Mutex<usize>,
@@ -308,19 +311,19 @@ impl Drop for AnswerGuard<'_> {
     }
 }
 
-/// Ready when `count` is zero.
+/// Completes when `count` is zero.
 async fn none_left(count: &watch::Sender<usize>) {
-    // The sender is here: it cannot have gone.
+    // `count` is the sender, so waiting cannot fail.
     let _never_fails = count.subscribe().wait_for(|count| *count == 0).await.is_ok();
 }
 
-/// Whether the client ended the connection, and found nothing wrong.
+/// Returns whether the client closed the connection without an error code.
 fn has_left(connection: &Connection) -> bool {
     let no_error = |code| code == 0 || code == Code::H3_NO_ERROR.value();
     matches!(connection.remote_addr(), Err(Closed::ByPeer { code, .. }) if no_error(code))
 }
 
-/// What `future` comes to, unless the client takes too long.
+/// Runs `future`, which fails if the client exceeds `span`.
 async fn within<T>(
     host: &BedHost,
     span: Duration,
@@ -334,10 +337,10 @@ async fn within<T>(
     }
 }
 
-/// What a connection may have sent that is not acknowledged.
+/// Most unacknowledged bytes of a connection.
 const SEND_WINDOW: u32 = 1 << 20;
-/// What is handed to the connection at a time.
+/// Most bytes handed to the connection at a time.
 const PIECE: usize = 64 << 10;
-/// Bytes of an unused body that are read nevertheless.
+/// Most bytes of an unused body that are read to check the request.
 const MOST_UNREAD: u64 = 64 << 10;
 const MOST_OF_A_HEADER: u64 = 64 << 10;
