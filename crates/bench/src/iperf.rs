@@ -1,12 +1,12 @@
-//! Many streams at once between two hosts: for so many bytes each, or for so long.
+//! Many simultaneous streams between two hosts, limited by bytes or by time.
 //!
-//! Keys are installed as a handshake would leave them, so that thousands of streams start together: what is measured
-//! begins after. When all are ready, the clock runs and the meter counts; it stops when the last byte has arrived. What
-//! arrives is compared with what was sent, byte by byte, on the application's account.
+//! Keys are installed as after a handshake, so that thousands of streams start together and no handshake is measured.
+//! The clock and the meter start when all streams are ready and stop at the last received byte. Received data is
+//! compared with the sent data, byte by byte, on the application's account.
 //!
-//! A run by time has a goodput of what arrived within that time, whenever the last byte comes: one stream that waits for a
-//! timeout at the end says nothing of the others. A beginning may be left out, such as slow start over a long path: then
-//! costs and bytes are of what came after it.
+//! The goodput of a run by time counts the bytes received within that time, so that one stream in a timeout at the end
+//! does not distort the others. The beginning may be excluded, for example slow start over a long path; costs and bytes
+//! then cover the rest.
 
 use crate::crowd::Crowd;
 use bytes::{Bytes, BytesMut};
@@ -28,27 +28,27 @@ use serde::Serialize;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-/// When a stream has sent enough.
+/// The end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// After so many bytes, on each stream.
+    /// After this many bytes on each stream.
     Bytes(u64),
-    /// After so long, the beginning that is not counted apart.
+    /// After this time, not counting the excluded beginning.
     Elapsed(Duration),
 }
 
-/// Which ends hand their direction to the NIC, in mode `tls-nic`.
+/// The ends that offload their direction, in mode `tls-nic`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// The one that sends.
+    /// The sending end.
     Sender,
-    /// The one that receives.
+    /// The receiving end.
     Receiver,
-    /// Both.
+    /// Both ends.
     Both,
 }
 
-/// A run to be made.
+/// The settings of a run.
 ///
 /// ```
 /// use offload_bench_tls::bulk::Mode;
@@ -62,39 +62,39 @@ pub enum Ends {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Iperf {
-    /// Who does the TLS.
+    /// The mode of TLS.
     pub mode: Mode,
     /// Connections at once, 1 to 32,768.
     pub streams: u16,
-    /// When a stream has sent enough.
+    /// The end of each stream.
     pub until: Until,
-    /// What is not counted in the beginning. With [`Until::Elapsed`] only.
+    /// Time at the beginning that is excluded. Only with [`Until::Elapsed`].
     pub omit: Duration,
-    /// What a connection's received data may take in memory at most, and what its sender queues: its window, nearly.
-    /// `None`: as TCP has it by default.
+    /// Bytes of the send buffer and of the receive buffer of a connection, which limit its window. `None`: the defaults
+    /// of TCP.
     pub window: Option<usize>,
     /// Content bytes of a full record, 1 to 16384.
     pub record_size: usize,
     /// Bytes handed to a stream at once.
     pub message_size: usize,
-    /// Who hands over to the NIC, in mode `tls-nic`.
+    /// The offloading ends, in mode `tls-nic`.
     pub ends: Ends,
     /// The cipher suite.
     pub suite: TlsSuite,
     /// The clock.
     pub clock: ClockKind,
-    /// The seed of everything random.
+    /// The seed of all random numbers.
     pub seed: Seed,
-    /// Both NICs; with several queues, each host has as many shards.
+    /// Settings of both NICs. Each host has one shard per queue.
     pub nic: NicConfig,
-    /// Each direction of the wire.
+    /// Settings of each direction of the wire.
     pub link: LinkConfig,
     /// The observers of the run.
     pub observers: Observers,
 }
 
 impl Iperf {
-    /// One stream of 64 MiB in virtual time over a clean wire, with 16 KiB records and 256 KiB messages.
+    /// Returns one stream of 64 MiB in virtual time over a clean wire, with 16 KiB records and 256 KiB messages.
     pub fn new(mode: Mode) -> Iperf {
         Iperf {
             mode,
@@ -114,10 +114,9 @@ impl Iperf {
         }
     }
 
-    /// Makes the run and tells what came of it. Bytes that differ are a fact, not an error.
+    /// Runs the streams and returns the result. Wrong bytes are reported in the result and are not an error.
     ///
-    /// # Errors
-    /// When the testbed cannot be set up or a connection fails.
+    /// # Errors If the testbed cannot be set up or a connection fails.
     pub fn run(self) -> io::Result<IperfRun> {
         let meter = CpuMeter::new();
         let nic = nic_on(self.clock, &self.nic);
@@ -144,6 +143,7 @@ impl Iperf {
         let ended = fetched.streams.iter().map(|stream| stream.ended).max().unwrap_or(served.started);
         let whole = fetched.streams.iter().all(|stream| stream.equal) && bytes == served.bytes;
         let counted = fetched.streams.iter().map(|stream| stream.counted).sum();
+        // A run by time counts only bytes within the time: the last stream may end much later.
         let goodput = |stream: &Stream| match plan.iperf.until {
             Until::Bytes(_) => gbps(stream.bytes, stream.ended - served.started),
             Until::Elapsed(span) => gbps(stream.in_time, span),
@@ -188,7 +188,7 @@ impl Iperf {
         }
     }
 
-    /// What every message says.
+    /// Returns the content of every message.
     fn message(&self) -> Bytes {
         let mut message = BytesMut::zeroed(self.message_size.max(1));
         self.seed.stream("message").fill(&mut message);
@@ -196,7 +196,7 @@ impl Iperf {
     }
 }
 
-/// What one run reports: what `ktls_loopback` does, and how the streams fared beside each other.
+/// The result of one run: the fields of `ktls_loopback`, and a comparison of the streams.
 ///
 /// See [`Iperf`] for an example.
 #[derive(Clone, Debug, Serialize)]
@@ -206,9 +206,9 @@ pub struct IperfRun {
     pub run: Run,
     /// Connections at once.
     pub streams: u16,
-    /// From the start of all to the last byte of the last.
+    /// Seconds from the common start to the last byte of the last stream.
     pub seconds: f64,
-    /// Jain's index of the streams' goodputs: 1 if they are all the same, 1/n if one has it all.
+    /// Jain's index of the streams' goodputs: 1 if all are equal, 1/n if one stream has everything.
     pub fairness: f64,
     /// The goodput of the slowest stream, in 10^9 bits per second.
     pub slowest_gbps: f64,
@@ -216,7 +216,7 @@ pub struct IperfRun {
     pub fastest_gbps: f64,
 }
 
-/// Jain's fairness index, (sum x)^2 / (n sum x^2); 1 of nothing.
+/// Returns Jain's fairness index, (sum x)^2 / (n sum x^2). The index of no shares is 1.
 ///
 /// ```
 /// assert_eq!(offload_bench::iperf::jain(&[2.0, 2.0]), 1.0);
@@ -235,11 +235,11 @@ struct Plan {
     iperf: Iperf,
     crowd: Crowd,
     message: Bytes,
-    /// When the clock began to run: before anything was sent.
+    /// Start of the clock, before the first byte is sent.
     started: OnceLock<Instant>,
 }
 
-/// What the server can tell afterwards.
+/// Measurements at the server.
 struct Served {
     started: Instant,
     bytes: u64,
@@ -250,6 +250,7 @@ async fn serve(plan: Arc<Plan>, host: BedHost, listeners: Vec<TcpListener>, mete
     let ready = plan.crowd.admit(&host, listeners).await?;
     meter.restart();
     let started = *plan.started.get_or_init(|| host.now());
+    // The meter restarts after the excluded beginning, so that costs and bytes cover the same time.
     if plan.iperf.omit > Duration::ZERO {
         let runtime = host.runtime();
         let omit = plan.iperf.omit;
@@ -297,7 +298,7 @@ async fn send(
     Ok((sent, connection.counters()))
 }
 
-/// What the client can tell afterwards.
+/// Measurements at the client.
 struct Fetched {
     streams: Vec<Stream>,
     tls: Vec<TlsCounters>,
@@ -306,9 +307,9 @@ struct Fetched {
 struct Stream {
     ended: Instant,
     bytes: u64,
-    /// Of these, what came after the beginning that is not counted.
+    /// Bytes after the excluded beginning.
     counted: u64,
-    /// Of these, what came before the time was over.
+    /// Bytes before the end of the time.
     in_time: u64,
     equal: bool,
 }
@@ -335,6 +336,7 @@ async fn receive(
     let mut connection = plan.crowd.join(&host, &server, number).await?;
     let mut arrived = Stream { ended: host.now(), bytes: 0, counted: 0, in_time: 0, equal: true };
     while let Some(chunk) = connection.receive().await? {
+        // Comparing is the work of the test application and is not charged to the host.
         let _application = cost::work(WorkKind::Application);
         arrived.equal &= continues(&plan.message, arrived.bytes, &chunk);
         let (bytes, now) = (chunk.len() as u64, host.now());
@@ -353,7 +355,7 @@ async fn receive(
     Ok((arrived, connection.counters()))
 }
 
-/// Whether `chunk` is what stands at `offset` in a stream of `message` again and again.
+/// Tests whether `chunk` is at `offset` in an endless repetition of `message`.
 pub(crate) fn continues(message: &[u8], offset: u64, mut chunk: &[u8]) -> bool {
     let mut at = (offset % message.len() as u64) as usize;
     while !chunk.is_empty() {
@@ -404,6 +406,8 @@ mod tests {
 
     #[test]
     fn over_a_long_path_what_arrives_is_the_window_once_a_round_trip() {
+        // The window of each run is far below the bandwidth-delay product of the wire, so the window alone limits
+        // goodput.
         let link = LinkConfig { delay: Duration::from_millis(10), ..LinkConfig::default() };
         let (until, omit) = (Until::Elapsed(Duration::from_millis(200)), Duration::from_millis(300));
         let with = |window, omit| Iperf { until, omit, window, link: link.clone(), ..Iperf::new(Mode::TlsNic) }.run();
@@ -417,7 +421,7 @@ mod tests {
         }
     }
 
-    /// Those that find the control ring full ask again with their next record.
+    /// Streams that find the control ring full request offload again with their next record.
     #[test]
     fn however_many_streams_begin_at_once_all_get_the_device() {
         let until = Until::Bytes(500_000);
@@ -429,7 +433,7 @@ mod tests {
         assert!(counted("TlsOffloadLater") > 0, "nobody found it full");
     }
 
-    /// Neither the bus nor a fetch nor an engine takes time, unless a NIC says so.
+    /// By default, PCIe, context fetches and engines take no time.
     #[test]
     fn bus_fetches_and_engines_bound_goodput() {
         let goodput = |context_cache_bytes, costs| {
@@ -442,6 +446,7 @@ mod tests {
         };
         let (one_context, all) = (208, 4 << 20);
         let usual = goodput(all, Costs::default());
+        // A tiny cache costs nothing as long as a fetch takes no time.
         assert_eq!(goodput(one_context, Costs::default()), usual);
         let fetch = Costs { context_fetch: Duration::from_micros(5), ..Costs::default() };
         let (few, many) = (goodput(all, fetch), goodput(one_context, fetch));
@@ -461,6 +466,7 @@ mod tests {
             let until = Until::Bytes(200_000);
             let made = Iperf { streams: 16, until, nic, ..Iperf::new(mode) }.run().unwrap();
             assert!(made.run.sha256_ok && made.run.bytes == 3_200_000, "{made:?}");
+            // A packet that arrives at a shard other than its connection's is passed on and counted.
             assert_eq!(made.run.counters.get("HostShardPassed"), None, "{mode}: a packet came to another shard");
         }
     }

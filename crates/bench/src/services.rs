@@ -1,4 +1,4 @@
-//! NICs whose ciphers are services on a small device: what inline ESP takes there.
+//! NICs whose ciphers are services on a small device: the cost of inline ESP on such a device.
 
 use core::fmt;
 use core::time::Duration;
@@ -17,19 +17,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 choices! {
-    /// Who decides how many instances of a service there are.
+    /// The policy that decides the number of instances of a service.
     pub enum ServiceController {
-        /// It predicts by queueing theory.
+        /// Prediction by queueing theory.
         Queue = "queue",
-        /// By how busy services are.
+        /// Thresholds of utilization.
         Hysteresis = "hysteresis",
-        /// One instance of each.
+        /// One instance of each service.
         Fixed = "fixed",
     }
 }
 
 impl ServiceController {
-    /// One for a device of so much area, by which 99 of 100 packets are to be through in `target`.
+    /// Returns the controller of a device with `area`, which is to pass 99 of 100 packets within `target`.
     pub fn controller(self, target: Duration, area: f64) -> Box<dyn Controller + Send> {
         match self {
             ServiceController::Queue => Box::new(Predictive::new(Goal::new(target.as_nanos() as f64, area))),
@@ -59,7 +59,7 @@ impl ServiceController {
 pub struct EspServices {
     config: ServicePortConfig,
     controller: ServiceController,
-    /// Which chain packets of an SPI pass.
+    /// The chain of each SPI.
     chains: Arc<HashMap<u64, usize>>,
     ports: Arc<Mutex<Vec<SharedPort>>>,
 }
@@ -67,11 +67,10 @@ pub struct EspServices {
 type SharedPort = Arc<Mutex<ServicePort<Box<dyn Port>>>>;
 
 impl EspServices {
-    /// Devices of so much area, in AES-128 instances, that do the ciphers of the SAs: AES-GCM and ChaCha20-Poly1305. Packets of other SAs pass by
-    /// their side.
+    /// Creates devices of this area, in AES-128 instances, for the ciphers of the SAs: AES-GCM and ChaCha20-Poly1305.
+    /// Packets of other SAs bypass the device.
     ///
-    /// # Errors
-    /// [`FabricError::Area`]: that is not enough for one instance of each service.
+    /// # Errors [`FabricError::Area`] if the area is too small for one instance of each service.
     pub fn new(keys: &KeyFile, area: f64, controller: ServiceController) -> Result<EspServices, FabricError> {
         let mut config = ServicePortConfig { chains: Vec::new(), ..ServicePortConfig::default() };
         config.fabric.area = area;
@@ -85,6 +84,7 @@ impl EspServices {
             });
             chains.insert(sa.spi.into(), chain);
         }
+        // The fabric is only built to check the area; each port builds its own.
         let mut fabric = Fabric::new(config.fabric.clone());
         for InlineChain { suite, share } in &config.chains {
             fabric.add_chain(suite.graph(Way::Apply), *share)?;
@@ -93,7 +93,7 @@ impl EspServices {
         Ok(EspServices { config, controller, chains: Arc::new(chains), ports: Arc::default() })
     }
 
-    /// What puts one between each NIC and the wire.
+    /// Returns the function that inserts a device between each NIC and the wire.
     pub fn port(&self) -> PortOfHost {
         let (config, controller, chains) = (self.config.clone(), self.controller, self.chains.clone());
         let ports = self.ports.clone();
@@ -111,7 +111,7 @@ impl EspServices {
         })
     }
 
-    /// Adds what they counted to a run's counters, and the most instances of a service, the mean area in thousandths, and the changes of each.
+    /// Adds the devices' counters to a run's counters, together with the largest number of instances of each service.
     pub fn count(&self, run: &mut Run) {
         for (port, host) in self.ports.lock().unwrap_or_else(PoisonError::into_inner).iter().zip(["server", "client"]) {
             let port = port.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,7 +136,7 @@ impl fmt::Debug for EspServices {
     }
 }
 
-/// The suite that does what an SA's packets need.
+/// Returns the service suite for an SA's cipher.
 fn suite_of(suite: EspSuite) -> Option<Suite> {
     match suite {
         EspSuite::Aes128Gcm => Some(Suite::Aes128Gcm),
@@ -146,5 +146,5 @@ fn suite_of(suite: EspSuite) -> Option<Suite> {
     }
 }
 
-/// In which 99 of 100 packets are to be through: more would be seen as a loss by TCP on a short wire.
+/// Latency target of 99 of 100 packets. On a short wire, TCP would take a longer delay for a loss.
 const TARGET: Duration = Duration::from_micros(100);

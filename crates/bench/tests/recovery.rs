@@ -1,4 +1,4 @@
-//! What loss and reordering leave of the offload, kept as a table; and the law behind the bytes read again.
+//! The offload that remains under loss and reordering, stored as a table, and the law of the bytes read again.
 
 use nic_sim::TransmitResync;
 use offload_api::ResyncMode;

@@ -1,5 +1,5 @@
-//! Disks of a bulk transfer: a file whose bytes follow from where they stand, and a place that takes one, compares it and keeps none of
-//! it, so that a terabyte needs no memory. Both take as long as a drive does, if there is one.
+//! Disks of a bulk transfer: a source file whose bytes follow from their offsets, and a target that compares written
+//! bytes and stores nothing, so that a terabyte needs no memory. Both are as slow as a drive, if there is one.
 
 use crate::iperf::continues;
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use std::time::SystemTime;
 pub(super) struct Medium(Arc<Inner>);
 
 struct Inner {
-    /// What stands in a large file again and again.
+    /// The repeated content of a large file.
     pattern: Bytes,
     drive: Option<Drive>,
     clock: Arc<dyn Clock>,
@@ -36,9 +36,9 @@ struct File {
 }
 
 enum Holds {
-    /// So many bytes of the pattern, or what is to be that.
+    /// Number of bytes of the pattern that the file holds, or will hold.
     Pattern(AtomicU64),
-    /// Its bytes: a journal, which takes no time.
+    /// The bytes of a journal, which takes no time.
     Bytes(Mutex<Vec<u8>>),
 }
 
@@ -48,18 +48,18 @@ impl Medium {
         Medium(Arc::new(Inner { pattern, drive, clock, files, number, written, differs: AtomicBool::new(false) }))
     }
 
-    /// Adds a file of so many bytes.
+    /// Adds a file of `bytes` bytes.
     pub(super) fn add(&self, name: &Name, bytes: u64) {
         let file = self.file(Holds::Pattern(AtomicU64::new(bytes)));
         self.files().insert(name.clone(), file);
     }
 
-    /// Bytes that were written to large files.
+    /// Returns the bytes written to large files.
     pub(super) fn written(&self) -> u64 {
         self.0.written.load(Ordering::Relaxed)
     }
 
-    /// Whether each of them was the one that belongs there.
+    /// Returns whether all written bytes were right.
     pub(super) fn is_whole(&self) -> bool {
         !self.0.differs.load(Ordering::Relaxed)
     }
@@ -90,6 +90,7 @@ impl Folder for Medium {
         if let Ok(file) = self.find(name) {
             return Ok(self.handle(file));
         }
+        // Only a journal is read back with its own content; data files follow from the pattern.
         let is_journal = name.path().extension().is_some_and(|kind| kind == "journal");
         let holds = if is_journal { Holds::Bytes(Mutex::default()) } else { Holds::Pattern(AtomicU64::new(0)) };
         let file = self.file(holds);
@@ -175,7 +176,7 @@ impl Stored for Open {
                 let left = size.load(Ordering::Relaxed).saturating_sub(offset);
                 let count = (into.len() as u64).min(left);
                 self.wait(|drive, now| drive.read(now, self.file.number, offset..offset + count));
-                // The drive puts them there, not the host.
+                // The drive produces the bytes, so filling the buffer is not charged to the host.
                 let _drive = cost::work(WorkKind::Application);
                 fill(&mut into[..count as usize], &self.medium.0.pattern, offset);
                 Ok(count as usize)
@@ -194,6 +195,7 @@ impl Stored for Open {
         let end = offset + written.len() as u64;
         match &self.file.holds {
             Holds::Pattern(size) => {
+                // The time of the drive passes before the bytes count as written.
                 self.wait(|drive, now| drive.write(now, self.file.number, offset..end));
                 let _drive = cost::work(WorkKind::Application);
                 size.fetch_max(end, Ordering::Relaxed);
@@ -247,7 +249,7 @@ impl Stored for Open {
     }
 }
 
-/// What stands at `offset` in a file of `pattern` again and again.
+/// Fills `into` with the repeated pattern at `offset`.
 fn fill(into: &mut [u8], pattern: &[u8], offset: u64) {
     let mut at = (offset % pattern.len() as u64) as usize;
     let mut done = 0;

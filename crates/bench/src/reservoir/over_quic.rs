@@ -1,4 +1,4 @@
-//! HTTP/3: all streams on one connection of QUIC, whose packets the NICs protect, or the hosts, or nobody.
+//! HTTP/3: all streams on one QUIC connection, whose packets are protected by the NICs, by the hosts, or not at all.
 
 use super::{PORT, Pacing, Reservoir, shell};
 use core::num::NonZeroU64;
@@ -73,7 +73,7 @@ impl Dial for Dials {
     }
 }
 
-/// The windows of all streams are the one connection's.
+/// Returns the configuration of an end. The one connection gets the windows of all streams.
 fn config(plan: &Reservoir, end: &str) -> Config {
     let window = (plan.window as u64 * u64::from(plan.streams) / plan.scale.max(1)).max(64 << 10);
     let window = u32::try_from(window).unwrap_or(u32::MAX);
@@ -83,7 +83,7 @@ fn config(plan: &Reservoir, end: &str) -> Config {
         Mode::Tcp => Offload::Unprotected,
     };
     let random = Some(RandomSource::from(plan.seed.derive("quic").derive(end)));
-    // All streams are on the one connection.
+    // All streams share the one connection, so it gets the whole pace.
     let pace = plan.pace / plan.scale.max(1) / 8;
     let pacing_rate = if plan.pacing == Pacing::Paced { NonZeroU64::new(pace) } else { None };
     offload_reservoir::quic::config(window)

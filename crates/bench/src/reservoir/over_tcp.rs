@@ -1,4 +1,4 @@
-//! A connection for each stream: TLS over TCP, by the NICs or by the hosts, or none.
+//! HTTP/1.1 with a connection for each stream: TLS over TCP, by the NICs or by the hosts, or plain TCP.
 
 use super::{PORT, Pacing, Reservoir, shell};
 use core::num::NonZeroU64;
@@ -34,6 +34,7 @@ pub(super) fn serve(plan: &Reservoir, host: &BedHost, server: Server, meter: &Cp
                 }
                 let Ok(mut stream) = ktls_offload::accept(stream, config).await else { return };
                 if mode == Mode::TlsNic {
+                    // The stream stays offloaded even with many retransmissions, because the run measures exactly that.
                     stream.set_retransmit_limit(None);
                     stream.offload(Offload::BOTH);
                 }
