@@ -1,16 +1,16 @@
-//! Examples that teach nic-offload, one file each beside this one. [`teaching`] answers `--help` in them.
+//! Helpers of the teaching examples, which are the files beside this one. [`teaching`] answers `--help` in them.
 
 #![forbid(unsafe_code)]
 
 use offload_console::{say, show};
 use std::path::{Path, PathBuf};
 
-/// Answers `--help` with `about`, and refuses all other arguments: the example has no options.
+/// Answers `--help` with `about`, and refuses all other arguments, for an example without options.
 pub fn teaching(about: &str) {
     arguments(about, false);
 }
 
-/// As [`teaching`], but the example takes the name of a file, which is returned.
+/// Works like [`teaching`] for an example with an optional file name, which is returned.
 pub fn teaching_with_file(about: &str) -> Option<PathBuf> {
     arguments(about, true)
 }

@@ -1,14 +1,14 @@
-//! The story as a sequence picture: one SVG file that needs nothing else.
+//! The story as a sequence diagram in one self-contained SVG file.
 //!
-//! Time runs down, not to scale: a row for each thing that happened. Lifelines from the server's driver to the client's
-//! TLS layer; the client NIC's is coloured by what the NIC knows about its place in the stream.
+//! Time runs down, not to scale: each event has a row. There are lifelines from the server's driver to the client's TLS
+//! layer; the client NIC's lifeline is coloured by the NIC's knowledge of its position in the stream.
 
 use crate::story::reading::Made;
 use crate::story::table::{in_words, micros, which};
 use crate::story::{Opened, Story, What};
 use core::fmt::Write;
 
-/// Draws it.
+/// Draws a story.
 ///
 /// ```
 /// use offload_demos::story::{course::Course, picture};
@@ -55,7 +55,7 @@ impl Drawing {
         }
     }
 
-    /// The band along the client NIC's lifeline.
+    /// Draws the band along the client NIC's lifeline.
     fn knowledge(&mut self, story: &Story, bottom: u32) {
         let (mut since, mut colour) = (TOP, GREEN);
         for (index, event) in story.events.iter().enumerate() {
@@ -141,7 +141,7 @@ impl Drawing {
         ));
     }
 
-    /// On the arrow of a packet.
+    /// Writes a label on the arrow of a packet.
     fn label(&mut self, y: u32, colour: &str, text: &str) {
         let (width, top) = (text.len() as u32 * 6 + 6, y - 7);
         let left = WIRE_MIDDLE - width / 2;
@@ -149,7 +149,7 @@ impl Drawing {
         self.text(WIRE_MIDDLE, y, "middle", colour, text);
     }
 
-    /// With its middle at `y`.
+    /// Writes a text that is vertically centred at `y`.
     fn text(&mut self, x: u32, y: u32, anchor: &str, colour: &str, text: &str) {
         let y = y + 4;
         self.add(format_args!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" fill=\"{colour}\">{text}</text>\n"));

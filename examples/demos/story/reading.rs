@@ -1,34 +1,35 @@
-//! What a receiving NIC made of a packet, from what it counted.
+//! The result of a packet in a receiving NIC, derived from the NIC's counters.
 
 use crate::story::Span;
 
-/// What a NIC made of a packet of its flow.
+/// The result of a packet of the NIC's flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
-    /// The next of the stream: decrypted.
+    /// The expected packet: decrypted.
     Decrypted,
-    /// From the past: passed on as it is.
+    /// A packet from before the expected position: passed on unchanged.
     Late,
-    /// After a gap, and before the next header: passed on as it is.
+    /// A packet after a gap, before the next record header: passed on unchanged.
     Early,
-    /// After a gap, with the next header in it: passed on as it is, but the packet after it can be decrypted.
+    /// A packet after a gap that contains the next record header: passed on unchanged, but the packet after it can be
+    /// decrypted.
     Found,
-    /// Told that a record begins with it: decrypted.
+    /// A packet that begins with a record, as the NIC was told: decrypted.
     FoundAtOnce,
-    /// The next header is missing, so the NIC searches for one: passed on as it is.
+    /// A packet after a lost record header, so the NIC searches for a header: passed on unchanged.
     Lost,
-    /// Something that looks like a header is in it: passed on as it is, and software is asked.
+    /// A packet with a possible header: passed on unchanged, and software is asked.
     Asked,
-    /// The same, and it is the packet with which the NIC lost its place.
+    /// The packet with which the NIC lost its position, and with a possible header: software is asked.
     LostAndAsked,
-    /// While the NIC searches or waits for an answer: passed on as it is.
+    /// A packet while the NIC searches or waits for an answer: passed on unchanged.
     Waiting,
-    /// A tag is wrong, or there is no record: passed on as it is.
+    /// A packet with a wrong tag, or without a valid record: passed on unchanged.
     Failed,
 }
 
 impl Made {
-    /// What is said about it.
+    /// Returns the description in the story.
     pub const fn in_words(self) -> &'static str {
         match self {
             Made::Decrypted => "decrypted",
@@ -44,13 +45,13 @@ impl Made {
         }
     }
 
-    /// Whether the payload is plaintext now.
+    /// Returns whether the payload is plaintext now.
     pub const fn is_decrypted(self) -> bool {
         matches!(self, Made::Decrypted | Made::FoundAtOnce)
     }
 }
 
-/// What the NIC's counters did with one packet.
+/// The NIC's counters that one packet incremented.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moved {
     pub(super) decrypted: bool,
@@ -60,16 +61,17 @@ pub(super) struct Moved {
     pub(super) found: bool,
 }
 
-/// Follows a NIC through a stream.
+/// The position of a NIC in a stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reading {
-    /// Where it goes on if it is in step; how far it has seen if not.
+    /// The expected sequence position if the NIC is in sync, else the furthest position seen.
     next: u32,
     is_lost: bool,
 }
 
 impl Reading {
-    /// The NIC has worked on a packet.
+    /// Records a packet and returns its result.
+    // The order of the arms matters: a packet may move several counters, and the first match describes it best.
     pub(super) fn note(&mut self, bytes: Span, moved: Moved) -> Made {
         let made = match moved {
             Moved { failed: true, .. } => Made::Failed,

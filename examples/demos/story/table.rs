@@ -1,10 +1,10 @@
-//! The story in words: a line for each thing that happened.
+//! The story as text, a line for each event.
 
 use crate::story::{Opened, Rebuilt, Story, What};
 use core::fmt::Write;
 use offload_base::Instant;
 
-/// When, where, which packet or record, and what, line by line.
+/// Returns the time, the place, the packet or record, and the description of each event, one line each.
 ///
 /// ```
 /// use offload_demos::story::{course::Course, table};
@@ -23,12 +23,12 @@ pub fn of(story: &Story) -> String {
     text
 }
 
-/// Microseconds from the beginning on.
+/// Returns a time in microseconds.
 pub(super) fn micros(at: Instant) -> String {
     format!("{:.1}", at.as_nanos() as f64 / 1000.0)
 }
 
-/// Who it happened to.
+/// Returns the place of an event.
 const fn place_of(what: What) -> &'static str {
     match what {
         What::Posted { .. } => "server driver",
@@ -39,7 +39,7 @@ const fn place_of(what: What) -> &'static str {
     }
 }
 
-/// What the event at `index` happened to.
+/// Returns the packet, record or byte of the event at `index`.
 pub(super) fn which(story: &Story, index: usize) -> String {
     match story.events[index].what {
         What::Posted { bytes, .. } if story.is_again(index, bytes) => format!("{} again", story.name(bytes)),
@@ -52,7 +52,7 @@ pub(super) fn which(story: &Story, index: usize) -> String {
     }
 }
 
-/// What happened to it.
+/// Returns the description of an event.
 pub(super) fn in_words(what: What) -> String {
     match what {
         What::Posted { rebuilt: None, .. } => "posted: what the NIC expects next".into(),

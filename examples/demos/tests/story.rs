@@ -1,4 +1,5 @@
-//! The story of a lost and an overtaken packet: what `docs/` shows is what happens, and what happens is what ought to.
+//! The story of a lost and an overtaken packet: the files in `docs/` show the actual events, and the events are the
+//! intended ones.
 
 use core::time::Duration;
 use offload_api::ResyncMode;
@@ -24,6 +25,7 @@ fn what_the_docs_show_is_what_happens() {
 #[test]
 fn a_gap_inside_a_record_costs_that_record_and_the_next() {
     let story = Course { lose: None, ..Course::default() }.run().unwrap();
+    // Packet 4 is overtaken, so packet 5 arrives first and leaves a gap inside a record.
     assert_eq!(made_of(&story, 4..=7), [Made::Early, Made::Decrypted, Made::Found, Made::Decrypted]);
     let opened = opened(&story);
     assert_eq!(opened[..4], [Opened::ByNic, Opened::InPart, Opened::InPart, Opened::ByNic]);
@@ -42,6 +44,7 @@ fn a_lost_header_costs_a_question_and_the_retransmission_its_dumps() {
     assert_eq!(answer, Some((story.records[5].from, Some(5))), "the first header behind the one that is missing");
     let rebuilt: Vec<Rebuilt> = story
         .events
+        // The retransmitted packet is not at a record's start, so the NIC must encrypt the record's beginning again.
         .iter()
         .filter_map(|event| match event.what {
             What::Posted { rebuilt, .. } => rebuilt,
@@ -74,6 +77,7 @@ fn a_late_question_is_answered_from_what_was_noted() {
     let story = late(ResyncMode::Asynchronous);
     let at = |wanted: &dyn Fn(What) -> bool| story.events.iter().position(|event| wanted(event.what));
     let header = story.records[5].from;
+    // The steps in the order in which they must happen.
     let steps = [
         at(&|what| matches!(what, What::Announced(bytes) if bytes == story.packets[13])),
         at(&|what| what == What::Noted { header, number: 5 }),
@@ -84,7 +88,7 @@ fn a_late_question_is_answered_from_what_was_noted() {
     ];
     assert!(steps.is_sorted() && steps[0].is_some(), "{steps:?}\n{}", table::of(&story));
     assert_eq!(opened(&story).last(), Some(&Opened::ByNic));
-    // A driver that asks at once announces nothing, and TLS finds the answer in what it remembers.
+    // A driver that asks at once announces nothing, and TLS finds the answer in its own memory.
     let plain = late(ResyncMode::DriverRequest);
     assert!(!plain.events.iter().any(|event| matches!(event.what, What::Announced(_) | What::Noted { .. })));
     let answer = What::Answered { header, number: Some(5), noted: false };
@@ -103,7 +107,7 @@ fn a_story_has_what_was_asked_for_or_is_refused() {
     assert!(check(Course { records: 100, more: 100, record_size: 16_384, ..Course::default() }).is_err());
 }
 
-/// What the client's NIC made of the packets that arrived, counted from 1 in the order of their arrival.
+/// Returns the results of the packets that arrived at the client's NIC, counted from 1 in the order of arrival.
 fn made_of(story: &Story, which: core::ops::RangeInclusive<usize>) -> Vec<Made> {
     let made: Vec<Made> = story
         .events

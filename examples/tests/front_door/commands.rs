@@ -1,4 +1,4 @@
-//! Commands that pages show: the examples, tests and scripts are there, and take the options that are shown.
+//! Commands shown on pages: the examples, tests and scripts exist and accept the shown options.
 
 use crate::shown::{commands, options_in};
 use crate::{page, pages, program, root};
@@ -15,6 +15,7 @@ fn every_command_that_is_shown_exists_with_its_options() {
     {
         let words: Vec<&str> = command.split_whitespace().collect();
         let [first, verb, ..] = words[..] else { continue };
+        // A command with a path runs a script of this repository.
         if first.contains('/') {
             assert!(root().join(first).exists(), "{path}: {command}: there is no {first}");
         }
@@ -60,7 +61,7 @@ fn every_command_that_is_shown_exists_with_its_options() {
         }
         if let Some(name) = value("--bin").filter(|_| !of_programs) {
             assert_eq!((package, name), ("nicbench", "nicbench"), "{path}: {command}");
-            // That package's own test `shown_commands` looks at the options.
+            // Test `shown_commands` of that package checks the options.
         }
         if let Some(features) = value("--features") {
             let manifest = std::fs::read_to_string(root().join(&folder).join("Cargo.toml")).unwrap();
@@ -74,7 +75,7 @@ fn every_command_that_is_shown_exists_with_its_options() {
     assert!(checked > 30, "only {checked} commands were found");
 }
 
-/// Options that an example takes, subcommands' too.
+/// Returns the options of an example, with the options of its subcommands.
 fn options_of(name: &str) -> BTreeSet<String> {
     let text = |arguments: &[&str]| {
         let output = program(name).args(arguments).output().unwrap();
@@ -90,9 +91,9 @@ fn options_of(name: &str) -> BTreeSet<String> {
     options_in(&help)
 }
 
-/// Where a package of this workspace is.
+/// Returns the folder of a package of this workspace.
 fn folder_of(package: &str) -> Option<String> {
-    // Unpublished packages have no line among the dependencies, but a folder of their name.
+    // Unpublished packages are not among the dependencies, but have a folder of their name.
     let mut folders = ["crates", "tests"].map(|parent| format!("{parent}/{package}")).into_iter();
     if let Some(unpublished) = folders.find(|folder| root().join(folder).exists()) {
         return Some(unpublished);

@@ -1,8 +1,8 @@
-//! The examples that teach: each runs, shows what it says, and is short.
+//! The teaching examples: each runs, prints the expected output, and is short.
 
 use crate::{files, page, program, root};
 
-/// What an example prints, in a folder of its own.
+/// Runs an example in a folder of its own and returns its output.
 fn printed(name: &str, arguments: &[&str]) -> String {
     let folder = std::env::temp_dir().join(format!("nic-offload-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -12,7 +12,7 @@ fn printed(name: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The numbers in a line, in order.
+/// Returns the numbers in a line, in order.
 fn numbers(line: &str) -> Vec<f64> {
     line.split(|at: char| !at.is_ascii_digit() && at != '.').filter_map(|word| word.parse().ok()).collect()
 }
@@ -39,6 +39,7 @@ fn two_hosts_cut_and_join() {
 #[test]
 fn loss_costs_the_offload_more_and_more_and_the_reader_nothing() {
     let text = printed("lose_a_packet", &[]);
+    // The columns are the loss, records by NIC, both and software, answers, and the share read again.
     let rows: Vec<Vec<f64>> = text.lines().skip(2).map(numbers).collect();
     assert_eq!(rows.len(), 4, "{text}");
     assert_eq!((rows[0][2], rows[0][3], rows[0][5]), (0.0, 0.0, 0.0), "nothing was lost: {text}");

@@ -118,7 +118,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
         ("h3_server", vec!["empty"], "the wire needs an end"),
         ("resync_story", vec!["--lose", "999"], "--lose 999: the story has 26 packets"),
         ("resync_story", vec!["--lose", "4"], "packet 4 cannot be both"),
-        ("resync_story", vec!["--records", "100", "--record-size", "16384"], "200 are as many"),
+        ("resync_story", vec!["--records", "100", "--record-size", "16384"], "more than the limit of 200"),
     ];
     for (name, arguments, expected) in cases {
         let said = refused(&folder, name, &arguments);
