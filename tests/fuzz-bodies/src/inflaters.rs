@@ -1,11 +1,12 @@
-//! Any bytes as compressed data, of every format: an error or a result, within the room that there is, however they are cut.
+//! Arbitrary bytes as compressed data of every format: an error or a result, within the available room, independent of
+//! cuts.
 
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
 use offload_compression::Compression;
 use offload_transforms::{Fault, Parameters, Session, Way};
 
-/// One input.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let format = Compression::ALL[usize::from(input.byte()) % Compression::ALL.len()];
@@ -21,14 +22,14 @@ pub fn run(input: &[u8]) {
     let whole = Bytes::copy_from_slice(input.0);
     let pieces = [whole.slice(..cut.min(whole.len())), whole.slice(cut.min(whole.len())..)];
     let found = run(Way::Undo, core::slice::from_ref(&whole), room);
-    // Data that are too long and damaged as well may fail for either reason.
+    // Data that is both too long and damaged may fail for either reason, depending on the cut.
     assert_eq!(run(Way::Undo, &pieces, room).ok(), found.clone().ok(), "pieces make no difference");
     if let Ok((report, plain)) = found {
         assert!(report.consumed <= whole.len() && report.produced == plain.len() && plain.len() <= room);
         if room > 0 && !plain.is_empty() {
             assert!(matches!(run(Way::Undo, &[whole], plain.len() - 1), Err(Fault::OutOfSpace { .. })));
         }
-        // What came out goes in again.
+        // The result is compressed and decompressed again.
         let (_, packed) =
             run(Way::Apply, core::slice::from_ref(&plain), 2 * plain.len() + 1000).expect("there is room");
         assert_eq!(run(Way::Undo, &[packed], plain.len()).expect("our own").1, plain);

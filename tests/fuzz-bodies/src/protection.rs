@@ -1,12 +1,12 @@
-//! Formats of protection information as the input chooses, over any bytes: what was added verifies, what is wrong is reported at a
-//! place that there is, and a transform there and back changes nothing.
+//! Protection information with arbitrary formats over arbitrary bytes: added information verifies, errors are reported
+//! at an existing position, and a transform and its inverse change nothing.
 
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
 use offload_transforms::protection::{Check, Format, Guard, Protection, ProtectionType};
 use offload_transforms::{Fault, Parameters, Session, Transform, Way};
 
-/// One input.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let (memory, wire) = (format(&mut input), format(&mut input));
@@ -18,6 +18,7 @@ pub fn run(input: &[u8]) {
     let with = Parameters { iv: input.array(), aad: &[] };
     let Ok(session) = Session::new(&Transform::Protection(Protection { memory, wire, check })) else { return };
     let run = |way, source: &Bytes| {
+        // The source is cut in two, so that a block may span both pieces.
         let mut target = BytesMut::with_capacity(17 * source.len() + 64);
         let cut = source.len() / 3;
         let report = session.run(way, with, &[source.slice(..cut), source.slice(cut..)], &mut target);
@@ -28,7 +29,7 @@ pub fn run(input: &[u8]) {
         match run(way, &source) {
             Ok(result) => {
                 let undone = run(back, &result).expect("what was made by the rules keeps them");
-                // Tags that nobody checked may be others; data may not.
+                // Unchecked tags may differ afterwards, but data must not.
                 assert_eq!(undone.len(), source.len());
                 assert_eq!(run(way, &undone).expect("once more"), result);
             }

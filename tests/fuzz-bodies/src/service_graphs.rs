@@ -1,4 +1,5 @@
-//! Any text as a graph of services: read, printed so that it reads back, and passed by a packet; or refused in a few words.
+//! Arbitrary text as a graph of services: the parsed graph is the same after printing and parsing again, and packets
+//! pass it; or the error is short.
 
 use crypto_services::{Fabric, FabricConfig, Graph, Packet};
 

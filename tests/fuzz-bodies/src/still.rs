@@ -1,4 +1,4 @@
-//! A socket and a clock that do what a target tells them.
+//! A socket and a clock controlled by a fuzz target.
 
 use bytes::BytesMut;
 use core::net::SocketAddr;
@@ -12,10 +12,10 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What is to be received, and from whom.
+/// Datagrams to be received, with their senders.
 pub(crate) type Inbox = Arc<Mutex<VecDeque<(SocketAddr, BytesMut)>>>;
 
-/// A socket that sends to nowhere, without a device.
+/// A socket without a device that discards sent datagrams.
 pub(crate) struct Socket(pub(crate) Inbox);
 
 impl DatagramSocket for Socket {
@@ -58,7 +58,7 @@ impl DatagramSocket for Socket {
     }
 }
 
-/// A clock that goes on when it is told.
+/// A clock that advances only on request.
 #[derive(Debug, Default)]
 pub(crate) struct Still(pub(crate) AtomicU64);
 
@@ -74,7 +74,7 @@ impl Timers for Still {
     }
 }
 
-/// Polls come from outside.
+/// An alarm that never fires, because the fuzz target polls.
 struct Never;
 
 impl Alarm for Never {

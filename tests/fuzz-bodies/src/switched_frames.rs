@@ -1,8 +1,8 @@
-//! Frames into a NIC with a switch, by the wire and by a virtual machine: whatever they hold, nothing panics, no buffer grows, and
-//! a protected network takes only what its SA has opened.
+//! Frames into a NIC with a switch, from the wire and from a virtual machine: nothing panics, no buffer grows, and a
+//! protected network accepts only frames that its SA has opened.
 //!
-//! Input: a byte of kind, a byte of length in units of eight, that many bytes of frame, and so on. The kind says how the bytes come:
-//! as they are, in a tunnel's packet in the clear, in one under an SA, or from a virtual machine.
+//! Input: a byte of kind, a byte of length in units of eight, that many bytes of frame, and so on. The kind selects the
+//! form: plain, in a tunnel packet in clear text, in one under an SA, or from a virtual machine.
 
 use bytes::{Bytes, BytesMut};
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
@@ -40,7 +40,7 @@ struct Bed {
     device: SwitchedDevice,
     host: Driver,
     eswitch: EswitchDriver,
-    /// In the protected network, and in the other.
+    /// A machine in the protected network, and one in the other network.
     machines: [Driver; 2],
 }
 
@@ -93,6 +93,7 @@ impl Bed {
         self.device.receive_frame(Instant::ZERO, Frame::new(frame));
         let unwrapped = self.device.switch_counters().unwrapped > before;
         let heard = self.drain();
+        // The protected network must not accept frames in clear text, nor the other network frames under an SA.
         assert!(heard[0] == 0 || under_sa, "in the clear");
         assert!(heard[1] == 0 || !under_sa, "by the other network's SA");
         assert!(heard.iter().sum::<usize>() == 0 || unwrapped);
@@ -106,12 +107,12 @@ impl Bed {
             self.machines[number].flush(Instant::ZERO);
             let before = self.device.uplink_counters().tx_packets;
             let _heard = self.drain();
-            // There is no SA to send by.
+            // There is no SA for transmission.
             assert!(number == 1 || self.device.uplink_counters().tx_packets == before);
         }
     }
 
-    /// What the virtual machines get.
+    /// Returns the number of frames that each virtual machine received.
     fn drain(&mut self) -> [usize; 2] {
         let now = Instant::ZERO;
         self.device.process(now);
@@ -126,7 +127,7 @@ impl Bed {
     }
 }
 
-/// The bytes in a tunnel's packet from the other hypervisor.
+/// Returns the bytes in a tunnel packet from the other hypervisor.
 fn wrapped(kind: TunnelKind, network: u32, bytes: &[u8]) -> Bytes {
     let ends = TunnelSet::new([192, 0, 2, 2].into(), [192, 0, 2, 1].into());
     let set = TunnelSet { key: Some(network), checksum: false, ..ends };
