@@ -21,6 +21,7 @@ fn main() -> io::Result<()> {
     );
     let path = file.unwrap_or_else(|| "tls.pcapng".into());
     let named = |error| io::Error::other(format!("{}: {error}", path.display()));
+    // A capture contains secrets and must not replace another file.
     if path.exists() {
         return Err(named(io::ErrorKind::AlreadyExists.into()));
     }

@@ -33,6 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     offload_examples::teaching("Sends a MiB through an ESP tunnel, made by the hosts and then by their NICs.");
     for (who, kind) in [("hosts", OffloadKind::None), ("NICs", OffloadKind::Packet)] {
         let keys: KeyFile = KEYS.parse()?;
+        // The same keys with another place of ESP.
         let keys = keys.offloaded(kind);
         let recorder = FrameRecorder::default();
         let mut bed = Testbed::builder(Seed(1))

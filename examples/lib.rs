@@ -24,6 +24,7 @@ fn arguments(about: &str, takes_file: bool) -> Option<PathBuf> {
         .and_then(Path::file_name)
         .map_or("example".into(), |name| name.display().to_string());
     let given: Vec<PathBuf> = arguments.map(PathBuf::from).collect();
+    // A file name that begins with a dash would be taken for an option.
     let is_option = |argument: &&PathBuf| argument.as_os_str().as_encoded_bytes().starts_with(b"-");
     if given.iter().any(|argument| matches!(argument.to_str(), Some("--help" | "-h"))) {
         let usage = if takes_file { format!("{name} [FILE]") } else { name.clone() };

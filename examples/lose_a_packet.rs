@@ -25,7 +25,7 @@ const BYTES: usize = 4 << 20;
 fn main() -> Result<(), Box<dyn Error>> {
     offload_examples::teaching("Loses packets, and shows how a NIC finds its place in a TLS stream again.");
     println!("        records opened by       NIC told where    read again over PCIe,");
-    println!("loss   NIC  both  software     a record begins   % of what was sent");
+    println!("loss   NIC  both  software     a record begins   % of all payload");
     for loss in ["0", "0.001", "0.01", "0.05"] {
         let impairments = Impairments { loss: loss.parse()?, ..Impairments::default() };
         // A full queue delays packets here instead of dropping them, so that the wire loses only the share in `loss`.

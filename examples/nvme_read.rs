@@ -35,6 +35,7 @@ fn main() -> Result<()> {
         .build()?;
     serve_a_disk(bed.host(0))?;
     for offload in [Offload::None, Offload::PlaceAndCheck] {
+        // Counters run on, so each run shows the difference.
         let before = bed.counters();
         let far = SocketAddr::from((bed.host(0).address(), 4420));
         let task = bed.host(1).spawn("reader", read(bed.host(1).clone(), far, offload));

@@ -123,6 +123,7 @@ async fn receive(mut stream: impl SegmentStream) -> io::Result<(usize, usize)> {
         }
         stream.consume(length);
     }
+    // The context's place becomes free for other flows.
     stream.release(context);
     stream.finish();
     Ok((by_nic, by_software))
@@ -133,6 +134,7 @@ fn ask(stream: &mut impl SegmentStream) -> Option<Handle> {
     let mut context = None;
     stream.control(&mut |flow, contexts| {
         let Some(engine) = contexts.engine(Unmask::NAME).map(|engine| engine.number) else { return };
+        // The key steers the flow's packets to this context.
         let keys = vec![Key::Flow(flow, Layer::FIRST)];
         let spec = Box::new(MASK);
         context =

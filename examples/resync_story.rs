@@ -53,6 +53,7 @@ fn main() -> ExitCode {
 }
 
 fn execute(options: &Options) -> ExitCode {
+    // The wire handles each packet once, so one packet cannot have both fates.
     if options.lose == options.hold_back && options.lose > 0 {
         let both = format!("--lose and --hold-back: packet {} cannot be both lost and late", options.lose);
         return program::fail(NAME, &both, program::UNUSABLE);

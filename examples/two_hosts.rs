@@ -53,6 +53,7 @@ fn main() -> io::Result<()> {
         sending.and(reading)?;
         io::Result::Ok(echoed == sent)
     });
+    // Virtual time advances only inside `run`.
     let equal = bed.run(task)?;
     println!("1 MiB came back equal: {equal}, after {:?} of virtual time", bed.now() - started);
 

@@ -202,13 +202,14 @@ struct Flow {
 impl Server {
     /// Runs a test from the first byte of the control connection to the last.
     async fn test(&mut self, mut control: TcpStream) -> io::Result<()> {
-        // A client whose machine is gone must not block other clients.
+        // A client on a dead machine must not block other clients.
         control.set_keep_alive(Some(KeepAlive { idle: PATIENCE, interval: PATIENCE / 10, probes: 5 }));
         control.set_nodelay(true);
         let mut cookie = NO_COOKIE;
         self.soon(control.read_exact(&mut cookie)).await?;
         tell(&mut control, Step::ParameterExchange).await?;
         let asked: Asked = serde_json::from_slice(&self.soon(read_json(&mut control)).await?)?;
+        // An unsupported test is answered by an error number, so that the client prints a message instead of hanging.
         let Some(congestion) = asked.served() else {
             tell(&mut control, Step::ServerError).await?;
             control.write_i32(NOT_IMPLEMENTED).await?;
@@ -216,13 +217,14 @@ impl Server {
             SegmentStream::flush(&mut control);
             return Err(io::Error::new(
                 ErrorKind::Unsupported,
-                "asks for what is not served: TCP is, by cubic or reno",
+                "unsupported test: use TCP with cubic or reno",
             ));
         };
         tell(&mut control, Step::CreateStreams).await?;
         let streams = self.streams(asked.sending().len(), &cookie).await?;
         tell(&mut control, Step::TestStart).await?;
         tell(&mut control, Step::TestRunning).await?;
+        // All streams stop at the same moment, when the client ends the test.
         let ended = watch::Sender::new(false);
         let mut flows = Vec::new();
         for (stream, sends) in streams.into_iter().zip(asked.sending()) {
@@ -236,6 +238,7 @@ impl Server {
         let mut streams = Vec::new();
         let mut results = Vec::new();
         for (place, flow) in flows.into_iter().enumerate() {
+            // The stream comes back from its task, because its statistics are read after the end.
             let stream = flow.task.await;
             let bytes = if flow.sends { on_its_way(&stream) } else { flow.bytes.load(Ordering::Relaxed) };
             let bytes = bytes.saturating_sub(flow.omitted);
@@ -393,6 +396,7 @@ async fn tell(control: &mut (impl AsyncWrite + Unpin), step: Step) -> io::Result
 /// Reads JSON that follows its length.
 async fn read_json(control: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let length = control.read_u32().await? as usize;
+    // The length comes from the client, so it must not decide about memory alone.
     if length > MOST_JSON {
         return Err(io::Error::new(ErrorKind::InvalidData, format!("{length} bytes of JSON")));
     }

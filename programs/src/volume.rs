@@ -28,6 +28,7 @@ pub fn read(key: &Path, block: u32, device: Option<&mut dyn Contexts>) -> Result
 /// Imports the key into the device. Returns `None` if the device accepts no keys.
 fn import(key: &Secret, block: u32, device: &mut dyn Contexts) -> Result<Option<XtsStage>, Box<dyn std::error::Error>> {
     let mut wrapping = vec![0; 32];
+    // The key crosses to the device only in wrapped form, so the wrapping key must be unpredictable.
     RandomSource::from_system()?.stream("wrapping key").fill(&mut wrapping);
     let wrapping = WrappingKey { tenant: 1, key: Secret::new(wrapping) };
     match wrapping.import(device, 1, key, block, Tweak::Unit) {

@@ -218,7 +218,7 @@ fn clients_that_do_not_read_share_the_memory_there_is() {
         });
         // Each stalled connection may exceed the limit by a piece that was already read.
         assert!(charged > MOST / 2 && charged < MOST + STALLED * (256 << 10), "{mode}: {charged}");
-        assert_eq!(left, 0, "{mode}: what is given up is given back");
+        assert_eq!(left, 0, "{mode}: memory of dropped answers is still charged");
     }
 }
 
@@ -279,7 +279,7 @@ fn a_server_that_closes_ends_what_it_does() {
             let mut answer = Vec::new();
             busy.read_to_end(&mut answer).await?;
             closing.await;
-            assert!(bed.seconds() < 5, "{mode}: nobody waits for who is idle");
+            assert!(bed.seconds() < 5, "{mode}: the server waits for an idle client");
             Ok((answer.len(), idle, late))
         });
         assert!(read + 20_000 > LARGE, "{mode}: {read} bytes of the answer under way");

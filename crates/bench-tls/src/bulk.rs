@@ -203,6 +203,7 @@ impl Bulk {
         };
         let meter = CpuMeter::new();
         let nic = nic_on(self.clock, &self.nic);
+        // A lost FIN is retransmitted as often as data, so that a run over a bad wire still ends.
         let tcp = tcp();
         let mut builder =
             Testbed::builder(self.seed).clock(self.clock).meter(&meter).host("server", nic.clone(), tcp.clone());
@@ -232,6 +233,7 @@ impl Bulk {
         bulk.observers.finish().map_err(BulkError::Capture)?;
         let measured = Measured::take(bed, &meter, [served.tls, fetched.tls].iter().flatten());
         let bytes = fetched.bytes;
+        // The length is compared even if checksums are off.
         let whole = bytes == bulk.payload.len() && expected.is_none_or(|expected| fetched.checksum == expected);
         Ok(measured.run(bulk.label(), bytes, whole, fetched.ended - served.started))
     }
@@ -345,6 +347,7 @@ async fn serve(
         let piece = piece.map_err(BulkError::Payload)?;
         let (bytes, from) = (piece.len() as u64, host.now());
         connection.send(piece).await?;
+        // Spans are recorded only if a timeline is written.
         if let Some(track) = &track {
             track.span("send", from, host.now(), bytes);
         }
@@ -421,6 +424,7 @@ impl Arrivals {
     fn new(bulk: &Bulk) -> Result<Arrivals, BulkError> {
         let out = bulk.out.as_ref().map(File::create).transpose().map_err(BulkError::Output)?;
         let checked = bulk.checked || out.is_some();
+        // Collecting costs nothing in virtual time, where hashing can happen in place.
         let keeps = if bulk.clock == ClockKind::Real { bulk.payload.len().min(KEPT) } else { 0 };
         Ok(Arrivals {
             checked,
@@ -439,10 +443,12 @@ impl Arrivals {
         if !self.checked {
             return Ok(());
         }
+        // A chunk that does not fit is hashed at once, after the collected ones.
         if (self.kept.len() + chunk.len()) as u64 <= self.keeps {
             self.kept.extend_from_slice(chunk);
             return Ok(());
         }
+        // Collected chunks come first, or the hash would mix up the order.
         self.settle()?;
         self.look_at(chunk)
     }
@@ -580,6 +586,7 @@ mod tests {
             assert!(run.sha256_ok);
             move |name: &str| run.counters.get(name).copied().unwrap_or(0)
         };
+        // The default modes use DUMPs and requests, which the other modes must avoid.
         let usual = lossy(NicConfig::default());
         assert!(usual("tx_tls_dump_packets") > 0 && usual("rx_tls_resync_req_pkt") > 0);
         let sealed = lossy(NicConfig {

@@ -42,6 +42,7 @@ impl Connection {
     pub fn with_keys(mode: Mode, stream: TcpStream, keys: TrafficKeys) -> io::Result<Connection> {
         Ok(match mode {
             Mode::Tcp => Connection::Plain(stream),
+            // Both modes start in software; `offload` moves the keys to the NIC.
             Mode::TlsCpu | Mode::TlsNic => {
                 let stream = KtlsStream::new(stream, keys, Box::new(FixedKeys)).map_err(io::Error::other)?;
                 Connection::Tls(Box::new(stream))
@@ -116,6 +117,7 @@ impl Connection {
     ///
     /// # Errors If the peer closed or sent something else.
     pub async fn expect(&mut self, word: &[u8]) -> io::Result<()> {
+        // A word may arrive in several chunks.
         let mut heard = Vec::new();
         while heard.len() < word.len() {
             let chunk = self.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;

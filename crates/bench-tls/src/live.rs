@@ -91,11 +91,13 @@ pub(crate) async fn watched<T>(
     let show = || (live.show)(&bed.sample(received.load(Ordering::Relaxed)));
     loop {
         let mut step = pin!(runtime.sleep(live.every));
+        // The run is polled first, so that its end is seen at once.
         let ended = poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(ended) => Poll::Ready(Some(ended)),
             Poll::Pending => step.as_mut().poll(cx).map(|()| None),
         });
         let ended = ended.await;
+        // A sample follows the end too, so that the last one shows the final counters.
         show();
         if let Some(ended) = ended {
             return ended;

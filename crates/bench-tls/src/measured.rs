@@ -16,9 +16,10 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Takes all measurements and ends the testbed, whose threads report their CPU time when they end.
+    /// Takes all measurements and ends the testbed, because its threads report their CPU time at their end.
     pub fn take<'a>(bed: Testbed, meter: &CpuMeter, others: impl IntoIterator<Item = &'a TlsCounters>) -> Measured {
         let (mut counters, mut dma_bytes) = (bed.counters(), CounterSet::default());
+        // Counters of closed TLS streams are not part of the testbed's.
         others.into_iter().for_each(|other| counters.add(other));
         dma_bytes.add(&bed.dma());
         drop(bed);

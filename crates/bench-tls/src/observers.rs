@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The observers of one run, which change none of its counts.
+/// The observers of one run, which do not affect its counts.
 ///
 /// ```
 /// use offload_base::Seed;

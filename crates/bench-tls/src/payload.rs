@@ -47,6 +47,7 @@ impl Payload {
     pub fn file(path: &Path) -> io::Result<Payload> {
         let file = File::open(path)?;
         let metadata = file.metadata()?;
+        // A folder can be opened, and would fail only at the first read.
         if metadata.is_dir() {
             return Err(io::Error::from(io::ErrorKind::IsADirectory));
         }
@@ -133,6 +134,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("nic-offload-payload-{}", std::process::id()));
         std::fs::write(&path, b"twelve bytes").unwrap();
         let payload = Payload::file(&path).unwrap();
+        // A short file is read into memory, so the source is replaced to test the other path.
         let from_disk = Payload { source: Source::File(path.clone()), ..payload.clone() };
         assert_eq!(payload.checksum().unwrap(), from_disk.checksum().unwrap());
         let pieces = |payload: &Payload| payload.pieces(5).unwrap().collect::<io::Result<Vec<_>>>().unwrap();

@@ -17,6 +17,7 @@ pub fn runs(runs: &[Run]) -> String {
         .filter(|(_, bytes)| **bytes > 0)
         .map(|(name, _)| &name[..])
         .collect();
+    // Most runs have no digests, and an empty column would only take space.
     let with_crc = runs.iter().any(|run| run.tx_host_ns_per_byte.crc.max(run.rx_host_ns_per_byte.crc) > 0.0);
     let mut rows = vec![heading(&purposes, with_crc)];
     rows.extend(runs.iter().map(|run| row(run, &purposes, with_crc)));
@@ -71,7 +72,7 @@ fn add_cost_left(rows: &mut [Vec<String>], runs: &[Run]) {
     rows.iter_mut().zip(core::iter::once("TLS cost left".into()).chain(cells)).for_each(|(row, cell)| row.push(cell));
 }
 
-/// Adds a column to `rows`, whose first row is the heading: the factor by which each later run costs less than the
+/// Adds a column to `rows`, which begin with the heading: the factor by which each later run costs less than the
 /// CPU's run. `runs` has the setting, mode and cost of each row; only runs of the same setting are compared. Without a
 /// mode `cpu` or `..-cpu` there is no such column.
 ///
@@ -86,6 +87,7 @@ pub fn add_factor<'a, S: PartialEq>(rows: &mut [Vec<String>], runs: impl IntoIte
     let Some((_, mode, _)) = runs.iter().find(is_cpu) else { return };
     let mut cells = vec![format!("less than {mode}")];
     cells.extend(runs.iter().enumerate().map(|(at, (setting, _, cost))| {
+        // Only an earlier run of the same setting is a reference.
         let software = runs[..at].iter().filter(is_cpu).find(|run| run.0 == *setting);
         let factor = software.filter(|_| *cost > 0.0).map(|software| format!("{:.1}x", software.2 / cost));
         factor.unwrap_or_default()
@@ -148,6 +150,7 @@ pub fn saved(runs: &[Run]) -> String {
     let mut text = String::new();
     for (name, of) in SIDES {
         let (tcp, cpu, nic) = (of(tcp), of(cpu), of(nic));
+        // A ratio below one is hard to read, so the text says which of both is larger.
         let (factor, change) = if nic <= cpu {
             (cpu / nic.max(f64::MIN_POSITIVE), "lower")
         } else {
@@ -318,6 +321,7 @@ mod tests {
         assert!(text.contains("1.0M") && text.contains("12.35") && !text.contains("resync"), "{text}");
         assert!(lines[2].starts_with("mode") && lines[3].starts_with("tcp"), "{text}");
         assert_eq!(lines[3].split_whitespace().count(), 15, "{text}");
+        // A run with digests gets two more columns.
         let mut digested = run("tcp", 0.0);
         digested.rx_host_ns_per_byte.crc = 0.25;
         let text = runs(&[digested]);

@@ -7,7 +7,7 @@
 //!   be constant;
 //! - `tls-transmit`, `tls-receive`: records of 2 to 16 KiB in packets of MTU 1500 and 9000, whole device, beside ring's
 //!   one-shot on a record of 16 KiB without packets;
-//! - `context-cache`: flows in turn whose contexts all fit the NIC's memory, or not at all: the cost of fetching;
+//! - `context-cache`: flows in turn, with contexts that all fit the NIC's memory, or not at all: the cost of fetching;
 //! - `resync`: a packet retransmitted from the beginning, middle and end of a record of 16 KiB, beside one in order;
 //!   and a received stream with a gap over a record's header, beside one without.
 //!
@@ -63,6 +63,7 @@ fn steering(criterion: &mut Criterion) {
             ..NicConfig::default()
         };
         let mut bench = Workbench::new(roomy(config));
+        // A second workbench makes the frames, so that the measured one only receives.
         let mut sender = Workbench::new(NicConfig::default());
         for number in 0..rules {
             bench.receive_context(flow(number).reversed(), 0);
@@ -222,6 +223,7 @@ fn anew(
             let start = Instant::now();
             work(bench, context);
             elapsed += start.elapsed();
+            // The context is removed outside the measured time.
             bench.remove(context);
         }
         elapsed

@@ -88,6 +88,7 @@ fn keys(criterion: &mut Criterion) {
             let key = EspKey::new(EspSuite::Aes128Gcm, &material).expect("as long as its suite wants");
             EspCipher::new(&sa(Direction::Transmit, number, key))
         };
+        // Each cipher is boxed, as in an SA database, so that keys are spread over memory.
         let ciphers: Vec<Box<EspCipher>> = (0..sas).map(|number| Box::new(cipher(number))).collect();
         let (mut frame, mut number) = (BytesMut::with_capacity(2048), 0u64);
         group.throughput(Throughput::Elements(1));

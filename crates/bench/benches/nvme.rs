@@ -70,6 +70,7 @@ fn pdus(criterion: &mut Criterion) {
                 bencher.iter(|| framing.frame(black_box(&pdu), [data.clone()]).into_pieces().count());
             });
             group.finish();
+            // The parser gets the bytes of our own framing, so both halves agree.
             let wire = framing.frame(&pdu, [data]).into_pieces().collect::<Vec<_>>().concat();
             let mut group = criterion.benchmark_group("nvme/parse");
             group.throughput(Throughput::Bytes(bytes as u64));
@@ -130,6 +131,7 @@ fn reads(criterion: &mut Criterion) {
             };
             for (mode, offload) in WAYS {
                 let fio = Fio { operations, depth, clock: ClockKind::Real, ..reading(mode, offload, block) };
+                // The run reports its own time, so criterion's clock is replaced.
                 group.bench_function(format!("emulated NICs, {mode}, {offload}/{depth}"), |bencher| {
                     bencher.iter_custom(|iterations| {
                         (0..iterations).map(|_| Duration::from_secs_f64(made(&fio).seconds)).sum()
@@ -194,7 +196,7 @@ fn flushes(criterion: &mut Criterion) {
     }
 }
 
-/// Returns random reads of `block_size` bytes with data digests, whose data is placed from 4 KiB on.
+/// Returns random reads of `block_size` bytes with data digests. Reads of 4 KiB and more are placed.
 fn reading(mode: Mode, offload: NvmeOffload, block_size: u32) -> Fio {
     let nic = NicConfig {
         engines: NvmeTcpEngineConfig { io_threshold: 4096, ..NvmeTcpEngineConfig::default() }.into(),
@@ -248,6 +250,7 @@ fn over_the_kernel<F: Future<Output = io::Result<()>>>(
         host.close().await;
         Ok(took)
     });
+    // The target serves until this end of the channel is dropped.
     drop(done);
     serving.join().expect("the target's thread does not panic")?;
     took
@@ -312,6 +315,7 @@ fn shares(_: &mut Criterion) {
         let share = |offload| {
             let operations = ((8 << 20) as f64 / bytes) as u64;
             let fio = Fio { operations, depth: 16, ..reading(Mode::Tcp, offload, bytes as u32) };
+            // The median of five runs resists other load of the machine.
             let mut shares: Vec<f64> = (0..5).map(|_| made(&fio).copy_crc_share).collect();
             shares.sort_by(f64::total_cmp);
             shares[2]

@@ -44,6 +44,7 @@ fn push_pop(criterion: &mut Criterion) {
 
 fn across(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("rings/across");
+    // Few samples: each moves 200,000 entries between two threads.
     group.sample_size(10).throughput(Throughput::Elements(ENTRIES));
     group.bench_function("own", |bencher| {
         // A fresh ring for each iteration: both ends move to their threads.

@@ -199,16 +199,18 @@ impl Packets {
                 });
                 (format!("{backend:?}"), slices)
             }
+            // All 5G algorithms run on one engine, which processes the packets of a batch in parallel lanes.
             work @ (Work::Cipher(algorithm) | Work::Mac(algorithm) | Work::Both(algorithm)) => {
                 let engine = Engine::with_backend(self.lanes.backend()).ok_or(refused)?;
                 let key = |packet: usize| Key::new(algorithm, &vec![packet as u8; algorithm.key_len()]);
-                // The keys have the algorithm's own length, so none is dropped.
+                // The keys have the algorithm's own length, so no key is dropped.
                 let keys: Vec<Key> = (0..self.in_flight).filter_map(|packet| key(packet).ok()).collect();
                 // AES always uses the processor's best instructions, so the row names them instead of the requested
                 // lanes.
                 let of_aes = resumable_aead::AesKey::new(&[0; 16])
                     .ok()
                     .filter(|_| matches!(algorithm, Algorithm::Aes128 | Algorithm::Aes256));
+                // The row must name the instructions that really did the work.
                 let instructions = match of_aes {
                     Some(key) => format!("{:?}", key.backend()),
                     None => format!("{:?}", engine.backend()),
@@ -237,6 +239,7 @@ impl Packets {
     fn measure(&self, mut batch: impl FnMut(&mut [Vec<u8>])) -> Vec<f64> {
         let mut packets = vec![vec![0x5a; self.size.max(1)]; self.in_flight.max(1)];
         let bytes = (packets.len() * packets[0].len()) as u64;
+        // A slice has whole batches, so small runs may process more bytes than requested.
         let batches = (self.bytes / SLICES / bytes).max(1);
         // Unmeasured batches first, so that caches and clock frequency settle.
         (0..batches * SLICES / 2).for_each(|_| batch(&mut packets));
@@ -302,6 +305,7 @@ mod tests {
     #[test]
     fn every_cipher_runs_with_every_instruction_that_there_is() {
         for cipher in Cipher::ALL {
+            // These two exist on every processor.
             for lanes in [Lanes::Best, Lanes::Portable] {
                 let packets = Packets { lanes, size: 100, in_flight: 3, bytes: 10_000, ..Packets::new(cipher) };
                 let run = packets.run().unwrap();

@@ -44,6 +44,7 @@ impl Crowd {
         for _ in 0..self.connections {
             let stream = accept_any(&mut listeners).await?;
             let crowd = self.clone();
+            // Connections get ready in tasks of their own: one that waits for its device must not delay the others.
             getting_ready.push(server.spawn("getting ready", async move {
                 let port = stream.peer_addr().port();
                 let mut connection = crowd.connection(stream, port, true)?;
@@ -59,13 +60,14 @@ impl Crowd {
     pub(crate) async fn join(&self, client: &BedHost, server: &BedHost, number: u16) -> io::Result<Connection> {
         let shards = client.shards();
         let shard = &shards[usize::from(number) % shards.len()];
-        // With several shards, a shard can only use ports whose replies RSS delivers to it, so the stack chooses the
+        // With several shards, a shard can only use ports with replies that RSS delivers to it, so the stack chooses the
         // port.
         let from = (shards.len() == 1).then_some(FIRST_CLIENT_PORT + number);
         let stream = shard.connect(from, (server.address(), self.port).into()).await?;
         let port = stream.local_addr().port();
         let mut connection = self.connection(stream, port, false)?;
         connection.offload(self.mode, self.record_size, self.of_client).await?;
+        // The word is the first data, so the server knows that the client's receive context is installed.
         connection.send(Bytes::from_static(GO)).await?;
         Ok(connection)
     }

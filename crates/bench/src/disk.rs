@@ -79,6 +79,7 @@ impl DiskWire {
                     drop(server.serve(stream).await);
                     return;
                 }
+                // Each connection has its own randomness, so that a seeded run draws no secret twice.
                 let config = Arc::new(identity::server_config(wire.randomness("server"), None));
                 let Ok(stream) = ktls_offload::accept(stream, config).await else { return };
                 drop(server.serve(wire.offloaded(stream)).await);

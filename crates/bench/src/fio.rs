@@ -203,6 +203,7 @@ impl Fio {
         let mut bed = self.observers.attach(builder).build()?;
         let content = self.content();
         let storage = Arc::new(MemoryStorage::new(self.disk_size));
+        // A run of writes starts with an empty disk, so that old content cannot pass as written.
         if !self.pattern.writes() {
             storage.write(0, std::slice::from_ref(&content))?;
         }
@@ -224,6 +225,7 @@ impl Fio {
         let written = plan.written_right(&worked.written)?;
         let measured = Measured::take(bed, &meter, []);
         let (operations, fio) = (plan.latencies.count(), &plan.fio);
+        // Only successful commands count, not the requested number.
         let bytes = operations * u64::from(fio.block_size);
         let span = worked.ended - worked.started;
         let whole = worked.equal && written && operations == fio.operations;
@@ -307,6 +309,7 @@ struct Worked {
 async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: CpuMeter) -> io::Result<Worked> {
     let mut config = HostConfig::new(SUBSYSTEM, HostIdentity::drawn_from(&mut plan.fio.seed.stream("nvme host")));
     config.queues = plan.fio.jobs;
+    // NVMe queues have at least two entries, because a full queue leaves one of them free.
     config.depth = plan.fio.depth.max(2);
     config.header_digest = plan.fio.header_digest;
     config.data_digest = plan.fio.data_digest;
@@ -341,6 +344,7 @@ async fn one_after_the_other(plan: Arc<Plan>, host: BedHost, disk: Disk, number:
     // The buffer is reused for all commands, as an application would do.
     let mut buffer = disk.buffer(blocks);
     for turn in 0..fio.share(number) {
+        // Sequential workers interleave: each takes every n-th position.
         let drawn = if fio.pattern.random() { places.next_u64() } else { turn * workers + number };
         let place = drawn % fio.places();
         let first = place * u64::from(blocks);
@@ -388,6 +392,7 @@ mod tests {
     fn every_command_moves_the_right_bytes_in_every_mode() {
         for mode in Mode::ALL {
             for pattern in Pattern::ALL {
+                // Half of the patterns run with digests, so that both cases are covered.
                 let digests = pattern.random();
                 let fio = Fio {
                     operations: 41,
@@ -411,6 +416,7 @@ mod tests {
     fn what_the_nic_places_is_right_and_counted() {
         for mode in Mode::ALL {
             for offload in NvmeOffload::ALL {
+                // The threshold is below the block size, so that all reads may be placed.
                 let nic = NicConfig {
                     engines: NvmeTcpEngineConfig { io_threshold: 4096, ..NvmeTcpEngineConfig::default() }.into(),
                     ..NicConfig::default()
@@ -428,6 +434,7 @@ mod tests {
                 assert!(made.run.sha256_ok, "{mode} {offload}");
                 let placed = !matches!(offload, NvmeOffload::None | NvmeOffload::Emulate) && mode != Mode::TlsCpu;
                 if matches!(offload, NvmeOffload::None | NvmeOffload::Emulate) {
+                    // Emulation skips digests, and only the plain run computes them on the host.
                     let crc = made.run.rx_host_ns_per_byte.crc;
                     assert_eq!(crc > 0.0, offload == NvmeOffload::None, "{mode} {offload}: {crc}");
                 }

@@ -140,6 +140,7 @@ impl Iperf {
         plan.iperf.observers.finish()?;
         let measured = Measured::take(bed, &meter, served.tls.iter().chain(&fetched.tls));
         let bytes: u64 = fetched.streams.iter().map(|stream| stream.bytes).sum();
+        // The slowest stream ends the run by bytes, so costs and time cover all of them.
         let ended = fetched.streams.iter().map(|stream| stream.ended).max().unwrap_or(served.started);
         let whole = fetched.streams.iter().all(|stream| stream.equal) && bytes == served.bytes;
         let counted = fetched.streams.iter().map(|stream| stream.counted).sum();
@@ -293,6 +294,7 @@ async fn send(
         connection.send(message).await?;
     }
     connection.close().await?;
+    // The stream must not be dropped with unacknowledged data, or a failure would go unnoticed.
     connection.acknowledged(sent).await?;
     connection.closed().await;
     Ok((sent, connection.counters()))
@@ -340,6 +342,7 @@ async fn receive(
         let _application = cost::work(WorkKind::Application);
         arrived.equal &= continues(&plan.message, arrived.bytes, &chunk);
         let (bytes, now) = (chunk.len() as u64, host.now());
+        // The server sets the start; data cannot arrive before it.
         let at = plan.started.get().map_or(Duration::ZERO, |started| now - *started);
         arrived.bytes += bytes;
         arrived.ended = now;
@@ -383,6 +386,7 @@ mod tests {
         let message = b"offload";
         let stream: Vec<u8> = message.iter().copied().cycle().take(40).collect();
         for from in 0..20 {
+            // All positions and lengths, so that wrap-arounds at the message's end are covered.
             for to in from..=40 {
                 assert!(continues(message, from as u64, &stream[from..to]));
                 for at in from..to {
@@ -412,6 +416,7 @@ mod tests {
         let (until, omit) = (Until::Elapsed(Duration::from_millis(200)), Duration::from_millis(300));
         let with = |window, omit| Iperf { until, omit, window, link: link.clone(), ..Iperf::new(Mode::TlsNic) }.run();
         for window in [1_usize << 20, 4 << 20] {
+            // After slow start, each round trip of 20 ms carries one window.
             let made = with(Some(window), omit).unwrap();
             let law = window as f64 * 8.0 / 20e6;
             assert!((0.85..1.05).contains(&(made.run.goodput_gbps / law)), "{window}: {made:?}");
@@ -429,6 +434,7 @@ mod tests {
         assert!(made.run.sha256_ok && made.run.bytes == 256 * 500_000, "{made:?}");
         let counted = |name| made.run.counters.get(name).copied().unwrap_or(0);
         assert_eq!((counted("TlsTxDevice"), counted("TlsRxDevice")), (256, 256), "{:?}", made.run.counters);
+        // Each refusal must be followed by a later success.
         assert_eq!(counted("TlsOffloadRefused"), counted("TlsOffloadLater"));
         assert!(counted("TlsOffloadLater") > 0, "nobody found it full");
     }

@@ -205,6 +205,7 @@ impl Ipsec {
         drop(attached);
         let (started, received) = both?;
         plan.observers.finish()?;
+        // The testbed ends here, because threads report their CPU time at their end.
         let measured = Measured::take(bed, &meter, []);
         let bytes = received.datagrams * u64::from(plan.payload());
         let whole = received.datagrams == plan.packets && received.once;
@@ -321,6 +322,7 @@ async fn receive(plan: Arc<Ipsec>, sockets: Vec<UdpSocket>, host: BedHost) -> io
             continue;
         }
         let number = datagram.first_chunk().map_or(u64::MAX, |number| u64::from_be_bytes(*number));
+        // A number outside the range or seen before means a changed or duplicated datagram.
         let fresh = seen.get_mut(number as usize).is_some_and(|seen| !core::mem::replace(seen, true));
         received.once &= fresh && datagram.len() == usize::from(plan.payload());
         received.datagrams += 1;
@@ -355,6 +357,7 @@ mod tests {
     #[test]
     fn every_packet_arrives_once_whatever_its_size_and_sa() {
         for mode in EspMode::ALL {
+            // The smallest, a usual and the largest packet, with one queue and with several.
             for (packet_size, sas, queues) in [(64, 1, 1), (1400, 7, 1), (9000, 40, 1), (64, 1, 4), (1400, 40, 4)] {
                 let nic = NicConfig { queues, ..NicConfig::default() };
                 let made = Ipsec { packet_size, sas, nic, packets: 300, ..Ipsec::new(mode, Seed(2)) }.run().unwrap();
@@ -378,6 +381,7 @@ mod tests {
                 assert_eq!(counted(name) > 0, used, "{name}, {kind:?}");
             }
             assert_eq!(counted("tx_tls_encrypted_packets") + counted("rx_tls_decrypted_packets"), 0, "{kind:?}");
+            // A megabyte takes about 700 packets.
             assert_eq!(counted("ipsec_tx_pkts") > 700, kind != OffloadKind::None, "{kind:?}");
         }
     }
@@ -404,6 +408,7 @@ mod tests {
                 assert!(run.sha256_ok);
                 run.counters["rx_tls_decrypted_packets"]
             };
+            // The seed is the same, so the same packets are lost in both runs.
             let (below, without) = (decrypted(Some("policy setdefault in accept out accept")), decrypted(None));
             assert_eq!(below, without, "packets that the NIC decrypted, {resync:?}");
         }

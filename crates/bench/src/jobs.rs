@@ -131,7 +131,7 @@ impl Kind {
 /// let lookaside = jobs.run(JobWay::Lookaside)?;
 /// let alone = Jobs { in_flight: 1, ..jobs.clone() }.run(JobWay::Lookaside)?;
 /// assert!(lookaside.megabytes_per_second > 3.5 * alone.megabytes_per_second, "latency bounds one at a time");
-/// // Source and result, and what tells the device of them.
+/// // Source and result, and the descriptors.
 /// assert!((2.0..2.1).contains(&lookaside.pcie_bytes_per_byte.unwrap()));
 /// # Ok::<(), offload_bench::jobs::JobsError>(())
 /// ```
@@ -284,6 +284,7 @@ impl Jobs {
         let queue = &mut queues[0];
         let session = self.open(queue);
         settle(&mut device, queue);
+        // Opening the session moved bytes over PCIe too, which are not part of the jobs.
         let before = pcie(&device);
         let sources = self.sources();
         let (mut now, mut host, mut results) = (Instant::ZERO, Duration::ZERO, 0);
@@ -373,6 +374,7 @@ impl Jobs {
     /// Sends TLS records of the job's size through a NIC, and the same bytes in plain for comparison.
     fn inline(&self) -> Result<JobRun, JobsError> {
         let suite = self.kind.suite().ok_or(JobsError::NotInline(self.kind))?;
+        // A job becomes one TLS record, so the record's limit applies.
         if self.size > RECORD_MAX {
             return Err(JobsError::RecordSize(self.size));
         }
@@ -524,6 +526,7 @@ mod tests {
                 // Enough jobs that the latency of the first ones does not count.
                 let plan = Jobs { in_flight, ..Jobs::new(kind, text(32 << 20)) };
                 let found = plan.run(JobWay::Lookaside).unwrap().megabytes_per_second;
+                // The published axis is threads, each of which waits for one job.
                 let theirs = figure.value("lookaside", in_flight as f64).unwrap();
                 assert!((0.97..=1.03).contains(&(found / theirs)), "{id}, {in_flight}: {found}, not {theirs}");
             }
@@ -538,6 +541,7 @@ mod tests {
         let full = jobs(Kind::Copy, 128).run(JobWay::Lookaside).unwrap().megabytes_per_second;
         let found = plan.run(JobWay::Lookaside).unwrap().megabytes_per_second;
         assert!(found > 0.97 * full, "{found} of {full}");
+        // Below the product of rate and latency, throughput is proportional to the jobs in flight.
         let half = jobs(Kind::Copy, 6).run(JobWay::Lookaside).unwrap().megabytes_per_second;
         assert!(half < 0.6 * full, "{half} of {full}");
     }
@@ -549,6 +553,7 @@ mod tests {
             let (cpu, lookaside) = (plan.run(JobWay::Cpu).unwrap(), plan.run(JobWay::Lookaside).unwrap());
             assert_eq!(cpu.result_bytes_per_byte, lookaside.result_bytes_per_byte, "{kind}");
             assert_eq!(cpu.pcie_bytes_per_byte, Some(0.0));
+            // Transforms without a chain of services must be refused instead of giving wrong results.
             match plan.run(JobWay::Services) {
                 Ok(services) => assert_eq!(cpu.result_bytes_per_byte, services.result_bytes_per_byte, "{kind}"),
                 Err(error) => assert!(!kind.has_services(), "{error}"),

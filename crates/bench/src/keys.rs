@@ -38,6 +38,7 @@ pub fn read_for_both(path: &Path, hosts: [&[IpAddr]; 2], ipv6: bool, port: u16) 
     read_with(path, |keys| {
         refused(keys, hosts[0])?;
         refused(&keys.mirrored(), hosts[1]).map_err(|error| format!("at the other end, {error}"))?;
+        // The policy is checked for the IP version that the transfer will use.
         let of_family = |addresses: &[IpAddr]| addresses.iter().copied().find(|address| address.is_ipv6() == ipv6);
         let [Some(here), Some(there)] = hosts.map(of_family) else {
             return Err("is for hosts without addresses of that family".into());
@@ -98,6 +99,7 @@ pub fn refused_after(keys: &KeyFile, addresses: &[IpAddr], memory: &KeyMemory) -
 pub fn routes<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Vec<(Prefix, Option<IpAddr>)> {
     let mut policies: Vec<&Policy> =
         policies.into_iter().filter(|policy| policy.direction == Direction::Transmit).collect();
+    // Policies are matched in this order, so routes must have the same one.
     policies.sort_by_key(|policy| rank(&policy.selector, policy.priority));
     let everybody = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()].map(|all| Prefix::new(all, 0));
     // A policy for some ports cannot exempt all packets of its destinations from a tunnel.
@@ -167,7 +169,7 @@ fn store_of(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> Resul
 /// The queues of a NIC, as a host's shards use them.
 pub type Queues = Vec<Box<dyn NetDevice>>;
 
-/// An SA whose offload a device rejected.
+/// An SA that a device refused to offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedSa {
     /// The SPI.
@@ -287,6 +289,7 @@ mod tests {
                 "policy add src 10.0.0.1 dst {to} {rest} dir out tmpl src 10.0.0.1 dst {by} proto esp reqid 1 mode tunnel\n"
             )
         };
+        // Overlapping destinations with all combinations of priority and prefix length.
         let text = tunnel("192.168.7.0/24", "10.0.0.7", "priority 20")
             + &tunnel("192.168.0.0/16", "10.0.0.9", "priority 10")
             + &tunnel("172.16.0.0/12", "10.0.0.7", "priority 30")

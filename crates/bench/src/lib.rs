@@ -8,7 +8,7 @@
 //! - [`mod@nvme`]: a disk read or written over NVMe/TCP, with different offloads;
 //! - [`mod@ipsec`]: packets of one size, in clear text and under ESP, over several SAs;
 //! - [`mod@pdcp`]: user packets of 5G, ciphered by the CPU, by jobs or by the NIC;
-//! - [`services`]: NICs whose ciphers are services on a small device;
+//! - [`services`]: NICs with ciphers as services on a small device;
 //! - [`quic`]: one stream of QUIC, without protection, sealed by the CPU or by the NIC;
 //! - [`reservoir`]: bulk transfer from disk to disk over a long fat path;
 //! - [`vms`]: virtual machines behind switches, in overlays and under ESP;

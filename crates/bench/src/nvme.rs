@@ -180,6 +180,7 @@ impl Nvme {
         let mut bed = self.observers.attach(builder).build()?;
         let attached = meter.attach();
         let (there, here) = (bed.host(0).clone(), bed.host(1).clone());
+        // The key is imported before the measurement, because that is a one-time cost.
         let volume = self.xts.then(|| volume(self.seed, &here)).transpose()?;
         let job = Arc::new(Job { pattern: pattern(self.seed, self.mode), volume, plan: self });
         let plan = &job.plan;
@@ -206,6 +207,7 @@ impl Nvme {
         // Threads report their CPU time when they end, so the testbed is dropped first.
         drop(bed);
         let report = meter.take();
+        // Reads are checked as they complete; writes can be checked only on the disk.
         if plan.write {
             data_ok &= job.is_written(&disk)?;
         }
@@ -237,6 +239,7 @@ impl Job {
     fn filled(&self) -> io::Result<MemoryStorage> {
         let bytes = self.plan.bytes.next_multiple_of(PATTERN as u64);
         let storage = MemoryStorage::new(bytes);
+        // Each piece is encrypted for its own position.
         for at in (0..bytes).step_by(PATTERN) {
             storage.write(at, &[self.on_medium(at)?])?;
         }
@@ -273,6 +276,7 @@ async fn work_through(job: Arc<Job>, host: Host, bed_host: BedHost, meter: CpuMe
     if let Some(volume) = &job.volume {
         disk = disk.with_volume(volume.clone()).map_err(io::Error::other)?;
     }
+    // Buffers are reused, as an application would do, so their allocation is not measured.
     let mut buffers: Vec<Buffer> = (0..plan.depth).map(|_| disk.buffer((plan.io / u64::from(BLOCK)) as u32)).collect();
     meter.restart();
     let started = bed_host.now();

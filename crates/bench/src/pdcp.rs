@@ -166,6 +166,7 @@ impl PdcpBulk {
         let attached = meter.attach();
         let [(sends, from), (receives, to)] = [self.node(&sender)?, self.node(&receiver)?];
         let bulk = Arc::new(self);
+        // The tasks below move the hosts, so the spawning handles are cloned first.
         let (sent, received) = (sender.clone(), receiver.clone());
         let sending = bulk.clone().send(sends.clone(), sender.clone(), address(&receiver, bulk.ipv6), meter.clone());
         let receiving = bulk.clone().receive(receives.clone(), receiver.clone(), address(&sender, bulk.ipv6));
@@ -177,6 +178,7 @@ impl PdcpBulk {
         bulk.observers.finish()?;
         let mut counters = CounterSet::default();
         [sends, receives].iter().for_each(|node| counters.add(&node.counters()));
+        // PDCP does not retransmit, so completeness is expected only of a clean wire.
         let lossless = bulk.link.impairments == Default::default();
         let whole = arrived.iter().all(|one| one.right && (!lossless || one.bytes == bulk.payload.len()));
         let bytes = arrived.iter().map(|one| one.bytes).sum();
@@ -395,6 +397,7 @@ mod tests {
                 let by = |name: &str| counted(&run, name) > 1000;
                 assert_eq!(by("PdcpProtectedDevice") && by("pdcp_tx_pdus"), mode == Mode::PdcpNic, "{mode}: {run:?}");
                 assert_eq!(by("PdcpProtectedJobs"), mode == Mode::PdcpJobs, "{mode}");
+                // The null algorithms are software too.
                 let here = matches!(mode, Mode::PdcpPlain | Mode::PdcpCpu);
                 assert_eq!(by("PdcpProtectedSw"), here, "{mode}");
                 assert_eq!(by("PdcpOpenedDevice"), !here, "{mode}: {run:?}");
@@ -420,6 +423,7 @@ mod tests {
                 let rate = Some(1_000_000_000);
                 let link = LinkConfig { impairments, rate, ..LinkConfig::default() };
                 let payload = Payload::seeded(Seed(2), 6_000_000);
+                // The rate is low, so that reordered packets really overtake each other.
                 let usual = PdcpBulk { payload, link, algorithm, ..bulk(mode) };
                 let run = PdcpBulk { sn: SnLen::Twelve, bearers: 2, sdu: 700, ..usual }.run().unwrap();
                 assert!(run.sha256_ok && run.bytes > 11_000_000, "{mode} {algorithm:?}: {run:?}");

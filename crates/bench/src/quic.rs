@@ -259,6 +259,7 @@ impl QuicBulk {
         let Fetched { asked, ended, counted, streams } = fetched;
         let whole = streams.iter().all(|(bytes, checksum)| *bytes == bulk.payload.len() && *checksum == expected);
         let counters: Vec<_> = ends.iter().map(Endpoint::counters).collect();
+        // Without an excluded time, the server's clock starts the count, as in the other scenarios.
         let counted_from = if bulk.omit.is_zero() { started } else { asked + bulk.omit };
         if ended <= counted_from {
             return Err(QuicError::NothingCounted(bulk.omit));
@@ -295,6 +296,7 @@ async fn serve(
     meter: CpuMeter,
     cuts: Vec<(Cable, Duration)>,
 ) -> Result<Instant, QuicError> {
+    // Streams are accepted before the clock starts, so that handshakes are not measured.
     let mut streams = Vec::new();
     for number in 0..usize::from(bulk.connections) {
         let connection = endpoints[number % endpoints.len()].accept().await.ok_or(Closed::Endpoint)?;
@@ -458,6 +460,7 @@ mod tests {
     fn each_mode_carries_the_payload_and_counts_what_it_should() {
         for mode in Mode::ALL {
             let payload = Payload::seeded(Seed(1), 2_000_000);
+            // Key updates and a second path exercise every kind of context.
             let run = QuicBulk { paths: 2, key_update_every: Some(100), ..QuicBulk::new(mode, payload) }.run().unwrap();
             assert!(run.sha256_ok, "{mode}");
             let counted = |name: &str| run.counters.get(name).copied().unwrap_or(0);
@@ -491,6 +494,7 @@ mod tests {
             let bulk = QuicBulk {
                 paths: 3,
                 wires: vec![wire; 3],
+                // The cut comes after the start, when all three paths carry data.
                 cuts: vec![(1, Duration::from_millis(20))],
                 ..QuicBulk::new(mode, Payload::seeded(Seed(1), 40_000_000))
             };

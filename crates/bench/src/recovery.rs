@@ -96,6 +96,7 @@ impl Recovery {
             .flat_map(|resync| [Trouble::Loss, Trouble::Reordering].map(|trouble| (resync, trouble)))
             .map(|(resync, trouble)| Recovery { trouble, resync, ..self.clone() })
             .collect();
+        // The transmit mode matters only for retransmissions, which reordering causes rarely.
         runs.push(Recovery { trouble: Trouble::Loss, transmit_resync: TransmitResync::NextRecord, ..self });
         let shares = |run: Recovery| PERCENTAGES.map(|percent| Recovery { share: percent / 100.0, ..run.clone() });
         runs.into_iter().flat_map(shares).collect()
@@ -125,6 +126,7 @@ impl Recovery {
         let mut bed = self.observers.attach(builder).build()?;
         // Only the data's direction is impaired, so that lost acknowledgments do not blur the counts.
         if self.share > 0.0 {
+            // The server is on the left, so this is the direction of the data.
             let link = bed.cable(0).left_to_right.clone();
             link.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).impair(self.impairment());
         }
@@ -141,6 +143,7 @@ impl Recovery {
         let of_payload = |bytes: u64| bytes as f64 * 100.0 / (plan.streams * plan.records * RECORD as u64) as f64;
         let of_records = |records: u64| records as f64 * 100.0 / (plan.streams * plan.records) as f64;
         let (resync, transmit_resync) = plan.ways();
+        // Shares are of records or of payload, so that runs of different lengths compare.
         let row = Row {
             trouble: plan.trouble,
             share: plan.share,
@@ -331,6 +334,7 @@ async fn fetch(run: Arc<Recovery>, host: BedHost, server: BedHost) -> io::Result
     let mut fetched = Fetched { opened: CounterSet::default(), tls: Vec::new(), whole: true, ended: host.now() };
     for received in join_all(receiving).await {
         let (counters, before, equal) = received?;
+        // Records before the offload were decrypted in software and do not count.
         fetched.opened.add(&TlsCounters { rx_records_sw: counters.rx_records_sw - before, ..counters });
         fetched.tls.push(counters);
         fetched.whole &= equal;

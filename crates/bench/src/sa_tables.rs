@@ -30,6 +30,7 @@ impl SaTables {
         assert!(sas <= 1 << 16, "peers have 16 bits of address");
         let SaTables { mut sad, mut spd } = SaTables::default();
         for number in 0..sas {
+            // The keys of both directions differ, as they must for AES-GCM.
             for direction in [Direction::Transmit, Direction::Receive] {
                 let key = EspKey::new(EspSuite::Aes128Gcm, &[7 + direction as u8; 20]);
                 let key = key.expect("as long as its suite wants");

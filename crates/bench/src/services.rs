@@ -1,4 +1,4 @@
-//! NICs whose ciphers are services on a small device: the cost of inline ESP on such a device.
+//! NICs with ciphers as services on a small device: the cost of inline ESP on such a device.
 
 use core::fmt;
 use core::time::Duration;
@@ -77,6 +77,7 @@ impl EspServices {
         let mut chains = HashMap::new();
         for sa in keys.sas() {
             let Some(suite) = suite_of(sa.key.suite()) else { continue };
+            // SAs of one suite share a chain, so that instances serve all of them.
             let known = config.chains.iter().position(|chain| chain.suite == suite);
             let chain = known.unwrap_or_else(|| {
                 config.chains.push(InlineChain { suite, share: 1 });

@@ -175,6 +175,7 @@ impl Vms {
         overlay.install(&mut bed)?;
         // Installing the overlay moves counters too, so only the differences are reported.
         let before = bed.counters();
+        // Each virtual machine talks only to its counterpart, so that the load is symmetric.
         let pair = |number| (bed.host(overlay.left_vm(number)).clone(), bed.host(overlay.right_vm(number)).clone());
         let pairs = (0..self.vms).map(pair).collect();
         let moved = self.observers.run(&mut bed, self.label(), self.transfer(pairs, meter.clone()));
@@ -256,6 +257,7 @@ impl Vms {
         let mut sending = Vec::new();
         let mut receiving = Vec::new();
         for (number, ((left, right), (from, to))) in (0..).zip(pairs.into_iter().zip(connected)) {
+            // The remainder goes to the first machines, so that the total is exact.
             let of_each = self.bytes / u64::from(self.vms);
             let bytes = of_each + u64::from(number < self.bytes % u64::from(self.vms));
             sending.push(left.spawn("sending", send(from, message.clone(), bytes)));
@@ -327,6 +329,7 @@ mod tests {
                 let run = Vms { vms, bytes: 3_000_001, ..Vms::new(mode) }.run().unwrap();
                 assert!(run.whole, "{run:?}");
                 assert_eq!(run.mtu, 1416);
+                // A frame at a representor would mean that software switched it.
                 assert_eq!(run.represented, 0, "{mode}");
                 let hypervisors = run.hypervisors_ns_per_byte;
                 assert_eq!((hypervisors.crypto, hypervisors.copy), (0.0, 0.0), "{mode}");

@@ -103,6 +103,7 @@ impl Workbench {
         while self.device.poll_frame(Instant::ZERO).is_some() {
             left += 1;
         }
+        // Unread events would fill the driver's queue over many iterations.
         while self.driver.poll_event().is_some() {}
         left
     }
@@ -148,6 +149,7 @@ impl Stream {
             queued.extend_from_slice(&[23, 3, 3, (body >> 8) as u8, body as u8]);
             queued.resize(queued.len() + content, 0x5a);
             queued.push(23);
+            // The device writes the tag here.
             queued.resize(queued.len() + 16, 0);
         }
         Stream { flow: flow(0), record: content + RECORD_OVERHEAD, queued: queued.into() }
@@ -200,6 +202,7 @@ pub fn flow(number: u32) -> FlowKey {
 
 /// Returns headers of Ethernet, IPv4 and TCP, without the lengths and checksums that the device fills in.
 fn headers(flow: FlowKey, seq: u32) -> [u8; HEADER_BYTES] {
+    // `flow` makes only IPv4 flows.
     let (IpAddr::V4(source), IpAddr::V4(destination)) = (flow.local.ip(), flow.remote.ip()) else {
         unreachable!("the workbench has IPv4 flows only");
     };

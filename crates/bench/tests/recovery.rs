@@ -25,6 +25,7 @@ fn what_loss_and_reordering_leave() {
     for trouble in [Trouble::Loss, Trouble::Reordering] {
         rows.extend([0.0, 1.0, 5.0].map(|percent| run(trouble, percent)));
     }
+    // The other modes differ only in resynchronization, so one loss rate is enough for them.
     let lossy = recovery(Trouble::Loss, 1.0);
     for other in [
         Recovery { resync: ResyncMode::CoreHint, ..lossy.clone() },

@@ -66,6 +66,7 @@ impl Course {
         let (client, client_device) = self.host(Role::Client, &runtime, &log);
         let watched = WatchedPort { device: client_device, reading: Reading::default(), log: log.clone() };
         let link = LinkConfig::default();
+        // Both directions have their own seed, as on two separate fibres.
         let (there, back) = (Link::new(&link, Seed(1)), Link::new(&link, Seed(2)));
         let left = Station::new("server", Domain::Device(0), server_device);
         let right = Station::new("client", Domain::Device(1), watched);
@@ -80,6 +81,7 @@ impl Course {
         cable.left_to_right.lock().expect("nobody panicked with it").impair(Box::new(fate));
         let serving = time.spawn("server", serve(*self, server.listen(PORT, 1)?, log.clone()));
         let fetching = fetch(*self, client, runtime, log.clone());
+        // The client ends first, because the server waits for its close.
         time.block_on(fetching)?;
         time.block_on(serving)?;
         Ok(log.story())
@@ -145,7 +147,9 @@ async fn serve(course: Course, mut listener: TcpListener, log: Log) -> io::Resul
     let stream = listener.accept().await?;
     let mut stream = offloaded(ktls_offload::accept(stream, Arc::new(config)).await?).await?;
     stream.set_record_size(course.record_size.into());
+    // The handshake is not part of the story.
     log.begin();
+    // Each batch waits for the client's request.
     for records in [course.records, course.more] {
         stream.next_chunk().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let content = vec![b'.'; records as usize * usize::from(course.record_size)];

@@ -61,6 +61,7 @@ impl Log {
 
     pub(super) fn note(&self, at: Instant, what: What) {
         let mut pages = self.pages();
+        // Events before the first packet belong to the handshake.
         let (true, Some((first, _))) = (pages.is_open, pages.first) else { return };
         let at = Instant::ZERO + (at - first);
         if let What::Opened { number, .. } = what {
@@ -121,6 +122,7 @@ impl Log {
     /// Returns the number of a packet that passes for the first time. Packets of a stream first pass in order.
     pub(super) fn number_if_new(&self, bytes: Span) -> Option<usize> {
         let mut pages = self.pages();
+        // A retransmission begins before the end of the last new packet.
         let is_new = pages.is_open && pages.packets.last().is_none_or(|last| last.to <= bytes.from);
         is_new.then(|| {
             pages.packets.push(bytes);

@@ -159,6 +159,7 @@ impl Story {
     pub fn name(&self, bytes: Span) -> String {
         let holds = |packet: &Span| packet.meets(bytes);
         let (first, last) = (self.packets.iter().position(holds), self.packets.iter().rposition(holds));
+        // Bytes without a packet are named by their positions.
         match (first, last) {
             (Some(first), Some(last)) if first == last => format!("P{}", first + 1),
             (Some(first), Some(last)) => format!("P{}-P{}", first + 1, last + 1),

@@ -59,6 +59,7 @@ impl Drawing {
     fn knowledge(&mut self, story: &Story, bottom: u32) {
         let (mut since, mut colour) = (TOP, GREEN);
         for (index, event) in story.events.iter().enumerate() {
+            // The colour changes only at events that change the NIC's knowledge.
             let next = match event.what {
                 What::Arrived { made: Made::Early, .. } => AMBER,
                 What::Arrived { made: Made::Lost | Made::Asked | Made::LostAndAsked | Made::Failed, .. } => RED,
@@ -107,6 +108,7 @@ impl Drawing {
                 self.add(format_args!(
                     "<line x1=\"{SERVER_NIC}\" y1=\"{y}\" x2=\"{x}\" y2=\"{y}\" stroke=\"{colour}\" stroke-width=\"1.5\"/>\n"
                 ));
+                // A cross marks a loss, a double bar a delay.
                 let mark = if matches!(what, What::Lost(_)) {
                     format!("M{} {above}L{} {below}M{} {below}L{} {above}", x - 5, x + 5, x - 5, x + 5)
                 } else {

@@ -89,6 +89,7 @@ impl Reading {
             *self = Reading { next: bytes.to, is_lost: false };
         }
         self.is_lost |= moved.lost;
+        // A lost NIC only notes how far the stream has come.
         if self.is_lost {
             self.next = self.next.max(bytes.to);
         }

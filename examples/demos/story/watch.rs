@@ -22,9 +22,9 @@ use std::collections::VecDeque;
 /// The host of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// The sender, whose posted bytes belong to the story.
+    /// The sender. Its posted bytes belong to the story.
     Server,
-    /// The receiver, whose NIC's questions and answers belong to the story.
+    /// The receiver. Questions of its NIC and their answers belong to the story.
     Client,
 }
 
@@ -54,6 +54,7 @@ impl WatchedDriver {
                 return self.held_up.pop_front().map(|(_, event)| event);
             }
             match self.driver.poll_event()? {
+                // Only questions are delayed; all other events keep their order.
                 event @ DeviceEvent::ResyncRequested { .. } if !self.question_delay.is_zero() => {
                     self.held_up.push_back((self.now + self.question_delay, event));
                 }
@@ -72,6 +73,7 @@ impl NetDevice for WatchedDriver {
         };
         // The packet moves to the driver below, so its request is read first.
         let records = records_of(source, ask);
+        // The difference of the counters shows the work that this packet caused.
         let before = self.driver.context_counters(engines::TLS);
         let sent = self.driver.transmit(now, packet, source);
         let after = self.driver.context_counters(engines::TLS);
@@ -129,6 +131,7 @@ impl NetDevice for WatchedDriver {
     }
 
     fn next_event(&self) -> Option<Instant> {
+        // The host must wake for a delayed question even if the driver is idle.
         let held_up = self.held_up.front().map(|(until, _)| *until);
         [self.driver.next_event(), held_up].into_iter().flatten().min()
     }
@@ -231,6 +234,7 @@ pub(super) struct WatchedPort {
 impl Port for WatchedPort {
     fn receive_frame(&mut self, now: Instant, frame: Frame) {
         let data = tcp_data(&frame).and_then(|(seq, bytes)| self.log.span(seq, bytes));
+        // The difference of the counters shows the packet's result.
         let before: TlsCounters = self.device.engine_counters();
         self.device.receive_frame(now, frame);
         let after: TlsCounters = self.device.engine_counters();

@@ -52,7 +52,7 @@ fn a_lost_header_costs_a_question_and_the_retransmission_its_dumps() {
         })
         .collect();
     let prefix = story.packets[11].from - story.records[3].from;
-    assert_eq!(rebuilt[0].dumped_bytes, u64::from(prefix), "what the record has before the packet is read again");
+    assert_eq!(rebuilt[0].dumped_bytes, u64::from(prefix), "the NIC reads the record's bytes before the packet again");
     assert_eq!(rebuilt[1], Rebuilt { dumps: 0, dumped_bytes: 0 }, "the next record begins with the packet after it");
     assert_eq!(opened(&story).last(), Some(&Opened::ByNic));
 }
@@ -64,7 +64,9 @@ fn each_way_to_find_the_place_again_leads_back() {
         let opened = opened(&story);
         assert_eq!(opened.len(), 46, "{resync:?}");
         assert!(opened.contains(&Opened::InSoftware), "{resync:?}");
+        // In the end every record must be decrypted by the NIC again.
         assert!(opened[40..].iter().all(|by| *by == Opened::ByNic), "{resync:?}: {opened:?}");
+        // Hints come without a question.
         let asks = story.events.iter().any(|event| matches!(event.what, What::Asked { .. }));
         assert_eq!(asks, resync != ResyncMode::CoreHint, "{resync:?}");
     }

@@ -22,6 +22,7 @@ fn every_command_that_is_shown_exists_with_its_options() {
         if first != "cargo" || !["run", "test", "bench", "doc", "build"].contains(&verb) {
             continue;
         }
+        // Words after `--` belong to the program, the others to cargo.
         let split = words.iter().position(|word| *word == "--").unwrap_or(words.len());
         let (ours, theirs) = (&words[..split], words.get(split + 1..).unwrap_or_default());
         let value = |name: &str| ours.iter().position(|word| *word == name).and_then(|at| ours.get(at + 1)).copied();
@@ -49,6 +50,7 @@ fn every_command_that_is_shown_exists_with_its_options() {
         let ours =
             value("--example").filter(|_| package == "offload-examples").or(value("--bin").filter(|_| of_programs));
         if let Some(name) = ours {
+            // Values of options are not checked, only the names.
             let options: Vec<&str> = theirs.iter().copied().filter(|word| word.starts_with("--")).collect();
             let exists = !is_example || manifest.contains(&format!("name = \"{name}\""));
             assert!(exists, "{path}: {command}: there is no example {name}");
@@ -82,6 +84,7 @@ fn options_of(name: &str) -> BTreeSet<String> {
         assert!(output.status.success(), "{name} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
+    // Options of subcommands appear only in the subcommands' own help.
     let mut help = text(&["--help"]);
     let subcommands = help.split("Commands:\n").nth(1).unwrap_or_default().lines().take_while(|line| !line.is_empty());
     let names: Vec<String> = subcommands.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();

@@ -33,6 +33,7 @@ fn an_engine_is_named_by_a_part_of_an_identifier() {
 
 /// Tests whether code, without comments and tests, has an identifier with an engine's name in it.
 fn names_an_engine(source: &str) -> bool {
+    // Comments and tests may name engines.
     let code =
         source.lines().take_while(|line| *line != "#[cfg(test)]").map(|line| line.split("//").next().unwrap_or(""));
     let named = |identifier: &str| {

@@ -7,6 +7,7 @@ fn printed(name: &str, arguments: &[&str]) -> String {
     let folder = std::env::temp_dir().join(format!("nic-offload-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let output = program(name).args(arguments).current_dir(&folder).output().unwrap();
+    // The folder is removed before the checks, so that a failure leaves no files.
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
@@ -108,7 +109,7 @@ fn each_is_read_at_a_sitting_and_says_how_it_is_run() {
         if is_example {
             let (text, limit) = (page(&path), if path == "examples/own_engine.rs" { 150 } else { 100 });
             assert!(text.lines().count() <= limit, "{path} has {} lines", text.lines().count());
-            assert!(text.starts_with("//! "), "{path} does not say what it teaches");
+            assert!(text.starts_with("//! "), "{path} must begin with a sentence about its subject");
         }
     }
 }
@@ -129,6 +130,7 @@ fn the_readme_is_short_and_shows_an_example_whole() {
     let shown = readme.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     // A reader's own crate has no helper for `--help`.
     let example = page("examples/tls_over_nic.rs");
+    // The README shows the file without that helper.
     let lines = example.lines().filter(|line| !line.contains("offload_examples::"));
     let lines: String = lines.map(|line| format!("{line}\n")).collect();
     assert_eq!(shown, lines, "README.md shows examples/tls_over_nic.rs");

@@ -14,7 +14,7 @@ struct Crate {
     examples: String,
     /// The public types.
     types: Vec<Type>,
-    /// Functions whose documentation has a block that runs.
+    /// Functions with a block that runs in their documentation.
     functions: Vec<String>,
 }
 
@@ -55,6 +55,7 @@ fn crates() -> BTreeMap<String, Crate> {
     for path in files(&root().join("crates"), &|path| path.ends_with(".rs") || path.ends_with("/README.md")) {
         let mut parts = path.split('/').skip(1);
         let (Some(name), Some(within)) = (parts.next(), parts.next()) else { continue };
+        // Unpublished crates are used only inside this workspace.
         if unpublished.contains(&format!("crates/{name}/Cargo.toml")) {
             continue;
         }
@@ -80,6 +81,7 @@ impl Crate {
             if let Some(doc) = trimmed.strip_prefix("///").or_else(|| trimmed.strip_prefix("//!")) {
                 let doc = doc.strip_prefix(' ').unwrap_or(doc);
                 if let Some(kind) = doc.strip_prefix("```") {
+                    // Blocks marked `ignore`, `text` and the like prove nothing.
                     runs = !in_block && matches!(kind, "" | "rust" | "should_panic");
                     has_block |= runs;
                     in_block = !in_block;
@@ -116,6 +118,7 @@ impl Crate {
             || words(&self.examples).any(|word| word == one.name)
             || one.docs.split("See [`").skip(1).any(|rest| {
                 rest.split_once("`]").is_some_and(|(name, rest)| {
+                    // A link may have an explicit target in parentheses.
                     let behind =
                         rest.strip_prefix('(').and_then(|rest| rest.split_once(')')).map_or(rest, |(_, rest)| rest);
                     leads_to(name) && behind.trim_start().starts_with("for an example")

@@ -1,4 +1,4 @@
-//! Mirrors the SAs of a strongSwan whose kernel has no ESP. Plugin `kernel-libipsec` keeps the SAs in the daemon, so
+//! Mirrors the SAs of a strongSwan without ESP in its kernel. Plugin `kernel-libipsec` keeps the SAs in the daemon, so
 //! this agent reads them from the daemon's log.
 //!
 //! `cargo run --release --bin charon_log -- LOG SOCKET 10.77.0.1 10.77.0.2` beside a program with `--mirror SOCKET`.
@@ -120,7 +120,7 @@ struct Exchange {
     asked: bool,
     /// The initiator's key and the responder's key.
     keys: [Vec<u8>; 2],
-    /// The index in `keys` of the key whose hexadecimal dump is being read. `None` outside a dump.
+    /// The index in `keys` of the key that is being read from a hexadecimal dump. `None` outside a dump.
     dumped: Option<usize>,
     /// Whether the next SPI belongs to a receive SA; and, below, whether that SA is installed later.
     receives: bool,
@@ -157,6 +157,7 @@ impl Reading {
                 let added = core::mem::take(&mut exchange.added);
                 self.pairs.insert((*pair).to_owned(), added);
             }
+            // Both SAs of a CHILD_SA end together.
             ["CHILD_SA", pair, "state", "change:", _, "=>", "DESTROYING"] => {
                 let gone = self.pairs.remove(*pair).unwrap_or_default();
                 gone.iter().for_each(|name| drop(self.sas.remove(name)));
@@ -191,6 +192,7 @@ impl Reading {
         };
         exchange.added.push(name);
         let sa = MirroredSa { params, direction: Some(direction), sent: 0, received: 0, used: Used::default() };
+        // A registered SA is used for sending only after the peer has deleted its predecessor.
         if exchange.registers {
             self.registered.insert(name, sa);
             return None;

@@ -72,7 +72,7 @@ struct Options {
     keys: Option<PathBuf>,
     #[command(flatten)]
     numbers: NumberOptions,
-    /// Take SAs and policies from the same Linux machine, whose keying daemon negotiates for the NIC's host.
+    /// Take SAs and policies from the same Linux machine. Its keying daemon negotiates for the NIC's host.
     /// `linux-mirror sa` there sends them to this socket. No packet of a tunnel passes without an SA then. The daemon's
     /// network card is the representor of p0.
     #[arg(long, value_name = "SOCKET", requires = "filters", conflicts_with = "keys")]
@@ -80,7 +80,7 @@ struct Options {
     /// At each SIGHUP, read this file and apply its changes to SAs and policies
     #[arg(long, value_name = "FILE", requires = "keys")]
     key_changes: Option<PathBuf>,
-    /// A tunnel network whose traffic must be protected by the SAs of these reqids: vxlan0:100=16. Repeatable
+    /// A tunnel network that must be protected by the SAs of these reqids: vxlan0:100=16. Repeatable
     #[arg(long = "protect", value_name = "NETWORK=REQID", requires = "keys")]
     networks: Vec<ProtectedNetwork>,
     /// Print the counters as a line of JSON
@@ -123,6 +123,7 @@ fn run(options: &Options) -> Result<String, Stop> {
     let files =
         RunFiles { read: options.rules.iter().map(PathBuf::as_path).collect(), ..RunFiles::new(&options.trace) };
     let mut ends = Vec::new();
+    // The machines' ports are added before the testbed starts, so no frame arrives at a missing port.
     let mut outside = OutsideHost::open_with(NAME, "hypervisor", &outside_options, &options.wire, &files, |builder| {
         let mut builder = builder.switched(SwitchConfig::default());
         for machine in &options.machines {
@@ -136,6 +137,7 @@ fn run(options: &Options) -> Result<String, Stop> {
     })?;
     let host = outside.host().clone();
     let gate = options.mirror.as_ref().map(|_| outside.gate());
+    // The switch is configured before it serves: a refused rule must end the program with an error.
     outside.set_up(manager.begin(&host)).map_err(unusable)?;
     let instructions = options.instructions(&manager, &outside_options);
     let mut rules = Vec::new();
@@ -175,7 +177,7 @@ impl Options {
             text += &format!("{}: qemu-system-x86_64 {line}\n", machine.port());
         }
         text + &format!(
-            "The NIC's host is {}. At the other end of its wire, as root:\n{}Ctrl-C ends it and shows what was counted.\n",
+            "The NIC's host is {}. At the other end of its wire, as root:\n{}Ctrl-C ends it and prints the counters.\n",
             outside.host(),
             outside.set_up(self.wire.mtu)
         )

@@ -1,4 +1,4 @@
-//! Serves a folder over HTTP/3 from an emulated host whose wire ends outside the emulation. Packets are protected by
+//! Serves a folder over HTTP/3 from an emulated host with a wire to the outside. Packets are protected by
 //! the CPU or by the NIC.
 //!
 //! `cargo run --release --features tap --bin h3_server -- FOLDER --tap nic0` prints the commands to run at the other
@@ -66,6 +66,7 @@ fn serve(options: &Options) -> Result<String, Stop> {
         let server = Server::new(site.clone(), *mode, tls, config.clone()).map_err(unusable)?;
         Ok(server.with_limits(limits.clone()).with_key_update_every(options.key_update_every))
     });
+    // All servers share the limits, so that one client cannot use up each mode's slots in turn.
     let servers = servers.collect::<Result<Vec<_>, Stop>>()?;
     let listening = || servers.iter().zip(&options.mode);
     let ended = outside.until_interrupted(
@@ -89,7 +90,7 @@ fn instructions(options: &Options, folder: &Path) -> String {
             "  curl --http3-only --cacert {authority} --resolve {name}:{port}:{address} https://{name}:{port}/\n"
         );
     }
-    text + "Ctrl-C ends it and shows what was counted.\n"
+    text + "Ctrl-C ends it and prints the counters.\n"
 }
 
 const NAME: &str = "h3_server";

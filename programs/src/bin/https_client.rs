@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Fetches files with an emulated host whose NIC does the TLS, one after the other on one connection, and prints their
+/// Fetches files with an emulated host and TLS by its NIC, one after the other on one connection, and prints their
 /// sizes and hashes and the counters. The server is outside the emulation, so the wire needs an end: --tap, --dgram or
 /// --stream.
 ///
@@ -110,7 +110,7 @@ fn run(options: &Options) -> Result<(), Stop> {
     options.outside.check(&options.wire).map_err(unusable)?;
     let target = Target::of(options).map_err(unusable)?;
     if options.outside.changes_keys() {
-        return Err(unusable("--key-changes and --mirror are for what runs until it is interrupted"));
+        return Err(unusable("--key-changes and --mirror are for programs that run until interrupted"));
     }
     let mut tls = if target.secure { Some(client_tls(options, &target).map_err(unusable)?) } else { None };
     let files = RunFiles {
@@ -118,6 +118,7 @@ fn run(options: &Options) -> Result<(), Stop> {
         out: options.out.as_deref(),
         ..RunFiles::new(&options.trace)
     };
+    // All options are checked before the wire is opened, so that a bad option leaves no TAP behind.
     let mut outside = OutsideHost::open(NAME, "client", &options.outside, &options.wire, &files)?;
     if let (Some(tls), Some(secrets)) = (&mut tls, outside.secrets()) {
         Arc::make_mut(&mut tls.config).key_log = secrets;

@@ -81,6 +81,7 @@ fn serve(options: &Options) -> Result<String, Stop> {
         })
         .collect();
     let port = |mode: &Mode| options.port.unwrap_or(mode.port());
+    // All servers share the limits, so that one client cannot use up each mode's slots in turn.
     let listening = || servers.iter().zip(&options.mode);
     let ended = outside.until_interrupted(
         &instructions(options, site.folder()),
@@ -107,7 +108,7 @@ fn instructions(options: &Options, folder: &Path) -> String {
         };
         text += &format!("  curl {how}{url}\n  curl {how}-T FILE {url}\n");
     }
-    text + &pin_to_take() + &second_pin() + "Ctrl-C ends it and shows what was counted.\n"
+    text + &pin_to_take() + &second_pin() + "Ctrl-C ends it and prints the counters.\n"
 }
 
 /// Returns a line with the SHA-256 of the certificate for clients without Ed25519.
@@ -138,6 +139,7 @@ fn compare(options: &Options) -> Result<String, Stop> {
         None => Some(SeededFolder::new(seed).map_err(unusable)?),
     };
     let folder = options.folder.as_deref().or(own.as_ref().map(|own| &*own.0)).unwrap_or(Path::new("."));
+    // Virtual time is the default, because a comparison should be the same on every run.
     let comparison = Comparison {
         connections: usize::from(options.connections),
         clock: if wire.real { ClockKind::Real } else { ClockKind::Virtual },

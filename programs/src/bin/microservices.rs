@@ -164,7 +164,7 @@ fn sealed(suite: Suite, load: &[Arrival]) -> String {
         let mut packet = plain.clone();
         cipher.seal(&iv, &aad, &mut packet);
         if cipher.open(&iv, &aad, &mut packet).is_err() || packet != plain {
-            return format!("packet {number} was not what it should be when it was opened again\n");
+            return format!("packet {number} differs after sealing and opening\n");
         }
         bytes += plain.len();
     }
@@ -174,6 +174,7 @@ fn sealed(suite: Suite, load: &[Arrival]) -> String {
 fn load(options: &Options) -> Result<Vec<Arrival>, String> {
     if let Some(load) = Load::named(&options.load) {
         let arrivals = load.arrivals(options.seed, options.rate as f64, options.time.as_secs_f64());
+        // One packet more than allowed shows that the load is too large without drawing all of it.
         let load: Vec<Arrival> = arrivals.take(PACKETS_MAX + 1).collect();
         return match load.len() {
             0 => Err("not one packet comes at this --rate in this --time".to_owned()),
@@ -194,6 +195,7 @@ fn load(options: &Options) -> Result<Vec<Arrival>, String> {
             _ => None,
         };
         let arrival = arrival.map(|((at, flow), bytes)| Arrival { at_ns: 1000.0 * at, flow, bytes });
+        // The model advances its clock with each packet and cannot go back.
         let in_order = |arrival: &Arrival| load.last().is_none_or(|last| last.at_ns <= arrival.at_ns);
         let good = arrival.filter(|arrival| {
             (0.0..LONGEST_NS).contains(&arrival.at_ns) && (1..=65_535).contains(&arrival.bytes) && in_order(arrival)

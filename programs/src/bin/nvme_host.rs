@@ -1,7 +1,7 @@
 //! A host for NVMe/TCP targets: `nvme_target`, Linux's nvmet, or any other.
 //!
 //! `cargo run --release --bin nvme_host -- --connect 127.0.0.1:4420 --data-digest verify` uses the kernel's TCP. With
-//! an end for a wire (`--tap` and similar) it runs on an emulated host, whose NIC may place read data and check the
+//! an end for a wire (`--tap` and similar) it runs on an emulated host, and the NIC may place read data and check the
 //! digests.
 
 use bytesize::ByteSize;
@@ -33,7 +33,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 /// Discovers, reads, writes and tests the namespaces of an NVMe/TCP target, over the kernel's TCP or from an emulated
-/// host whose wire ends outside.
+/// host with a wire to the outside.
 ///
 /// Exit status: 0; 1 if the target is not reached or does not behave as it should; 2 if an option is bad.
 #[derive(Debug, Parser)]
@@ -144,7 +144,7 @@ fn execute(options: &Options) -> ExitCode {
 fn check(options: &Options) -> Result<(), &'static str> {
     options.outside.check_with(&options.wire, &options.trace)?;
     if options.outside.changes_keys() {
-        return Err("--key-changes and --mirror are for what runs until it is interrupted");
+        return Err("--key-changes and --mirror are for programs that run until interrupted");
     }
     if options.offload == NvmeOffload::Emulate {
         return Err("--offload emulate leaves buffers as they are: it is for measurements, with nicbench fio");
@@ -321,6 +321,7 @@ async fn work(options: &Options, host: &Host, network: &Network) -> Result<(), B
     match options.what {
         What::Discover | What::Id => {}
         What::Read { first, blocks } => {
+            // The sum may overflow: the numbers come from the command line.
             let end = first.checked_add(blocks).filter(|end| *end <= disk.blocks());
             let end = end.ok_or_else(|| format!("the namespace has {} blocks", disk.blocks()))?;
             let mut next = first;
@@ -337,11 +338,13 @@ async fn work(options: &Options, host: &Host, network: &Network) -> Result<(), B
             let mut input = input(most * block);
             while let Some(data) = input.recv().await {
                 let mut data = data?;
+                // A namespace is written in whole blocks.
                 data.resize(data.len().next_multiple_of(block as usize), 0);
                 let count = data.len() as u64 / block;
                 disk.write(next, [data.into()]).await?;
                 next += count;
             }
+            // Written data may still be in the target's volatile cache.
             disk.flush().await?;
         }
         What::Verify { size, span, command, seed, no_zeroes } => {
@@ -395,6 +398,7 @@ async fn identify(host: &Host) -> Result<(), Box<dyn Error>> {
 
 async fn verify(exercise: Exercise, host: &Host, disk: &Disk) -> Result<(), Box<dyn Error>> {
     let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}")?;
+    // Control characters of a progress bar would spoil a log file.
     let bar = if io::stderr().is_terminal() { ProgressBar::new(exercise.bytes) } else { ProgressBar::hidden() };
     let bar = bar.with_style(style);
     let started = Instant::now();

@@ -1,7 +1,7 @@
 //! Serves disks over NVMe/TCP: a Linux host connects with `nvme connect -t tcp`, ours with `nvme_host`.
 //!
 //! `cargo run --release --bin nvme_target -- --listen 127.0.0.1:4420 --nqn nqn.2026-01.example:disk --memory 1GiB` uses
-//! the kernel's TCP. With an end for a wire (`--tap` and similar) it serves from an emulated host whose NIC computes
+//! the kernel's TCP. With an end for a wire (`--tap` and similar) it serves from an emulated host, and the NIC computes
 //! the data digests.
 
 use bytesize::ByteSize;
@@ -30,7 +30,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
 /// Serves disks over NVMe/TCP and announces them by discovery at the same address. Prints `ready ADDR` when listening:
-/// over the kernel's TCP, or on an emulated host whose wire ends outside, at port 4420 or the port of `--listen`.
+/// over the kernel's TCP, or on an emulated host with a wire to the outside, at port 4420 or the port of `--listen`.
 ///
 /// Ctrl-C or SIGTERM ends the target; commands already received are carried out and answered first.
 ///
@@ -117,6 +117,7 @@ fn execute(options: &Options) -> ExitCode {
 
 fn serve(options: &Options) -> Result<(), Stop> {
     options.outside.check_with(&options.wire, &options.trace).map_err(unusable)?;
+    // Files beside a namespace hold its identity and its marks, so no output may overwrite them.
     let kept: Vec<PathBuf> = options.file.iter().flat_map(|file| kept_of(file)).collect();
     let read = kept.iter().map(PathBuf::as_path).collect();
     let files = RunFiles { read, ..RunFiles::new(&options.trace) };
@@ -194,11 +195,12 @@ fn serve_emulated(options: &Options, mut target: Target, files: &RunFiles<'_>) -
     let (set_up, nqn) = (options.outside.set_up(options.wire.mtu), &options.nqn);
     let instructions = format!(
         "{} serve {nqn}. At the other end, as root:\n{set_up}then\n  nvme connect -t tcp -a {} -s {} -n {nqn}\n\
-         Ctrl-C ends it and shows what was counted.\nready {address}\n",
+         Ctrl-C ends it and prints the counters.\nready {address}\n",
         options.outside.host(),
         address.ip(),
         address.port()
     );
+    // Connections of the emulated host use no file descriptors, so only memory limits them.
     let slots = ConnectionSlots::new(options.connections(None));
     let ended = outside.until_interrupted(
         &instructions,
@@ -241,6 +243,7 @@ async fn serve_over_the_kernel(options: &Options, mut target: Target) -> io::Res
     let listener = TcpListener::bind(options.listen).await?;
     let address = listener.local_addr()?;
     let advertised = if options.advertise.is_empty() { vec![address] } else { options.advertise.clone() };
+    // A host that learns the address 0.0.0.0 by discovery would connect to itself.
     if let Some(unspecified) = advertised.iter().find(|address| address.ip().is_unspecified()) {
         say!("{NAME}: hosts cannot connect to {unspecified}, which discovery tells them: give --advertise ADDR");
     }
@@ -311,7 +314,7 @@ fn host_name(text: &str) -> Result<String, String> {
 }
 
 const NAME: &str = "nvme_target";
-/// Memory of a connection whose host has sent only an ICReq.
+/// Memory of a connection after the host's ICReq.
 const STRANGER_BYTES: u64 = 152 << 10;
 /// Open files besides connections and namespaces: the runtime's own, and new connections that overlap ending ones.
 const OTHER_FILES: u64 = 48;

@@ -56,7 +56,7 @@ fn instructions(options: &Options, folder: &Path) -> String {
     let address = options.serving.outside.address;
     format!(
         "{}  curl http://{address}/\n  curl -T FILE http://{address}/\n  iperf3 -c {address} --bidir\n\
-         Ctrl-C ends it and shows what was counted.\n",
+         Ctrl-C ends it and prints the counters.\n",
         options.serving.instructions(folder)
     )
 }

@@ -141,6 +141,7 @@ fn in_jobs(queue: &mut PoolQueue, session: Handle, source: &Bytes, options: &Opt
     while ended < starts.len() {
         while next < starts.len() && queue.room() > 0 {
             let piece = source.slice(starts[next]..source.len().min(starts[next] + size));
+            // Incompressible data grows by the headers of its format, so the target is a little longer than the source.
             let target = BytesMut::with_capacity(piece.len() + piece.len() / 32 + 4096);
             let mut job = Job { user: next as u64, ..Job::new(session, piece, target) };
             job.way = if options.undo { Way::Undo } else { Way::Apply };

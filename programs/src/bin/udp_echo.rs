@@ -1,4 +1,4 @@
-//! UDP on an emulated host whose wire ends outside: an echo service, and bursts that the NIC cuts into datagrams.
+//! UDP on an emulated host with a wire to the outside: an echo service, and bursts that the NIC cuts into datagrams.
 //!
 //! `cargo run --release --features tap --bin udp_echo -- --tap nic0` answers this machine and prints the commands to
 //! run there.
@@ -15,7 +15,7 @@ use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 
 /// UDP on an emulated host. Port 7 returns each datagram (RFC 862). To `COUNT SIZE`, port 19 answers with COUNT
-/// datagrams of SIZE bytes, whose first eight bytes are their number, in large sends that the NIC cuts. The source
+/// datagrams of SIZE bytes, each beginning with its number in eight bytes, in large sends that the NIC cuts. The source
 /// address of a request may be forged, so do not open this port to untrusted networks.
 ///
 /// Exit status: 0; 1 if the TAP was deleted; 2 if an option is bad or the wire's end cannot be opened.
@@ -56,7 +56,7 @@ fn answer(options: &Options) -> Result<String, Stop> {
 fn instructions(options: &Options) -> String {
     format!(
         "{} answer at UDP ports {ECHO_PORT} and {BURST_PORT}. At the other end, as root:\n{}then\n  \
-         socat - UDP:{}:{ECHO_PORT}\nCtrl-C ends it and shows what was counted.\n",
+         socat - UDP:{}:{ECHO_PORT}\nCtrl-C ends it and prints the counters.\n",
         options.outside.host(),
         options.outside.set_up(options.wire.mtu),
         options.outside.address
@@ -74,6 +74,7 @@ async fn bursts(socket: UdpSocket) -> io::Result<()> {
     loop {
         let (asked, from) = socket.recv_from().await?;
         let Some((count, size)) = asked_for(&asked) else { continue };
+        // The stack refuses a segmented send of more datagrams or bytes than these limits.
         let a_send = (MOST_BYTES / usize::from(size.get())).clamp(1, MOST_DATAGRAMS);
         for first in (0..count).step_by(a_send) {
             let data = numbered(first..count.min(first + a_send), size);

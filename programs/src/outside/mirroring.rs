@@ -98,6 +98,7 @@ impl Mirroring {
     /// Mirrors the changes that `agent` sends until it disconnects.
     async fn listen_to(&mut self, agent: UnixStream, host: &BedHost) -> io::Error {
         self.mirror.connect();
+        // The agent's bytes contain keys, which must not stay in freed memory.
         let mut bytes = Zeroizing::new(vec![0; 1 << 16]);
         let (mut sending, mut sent) = (Zeroizing::new(Vec::new()), 0);
         let mut time_to_report = tokio::time::interval(BETWEEN_REPORTS);
@@ -144,9 +145,11 @@ impl Mirroring {
             let changed = self.mirror.poll_reqids();
             self.lend(changed, keying);
         });
+        // Routes follow from policies only, so SA changes leave them alone.
         if policies(&self.mirror) != before {
             route_by_policies(host);
         }
+        // The daemon's messages leave only after the state that they refer to is installed.
         self.gate.pass(self.mirror.synced());
         while let Some(refusal) = self.mirror.poll_refusal() {
             say!("mirror: {refusal}");
@@ -163,6 +166,7 @@ impl Mirroring {
                     Ok(sas) => lent += sas.len(),
                     Err(error) => {
                         let complaint = format!("mirror: the switch does not get the SAs of reqid {reqid}: {error}");
+                        // The switch is asked again every second, but the same complaint is logged once.
                         if complaint != self.complaint {
                             say!("{complaint}");
                         }
@@ -196,7 +200,7 @@ impl Lending {
         }
     }
 
-    /// Returns the reqids out of `there` whose SAs are to be lent now.
+    /// Returns the reqids out of `there` with SAs to be lent now.
     fn due(&mut self, there: &BTreeSet<u32>) -> BTreeSet<u32> {
         self.unlent.retain(|reqid| there.contains(reqid));
         let in_turn = |all: &BTreeSet<u32>, most| {
@@ -212,7 +216,7 @@ impl Lending {
     }
 }
 
-/// Reqids whose SAs are lent again every second. Each costs a scan of all SAs.
+/// Reqids that are lent again every second. Each costs a scan of all SAs.
 const AT_A_TIME: usize = 64;
 
 /// Pause after a failed accept, for example for want of file descriptors.

@@ -1,4 +1,4 @@
-//! An emulated host in real time whose wire ends outside the emulation: at a TAP of this machine, or at a QEMU network
+//! An emulated host in real time with a wire that ends outside the emulation: at a TAP of this machine, or at a QEMU network
 //! card.
 //!
 //! `serving`: common work of all programs with such a host; `mirroring`: SAs from the keying daemon of a Linux machine;
@@ -76,7 +76,7 @@ pub struct OutsideOptions {
     /// like. Not for https_client, which ends by itself
     #[arg(long, value_name = "FILE", requires = "keys")]
     pub key_changes: Option<PathBuf>,
-    /// Take SAs and policies from a Linux machine whose keying daemon negotiates for the emulated host: `linux-mirror
+    /// Take SAs and policies from a Linux machine with a keying daemon that negotiates for the emulated host: `linux-mirror
     /// sa` there sends them to this socket, which only this user may open. Not for programs that end by themselves
     #[arg(long, value_name = "SOCKET", conflicts_with = "keys")]
     pub mirror: Option<PathBuf>,
@@ -165,7 +165,7 @@ impl OutsideOptions {
     /// # Errors The reason as text.
     pub fn check(&self, wire: &WireOptions) -> Result<(), &'static str> {
         if wire.virtual_time {
-            return Err("what is outside the emulation has no virtual time");
+            return Err("a wire to the outside needs real time: leave out --virtual");
         }
         if !self.is_asked_for() && wire.are_given() {
             return Err(NO_END);
@@ -181,7 +181,7 @@ impl OutsideOptions {
     /// Returns the emulated host's addresses as text.
     pub fn host(&self) -> String {
         match self.autoconf {
-            true => format!("{}, and whatever routers make of IPv6,", self.address),
+            true => format!("{} and IPv6 addresses from routers", self.address),
             false => format!("{} and {}", self.address, self.address6),
         }
     }
@@ -194,7 +194,7 @@ impl OutsideOptions {
         self.check(wire)?;
         if !self.is_asked_for() && (trace.trace.is_some() || trace.pcap.is_some()) {
             return Err(
-                "--trace and --pcap show an emulated host, whose wire needs an end outside: --tap, --dgram or --stream",
+                "--trace and --pcap show an emulated host, and its wire needs an end outside: --tap, --dgram or --stream",
             );
         }
         Ok(())
@@ -310,6 +310,7 @@ impl Outside {
             receive_ring: 8192,
             ..NicConfig::default()
         };
+        // The peer outside has a real clock.
         let wire = WireOptions { real: true, ..wire.clone() };
         let mut builder = Testbed::builder(wire.seed());
         if let Some(seed) = wire.seed {
@@ -332,6 +333,7 @@ impl Outside {
         if let Some(path) = &options.keys {
             let addresses = options.addresses();
             let keys = keys::read(path, &addresses).map_err(io::Error::other)?;
+            // Keys of unknown age are refused, because a repeated packet number breaks AES-GCM.
             let to_check = (!options.numbers.new_keys).then_some(&keys);
             let store = options.numbers.folder().map_err(io::Error::other)?;
             let memory = keys::memory(&store, path, to_check).map_err(io::Error::other)?;
@@ -378,6 +380,7 @@ pub fn authority_file() -> String {
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     let file = project.join(in_project).canonicalize().unwrap_or(in_project.to_owned());
     let here = std::env::current_dir().and_then(|here| here.canonicalize());
+    // A relative path is shorter to type; outside the project the absolute one remains.
     let file = here.ok().and_then(|here| file.strip_prefix(here).ok().map(Path::to_owned)).unwrap_or(file);
     file.display().to_string()
 }

@@ -1,4 +1,4 @@
-//! The life of a program on an emulated host whose wire ends outside the emulation.
+//! The life of a program on an emulated host with a wire to the outside.
 //!
 //! ```text
 //!   open: check the files, open the wire, begin capture and timeline                  OutsideHost::open
@@ -88,7 +88,7 @@ impl<'a> RunFiles<'a> {
     }
 }
 
-/// An emulated host whose wire ends outside, with its capture and its timeline.
+/// An emulated host with a wire to the outside, with its capture and its timeline.
 pub struct OutsideHost {
     name: &'static str,
     options: OutsideOptions,
@@ -228,6 +228,7 @@ impl OutsideHost {
                 never = mirror => match never {},
                 never = &mut work => match never {},
             };
+            // The counters are read before the mirror is dropped with this future.
             *mirrored = mirroring.as_ref().map(Mirroring::counters);
             if ended.is_ok() {
                 interrupts.take_leave(close, host.runtime().sleep(FAREWELL)).await;
@@ -251,6 +252,7 @@ impl OutsideHost {
         let (outside, writes) = (&self.outside, self.capture.is_some() || self.trace.is_some());
         let host = self.host().clone();
         self.bed.run(async {
+            // Without an output file the default action of a signal is right: the program just ends.
             let mut interrupts = if writes { Some(Interrupts::listen()?) } else { None };
             let interrupted = async {
                 match &mut interrupts {
@@ -368,7 +370,7 @@ impl Changes {
             let now = host.now();
             let done = host.stack().with_device(|device| match device.keying() {
                 Some(keying) => keys::change(&self.file, now, keying, &self.addresses),
-                None => Err("there is no ESP whose keys could change".into()),
+                None => Err("the host has no ESP, so no keys can change".into()),
             });
             match done {
                 Ok((added, refused)) => {

@@ -33,11 +33,11 @@ pub struct Manager {
     setup: Setup,
     machines: Vec<MachineAt>,
     networks: Vec<ProtectedNetwork>,
-    /// The Linux machine whose filters are the rules, if there is one.
+    /// The Linux machine that supplies the rules, if there is one.
     steering: Option<Steering>,
     /// SAs as in the key file.
     sas: Vec<SaParams>,
-    /// An example of the SAs that a daemon negotiates, whose overhead tunnels must leave room for. `None` without a
+    /// An example of the SAs that a daemon negotiates. Tunnels must leave room for its overhead. `None` without a
     /// daemon.
     negotiated: Option<SaParams>,
     /// MTU of the wire.
@@ -71,6 +71,7 @@ impl Manager {
                 "--protect: rules lead to tunnels, and there are none without --rules, or in legacy mode".into()
             );
         }
+        // Two entries for one network would overwrite each other in the switch.
         let twice = networks.iter().enumerate().find(|(at, network)| {
             networks[..*at].iter().any(|other| (other.device, other.key) == (network.device, network.key))
         });
@@ -267,6 +268,7 @@ impl Manager {
     /// Sends changed next hops of tunnel endpoints to the switch.
     async fn tell_hops(&mut self, host: &BedHost) -> Result<(), String> {
         let ends: BTreeSet<IpAddr> = self.setup.wrapped().map(|(_, set)| set.destination).collect();
+        // Next hops of removed tunnel endpoints are deleted, so that the switch's table cannot grow.
         let gone: Vec<IpAddr> = self.hops.keys().filter(|end| !ends.contains(end)).copied().collect();
         for end in gone {
             self.hops.remove(&end);
@@ -287,6 +289,7 @@ impl Manager {
     async fn tell_protections(&mut self, host: &BedHost) -> Result<(), String> {
         let (mut wrong, mut without) = (Ok(()), None);
         for (network, told) in self.networks.iter().zip(&mut self.protections) {
+            // If either direction fails, the protection is empty in both, and nothing passes.
             let lent = lent(host, network, Direction::Transmit)
                 .and_then(|send| Ok(Protection { send, receive: lent(host, network, Direction::Receive)? }));
             let protection = lent.unwrap_or_else(|error| {

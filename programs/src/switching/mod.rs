@@ -2,7 +2,7 @@
 //!
 //! - `options`: machines and protected networks on the command line; `setup`: rules and functions from a file;
 //! - `manager`: configures the switch from the file, with next hops and SAs;
-//! - `steering`: a Linux machine that has the representors, and whose filters are the rules;
+//! - `steering`: a Linux machine that has the representors, and supplies the rules;
 //! - `report`: counters as text and as JSON.
 
 mod manager;

@@ -50,9 +50,10 @@ impl Setup {
         let mut rules = Vec::new();
         for change in changes {
             let text = change.to_string();
-            let about = |what: &str| format!("{name}: `{text}`: the file says all rules there are: leave out {what}");
+            let about = |what: &str| format!("{name}: `{text}`: the file lists all rules: leave out {what}");
+            // A reload replaces all rules, so a deletion in the file would have no meaning.
             if matches!(change, Change::Delete(_)) {
-                return Err(about("what is to go"));
+                return Err(about("deletions"));
             }
             tried.change(core::slice::from_ref(&change)).map_err(|error| format!("{name}: `{text}`: {error}"))?;
             if let Change::Add(rule) | Change::Replace(rule) = change {
@@ -154,7 +155,7 @@ mod tests {
             refused("\n\ntc filter add dev eth0 ingress")
         );
         assert!(refused("\nip link add vxlan0").starts_with("f:2:9: "), "{}", refused("\nip link add vxlan0"));
-        assert!(refused("tc filter del dev p0 ingress").contains("leave out what is to go"));
+        assert!(refused("tc filter del dev p0 ingress").contains("leave out deletions"));
         let twice = |verb: &str| {
             format!(
                 "tc filter add dev p0 ingress prio 1 flower action drop\ntc filter {verb} dev p0 ingress prio 1 flower action pass"

@@ -103,7 +103,7 @@ pub(super) enum Said {
 }
 
 impl Steering {
-    /// Creates a steering with these representors, whose agent connects to the socket `filters`.
+    /// Creates a steering with these representors, for an agent that connects to the socket `filters`.
     ///
     /// # Errors If the socket cannot be made.
     pub fn new(representors: &[RepresentorAt], filters: Option<&Path>) -> io::Result<Steering> {
@@ -176,6 +176,7 @@ impl Steering {
     fn hear(&mut self, now: Instant, port: Vport, frame: Bytes) -> Option<Said> {
         let counts = &mut lock(&self.counts).0;
         counts.of_linux += 1;
+        // Only the uplink carries the daemon's messages, so other ports are not inspected.
         let Some(said) = self.said.as_mut().filter(|_| port == Vport::Uplink) else {
             return Some(Said::Frame(port, frame));
         };
@@ -223,6 +224,7 @@ impl Steering {
                     None => core::future::pending().await,
                 }
             };
+            // A slow agent must not block the frames: unsent bytes wait until the socket is writable.
             let (unsent, is_sending) = (&sending.0[sending.1..], sending.1 < sending.0.len() && agent.is_some());
             let readable = async {
                 match &agent {
@@ -255,6 +257,7 @@ impl Steering {
                     _ => say!("filters: refused an agent of another owner"),
                 },
                 ready = readable => {
+                    // An agent that closes its socket reads as zero bytes, which is no error.
                     let read = ready.and_then(|()| match &agent {
                         Some(agent) => agent.try_read(scratch),
                         None => Err(ErrorKind::WouldBlock.into()),

@@ -88,6 +88,7 @@ impl Session {
         let driver = host.spawn("http", async move {
             let ended = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
             let mut stream = connection.into_parts().io.into_inner();
+            // Only the sending direction is closed: the server may still send its own end.
             stream.finish();
             let closing: Box<dyn Closing> = Box::new(ClosingStream { stream, count, state });
             (ended, closing)
@@ -124,7 +125,7 @@ impl Session {
     }
 
     /// Ends the connection like [`close`](Self::close), and waits until the server has closed its end and has the
-    /// acknowledgment of that, but at most for `patience`. For programs whose host ends with them.
+    /// acknowledgment of that, but at most for `patience`. For programs that end together with their host.
     ///
     /// # Errors If the connection had failed.
     pub async fn close_both_sides(self, host: &BedHost, patience: Duration) -> Result<CounterSet, Failure> {

@@ -234,6 +234,7 @@ async fn fetch_everything(mut session: Session, content: Arc<Content>) -> Result
     let (mut requests, mut bytes) = (0, 0);
     for file in content.files() {
         let (path, length) = (&file.path, file.bytes.len());
+        // A short file is its own edge; an empty file has no valid range.
         let edge = length.min(EDGE);
         let mut wanted = vec![(None, 0..length)];
         if length > 0 {
@@ -253,7 +254,7 @@ async fn fetch_everything(mut session: Session, content: Arc<Content>) -> Result
                 let _application = cost::work(WorkKind::Application);
                 let same = left.get(..chunk.len()) == Some(chunk);
                 left = left.get(chunk.len()..).unwrap_or_default();
-                if same { Ok(()) } else { Err(format!("{path}: what arrived is NOT what is there").into()) }
+                if same { Ok(()) } else { Err(format!("{path}: the received data DIFFERS from the file").into()) }
             })
             .await?;
             if !left.is_empty() {
@@ -289,7 +290,7 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 const CAPTION: &str = "server, client: CPU time of that host in nanoseconds per byte of the answers' bodies; device: that of both \
-                       devices; reading files and comparing what arrived not counted\n";
+                       devices; reading files and comparing received data not counted\n";
 
 const HEADING: [&str; 15] = [
     "mode",

@@ -48,6 +48,7 @@ impl Content {
                 let entry = entry.map_err(|error| about(&at, &error))?;
                 entries += 1;
                 let file = entry.path();
+                // Every entry counts, not only files, so that a tree of empty folders ends too.
                 if entries > MOST_FILES {
                     return Err(format!("{}: has more than {MOST_FILES} files to fetch", folder.display()));
                 }
@@ -83,7 +84,7 @@ impl Content {
     }
 }
 
-/// Returns whether `file` is a regular file whose canonical path is inside `root`.
+/// Returns whether `file` is a regular file with a canonical path inside `root`.
 fn is_inside(root: &Path, file: &Path) -> bool {
     file.is_file() && file.canonicalize().is_ok_and(|file| file.starts_with(root))
 }

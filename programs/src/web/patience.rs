@@ -36,7 +36,7 @@ pub(super) enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Late(pub(super) Step);
 
-/// The error of a connection whose slot was given to another connection.
+/// The error of a connection that lost its slot to another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Revoked;
 

@@ -127,6 +127,7 @@ impl Server {
                     () = server.closed() => return Ok(()),
                     accepted = listener.accept() => accepted?,
                 };
+                // A refused connection is reset and not closed, so that no state remains for it.
                 let Some(slot) = server.limits.capacity.enter(stream.peer_addr().ip()) else {
                     server.count(&HttpCounters { refused: 1, ..HttpCounters::default() });
                     stream.abort();
@@ -151,6 +152,7 @@ impl Server {
         // The slot is held until the client has received everything.
         let slot = Arc::new(slot);
         let Err(error) = self.converse(host, stream, slot.clone()).await else { return };
+        // A revoked connection is no client's fault and counts as refused.
         if error.is::<Revoked>() {
             return self.count(&HttpCounters { refused: 1, ..HttpCounters::default() });
         }
@@ -191,6 +193,7 @@ impl Server {
         stream: S,
         slot: Arc<ConnectionSlot>,
     ) -> (Result<(), Failure>, S) {
+        // Pieces of files are lent to the transport through this wrapper, which avoids a copy into the HTTP library.
         let (stream, lent) = SharedWrites::new(stream);
         let patience = Patience::new(self.limits.clone(), slot, host.runtime());
         let stream = Rationed::new(stream, patience.clone(), self.limits.capacity.clone());

@@ -51,7 +51,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Creates a site of `folder`, whose files `pool` reads.
+    /// Creates a site of `folder`. Threads of `pool` read its files.
     ///
     /// # Errors If the folder is missing or is not a folder.
     pub fn new(folder: &Path, pool: Arc<dyn Blocking>) -> io::Result<Site> {

@@ -157,6 +157,7 @@ fn in_pieces(criterion: &mut Criterion) {
             for (name, contender) in others(algorithm) {
                 measure(&mut group, BenchmarkId::new(name, "one-shot"), contender.as_ref(), RECORD, sealing);
             }
+            // The fastest back end first.
             for backend in Backend::ALL.into_iter().rev() {
                 let Ok(key) = Key::with_backend(algorithm, &KEY[..algorithm.key_len()], backend) else { continue };
                 let name = format!("{backend:?}");

@@ -69,6 +69,7 @@ fn ask(address: &str) -> io::Result<()> {
     println!("bytes  sealed_us  echoed_us  sealing_us");
     for row in ROWS {
         let bytes = row.bytes as usize;
+        // A first byte other than zero asks for sealing.
         let sealed = median(|| round_trip(&socket, &vec![1; bytes], bytes + 16))?;
         let echoed = median(|| round_trip(&socket, &vec![0; bytes], bytes))?;
         let mut number = 0;

@@ -22,6 +22,7 @@ fn cut(bytes: &[u8]) -> Vec<Frame> {
     let buffer = resegmenter.buffer();
     let bytes = &bytes[..bytes.len().min(buffer.len())];
     buffer[..bytes.len()].copy_from_slice(bytes);
+    // A refused packet must not leave frames behind.
     if resegmenter.filled(bytes.len()).is_err() {
         assert!(resegmenter.next_frame().is_none());
         return Vec::new();
@@ -33,7 +34,7 @@ fn cut(bytes: &[u8]) -> Vec<Frame> {
     frames
 }
 
-/// Reads a stream in pieces whose size is the first byte.
+/// Reads a stream in pieces. Their size is the first byte.
 fn read(bytes: &[u8]) {
     let Some((size, stream)) = bytes.split_first() else { return };
     let mut reader = FrameReader::default();

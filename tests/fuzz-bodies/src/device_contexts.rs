@@ -121,7 +121,7 @@ impl Bed {
             let stream = self.sending.iter().find(|stream| stream.port == port).expect("nobody else sends");
             let at = seq.distance_from(stream.start) as usize;
             let payload = &frame.data[HEADERS..];
-            assert!(stream.wire[at..].starts_with(payload), "not what software would have sent");
+            assert!(stream.wire[at..].starts_with(payload), "software would have sent other bytes");
         }
     }
 
@@ -193,7 +193,7 @@ impl Bed {
             assert_eq!(packet.meta.tls_context(), Some(stream.handle), "another's context");
             stream.check(at, &payload, &packet.frame[HEADERS..]);
         } else {
-            assert!(packet.frame[HEADERS..] == payload, "what is not decrypted is as it came");
+            assert!(packet.frame[HEADERS..] == payload, "bytes that are not decrypted must be unchanged");
             assert!(!(stream.is_whole && stream.is_certain), "all of it came, and in order");
         }
     }
@@ -220,6 +220,7 @@ struct Stream {
 
 impl Stream {
     fn new(port: u16, input: &mut Input<'_>) -> Stream {
+        // Near both ends of the sequence space, so that numbers wrap within the stream.
         let start = Seq(if input.byte().is_multiple_of(2) { u32::MAX - 700 } else { (1 << 31) - 700 });
         let first = u64::from(input.byte()) << 28;
         let mut stream = Stream {
@@ -289,6 +290,7 @@ impl Stream {
                 continue;
             }
             for place in at.max(from)..end.min(at + plain.len()) {
+                // A device leaves the tag unchanged.
                 let in_tag = place + TAG >= end;
                 let expected = if in_tag { self.wire[place] } else { self.queued[place] };
                 assert_eq!(plain[place - at], expected, "byte {place}");

@@ -1,4 +1,4 @@
-//! ESP and similar packets into a host whose NIC does a share of the work: nothing panics, the stack receives only data
+//! ESP and similar packets into a host with a NIC that does a share of the work: nothing panics, the stack receives only data
 //! that was sent, and each byte once.
 //!
 //! Input: a byte of choices (place of ESP, mode, IPv4 or IPv6, extended sequence numbers), then steps of three bytes:
@@ -98,6 +98,7 @@ impl Host {
         keying.add_policy(Policy { direction: sa.direction, selector, priority: 0, action }).expect("the first");
         keying.add_sa(Instant::ZERO, sa).expect("a good one");
         let mut host = Host { device, secure };
+        // The SA is installed in several exchanges over the control ring.
         (0..4).for_each(|_| host.settle());
         host
     }

@@ -27,6 +27,7 @@ pub fn run(data: &[u8]) {
     let open = |(number, (kind, numbers))| {
         let tunnel = Tunnel { local: number, remote: number, peer };
         let mut config = Config::data(kind, numbers);
+        // A small buffer, so that the bound is reached.
         config.buffer = BUFFER;
         let [sent, received] = keys(number, 0);
         node.open(tunnel, config, sent, received).expect("two TEIDs")
@@ -82,6 +83,7 @@ pub fn run(data: &[u8]) {
                 came += 1;
             }
         }
+        // The node's driver never ends by itself.
         assert!(Pin::new(&mut driver).poll(&mut cx).is_pending());
     }
     assert!(inbox.lock().expect("nobody panicked").is_empty());

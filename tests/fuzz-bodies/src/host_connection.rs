@@ -83,6 +83,7 @@ impl Rig {
         let peer = Peer { edge: 0, ..Peer::default() };
         let (now, nic) = (Instant::ZERO, crate::device(ROOM));
         let mut rig = Rig { now, stack: Stack::new(config), nic, id: None, peer, written: 0, read: 0 };
+        // A passive open, or below an active one.
         if bit(7) {
             rig.stack.listen(OUR_PORT, 4).ok()?;
             rig.deliver(&Segment { syn: true, seq: THEIRS, ..Segment::default() });
@@ -191,7 +192,7 @@ impl Rig {
         }
         assert!(self.read <= self.peer.sent_until, "more was delivered than was sent without a gap");
         if self.stack.at_end(id) && self.stack.error(id).is_none() {
-            assert!(self.peer.fins.contains(&self.read), "an end where the peer put none: {}", self.read);
+            assert!(self.peer.fins.contains(&self.read), "an end that the peer did not send: {}", self.read);
         }
     }
 

@@ -37,6 +37,7 @@ pub fn run(input: &[u8]) {
     let mut config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1))
         .with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]);
     config.tcp.initial_sequence = Some(1000);
+    // A low limit, so that the bound is reached.
     config.max_connections = 64;
     let (mut stack, mut device, mut now) = (Stack::new(config), crate::device(usize::MAX), Instant::ZERO);
     stack.listen(443, 8).unwrap();

@@ -27,6 +27,7 @@ pub fn run(input: &[u8]) {
     if let Ok((report, plain)) = found {
         assert!(report.consumed <= whole.len() && report.produced == plain.len() && plain.len() <= room);
         if room > 0 && !plain.is_empty() {
+            // One byte too little room must be reported.
             assert!(matches!(run(Way::Undo, &[whole], plain.len() - 1), Err(Fault::OutOfSpace { .. })));
         }
         // The result is compressed and decompressed again.

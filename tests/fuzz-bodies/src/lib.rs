@@ -53,7 +53,7 @@ pub type Target = (&'static str, fn(&[u8]));
 ///
 /// ```
 /// let (name, run) = fuzz_bodies::TARGETS[0];
-/// run(format!("{name} takes whatever bytes there are").as_bytes());
+/// run(format!("{name} takes any bytes").as_bytes());
 /// ```
 pub const TARGETS: &[Target] = &[
     ("attach", attach::run),

@@ -23,6 +23,7 @@ pub fn run(data: &[u8]) {
         mirror.receive(Instant::ZERO, &encode(&message), keying);
     }
     let counted = mirror.counters();
+    // Everything that was added must have been deleted again.
     assert_eq!(counted.sas_added, counted.sas_deleted);
     assert_eq!(counted.policies_added, counted.policies_deleted);
     let mut decoder = Decoder::new();

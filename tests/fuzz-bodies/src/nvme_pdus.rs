@@ -61,6 +61,7 @@ fn host(digests: bool, cut: usize, bytes: &[u8]) {
     let mut queue = Queue::new(Instant::ZERO, config);
     let agreed = InitializeResponse { data_digest: digests, max_data: 4096, ..InitializeResponse::default() };
     queue.handle_segment(segment(&framed(&Pdu::InitializeResponse(agreed), Vec::new())));
+    // Commands in flight, so that responses and R2Ts find something to match.
     for bytes in [512, 4096, 16384] {
         let read = commands::range(IoOpcode::Read, 1, 0, 1);
         let _id = queue

@@ -16,6 +16,7 @@ pub fn run(input: &[u8]) {
     let memory = if flags & 8 != 0 { Some(Format { interval: wire.interval, ..memory }) } else { None };
     let wire = if flags & 16 != 0 { Some(wire) } else { None };
     let with = Parameters { iv: input.array(), aad: &[] };
+    // Many combinations are invalid, and refusing them is right.
     let Ok(session) = Session::new(&Transform::Protection(Protection { memory, wire, check })) else { return };
     let run = |way, source: &Bytes| {
         // The source is cut in two, so that a block may span both pieces.
@@ -28,11 +29,12 @@ pub fn run(input: &[u8]) {
     for (way, back) in [(Way::Apply, Way::Undo), (Way::Undo, Way::Apply)] {
         match run(way, &source) {
             Ok(result) => {
-                let undone = run(back, &result).expect("what was made by the rules keeps them");
+                let undone = run(back, &result).expect("valid output verifies");
                 // Unchecked tags may differ afterwards, but data must not.
                 assert_eq!(undone.len(), source.len());
                 assert_eq!(run(way, &undone).expect("once more"), result);
             }
+            // Random bytes rarely verify, so most inputs end here.
             Err(Fault::Integrity(mismatch)) => {
                 assert!(mismatch.offset < source.len() as u64 && mismatch.expected != mismatch.actual);
             }

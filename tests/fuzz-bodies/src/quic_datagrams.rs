@@ -23,6 +23,7 @@ pub fn run(data: &[u8]) {
     let config = Config::default().with(|c| {
         c.random = Some(RandomSource::from(Seed(1)));
         c.retry_above = 2;
+        // Low limits, so that the bounds are reached.
         c.max_handshakes = 4;
         c.max_connections = 6;
     });

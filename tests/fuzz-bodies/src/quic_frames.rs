@@ -29,12 +29,14 @@ pub fn run(data: &[u8]) {
     quic.listen(PORT, cid as u8).expect("there is room");
     let [sender, receiver] = [Direction::Transmit, Direction::Receive]
         .map(|direction| quic.create(direction, context()).expect("there is room"));
+    // The device must know the connection ID to find the context.
     quic.learn(receiver, PORT, &[0xc1; 20][..cid], 3, None).expect("there is room");
     let (now, mut number) = (Instant::ZERO, 0u64);
     device.process(now);
     while !input.0.is_empty() {
         let (what, bytes) = (input.byte(), usize::from(input.byte()) * 8 % 1400);
         let bytes = input.take(bytes);
+        // Numbers may skip, but must not go back, as on a real connection.
         number += u64::from(what >> 4);
         let plain =
             [&[0x41 | what & 0x1c], &[0xc1; 20][..cid], &(number as u16).to_be_bytes(), bytes, &[0; 16]].concat();

@@ -77,6 +77,7 @@ fn a_message(input: &mut Input<'_>) {
                 (_, true) => state.encrypt(&key, &mut data).unwrap(),
                 (_, false) => state.decrypt(&key, &mut data).unwrap(),
             }
+            // Saving and loading the state moves nothing.
             match call[0] % 6 {
                 0 | 1 => at = range.end,
                 3 => {}

@@ -19,6 +19,7 @@ pub fn run(data: &[u8]) {
     for name in 0..3 {
         fabric.offer(0.0, Packet { chain, flow: name % 2, bytes: 100, name }).expect("the queue is empty");
     }
+    // Long enough for every packet to pass.
     fabric.advance(1e12);
     assert_eq!(core::iter::from_fn(|| fabric.poll()).count(), 3);
 }

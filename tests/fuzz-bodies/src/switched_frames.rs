@@ -85,6 +85,7 @@ impl Bed {
     fn ask(&mut self, command: EswitchCommand) {
         self.eswitch.command(command).expect("room");
         self.device.process(Instant::ZERO);
+        // The setup is valid, so no command may be refused.
         assert_eq!(self.eswitch.answer(), Some(EswitchAnswer::Done));
     }
 

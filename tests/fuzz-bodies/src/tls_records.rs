@@ -54,6 +54,7 @@ pub fn run(input: &[u8]) {
                 }
                 peer.record(kind, content, usize::from(input.byte()) % 40)
             }
+            // A key update: the peer's next record uses the next key, from number 0.
             5 => {
                 let record = peer.record(22, &[24, 0, 0, 1, input.byte() % 2], 0);
                 (peer.key, peer.number) = (peer.key.wrapping_add(1), 0);
@@ -235,7 +236,7 @@ impl Transport {
             let mut bytes = record[from..to].to_vec();
             let mut meta = RxMeta::default();
             match contexts.get(by) {
-                // A context whose count is wrong, because of bytes that were no record, would detect that as well.
+                // A context with a wrong count, because of bytes that were no record, would detect that as well.
                 Some((_, number, key)) if key.key() == present.key() && *number + 1 != peer.number => {}
                 Some((handle, number, key)) if !by_one => {
                     let (start, end) = (from.clamp(5, body_end), to.clamp(5, body_end));

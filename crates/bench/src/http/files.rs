@@ -71,6 +71,7 @@ impl Source {
             Source::Memory(file) => return Ok(vec![file.clone()]),
             Source::Disk { disk, length } => (disk, *length),
         };
+        // The disk is read in whole blocks, and the last one may be padded.
         let blocks = length.div_ceil(BLOCK as usize) as u32;
         let most = (disk.max_transfer() / BLOCK).clamp(1, MOST_BLOCKS);
         let reads = (0..blocks)

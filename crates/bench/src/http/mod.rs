@@ -103,6 +103,7 @@ impl Http {
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
         let listeners = plan.crowd.listen(&server)?;
+        // The server task needs the client's host too: the disk may be there.
         let ends = (server.clone(), client.clone());
         let serving = server.spawn("application", serve(plan.clone(), ends, listeners, meter.clone()));
         let asking = client.spawn("application", ask(plan.clone(), client.clone(), server.clone()));
@@ -112,6 +113,7 @@ impl Http {
         plan.http.observers.finish()?;
         let tls = served.tls.iter().chain(asked.iter().filter_map(|asked| asked.tls.as_ref()));
         let measured = Measured::take(bed, &meter, tls);
+        // Only complete answers are recorded, so this is the number of successful requests.
         let requests = plan.latencies.count();
         let bytes = requests * plan.file.len() as u64;
         let ended = asked.iter().map(|asked| asked.ended).max().unwrap_or(served.started);
@@ -289,6 +291,7 @@ async fn whole_answer(connection: &mut Connection, file: &[u8]) -> io::Result<bo
         let chunk = connection.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
         // Comparing is the work of the test application and is not charged to the host.
         let _application = cost::work(WorkKind::Application);
+        // The first chunks may contain only a part of the head.
         let body = match arrived {
             Some(_) => chunk,
             None => {
@@ -338,6 +341,7 @@ mod tests {
     fn every_request_is_answered_whole_in_every_mode() {
         let ways = Mode::ALL.into_iter().flat_map(|mode| Files::ALL.map(|files| (mode, files)));
         for (mode, files) in ways {
+            // An empty file, a single byte, a few records, and more than one read of the disk.
             for (connections, requests, file_size) in [(1, 3, 0), (3, 10, 1), (5, 7, 40_000), (2, 3, 600_000)] {
                 let http = Http { connections, requests, files, file_size, ..Http::new(mode) };
                 let observers = http.observers.clone();

@@ -200,6 +200,7 @@ impl Stored for Open {
                 let _drive = cost::work(WorkKind::Application);
                 size.fetch_max(end, Ordering::Relaxed);
                 self.medium.0.written.fetch_add(written.len() as u64, Ordering::Relaxed);
+                // Writes arrive in any order, so each is compared at its own offset.
                 if !continues(&self.medium.0.pattern, offset, written) {
                     self.medium.0.differs.store(true, Ordering::Relaxed);
                 }

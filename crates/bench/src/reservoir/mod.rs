@@ -295,6 +295,7 @@ impl Reservoir {
     }
 
     fn bed(&self, meter: &CpuMeter) -> io::Result<Testbed> {
+        // A rate must not become zero, however large the scale.
         let scaled = |rate: u64| (rate / self.scale.max(1)).max(1000);
         let window = (self.window / self.scale.max(1) as usize).max(64 << 10);
         let tcp = TcpConfig {
@@ -411,6 +412,7 @@ mod tests {
     #[test]
     fn one_connection_of_quic_comes_to_the_law_too() {
         let (time, omit) = (Duration::from_secs(12), Duration::from_secs(9));
+        // A large scale keeps the test short; the law does not depend on it.
         let far = Reservoir { time, omit, scale: 400, transport: Transport::Http3, ..Reservoir::new(Mode::TlsNic) };
         let run = far.run().unwrap();
         assert!(run.run.sha256_ok && run.of_law > 0.9, "{run:?}");
@@ -428,6 +430,7 @@ mod tests {
         let (one, other) = (run(400), run(200));
         for run in [&one, &other] {
             assert!((0.95..1.05).contains(&run.of_law) && run.fairness > 0.99, "{run:?}");
+            // Paced below the bottleneck's rate, the queue cannot overflow.
             assert_eq!(run.run.counters.get("wire_queue_drops"), None);
         }
         assert!((0.97..1.03).contains(&(one.steady_gbps / other.steady_gbps)), "{one:?} and {other:?}");

@@ -1,4 +1,4 @@
-//! HTTP/3: all streams on one QUIC connection, whose packets are protected by the NICs, by the hosts, or not at all.
+//! HTTP/3: all streams on one QUIC connection. Packets are protected by the NICs, by the hosts, or not at all.
 
 use super::{PORT, Pacing, Reservoir, shell};
 use core::num::NonZeroU64;
@@ -76,6 +76,7 @@ impl Dial for Dials {
 /// Returns the configuration of an end. The one connection gets the windows of all streams.
 fn config(plan: &Reservoir, end: &str) -> Config {
     let window = (plan.window as u64 * u64::from(plan.streams) / plan.scale.max(1)).max(64 << 10);
+    // QUIC windows have 32 bits here, which limits the connection to 4 GiB.
     let window = u32::try_from(window).unwrap_or(u32::MAX);
     let offload = match plan.mode {
         Mode::TlsNic => Offload::Both,

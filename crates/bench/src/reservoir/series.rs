@@ -37,6 +37,7 @@ impl Series {
     /// Returns the statistics between `from` and `to`.
     pub(super) fn over(&self, from: Duration, to: Duration) -> Span {
         let (from, to) = (self.steps(from), self.steps(to).min(self.samples().len()));
+        // A run may be shorter than the excluded start.
         if from >= to {
             return Span::default();
         }

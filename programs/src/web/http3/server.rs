@@ -131,9 +131,11 @@ impl Server {
                 server.open.send_modify(|open| *open += 1);
                 // Connections end by themselves, so the task is not awaited.
                 let _ends_by_itself = acceptor.spawn("connection", async move {
+                    // A connection may fill its send window at any time, so the whole window is charged at once.
                     let _charge = Charge::new(server.limits.capacity.clone(), SEND_WINDOW as usize);
                     let slot = Arc::new(slot);
                     let ended = server.converse(&host, connection.clone(), &slot).await;
+                    // A client that closes without an error has everything that it wanted.
                     let ended = if has_left(&connection) { Ok(()) } else { ended };
                     server.note(ended, &peer.to_string());
                     drop(slot);
@@ -152,6 +154,7 @@ impl Server {
         slot: &Arc<ConnectionSlot>,
     ) -> Result<(), Failure> {
         let mut builder = h3::server::builder();
+        // Reserved frames and settings would make captures and byte counts vary.
         builder.send_grease(false).max_field_section_size(MOST_OF_A_HEADER);
         let mut http = builder.build::<_, Bytes>(Streams(connection.clone())).await?;
         let (under_way, closed) = (watch::Sender::new(0_usize), self.closed());
@@ -239,6 +242,7 @@ impl Server {
         while !is_head && let Some(frame) = content.frame().await {
             let Ok(mut data) = frame?.into_data() else { continue };
             while data.has_remaining() {
+                // Small pieces let each deadline cover a bounded number of bytes.
                 let piece = data.split_to(data.len().min(PIECE));
                 within(host, stall, Step::Answer, send.send_data(piece)).await?;
                 self.update_keys(connection);
