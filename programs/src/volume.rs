@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_told_with_the_name_of_its_file() {
+    fn invalid_key_error_names_the_file() {
         for (name, key, block) in
             [("short", vec![1; 48], 512), ("equal", vec![1; 64], 512), ("block", (0..64).collect(), 520)]
         {

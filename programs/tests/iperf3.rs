@@ -47,7 +47,7 @@ fn a_sender_keeps_to_its_rate() {
 }
 
 #[test]
-fn what_waits_in_the_send_queue_was_not_sent() {
+fn queued_bytes_do_not_count_as_sent() {
     let far = LinkConfig { delay: Duration::from_millis(50), ..LinkConfig::default() };
     served_over(far, async |client, server| {
         let mut control = Control::begin(&client, &server, COOKIE).await?;
@@ -134,7 +134,7 @@ fn a_test_either_way_counts_every_byte() {
 }
 
 #[test]
-fn what_is_not_served_is_refused_and_the_next_test_is_not_hurt() {
+fn unsupported_test_is_refused_and_the_next_one_runs() {
     let refused = [
         json!({"udp": true}),
         json!({"tcp": true, "congestion": "bbr"}),

@@ -36,7 +36,7 @@ fn a_handshake_has_its_time() {
 }
 
 #[test]
-fn who_asks_for_nothing_is_not_waited_for() {
+fn idle_connection_is_closed_after_its_timeout() {
     let seconds = over(Mode::Http, Limits::default(), async |bed: Bed| {
         ended(bed.connect().await?).await;
         // A connection without any byte is idle, not in a handshake.
@@ -106,7 +106,7 @@ fn a_body_has_time_for_each_of_its_parts() {
 }
 
 #[test]
-fn who_does_not_read_an_answer_is_given_up() {
+fn connection_with_unread_answer_is_aborted() {
     for mode in Mode::ALL {
         for file in ["large", "middle"] {
             let (seconds, timed_out) = over(mode, Limits::default(), async |bed: Bed| {
@@ -125,7 +125,7 @@ fn who_does_not_read_an_answer_is_given_up() {
 
 /// A few acknowledged bytes now and then satisfy TCP's own timeout.
 #[test]
-fn who_reads_an_answer_byte_by_byte_is_given_up() {
+fn connection_of_a_trickling_reader_is_aborted() {
     for (file, most) in [("large", 190), ("middle", 190)] {
         let (seconds, charged) = over(Mode::Http, Limits::default(), async |bed: Bed| {
             let (mut stream, host) = (bed.connect().await?, bed.client.clone());
@@ -145,7 +145,7 @@ fn who_reads_an_answer_byte_by_byte_is_given_up() {
 }
 
 #[test]
-fn who_reads_slowly_gets_everything() {
+fn slow_reader_receives_the_whole_answer() {
     for mode in Mode::ALL {
         let (read, seconds) = over(mode, Limits::default(), async |bed: Bed| {
             let mut stream = bed.open().await?;
@@ -223,7 +223,7 @@ fn clients_that_do_not_read_share_the_memory_there_is() {
 }
 
 #[test]
-fn who_has_read_everything_is_charged_for_nothing() {
+fn acknowledged_answer_is_not_charged() {
     for mode in Mode::ALL {
         let charged = over(mode, Limits::default(), async |bed: Bed| {
             let mut stream = bed.open().await?;
@@ -239,7 +239,7 @@ fn who_has_read_everything_is_charged_for_nothing() {
 }
 
 #[test]
-fn who_reads_is_served_while_others_use_up_the_memory() {
+fn reader_is_served_while_stalled_clients_hold_the_memory() {
     let limits = Limits { capacity: Capacity::new(100, 1 << 20), ..Limits::default() };
     for mode in Mode::ALL {
         let read = over(mode, limits.clone(), async |bed: Bed| {
@@ -263,7 +263,7 @@ fn who_reads_is_served_while_others_use_up_the_memory() {
 }
 
 #[test]
-fn a_server_that_closes_ends_what_it_does() {
+fn closing_server_finishes_current_answers() {
     for mode in Mode::ALL {
         let (read, idle, late) = over(mode, Limits::default(), async |bed: Bed| {
             let mut idle = bed.open().await?;

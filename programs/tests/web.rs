@@ -233,7 +233,7 @@ fn a_file_of_any_time_is_given() {
 }
 
 #[test]
-fn what_is_not_served_cannot_be_told_from_what_is_not_there() {
+fn unserved_paths_answer_like_missing_ones() {
     let folder = Folder::new("oracle", &[("file", 10)]);
     symlink("circle", folder.0.join("circle")).unwrap();
     symlink("/etc/passwd", folder.0.join("outside")).unwrap();
@@ -358,7 +358,7 @@ fn connection(shown: ServerConfig, pin: Option<Pin>) -> (Result<u64, String>, u6
 }
 
 #[test]
-fn a_pinned_client_refuses_whoever_gets_between() {
+fn pinned_client_refuses_an_intercepting_proxy() {
     let honest = || identity::server_config(Randomness::Seeded(Seed(1)), None);
     let pin = Pin::of(&identity::server_certificate());
     assert_eq!(connection(honest(), Some(pin)), (Ok(3_000), 1));

@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_and_ways_to_go_on_after_a_loss_are_heeded() {
+    fn padding_and_resync_modes_are_applied() {
         let plain = bulk(Mode::TlsNic).run().unwrap();
         let padded = Bulk { padding: 16_384, record_size: 1000, ..bulk(Mode::TlsNic) }.run().unwrap();
         assert!(padded.sha256_ok && padded.dma_bytes["tx_payload"] > 16 * plain.dma_bytes["tx_payload"]);

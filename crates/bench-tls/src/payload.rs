@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn seeded_data_repeat_only_beyond_what_is_kept() {
+    fn seeded_data_repeat_only_beyond_the_stored_block() {
         let payload = Payload { bytes: 25, ..Payload::seeded(Seed(3), 10) };
         let all: Vec<u8> = payload.pieces(7).unwrap().flat_map(|piece| piece.unwrap().to_vec()).collect();
         assert_eq!(all.len(), 25);

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_is_told_both_ways_and_noise_is_called_noise() {
+    fn savings_are_reported_for_both_hosts_and_noise_is_flagged() {
         let runs = [run("tcp", 0.0), run("tls-cpu", 0.1), run("tls-nic", 0.0)];
         let text = saved(&runs);
         assert_eq!(text.lines().count(), 2);

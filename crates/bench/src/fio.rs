@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_nic_places_is_right_and_counted() {
+    fn placed_data_is_right_and_counted() {
         for mode in Mode::ALL {
             for offload in NvmeOffload::ALL {
                 // The threshold is below the block size, so that all reads may be placed.
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn blocks_that_do_not_fit_the_disk_are_refused() {
         for (block_size, disk_size) in [(0, 1 << 20), (700, 1 << 20), (8192, 4096)] {
             let fio = Fio { block_size, disk_size, ..Fio::new(Mode::Tcp, Pattern::Read) };
             assert_eq!(fio.run().unwrap_err().kind(), io::ErrorKind::InvalidInput);

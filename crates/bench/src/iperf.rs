@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn over_a_long_path_what_arrives_is_the_window_once_a_round_trip() {
+    fn long_path_carries_one_window_per_round_trip() {
         // The window of each run is far below the bandwidth-delay product of the wire, so the window alone limits
         // goodput.
         let link = LinkConfig { delay: Duration::from_millis(10), ..LinkConfig::default() };
@@ -428,7 +428,7 @@ mod tests {
 
     /// Streams that find the control ring full request offload again with their next record.
     #[test]
-    fn however_many_streams_begin_at_once_all_get_the_device() {
+    fn all_simultaneous_streams_are_offloaded_in_the_end() {
         let until = Until::Bytes(500_000);
         let made = Iperf { streams: 256, until, message_size: 16_384, ..Iperf::new(Mode::TlsNic) }.run().unwrap();
         assert!(made.run.sha256_ok && made.run.bytes == 256 * 500_000, "{made:?}");

@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_packet_arrives_once_whatever_its_size_and_sa() {
+    fn packets_of_every_size_and_sa_arrive_once() {
         for mode in EspMode::ALL {
             // The smallest, a usual and the largest packet, with one queue and with several.
             for (packet_size, sas, queues) in [(64, 1, 1), (1400, 7, 1), (9000, 40, 1), (64, 1, 4), (1400, 40, 4)] {
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_options_are_refused() {
         for (packet_size, sas) in [(63, 1), (9001, 1), (1400, 0), (1400, 10_001)] {
             let run = Ipsec { packet_size, sas, ..Ipsec::new(EspMode::Plain, Seed(1)) }.run();
             assert_eq!(run.unwrap_err().kind(), io::ErrorKind::InvalidInput);

@@ -518,7 +518,7 @@ mod tests {
 
     /// Two constants are calibrated on these rows, at 1 and at 128 threads. The curve between both is a prediction.
     #[test]
-    fn the_published_rows_that_a_unit_was_calibrated_on_come_out() {
+    fn calibrated_unit_reproduces_the_published_rows() {
         let figures = published::figures();
         for (kind, id) in [(Kind::Aes128Gcm, "serrano-qat-gcm"), (Kind::CbcSha1, "serrano-qat-cbc-sha1")] {
             let figure = figures.iter().find(|figure| figure.id == id).expect("it is published");
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_runs_both_on_the_cpu_and_by_jobs_with_the_same_result() {
+    fn cpu_jobs_and_services_give_the_same_result() {
         for kind in Kind::ALL {
             let plan = Jobs { size: 8192, ..Jobs::new(kind, text(1 << 18)) };
             let (cpu, lookaside) = (plan.run(JobWay::Cpu).unwrap(), plan.run(JobWay::Lookaside).unwrap());
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_costs_pcie_next_to_nothing_and_what_is_no_tls_is_refused() {
+    fn inline_tls_adds_hardly_any_pcie_traffic() {
         let run = jobs(Kind::Aes128Gcm, 1).run(JobWay::Inline).unwrap();
         assert!((0.0..0.05).contains(&run.pcie_bytes_per_byte.unwrap()), "{run:?}");
         let refused = |jobs: Jobs, way| jobs.run(way).unwrap_err().to_string();

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mode_carries_the_payload_and_counts_what_it_should() {
+    fn each_mode_carries_the_payload_and_counts_its_packets() {
         for mode in Mode::ALL {
             for ipv6 in [false, true] {
                 let run = PdcpBulk { ipv6, ..bulk(mode) }.run().unwrap();
@@ -409,7 +409,7 @@ mod tests {
 
     /// Sequence numbers of 12 bits wrap around; packets are lost, duplicated and reordered.
     #[test]
-    fn over_a_bad_wire_what_comes_is_right_and_in_order() {
+    fn received_sdus_are_right_and_in_order_over_a_bad_wire() {
         let share = |text: &str| text.parse::<Share>().unwrap();
         let impairments = Impairments {
             loss: share("0.02"),

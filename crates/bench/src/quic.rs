@@ -457,7 +457,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_mode_carries_the_payload_and_counts_what_it_should() {
+    fn each_mode_carries_the_payload_and_counts_its_packets() {
         for mode in Mode::ALL {
             let payload = Payload::seeded(Seed(1), 2_000_000);
             // Key updates and a second path exercise every kind of context.
@@ -506,7 +506,7 @@ mod tests {
 
     /// Slow start is excluded, and the remaining time fills the wire.
     #[test]
-    fn what_came_before_counting_began_is_not_counted() {
+    fn bytes_of_the_excluded_beginning_are_not_counted() {
         let wire = LinkConfig { rate: Some(100_000_000), delay: Duration::from_millis(5), ..LinkConfig::default() };
         let usual = QuicBulk::new(Mode::QuicNic, Payload::seeded(Seed(1), 4_000_000));
         let run = |omit| QuicBulk { link: wire.clone(), omit, ..usual.clone() }.run();

@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_the_nics_do_the_hypervisors_hosts_do_nothing() {
+    fn hypervisor_hosts_stay_idle_in_every_mode() {
         for mode in VmMode::ALL {
             for vms in [1, 9] {
                 let run = Vms { vms, bytes: 3_000_001, ..Vms::new(mode) }.run().unwrap();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_options_are_refused() {
         for (vms, sas, bytes) in [(0, 1, 100), (257, 1, 1000), (2, 0, 100), (200, 1, 100)] {
             let run = Vms { vms, sas, bytes, ..Vms::new(VmMode::Overlay) }.run();
             assert_eq!(run.unwrap_err().kind(), io::ErrorKind::InvalidInput);

@@ -20,7 +20,7 @@ fn row(run: Recovery) -> Row {
 }
 
 #[test]
-fn what_loss_and_reordering_leave() {
+fn offload_under_loss_and_reordering_matches_the_snapshot() {
     let mut rows = Vec::new();
     for trouble in [Trouble::Loss, Trouble::Reordering] {
         rows.extend([0.0, 1.0, 5.0].map(|percent| run(trouble, percent)));

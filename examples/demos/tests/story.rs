@@ -8,7 +8,7 @@ use offload_demos::story::reading::Made;
 use offload_demos::story::{Opened, Rebuilt, Story, What, picture, table};
 
 #[test]
-fn what_the_docs_show_is_what_happens() {
+fn docs_show_the_current_story() {
     let story = Course::default().run().unwrap();
     for (shown, told) in [
         (include_str!("../../../docs/resync-story.txt"), table::of(&story)),
@@ -34,7 +34,7 @@ fn a_gap_inside_a_record_costs_that_record_and_the_next() {
 }
 
 #[test]
-fn a_lost_header_costs_a_question_and_the_retransmission_its_dumps() {
+fn lost_header_causes_a_question_and_dumps() {
     let story = Course { hold_back: None, ..Course::default() }.run().unwrap();
     let asked = story.events.iter().position(|event| matches!(event.what, What::Asked { .. })).unwrap();
     let answer = story.events[asked..].iter().find_map(|event| match event.what {
@@ -73,7 +73,7 @@ fn each_way_to_find_the_place_again_leads_back() {
 }
 
 #[test]
-fn a_late_question_is_answered_from_what_was_noted() {
+fn late_question_is_answered_from_noted_headers() {
     let late =
         |resync| Course { resync, question_delay: Duration::from_micros(40), ..Course::default() }.run().unwrap();
     let story = late(ResyncMode::Asynchronous);
@@ -98,7 +98,7 @@ fn a_late_question_is_answered_from_what_was_noted() {
 }
 
 #[test]
-fn a_story_has_what_was_asked_for_or_is_refused() {
+fn story_contains_the_requested_packets_or_is_refused() {
     let check = |course: Course| course.check(&course.run().unwrap());
     assert_eq!(check(Course::default()), Ok(()));
     assert!(

@@ -19,7 +19,7 @@ pub(crate) fn options_in(help: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn commands_are_what_stands_in_blocks_of_a_shell() {
+fn commands_are_read_from_shell_blocks_only() {
     let text = "cargo run\n```sh\ncargo run --example a  # why\n# nothing\na \\\n  b\n```\n```text\ncargo test\n```\n";
     assert_eq!(commands(text).collect::<Vec<_>>(), ["cargo run --example a", "a b"]);
 }

@@ -38,7 +38,7 @@ fn two_hosts_cut_and_join() {
 }
 
 #[test]
-fn loss_costs_the_offload_more_and_more_and_the_reader_nothing() {
+fn loss_reduces_offload_but_loses_no_bytes() {
     let text = printed("lose_a_packet", &[]);
     // The columns are the loss, records by NIC, both and software, answers, and the share read again.
     let rows: Vec<Vec<f64>> = text.lines().skip(2).map(numbers).collect();
@@ -103,7 +103,7 @@ fn capture_keeps_an_existing_file() {
 }
 
 #[test]
-fn each_is_read_at_a_sitting_and_says_how_it_is_run() {
+fn teaching_examples_are_short_and_begin_with_their_docs() {
     for path in files(&root().join("examples"), &|path| path.starts_with("examples/") && path.ends_with(".rs")) {
         let is_example = path.matches('/').count() == 1 && path != "examples/lib.rs";
         if is_example {

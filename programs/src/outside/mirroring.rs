@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_sas_some_are_lent_again_at_a_time_and_all_in_turn() {
+    fn each_turn_lends_some_sas_and_all_get_their_turn() {
         let there: BTreeSet<u32> = (0..1000).collect();
         let mut lending = Lending::default();
         lending.note(7, false);

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_have_what_tunnels_and_esp_leave() {
+    fn machine_mtu_leaves_room_for_tunnels_and_esp() {
         let setup = Setup::parse("f", TEXT).unwrap();
         assert_eq!(setup.mtu(None, 1500, |_, _| Vec::new()), 1450);
         let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();

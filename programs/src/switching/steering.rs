@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_ike_waits_at_the_gate_and_no_esp_of_the_kernel_leaves() {
+    fn ike_waits_at_the_gate_and_kernel_esp_is_dropped() {
         let mut steering = Steering::new(&[], None).expect("it has no sockets");
         let gate = Gate::default();
         gate.attend(true);

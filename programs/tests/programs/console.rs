@@ -15,7 +15,7 @@ fn full() -> Stdio {
 }
 
 #[test]
-fn servers_go_on_when_nothing_can_be_written() {
+fn servers_keep_serving_without_writable_outputs() {
     let folder = Folder::new("console");
     folder.write("site/page", "a page");
     let mirror = ["--mirror", "agent"];
@@ -55,7 +55,7 @@ fn servers_go_on_when_nothing_can_be_written() {
 }
 
 #[test]
-fn target_goes_on_when_no_error_can_be_written() {
+fn target_keeps_serving_without_writable_errors() {
     let folder = Folder::new("console-target");
     let mut target = program(&folder, "nvme_target");
     target.args(["--listen", "127.0.0.1:0", "--memory", "1MiB"]).stdout(Stdio::piped()).stderr(full());

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 #[test]
-fn no_input_is_written_over_under_whatever_name() {
+fn input_files_are_never_overwritten() {
     let folder = Folder::new("inputs");
     // The keys are valid, so that a run is not refused for another reason.
     let precious = key_file("");
@@ -73,7 +73,7 @@ fn no_input_is_written_over_under_whatever_name() {
 }
 
 #[test]
-fn what_is_wrong_is_told_in_a_line_that_names_it() {
+fn errors_are_one_line_that_names_the_fault() {
     let folder = Folder::new("wrong");
     fs::create_dir(folder.path("empty")).unwrap();
     folder.write("file", "text");
@@ -127,7 +127,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
 }
 
 #[test]
-fn what_is_refused_leaves_no_file_behind() {
+fn refused_run_leaves_no_file_behind() {
     let folder = Folder::new("trace");
     folder.write("keys", "state add nowhere");
     folder.write("ca.bin", "no PEM");
@@ -173,7 +173,7 @@ fn the_server_tells_its_pin_and_everything_is_fetched() {
 }
 
 #[test]
-fn a_loopback_tells_what_was_chosen_and_that_little_is_noise() {
+fn loopback_reports_its_choices_and_warns_of_noise() {
     let folder = Folder::new("loopback");
     folder.write("file", &"text".repeat(50_000));
     let chosen =
@@ -295,7 +295,7 @@ fn disks_are_found_used_and_kept() {
 }
 
 #[test]
-fn what_a_target_says_controls_no_terminal() {
+fn control_characters_of_a_target_are_escaped() {
     let folder = Folder::new("nvme-hostile");
     let name = "nqn.2026-01.example:\u{1b}]0;x\u{7}\u{9b}2J";
     let (target, address) = Target::start(&folder, &["--memory", "1MiB", "--nqn", name]);

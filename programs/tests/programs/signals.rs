@@ -73,7 +73,7 @@ impl Drop for Served {
 }
 
 #[test]
-fn what_serves_writes_its_timeline_when_a_signal_ends_it() {
+fn servers_write_their_timeline_when_a_signal_ends_them() {
     let folder = Folder::new("signals");
     folder.write("site/page", "a page");
     let cases: [(&str, &[&str], &str); 5] = [
@@ -146,7 +146,7 @@ fn a_target_that_is_ended_closes_its_connections() {
 }
 
 #[test]
-fn a_client_that_waits_is_ended_by_a_signal_and_its_timeline_is_whole() {
+fn signal_ends_a_waiting_client_with_a_complete_timeline() {
     let folder = Folder::new("interrupted");
     let clients: [(&str, &[&str]); 2] = [
         ("nvme_host", &["--connect", "10.77.0.2:4420", "write"]),

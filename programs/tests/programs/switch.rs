@@ -75,7 +75,7 @@ fn line(said: &mut BufReader<ChildStderr>, first: &str) -> String {
 }
 
 #[test]
-fn without_rules_machines_find_each_other_and_nobody_speaks_as_another() {
+fn learning_switch_connects_machines_and_drops_forged_frames() {
     let folder = Folder::new("learning-switch");
     let outside = Outside::bind(&folder);
     let (mut served, qemu) = Served::until(&folder, "eswitch", &ARGUMENTS, "pf0vf0: qemu-system-x86_64");
@@ -96,7 +96,7 @@ fn without_rules_machines_find_each_other_and_nobody_speaks_as_another() {
 
 /// The machines learn their MTU before the Linux machine has installed the first tunnel.
 #[test]
-fn machines_leave_room_for_tunnels_under_esp_that_a_linux_is_to_steer() {
+fn machine_mtu_leaves_room_for_steered_tunnels_under_esp() {
     let folder = Folder::new("steered-switch");
     let _outside = Outside::bind(&folder);
     // 1500 less VXLAN over IPv6 and ESP is 1396.
@@ -164,7 +164,7 @@ fn rules_change_under_traffic_and_a_bad_file_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_switched_is_told() {
+fn invalid_switch_options_are_reported() {
     let folder = Folder::new("wrong-switch");
     folder.write("legacy", "devlink dev eswitch set nic0 mode legacy\n");
     folder.write("rules", "tc filter add dev p0 ingress prio 1 flower action drop\n");

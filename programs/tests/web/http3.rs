@@ -80,7 +80,7 @@ fn every_byte_arrives_in_both_modes() {
 }
 
 #[test]
-fn who_asks_for_nothing_or_holds_back_is_not_waited_for() {
+fn idle_and_trickling_http3_clients_time_out() {
     let folder = Folder::new("http3-limits", &[("small", 700)]);
     let seconds = |limits: Limits, does: fn(Client, Connection, Requests) -> Doing| {
         let (seconds, counters) = over(&folder, Mode::Nic, "0", limits, async move |client: Client| {

@@ -78,7 +78,7 @@ fn seeded_bytes_are_taken_by_a_node() {
 }
 
 #[test]
-fn a_node_takes_more_keys_than_a_byte_counts() {
+fn node_accepts_more_than_256_key_changes() {
     fuzz_bodies::gtpu_datagrams::run(&[1; 600]);
 }
 

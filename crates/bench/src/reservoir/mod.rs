@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_repeats_and_what_arrives_is_whole() {
+    fn run_repeats_and_delivers_intact_data() {
         let run = || small(Mode::TlsNic).run().unwrap();
         let (one, other) = (run(), run());
         assert!(one.run.sha256_ok && one.run.bytes > 0);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn means_peaks_and_spreads_are_those_of_the_span() {
+    fn statistics_cover_the_span_only() {
         let series = steps();
         let all = series.over(Duration::ZERO, Duration::from_secs(6));
         assert!((all.mean - 16.0 / 6.0).abs() < 1e-9 && (all.peak - 4.0).abs() < 1e-9, "{all:?}");
