@@ -34,6 +34,7 @@ async fn main() -> io::Result<()> {
         stream.close().await
     });
 
+    // The client of this process; any other TLS client would do.
     let socket = TcpStream::connect(address).await?;
     let config = Arc::new(client_config(Randomness::System, None));
     let mut stream = connect(TokioSegments::new(socket), config, server_name()).await?;

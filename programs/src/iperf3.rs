@@ -215,10 +215,7 @@ impl Server {
             control.write_i32(NOT_IMPLEMENTED).await?;
             control.write_i32(0).await?;
             SegmentStream::flush(&mut control);
-            return Err(io::Error::new(
-                ErrorKind::Unsupported,
-                "unsupported test: use TCP with cubic or reno",
-            ));
+            return Err(io::Error::new(ErrorKind::Unsupported, "unsupported test: use TCP with cubic or reno"));
         };
         tell(&mut control, Step::CreateStreams).await?;
         let streams = self.streams(asked.sending().len(), &cookie).await?;

@@ -224,6 +224,7 @@ impl Bulk {
         let (served, fetched) = match both {
             Ok(both) => both,
             Err(error) => {
+                // The counters often show the reason of a failure, so they go with the error.
                 let counters = bed.counters();
                 let moved = counters.moved().map(|(name, value)| (name.to_string(), value)).collect();
                 return Err(BulkError::BrokenOff { error: Box::new(error), counters: moved });

@@ -144,6 +144,7 @@ impl HostCost {
             framing: per_byte(WorkKind::Framing),
             crypto: per_byte(WorkKind::Crypto),
             crc: per_byte(WorkKind::Digest),
+            // The test application's own work is no cost of the stack.
             total: WORKS.iter().filter(|work| **work != WorkKind::Application).map(|work| per_byte(*work)).sum(),
         }
     }

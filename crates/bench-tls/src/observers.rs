@@ -70,6 +70,7 @@ impl Observers {
 
     /// Reports that the receiver has `bytes` more bytes.
     pub fn arrived(&self, bytes: u64) {
+        // Several connections of a run may report at the same time.
         let all = self.received.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if let Some(progress) = &self.progress {
             progress(all);

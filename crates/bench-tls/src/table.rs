@@ -269,6 +269,7 @@ pub fn align(rows: &[Vec<String>]) -> String {
     let Some((heading, body)) = rows.split_first() else { return String::new() };
     let words: Vec<Vec<&str>> = heading.iter().map(|cell| cell.split(' ').collect()).collect();
     let height = words.iter().map(Vec::len).max().unwrap_or(0);
+    // Words of a heading stand above each other, which keeps columns narrow.
     let mut lines: Vec<Vec<&str>> = (0..height)
         .map(|line| {
             words.iter().map(|words| (line + words.len()).checked_sub(height).map_or("", |at| words[at])).collect()

@@ -75,6 +75,7 @@ fn pdus(criterion: &mut Criterion) {
             let mut group = criterion.benchmark_group("nvme/parse");
             group.throughput(Throughput::Bytes(bytes as u64));
             group.bench_function(BenchmarkId::new(name, bytes), |bencher| {
+                // Each iteration consumes its segments, so they are made anew outside the measured time.
                 let segments = || wire.chunks(SEGMENT).map(segment).collect::<Vec<_>>();
                 bencher.iter_batched(segments, |segments| parse(limits, segments), BatchSize::SmallInput);
             });

@@ -119,6 +119,7 @@ fn kernel(tls: bool) -> io::Result<Kernel> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let serving = std::thread::spawn(move || on_a_runtime(serve(listener, tls)));
+    // The client runs on this thread, the server on its own.
     let measured = on_a_runtime(fetch(address, tls))?;
     serving.join().expect("the server's thread does not panic")?;
     Ok(measured)

@@ -192,6 +192,7 @@ impl Ipsec {
         let keys = self.keys()?;
         let mirrored = keys.mirrored();
         let mut builder = Testbed::builder(self.seed).meter(&meter).host("sender", nic.clone(), tcp());
+        // The receiver gets the same keys with the directions exchanged.
         builder = self.secured(builder, keys, SENDER).host("receiver", nic, tcp());
         builder = self.secured(builder, mirrored, RECEIVER).wire(0, 1, LinkConfig::default());
         let mut bed = self.observers.attach(builder).build()?;

@@ -72,6 +72,7 @@ impl Kind {
     /// Returns the transform of the job queue's session.
     pub fn transform(self) -> Transform {
         let key = |len| Secret::new((0..len).collect());
+        // Data in memory has no protection information; only the stored form has.
         let pi = Protection {
             memory: None,
             wire: Some(Format { interval: BLOCK as u32, ..Format::default() }),
@@ -94,6 +95,7 @@ impl Kind {
             Kind::Deflate => compression(Compression::Deflate, 1),
             Kind::Lz4 => compression(Compression::Lz4, 0),
             Kind::Copy => Transform::Copy,
+            // Compression comes first, because ciphertext does not compress.
             Kind::Chain => {
                 let pad = Transform::Pad { unit: BLOCK as u32 };
                 Transform::Chain(vec![compression(Compression::Lz4, 0), pad, xts(), Transform::Protection(pi)])

@@ -232,6 +232,7 @@ impl PdcpBulk {
         let mut lines = String::new();
         for number in 0..self.bearers {
             let [at_sender, at_receiver] = PdcpBulk::tunnels(number);
+            // A packet carries the TEID of its receiver.
             let ways = [(at_receiver, Direction::Downlink, "downlink"), (at_sender, Direction::Uplink, "uplink")];
             for (tunnel, direction, name) in ways {
                 let [cipher, integrity] = match self.mode {
@@ -336,6 +337,7 @@ impl PdcpBulk {
             arrived.right &= found.is_some_and(|(_, piece)| piece.is_ok_and(|piece| piece == data));
             self.observers.arrived(data.len() as u64);
         }
+        // The sender waits for one of these answers.
         for _ in 0..DONE_TIMES {
             bearer.send(DONE.into()).await?;
         }

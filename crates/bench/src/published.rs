@@ -30,6 +30,7 @@ pub struct Figure {
 impl Figure {
     /// Returns the value of a series at `x`.
     pub fn value(&self, series: &str, x: f64) -> Option<f64> {
+        // Values of the axis were parsed from text, so they are compared with a tolerance.
         let at = self.x.iter().position(|known| (known - x).abs() <= 1e-9 * known.abs().max(1.0))?;
         self.series.get(series)?.get(at).copied().filter(|value| value.is_finite())
     }

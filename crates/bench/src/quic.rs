@@ -331,6 +331,7 @@ async fn send(bulk: &QuicBulk, connection: Connection, mut stream: SendStream) -
         pieces.next()
     } {
         let piece = piece?;
+        // Updates are requested by bytes, because the application does not see packets.
         if let Some(each) = each {
             left = left.min(each).saturating_sub(piece.len() as u64);
             if left == 0 {
@@ -366,6 +367,7 @@ async fn fetch(
 ) -> Result<Fetched, QuicError> {
     let tls = bulk.client_tls()?;
     let connecting = (0..usize::from(bulk.connections)).map(|number| {
+        // Each client endpoint talks to the server endpoint of the same number.
         let at = number % endpoints.len();
         connect(&bulk, &endpoints[at], &tls, PORT + at as u16, &routes)
     });

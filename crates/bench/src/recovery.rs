@@ -161,6 +161,7 @@ impl Recovery {
             told: counters.value("rx_tls_resync_res_ok"),
             sealed: counters.value("tx_tls_needs_software"),
         };
+        // Counters of TLS streams are added, because the streams are closed by now.
         let measured = Measured::take(bed, &meter, sent.iter().chain(&fetched.tls));
         let bytes = plan.streams * plan.records * RECORD as u64;
         Ok(RecoveryRun { run: measured.run(Mode::TlsNic, bytes, fetched.whole, fetched.ended - Instant::ZERO), row })
@@ -295,6 +296,7 @@ async fn serve(run: Arc<Recovery>, host: BedHost) -> io::Result<Vec<TlsCounters>
         let stream = listener.accept().await?;
         // Clients choose their port by the number of their stream.
         let number = u64::from(stream.peer_addr().port() - FIRST_CLIENT_PORT);
+        // Each stream has a task of its own, because a lossy stream must not delay the others.
         sending.push(host.spawn(format!("stream {number}"), send(run.clone(), stream, number)));
     }
     join_all(sending).await.into_iter().collect()
@@ -354,6 +356,7 @@ async fn receive(run: Arc<Recovery>, host: BedHost, server: BedHost, number: u64
     let before = stream.counters().rx_records_sw;
     // Only records after this point can be offloaded, so the server waits for the word `go`.
     stream.offload(Offload { tx: false, rx: true });
+    // The receive context must be installed before the data is requested.
     stream.ready().await?;
     stream.send_chunk(Bytes::from_static(b"go")).await?;
     let (mut left, mut equal) = (run.records * RECORD as u64, true);

@@ -183,6 +183,7 @@ impl Vms {
         let moved = moved?;
         self.observers.finish()?;
         let after = bed.counters();
+        // Only the transfer counts, not the setup before.
         let value = |name: &str| after.value(name) - before.value(name);
         let hosts = [overlay.left(), overlay.right()].map(|host| bed.host(host).queue_counters());
         let represented = hosts.iter().flatten().map(|queue| queue.value("rx_packets")).sum::<u64>();
@@ -291,6 +292,7 @@ async fn send(mut connection: Connection, message: Bytes, bytes: u64) -> io::Res
         connection.send(next).await?;
     }
     connection.close().await?;
+    // The connection must not be dropped with unacknowledged data.
     connection.acknowledged(sent).await?;
     connection.closed().await;
     Ok(())

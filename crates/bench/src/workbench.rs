@@ -77,6 +77,7 @@ impl Workbench {
         let mut at = range.start;
         while at < range.end {
             let end = range.end.min(at + most);
+            // A packet that fits one segment is not cut.
             let mss = (end - at > mss as usize).then_some(mss);
             // The stream has one layer of units, so the second place of the request stays empty.
             let of_packet = |context| StreamAsk::whole(context, at as u64, (end - at) as u32);

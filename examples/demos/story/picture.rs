@@ -23,6 +23,7 @@ pub fn of(story: &Story) -> String {
     drawing.begin(bottom + LEGEND);
     drawing.lifelines(bottom);
     drawing.knowledge(story, bottom);
+    // Rows are equally high, because the times of events differ too much for a scale.
     for (index, event) in story.events.iter().enumerate() {
         let y = TOP + ROW * index as u32 + ROW / 2;
         drawing.text(TIME, y, "end", GREY, &micros(event.at));

@@ -15,6 +15,7 @@ use offload_base::Instant;
 /// ```
 pub fn of(story: &Story) -> String {
     let mut text = format!("{:>6}  {:13}  {:24}  what\n", "us", "where", "which");
+    // The index tells whether bytes were posted before.
     for (index, event) in story.events.iter().enumerate() {
         let (micros, place) = (micros(event.at), place_of(event.what));
         let (which, what) = (which(story, index), in_words(event.what));

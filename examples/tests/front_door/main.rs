@@ -38,6 +38,7 @@ fn files(folder: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Vec<String> {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+        // Hidden folders hold no pages, and the target folder holds copies.
         if path.file_name().unwrap().to_str().unwrap().starts_with('.') || name == "target" {
             continue;
         }

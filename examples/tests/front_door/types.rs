@@ -78,6 +78,7 @@ impl Crate {
         // Tests come last in a file, and their types are not public.
         for line in text.lines().take_while(|line| *line != "#[cfg(test)]") {
             let trimmed = line.trim_start();
+            // Documentation belongs to the next item.
             if let Some(doc) = trimmed.strip_prefix("///").or_else(|| trimmed.strip_prefix("//!")) {
                 let doc = doc.strip_prefix(' ').unwrap_or(doc);
                 if let Some(kind) = doc.strip_prefix("```") {

@@ -208,6 +208,7 @@ impl OutsideOptions {
     /// Returns the files of used numbers, if there are keys: the store, and the files of earlier versions.
     fn number_files(&self) -> Result<Vec<PathBuf>, String> {
         let Some(keyed_by) = self.keys.as_deref().or(self.mirror.as_deref()) else { return Ok(Vec::new()) };
+        // Earlier versions stored the numbers beside the key file.
         let mut earlier = keyed_by.as_os_str().to_owned();
         earlier.push(".numbers");
         let store = self.numbers.folder()?;

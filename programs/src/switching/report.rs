@@ -33,6 +33,7 @@ impl Report {
                 counters.tx_queue_drops + counters.tx_unreachable
             );
         }
+        // Rules are printed as tc commands, so that they can be copied.
         for RuleReport { rule, counters, .. } in &self.rules {
             text += &format!("{} frames, {} bytes: tc filter add {rule}\n", counters.packets, counters.bytes);
         }

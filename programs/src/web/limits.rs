@@ -171,6 +171,7 @@ impl Charge {
 
     /// Changes the charge.
     pub(super) fn set(&mut self, bytes: usize) {
+        // Only the difference is added or subtracted, so that other charges may change at the same time.
         if bytes >= self.bytes {
             self.capacity.bytes.fetch_add(bytes - self.bytes, Ordering::Relaxed);
         } else {

@@ -92,6 +92,7 @@ impl Patience {
     pub(super) fn received(&self, bytes: usize) {
         let mut course = self.lock();
         course.moved += bytes as u64;
+        // Later bytes of a header must not renew its deadline.
         if course.step == Step::Idle {
             self.go(&mut course, Step::Header);
         }

@@ -85,6 +85,7 @@ impl<S: Outstanding> Rationed<S> {
     /// Drops the charge once everything is acknowledged, and registers a wakeup for that. Otherwise an idle connection
     /// would stay charged for bytes that were acknowledged long ago.
     fn release(&mut self, cx: &mut Context<'_>) {
+        // A task that waits for a ration must not be woken for the whole amount.
         if self.charge.bytes() > WORTH_A_LOOK && self.waits_for.is_none() {
             let written = self.written;
             if self.stream.get_mut().poll_acked(cx, written).is_ready() {

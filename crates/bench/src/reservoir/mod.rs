@@ -270,6 +270,7 @@ impl Reservoir {
             ((self.time - self.omit.min(self.time)).as_nanos() / self.round_trip.as_nanos().max(1)).max(1);
         let span = self.round_trip * u32::try_from(round_trips).unwrap_or(u32::MAX);
         let steady = series.over(self.time.saturating_sub(span), self.time);
+        // The law is unscaled, like all reported rates.
         let law_gbps = self.law_gbps();
         ReservoirRun {
             run,

@@ -68,6 +68,7 @@ impl Dial for Dials {
             if self.mode == Mode::Tcp {
                 return Ok(Box::new(stream) as Box<dyn Wire>);
             }
+            // Each connection draws its own randomness.
             let number = self.dialed.fetch_add(1, Ordering::Relaxed);
             let randomness = Randomness::Seeded(self.seed.derive(&format!("client {number}")));
             let config = AGREEMENT.client_config(randomness, None).ok_or(io::ErrorKind::Unsupported)?;
