@@ -134,7 +134,7 @@ fn bytes_a_second(bits: u64) -> Option<NonZeroU64> {
     NonZeroU64::new(bits.div_ceil(8))
 }
 
-/// Results at the server's end.
+/// Measurements at the server's end.
 #[derive(Debug, Serialize)]
 struct Results {
     // Clients require these numbers, but the server does not measure CPU time.

@@ -122,7 +122,7 @@ impl DiskWire {
     }
 }
 
-/// Opens streams to the target.
+/// Connects streams to the target.
 struct Opens {
     wire: DiskWire,
     near: BedHost,

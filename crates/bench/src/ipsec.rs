@@ -155,7 +155,7 @@ pub struct IpsecRun {
     pub packet_bytes: u16,
     /// SAs.
     pub sas: u16,
-    /// Received packets.
+    /// Number of received packets.
     pub datagrams: u64,
     /// The sender's CPU time per packet, in nanoseconds.
     pub tx_ns_per_packet: f64,

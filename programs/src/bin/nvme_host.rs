@@ -206,7 +206,7 @@ impl Network {
         }
     }
 
-    /// Opens a volume with the key in a file. An emulated host's NIC gets the key too.
+    /// Creates a volume with the key in a file. An emulated host's NIC gets the key too.
     fn volume(&self, key: &Path, block: u32) -> Result<KeyedVolume, String> {
         match self {
             Network::Kernel(_) => volume::read(key, block, None),
@@ -219,7 +219,7 @@ impl Network {
     }
 }
 
-/// Opens streams to a target without Nagle's delay, because small PDUs must not wait for acknowledgments.
+/// Connects streams to a target without Nagle's delay, because small PDUs must not wait for acknowledgments.
 struct Opens {
     network: Network,
     address: SocketAddr,
