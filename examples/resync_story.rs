@@ -7,7 +7,7 @@ use core::time::Duration;
 use offload_api::ResyncMode;
 use offload_cli::tls_options::RESYNCS;
 use offload_cli::{options, program};
-use offload_demos::story::course::Course;
+use offload_demos::story::course::Script;
 use offload_demos::story::{picture, table};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -61,7 +61,7 @@ fn execute(options: &Options) -> ExitCode {
     // Only a question that arrives after the records shows the use of noted headers.
     let usual_delay = if options.resync == ResyncMode::Asynchronous { LATE } else { Duration::ZERO };
     let some = |packet: usize| (packet > 0).then_some(packet);
-    let course = Course {
+    let course = Script {
         records: options.records,
         more: options.more,
         record_size: options.record_size,

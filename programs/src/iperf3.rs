@@ -48,7 +48,7 @@ struct Server {
 /// A step of the protocol, as one byte on the control connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i8)]
-enum Step {
+enum ProtocolStep {
     TestStart = 1,
     TestRunning = 2,
     TestEnd = 4,
@@ -64,7 +64,7 @@ enum Step {
 /// Parameters of a client's test. Parameters that make no difference to the server are left out.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
-struct Asked {
+struct TestParameters {
     udp: bool,
     sctp: bool,
     parallel: usize,
@@ -82,9 +82,9 @@ struct Asked {
     congestion: Option<String>,
 }
 
-impl Default for Asked {
-    fn default() -> Asked {
-        Asked {
+impl Default for TestParameters {
+    fn default() -> TestParameters {
+        TestParameters {
             udp: false,
             sctp: false,
             parallel: 1,
@@ -100,7 +100,7 @@ impl Default for Asked {
     }
 }
 
-impl Asked {
+impl TestParameters {
     /// Returns for each stream, in the order of opening, whether the server sends on it.
     fn sending(&self) -> Vec<bool> {
         match self.bidirectional {
@@ -111,7 +111,7 @@ impl Asked {
 
     /// Returns the congestion control of the test, or `None` if the server does not support a parameter.
     fn served(&self) -> Option<CongestionAlgorithm> {
-        let bounded = (1..=MOST_STREAMS).contains(&self.parallel) && (1..=MOST_WRITTEN).contains(&self.len);
+        let bounded = (1..=MAX_STREAMS).contains(&self.parallel) && (1..=MAX_WRITTEN).contains(&self.len);
         match self.congestion.as_deref() {
             _ if self.udp || self.sctp || !bounded => None,
             None | Some("cubic") => Some(CongestionAlgorithm::Cubic),
@@ -136,7 +136,7 @@ fn bytes_a_second(bits: u64) -> Option<NonZeroU64> {
 
 /// Measurements at the server's end.
 #[derive(Debug, Serialize)]
-struct Results {
+struct TestResults {
     // Clients require these numbers, but the server does not measure CPU time.
     cpu_util_total: f64,
     cpu_util_user: f64,
@@ -158,10 +158,10 @@ struct StreamResult {
     end_time: f64,
 }
 
-impl Results {
-    fn of(streams: Vec<StreamResult>) -> Results {
+impl TestResults {
+    fn of(streams: Vec<StreamResult>) -> TestResults {
         let sends = streams.iter().any(|stream| stream.retransmits >= 0);
-        Results {
+        TestResults {
             cpu_util_total: 0.0,
             cpu_util_user: 0.0,
             cpu_util_system: 0.0,
@@ -182,7 +182,7 @@ impl StreamResult {
 }
 
 /// The sending side of a stream.
-struct Sending {
+struct StreamPace {
     /// Bytes of a write.
     len: usize,
     /// Bytes per second; `None` for no limit.
@@ -190,7 +190,7 @@ struct Sending {
 }
 
 /// A stream of a test, and the task that moves its data until the test ends.
-struct Flow {
+struct TestStream {
     sends: bool,
     /// Bytes received, or bytes that have left this host.
     bytes: Arc<AtomicU64>,
@@ -207,26 +207,26 @@ impl Server {
         control.set_nodelay(true);
         let mut cookie = NO_COOKIE;
         self.soon(control.read_exact(&mut cookie)).await?;
-        tell(&mut control, Step::ParameterExchange).await?;
-        let asked: Asked = serde_json::from_slice(&self.soon(read_json(&mut control)).await?)?;
+        tell(&mut control, ProtocolStep::ParameterExchange).await?;
+        let asked: TestParameters = serde_json::from_slice(&self.soon(read_json(&mut control)).await?)?;
         // An unsupported test is answered by an error number, so that the client prints a message instead of hanging.
         let Some(congestion) = asked.served() else {
-            tell(&mut control, Step::ServerError).await?;
+            tell(&mut control, ProtocolStep::ServerError).await?;
             control.write_i32(NOT_IMPLEMENTED).await?;
             control.write_i32(0).await?;
             SegmentStream::flush(&mut control);
             return Err(io::Error::new(ErrorKind::Unsupported, "unsupported test: use TCP with cubic or reno"));
         };
-        tell(&mut control, Step::CreateStreams).await?;
+        tell(&mut control, ProtocolStep::CreateStreams).await?;
         let streams = self.streams(asked.sending().len(), &cookie).await?;
-        tell(&mut control, Step::TestStart).await?;
-        tell(&mut control, Step::TestRunning).await?;
+        tell(&mut control, ProtocolStep::TestStart).await?;
+        tell(&mut control, ProtocolStep::TestRunning).await?;
         // All streams stop at the same moment, when the client ends the test.
         let ended = watch::Sender::new(false);
         let mut flows = Vec::new();
         for (stream, sends) in streams.into_iter().zip(asked.sending()) {
             asked.set_up(&stream, congestion);
-            let sends = sends.then(|| Sending { len: asked.len, rate: bytes_a_second(asked.bandwidth) });
+            let sends = sends.then(|| StreamPace { len: asked.len, rate: bytes_a_second(asked.bandwidth) });
             flows.push(self.flow(stream, sends, ended.subscribe()));
         }
         let began = self.run(&mut control, &asked, &mut flows).await?;
@@ -242,10 +242,10 @@ impl Server {
             results.push(StreamResult::of(place, bytes, flow.sends, &stream, seconds));
             streams.push((stream, flow.sends));
         }
-        tell(&mut control, Step::ExchangeResults).await?;
+        tell(&mut control, ProtocolStep::ExchangeResults).await?;
         let _theirs = self.soon(read_json(&mut control)).await?;
-        write_json(&mut control, &Results::of(results)).await?;
-        tell(&mut control, Step::DisplayResults).await?;
+        write_json(&mut control, &TestResults::of(results)).await?;
+        tell(&mut control, ProtocolStep::DisplayResults).await?;
         // The client either confirms the end or closes the connection.
         let _done = self.soon(control.read_i8()).await;
         // Queued data is of no use after the test.
@@ -262,14 +262,19 @@ impl Server {
             let mut its = NO_COOKIE;
             match self.soon(stream.read_exact(&mut its)).await {
                 Ok(_) if its == *cookie => streams.push(stream),
-                _ => tell(&mut stream, Step::AccessDenied).await?,
+                _ => tell(&mut stream, ProtocolStep::AccessDenied).await?,
             }
         }
         Ok(streams)
     }
 
     /// Waits for the end of a test and returns the start of its measured part.
-    async fn run(&mut self, control: &mut TcpStream, asked: &Asked, flows: &mut [Flow]) -> io::Result<Instant> {
+    async fn run(
+        &mut self,
+        control: &mut TcpStream,
+        asked: &TestParameters,
+        flows: &mut [TestStream],
+    ) -> io::Result<Instant> {
         let mut began = self.host.now();
         let runtime = self.host.runtime();
         let mut counted = pin!(runtime.sleep(Duration::from_secs(asked.omit)));
@@ -281,13 +286,13 @@ impl Server {
                 // always ready.
                 biased;
                 step = control.read_i8() => match step? {
-                    step if step == Step::TestEnd as i8 => return Ok(began),
-                    step if step == Step::ClientTerminate as i8 => return Err(ErrorKind::ConnectionAborted.into()),
+                    step if step == ProtocolStep::TestEnd as i8 => return Ok(began),
+                    step if step == ProtocolStep::ClientTerminate as i8 => return Err(ErrorKind::ConnectionAborted.into()),
                     _ => return Err(ErrorKind::InvalidData.into()),
                 },
                 another = self.listener.accept() => {
                     // The refused client may have closed its connection already.
-                    let _denied = tell(&mut another?, Step::AccessDenied).await;
+                    let _denied = tell(&mut another?, ProtocolStep::AccessDenied).await;
                 }
                 () = &mut counted, if omits => {
                     omits = false;
@@ -306,7 +311,7 @@ impl Server {
         }
     }
 
-    fn flow(&self, mut stream: TcpStream, sending: Option<Sending>, mut ended: watch::Receiver<bool>) -> Flow {
+    fn flow(&self, mut stream: TcpStream, sending: Option<StreamPace>, mut ended: watch::Receiver<bool>) -> TestStream {
         let bytes = Arc::new(AtomicU64::new(0));
         let (counter, sends, host) = (bytes.clone(), sending.is_some(), self.host.clone());
         let task = self.host.spawn("iperf3 stream", async move {
@@ -324,7 +329,7 @@ impl Server {
             }
             stream
         });
-        Flow { sends, bytes, omitted: 0, task }
+        TestStream { sends, bytes, omitted: 0, task }
     }
 
     /// Runs `step`, which fails if the client exceeds the time for one step.
@@ -341,7 +346,7 @@ async fn soon<T>(host: &BedHost, step: impl Future<Output = io::Result<T>>) -> i
     }
 }
 
-fn total(flows: &[Flow]) -> u64 {
+fn total(flows: &[TestStream]) -> u64 {
     flows.iter().map(|flow| flow.bytes.load(Ordering::Relaxed)).sum()
 }
 
@@ -352,10 +357,10 @@ fn on_its_way(stream: &TcpStream) -> u64 {
 }
 
 /// Sends until cancelled.
-async fn send(host: &BedHost, stream: &mut TcpStream, counter: &AtomicU64, sending: Sending) -> io::Result<()> {
+async fn send(host: &BedHost, stream: &mut TcpStream, counter: &AtomicU64, sending: StreamPace) -> io::Result<()> {
     // Short writes are combined into one piece, because a queue of tiny pieces would use more memory for the pieces
     // than for their bytes.
-    let most = LEAST_PIECE.div_ceil(sending.len) * sending.len;
+    let most = MIN_PIECE.div_ceil(sending.len) * sending.len;
     // A paced stream sends a hundredth of a second's worth at a time.
     let length = sending.rate.map_or(most, |rate| most.min((rate.get() / 100).max(1) as usize));
     let block = Bytes::from(vec![0x5a; length]);
@@ -385,7 +390,7 @@ async fn receive(stream: &mut TcpStream, counter: &AtomicU64) -> io::Result<()> 
     Ok(())
 }
 
-async fn tell(control: &mut (impl AsyncWrite + Unpin), step: Step) -> io::Result<()> {
+async fn tell(control: &mut (impl AsyncWrite + Unpin), step: ProtocolStep) -> io::Result<()> {
     control.write_i8(step as i8).await?;
     control.flush().await
 }
@@ -394,7 +399,7 @@ async fn tell(control: &mut (impl AsyncWrite + Unpin), step: Step) -> io::Result
 async fn read_json(control: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let length = control.read_u32().await? as usize;
     // The length comes from the client, so it must not decide about memory alone.
-    if length > MOST_JSON {
+    if length > MAX_JSON {
         return Err(io::Error::new(ErrorKind::InvalidData, format!("{length} bytes of JSON")));
     }
     let mut text = vec![0; length];
@@ -418,11 +423,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Time limit of a test without progress, the same as that of clients.
 const STALL: Duration = Duration::from_secs(120);
 /// Least bytes queued at a time on a stream.
-const LEAST_PIECE: usize = 16 << 10;
-const MOST_STREAMS: usize = 128;
-const MOST_WRITTEN: usize = 1 << 20;
-const MOST_JSON: usize = 256 << 10;
+const MIN_PIECE: usize = 16 << 10;
+const MAX_STREAMS: usize = 128;
+const MAX_WRITTEN: usize = 1 << 20;
+const MAX_JSON: usize = 256 << 10;
 /// Connections that may wait to be accepted: all streams of a test and some more.
-const BACKLOG: usize = 2 * MOST_STREAMS + 16;
+const BACKLOG: usize = 2 * MAX_STREAMS + 16;
 /// The error number that clients show for an option that is not implemented.
 const NOT_IMPLEMENTED: i32 = 13;

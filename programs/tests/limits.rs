@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 fn a_handshake_has_its_time() {
     for mode in [Mode::HttpsCpu, Mode::HttpsNic] {
         for sent in [&[][..], &HALF_A_CLIENT_HELLO] {
-            let seconds = over(mode, Limits::default(), async |bed: Bed| {
+            let seconds = over(mode, Limits::default(), async |bed: LimitsBed| {
                 let mut stream = bed.connect().await?;
                 stream.write_all(sent).await?;
                 ended(stream).await;
@@ -37,14 +37,14 @@ fn a_handshake_has_its_time() {
 
 #[test]
 fn idle_connection_is_closed_after_its_timeout() {
-    let seconds = over(Mode::Http, Limits::default(), async |bed: Bed| {
+    let seconds = over(Mode::Http, Limits::default(), async |bed: LimitsBed| {
         ended(bed.connect().await?).await;
         // A connection without any byte is idle, not in a handshake.
         Ok(bed.seconds())
     });
     assert_eq!(seconds, 60, "no request at all");
     for mode in Mode::ALL {
-        let seconds = over(mode, Limits::default(), async |bed: Bed| {
+        let seconds = over(mode, Limits::default(), async |bed: LimitsBed| {
             let mut stream = bed.open().await?;
             for _ in 0..3 {
                 bed.sleep(50).await;
@@ -61,7 +61,7 @@ fn idle_connection_is_closed_after_its_timeout() {
 #[test]
 fn a_header_that_trickles_in_has_its_time() {
     for mode in Mode::ALL {
-        let seconds = over(mode, Limits::default(), async |bed: Bed| {
+        let seconds = over(mode, Limits::default(), async |bed: LimitsBed| {
             let mut stream = bed.open().await?;
             bed.sleep(30).await;
             for byte in b"GET /small HTTP/1.1\r\nHost: a" {
@@ -83,7 +83,7 @@ fn a_header_that_trickles_in_has_its_time() {
 fn a_body_has_time_for_each_of_its_parts() {
     for mode in Mode::ALL {
         for (bytes_a_second, seconds) in [(1, 29), (400, 29), (600, 100)] {
-            let last = over(mode, Limits::default(), async |bed: Bed| {
+            let last = over(mode, Limits::default(), async |bed: LimitsBed| {
                 let mut stream = bed.open().await?;
                 stream.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n").await?;
                 stream.flush().await?;
@@ -109,7 +109,7 @@ fn a_body_has_time_for_each_of_its_parts() {
 fn connection_with_unread_answer_is_aborted() {
     for mode in Mode::ALL {
         for file in ["large", "middle"] {
-            let (seconds, timed_out) = over(mode, Limits::default(), async |bed: Bed| {
+            let (seconds, timed_out) = over(mode, Limits::default(), async |bed: LimitsBed| {
                 let mut stream = bed.open().await?;
                 stream.write_all(format!("GET /{file} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await?;
                 bed.sleep(1).await;
@@ -127,7 +127,7 @@ fn connection_with_unread_answer_is_aborted() {
 #[test]
 fn connection_of_a_trickling_reader_is_aborted() {
     for (file, most) in [("large", 190), ("middle", 190)] {
-        let (seconds, charged) = over(Mode::Http, Limits::default(), async |bed: Bed| {
+        let (seconds, charged) = over(Mode::Http, Limits::default(), async |bed: LimitsBed| {
             let (mut stream, host) = (bed.connect().await?, bed.client.clone());
             stream.write_all(format!("GET /{file} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await?;
             let _reads_on = bed.client.spawn("reader", async move {
@@ -147,7 +147,7 @@ fn connection_of_a_trickling_reader_is_aborted() {
 #[test]
 fn slow_reader_receives_the_whole_answer() {
     for mode in Mode::ALL {
-        let (read, seconds) = over(mode, Limits::default(), async |bed: Bed| {
+        let (read, seconds) = over(mode, Limits::default(), async |bed: LimitsBed| {
             let mut stream = bed.open().await?;
             stream.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await?;
             let (mut read, mut buffer) = (0, vec![0; 32 << 10]);
@@ -170,7 +170,7 @@ fn slow_reader_receives_the_whole_answer() {
 fn surplus_connections_take_slots_of_idle_ones() {
     for mode in Mode::ALL {
         let limits = Limits { capacity: Capacity::new(2, usize::MAX), ..Limits::default() };
-        let (ended, refused) = over(mode, limits, async |bed: Bed| {
+        let (ended, refused) = over(mode, limits, async |bed: LimitsBed| {
             // One client sends nothing, not even a handshake; the other has received its answer.
             let mut silent = bed.connect().await?;
             let mut idle = bed.open().await?;
@@ -204,7 +204,7 @@ fn clients_that_do_not_read_share_the_memory_there_is() {
     const MOST: usize = 1 << 20;
     for mode in Mode::ALL {
         let limits = Limits { capacity: Capacity::new(100, MOST), ..Limits::default() };
-        let (charged, left) = over(mode, limits, async |bed: Bed| {
+        let (charged, left) = over(mode, limits, async |bed: LimitsBed| {
             let mut streams = Vec::new();
             for _ in 0..STALLED {
                 let mut stream = bed.open().await?;
@@ -225,7 +225,7 @@ fn clients_that_do_not_read_share_the_memory_there_is() {
 #[test]
 fn acknowledged_answer_is_not_charged() {
     for mode in Mode::ALL {
-        let charged = over(mode, Limits::default(), async |bed: Bed| {
+        let charged = over(mode, Limits::default(), async |bed: LimitsBed| {
             let mut stream = bed.open().await?;
             stream.write_all(b"GET /middle HTTP/1.1\r\nHost: a\r\n\r\n").await?;
             read_until(&mut stream, b"\r\n\r\n").await?;
@@ -242,7 +242,7 @@ fn acknowledged_answer_is_not_charged() {
 fn reader_is_served_while_stalled_clients_hold_the_memory() {
     let limits = Limits { capacity: Capacity::new(100, 1 << 20), ..Limits::default() };
     for mode in Mode::ALL {
-        let read = over(mode, limits.clone(), async |bed: Bed| {
+        let read = over(mode, limits.clone(), async |bed: LimitsBed| {
             let mut streams = Vec::new();
             for _ in 0..4 {
                 let mut stream = bed.open().await?;
@@ -265,7 +265,7 @@ fn reader_is_served_while_stalled_clients_hold_the_memory() {
 #[test]
 fn closing_server_finishes_current_answers() {
     for mode in Mode::ALL {
-        let (read, idle, late) = over(mode, Limits::default(), async |bed: Bed| {
+        let (read, idle, late) = over(mode, Limits::default(), async |bed: LimitsBed| {
             let mut idle = bed.open().await?;
             idle.write_all(b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n").await?;
             read_until(&mut idle, b"0123456789").await?;
@@ -288,7 +288,7 @@ fn closing_server_finishes_current_answers() {
 }
 
 /// A server of three files, and the host of hostile clients.
-struct Bed {
+struct LimitsBed {
     host: BedHost,
     client: BedHost,
     server: Server,
@@ -296,7 +296,7 @@ struct Bed {
     limits: Limits,
 }
 
-impl Bed {
+impl LimitsBed {
     async fn connect(&self) -> io::Result<TcpStream> {
         self.client.stack().connect(None, SocketAddr::from((self.host.address(), self.mode.port()))).await
     }
@@ -332,7 +332,7 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// Runs `story` with a server in `mode`.
-fn over<T: Send + 'static>(mode: Mode, limits: Limits, story: impl AsyncFnOnce(Bed) -> io::Result<T>) -> T {
+fn over<T: Send + 'static>(mode: Mode, limits: Limits, story: impl AsyncFnOnce(LimitsBed) -> io::Result<T>) -> T {
     let folder = Folder::new();
     let mut bed = Testbed::builder(Seed(1))
         .host("server", NicConfig::default(), TcpConfig::default())
@@ -346,7 +346,7 @@ fn over<T: Send + 'static>(mode: Mode, limits: Limits, story: impl AsyncFnOnce(B
         .without_dates()
         .with_limits(limits.clone());
     let _listens_on = server.listen(&host, mode.port()).unwrap();
-    let story = story(Bed { host, client, server, mode, limits });
+    let story = story(LimitsBed { host, client, server, mode, limits });
     bed.run_within(Duration::from_secs(3600), story).unwrap()
 }
 

@@ -307,7 +307,7 @@ fn accelerator_on(clock: ClockKind, config: &LookasideConfig) -> LookasideConfig
 }
 
 /// Measurements at the server.
-struct Served {
+struct BulkServerResult {
     started: Instant,
     tls: Option<TlsCounters>,
 }
@@ -317,7 +317,7 @@ async fn serve(
     host: BedHost,
     mut listener: TcpListener,
     meter: CpuMeter,
-) -> Result<Served, BulkError> {
+) -> Result<BulkServerResult, BulkError> {
     let stream = listener.accept().await?;
     let mut connection = match bulk.mode {
         Mode::Tcp => Connection::Plain(stream),
@@ -357,18 +357,18 @@ async fn serve(
     // TCP would deliver the rest after the stream is dropped too, but would not report if it gave up.
     connection.acknowledged(READY.len() as u64 + bulk.payload.len()).await?;
     connection.closed().await;
-    Ok(Served { started, tls: connection.counters() })
+    Ok(BulkServerResult { started, tls: connection.counters() })
 }
 
 /// Measurements at the client.
-struct Fetched {
+struct BulkClientResult {
     ended: Instant,
     bytes: u64,
     checksum: Checksum,
     tls: Option<TlsCounters>,
 }
 
-async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<Fetched, BulkError> {
+async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<BulkClientResult, BulkError> {
     let stream = host.stack().connect(None, (server, PORT).into()).await?;
     let mut connection = match bulk.mode {
         Mode::Tcp => Connection::Plain(stream),
@@ -386,7 +386,7 @@ async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<Fetched
     connection.expect(READY).await?;
     connection.offload(bulk.mode, bulk.record_size, Offload::BOTH).await?;
     connection.send(Bytes::from_static(GO)).await?;
-    let mut arrivals = Arrivals::new(&bulk)?;
+    let mut arrivals = PayloadReceiver::new(&bulk)?;
     let track = bulk.application("client");
     let mut waits_since = host.now();
     while let Some(chunk) = connection.receive().await? {
@@ -404,13 +404,13 @@ async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<Fetched
     // Hashing and writing happen after the measured time.
     let _application = cost::work(WorkKind::Application);
     let (bytes, checksum) = arrivals.finish()?;
-    Ok(Fetched { ended, bytes, checksum, tls })
+    Ok(BulkClientResult { ended, bytes, checksum, tls })
 }
 
 /// Received data. In virtual time each chunk is hashed and written in place: a copy would go to memory that is in no
 /// cache, and the pending writes would be charged to the host's next work. In real time hashing would delay the stream,
 /// so chunks are collected first.
-struct Arrivals {
+struct PayloadReceiver {
     checked: bool,
     kept: Vec<u8>,
     /// Most bytes that are collected.
@@ -421,13 +421,13 @@ struct Arrivals {
     observers: Observers,
 }
 
-impl Arrivals {
-    fn new(bulk: &Bulk) -> Result<Arrivals, BulkError> {
+impl PayloadReceiver {
+    fn new(bulk: &Bulk) -> Result<PayloadReceiver, BulkError> {
         let out = bulk.out.as_ref().map(File::create).transpose().map_err(BulkError::Output)?;
         let checked = bulk.checked || out.is_some();
         // Collecting costs nothing in virtual time, where hashing can happen in place.
         let keeps = if bulk.clock == ClockKind::Real { bulk.payload.len().min(KEPT) } else { 0 };
-        Ok(Arrivals {
+        Ok(PayloadReceiver {
             checked,
             kept: touched(if checked { keeps as usize } else { 0 }),
             keeps,

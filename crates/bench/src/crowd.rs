@@ -18,7 +18,7 @@ use std::io;
 
 /// Settings of all connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct ConnectionGroup {
     pub(crate) mode: Mode,
     pub(crate) connections: u16,
     pub(crate) record_size: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Crowd {
     pub(crate) port: u16,
 }
 
-impl Crowd {
+impl ConnectionGroup {
     /// Listens on all shards of `server`. Must precede the first connection.
     pub(crate) fn listen(&self, server: &BedHost) -> io::Result<Vec<TcpListener>> {
         server.shards().iter().map(|shard| shard.listen(self.port, usize::from(self.connections))).collect()

@@ -61,7 +61,7 @@ impl DiskWire {
 
     /// Begins to connect `near` to the target at `far`.
     pub(crate) fn connect_host(&self, near: &BedHost, far: &BedHost, config: HostConfig) -> Host {
-        let opens = Opens { wire: self.clone(), near: near.clone(), far: far.clone() };
+        let opens = DiskConnector { wire: self.clone(), near: near.clone(), far: far.clone() };
         let (host, tasks) = Host::new(opens, near.runtime(), config);
         for task in tasks {
             let _runs_on = near.spawn("nvme", task);
@@ -123,13 +123,13 @@ impl DiskWire {
 }
 
 /// Connects streams to the target.
-struct Opens {
+struct DiskConnector {
     wire: DiskWire,
     near: BedHost,
     far: BedHost,
 }
 
-impl Connector for Opens {
+impl Connector for DiskConnector {
     fn connect(&self) -> Connecting {
         Box::pin(self.wire.clone().connect(self.near.clone(), self.far.clone()))
     }

@@ -208,7 +208,7 @@ impl Fio {
             storage.write(0, std::slice::from_ref(&content))?;
         }
         let wire = DiskWire::new(self.mode, self.clock, self.seed);
-        let plan = Arc::new(Plan { fio: self, content, storage, wire, latencies: Latencies::new() });
+        let plan = Arc::new(FioPlan { fio: self, content, storage, wire, latencies: Latencies::new() });
         let (target, host) = (bed.host(TARGET).clone(), bed.host(HOST).clone());
         // The disk is filled by now, so filling is charged to no host.
         let attached = meter.attach();
@@ -272,7 +272,7 @@ impl Fio {
     }
 }
 
-struct Plan {
+struct FioPlan {
     fio: Fio,
     content: Bytes,
     storage: Arc<MemoryStorage>,
@@ -280,7 +280,7 @@ struct Plan {
     latencies: Latencies,
 }
 
-impl Plan {
+impl FioPlan {
     /// Tests whether the storage holds the written data at these positions.
     fn written_right(&self, places: &[u64]) -> io::Result<bool> {
         let size = u64::from(self.fio.block_size);
@@ -298,7 +298,7 @@ impl Plan {
 }
 
 /// Measurements at the host.
-struct Worked {
+struct FioResult {
     started: Instant,
     ended: Instant,
     equal: bool,
@@ -306,7 +306,7 @@ struct Worked {
     written: Vec<u64>,
 }
 
-async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: CpuMeter) -> io::Result<Worked> {
+async fn work(plan: Arc<FioPlan>, near: BedHost, far: BedHost, meter: CpuMeter) -> io::Result<FioResult> {
     let mut config = HostConfig::new(SUBSYSTEM, HostIdentity::drawn_from(&mut plan.fio.seed.stream("nvme host")));
     config.queues = plan.fio.jobs;
     // NVMe queues have at least two entries, because a full queue leaves one of them free.
@@ -325,7 +325,7 @@ async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: CpuMeter) -> 
     let working: Vec<_> = (0..workers)
         .map(|number| near.spawn("worker", one_after_the_other(plan.clone(), near.clone(), disk.clone(), number)))
         .collect();
-    let mut all = Worked { started, ended: started, equal: true, written: Vec::new() };
+    let mut all = FioResult { started, ended: started, equal: true, written: Vec::new() };
     for worked in join_all(working).await {
         let worked = worked?;
         all.ended = all.ended.max(worked.ended);
@@ -335,12 +335,12 @@ async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: CpuMeter) -> 
     Ok(all)
 }
 
-async fn one_after_the_other(plan: Arc<Plan>, host: BedHost, disk: Disk, number: u64) -> io::Result<Worked> {
+async fn one_after_the_other(plan: Arc<FioPlan>, host: BedHost, disk: Disk, number: u64) -> io::Result<FioResult> {
     let fio = &plan.fio;
     let mut places: Rng = fio.seed.stream(&format!("worker {number}"));
     let workers = u64::from(fio.jobs) * u64::from(fio.depth);
     let (blocks, started) = (fio.block_size / BLOCK, host.now());
-    let mut worked = Worked { started, ended: started, equal: true, written: Vec::new() };
+    let mut worked = FioResult { started, ended: started, equal: true, written: Vec::new() };
     // The buffer is reused for all commands, as an application would do.
     let mut buffer = disk.buffer(blocks);
     for turn in 0..fio.share(number) {

@@ -8,7 +8,7 @@
 //! does not distort the others. The beginning may be excluded, for example slow start over a long path; costs and bytes
 //! then cover the rest.
 
-use crate::crowd::Crowd;
+use crate::crowd::ConnectionGroup;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use futures_util::future::{join_all, try_join};
@@ -128,7 +128,7 @@ impl Iperf {
             .wire(SERVER, CLIENT, self.link.clone());
         let mut bed = self.observers.attach(builder).build()?;
         let plan =
-            Arc::new(Plan { message: self.message(), crowd: self.crowd(), iperf: self, started: OnceLock::new() });
+            Arc::new(IperfPlan { message: self.message(), crowd: self.crowd(), iperf: self, started: OnceLock::new() });
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
         let listeners = plan.crowd.listen(&server)?;
@@ -145,7 +145,7 @@ impl Iperf {
         let whole = fetched.streams.iter().all(|stream| stream.equal) && bytes == served.bytes;
         let counted = fetched.streams.iter().map(|stream| stream.counted).sum();
         // A run by time counts only bytes within the time: the last stream may end much later.
-        let goodput = |stream: &Stream| match plan.iperf.until {
+        let goodput = |stream: &ReceivedStream| match plan.iperf.until {
             Until::Bytes(_) => gbps(stream.bytes, stream.ended - served.started),
             Until::Elapsed(span) => gbps(stream.in_time, span),
         };
@@ -176,8 +176,8 @@ impl Iperf {
         }
     }
 
-    fn crowd(&self) -> Crowd {
-        Crowd {
+    fn crowd(&self) -> ConnectionGroup {
+        ConnectionGroup {
             mode: self.mode,
             connections: self.streams,
             record_size: self.record_size,
@@ -232,22 +232,27 @@ fn gbps(bytes: u64, span: Duration) -> f64 {
     bytes as f64 * 8.0 / span.as_nanos().max(1) as f64
 }
 
-struct Plan {
+struct IperfPlan {
     iperf: Iperf,
-    crowd: Crowd,
+    crowd: ConnectionGroup,
     message: Bytes,
     /// Start of the clock, before the first byte is sent.
     started: OnceLock<Instant>,
 }
 
 /// Measurements at the server.
-struct Served {
+struct ServerResult {
     started: Instant,
     bytes: u64,
     tls: Vec<TlsCounters>,
 }
 
-async fn serve(plan: Arc<Plan>, host: BedHost, listeners: Vec<TcpListener>, meter: CpuMeter) -> io::Result<Served> {
+async fn serve(
+    plan: Arc<IperfPlan>,
+    host: BedHost,
+    listeners: Vec<TcpListener>,
+    meter: CpuMeter,
+) -> io::Result<ServerResult> {
     let ready = plan.crowd.admit(&host, listeners).await?;
     meter.restart();
     let started = *plan.started.get_or_init(|| host.now());
@@ -270,11 +275,11 @@ async fn serve(plan: Arc<Plan>, host: BedHost, listeners: Vec<TcpListener>, mete
         bytes += sent;
         tls.extend(counters);
     }
-    Ok(Served { started, bytes, tls })
+    Ok(ServerResult { started, bytes, tls })
 }
 
 async fn send(
-    plan: Arc<Plan>,
+    plan: Arc<IperfPlan>,
     host: BedHost,
     started: Instant,
     mut connection: Connection,
@@ -301,12 +306,12 @@ async fn send(
 }
 
 /// Measurements at the client.
-struct Fetched {
-    streams: Vec<Stream>,
+struct ClientResult {
+    streams: Vec<ReceivedStream>,
     tls: Vec<TlsCounters>,
 }
 
-struct Stream {
+struct ReceivedStream {
     ended: Instant,
     bytes: u64,
     /// Bytes after the excluded beginning.
@@ -316,7 +321,7 @@ struct Stream {
     equal: bool,
 }
 
-async fn fetch(plan: Arc<Plan>, host: BedHost, server: BedHost) -> io::Result<Fetched> {
+async fn fetch(plan: Arc<IperfPlan>, host: BedHost, server: BedHost) -> io::Result<ClientResult> {
     let receiving: Vec<_> = (0..plan.iperf.streams)
         .map(|number| host.spawn("receiving", receive(plan.clone(), host.clone(), server.clone(), number)))
         .collect();
@@ -326,17 +331,17 @@ async fn fetch(plan: Arc<Plan>, host: BedHost, server: BedHost) -> io::Result<Fe
         streams.push(stream);
         tls.extend(counters);
     }
-    Ok(Fetched { streams, tls })
+    Ok(ClientResult { streams, tls })
 }
 
 async fn receive(
-    plan: Arc<Plan>,
+    plan: Arc<IperfPlan>,
     host: BedHost,
     server: BedHost,
     number: u16,
-) -> io::Result<(Stream, Option<TlsCounters>)> {
+) -> io::Result<(ReceivedStream, Option<TlsCounters>)> {
     let mut connection = plan.crowd.join(&host, &server, number).await?;
-    let mut arrived = Stream { ended: host.now(), bytes: 0, counted: 0, in_time: 0, equal: true };
+    let mut arrived = ReceivedStream { ended: host.now(), bytes: 0, counted: 0, in_time: 0, equal: true };
     while let Some(chunk) = connection.receive().await? {
         // Comparing is the work of the test application and is not charged to the host.
         let _application = cost::work(WorkKind::Application);

@@ -296,16 +296,16 @@ async fn send(plan: Arc<Ipsec>, host: BedHost, meter: CpuMeter) -> io::Result<In
 }
 
 /// Measurements at the receiver.
-struct Received {
+struct ReceivedDatagrams {
     ended: Instant,
     datagrams: u64,
     /// Whether no datagram was duplicated or changed.
     once: bool,
 }
 
-async fn receive(plan: Arc<Ipsec>, sockets: Vec<UdpSocket>, host: BedHost) -> io::Result<Received> {
+async fn receive(plan: Arc<Ipsec>, sockets: Vec<UdpSocket>, host: BedHost) -> io::Result<ReceivedDatagrams> {
     let mut seen = vec![false; plan.packets as usize];
-    let mut received = Received { ended: host.now(), datagrams: 0, once: true };
+    let mut received = ReceivedDatagrams { ended: host.now(), datagrams: 0, once: true };
     let runtime: Arc<dyn offload_testbed::Runtime> = host.runtime();
     // A lost datagram would never arrive, so a long silence ends the run too.
     while received.datagrams < plan.packets {

@@ -182,7 +182,7 @@ impl Nvme {
         let (there, here) = (bed.host(0).clone(), bed.host(1).clone());
         // The key is imported before the measurement, because that is a one-time cost.
         let volume = self.xts.then(|| volume(self.seed, &here)).transpose()?;
-        let job = Arc::new(Job { pattern: pattern(self.seed, self.mode), volume, plan: self });
+        let job = Arc::new(NvmeJob { pattern: pattern(self.seed, self.mode), volume, plan: self });
         let plan = &job.plan;
         let disk = match plan.write {
             true => Arc::new(MemoryStorage::new(plan.bytes.next_multiple_of(PATTERN as u64))),
@@ -228,13 +228,13 @@ impl Nvme {
 }
 
 /// A run with the content of its disk.
-struct Job {
+struct NvmeJob {
     plan: Nvme,
     pattern: Bytes,
     volume: Option<KeyedVolume>,
 }
 
-impl Job {
+impl NvmeJob {
     /// Returns storage that holds the pattern over and over, or the volume's ciphertext of it.
     fn filled(&self) -> io::Result<MemoryStorage> {
         let bytes = self.plan.bytes.next_multiple_of(PATTERN as u64);
@@ -269,7 +269,12 @@ impl Job {
 }
 
 /// Reads or writes everything in order. Returns whether all read bytes are right, and the time taken.
-async fn work_through(job: Arc<Job>, host: Host, bed_host: BedHost, meter: CpuMeter) -> io::Result<(bool, Duration)> {
+async fn work_through(
+    job: Arc<NvmeJob>,
+    host: Host,
+    bed_host: BedHost,
+    meter: CpuMeter,
+) -> io::Result<(bool, Duration)> {
     let plan = &job.plan;
     host.ready().await.map_err(io::Error::other)?;
     let mut disk = host.disk(1).await.map_err(io::Error::other)?;
@@ -290,9 +295,9 @@ async fn work_through(job: Arc<Job>, host: Host, bed_host: BedHost, meter: CpuMe
             let first = (next / u64::from(BLOCK)).min(disk.blocks() - plan.io / u64::from(BLOCK));
             let working = match plan.write {
                 true => {
-                    Working::Write(disk.write(first, part_of(&job.pattern, first * u64::from(BLOCK), plan.io)), buffer)
+                    Command::Write(disk.write(first, part_of(&job.pattern, first * u64::from(BLOCK), plan.io)), buffer)
                 }
-                false => Working::Read(disk.read(first, buffer)),
+                false => Command::Read(disk.read(first, buffer)),
             };
             under_way.push(async move { (first, working.finish().await) });
             next += plan.io;
@@ -343,16 +348,16 @@ fn pattern(seed: Seed, mode: NvmeMode) -> Bytes {
 }
 
 /// An outstanding command, with the buffer for the next.
-enum Working {
+enum Command {
     Read(Read),
     Write(Done, Buffer),
 }
 
-impl Working {
+impl Command {
     async fn finish(self) -> io::Result<Buffer> {
         match self {
-            Working::Read(reading) => reading.await.map_err(io::Error::other),
-            Working::Write(writing, buffer) => writing.await.map(|_| buffer).map_err(io::Error::other),
+            Command::Read(reading) => reading.await.map_err(io::Error::other),
+            Command::Write(writing, buffer) => writing.await.map(|_| buffer).map_err(io::Error::other),
         }
     }
 }

@@ -314,7 +314,12 @@ impl PdcpBulk {
         }
     }
 
-    async fn receive(self: Arc<PdcpBulk>, node: Node, host: BedHost, from: IpAddr) -> Result<Vec<Arrived>, PdcpError> {
+    async fn receive(
+        self: Arc<PdcpBulk>,
+        node: Node,
+        host: BedHost,
+        from: IpAddr,
+    ) -> Result<Vec<ReceivedSdus>, PdcpError> {
         let peer = SocketAddr::new(from, PORT);
         let bearers = (0..self.bearers).map(|number| self.open(&node, number, peer, false));
         let bearers = bearers.collect::<Result<Vec<_>, _>>()?;
@@ -324,8 +329,8 @@ impl PdcpBulk {
         Ok(arrived)
     }
 
-    async fn receive_on(&self, bearer: &Bearer, host: &BedHost) -> Result<Arrived, PdcpError> {
-        let mut arrived = Arrived { bytes: 0, right: true, last: host.now() };
+    async fn receive_on(&self, bearer: &Bearer, host: &BedHost) -> Result<ReceivedSdus, PdcpError> {
+        let mut arrived = ReceivedSdus { bytes: 0, right: true, last: host.now() };
         let mut expected = (0..).zip(self.payload.pieces(self.sdu.into())?);
         while let Some(Sdu { count, data }) = bearer.receive().await {
             let _application = cost::work(WorkKind::Application);
@@ -346,7 +351,7 @@ impl PdcpBulk {
 }
 
 /// The received data of a bearer.
-struct Arrived {
+struct ReceivedSdus {
     bytes: u64,
     /// Whether all SDUs were unchanged, in order, and without duplicates.
     right: bool,

@@ -256,7 +256,7 @@ impl QuicBulk {
         drop((attached, serves, connects));
         let (started, fetched) = both?;
         bulk.observers.finish()?;
-        let Fetched { asked, ended, counted, streams } = fetched;
+        let QuicClientResult { asked, ended, counted, streams } = fetched;
         let whole = streams.iter().all(|(bytes, checksum)| *bytes == bulk.payload.len() && *checksum == expected);
         let counters: Vec<_> = ends.iter().map(Endpoint::counters).collect();
         // Without an excluded time, the server's clock starts the count, as in the other scenarios.
@@ -276,7 +276,7 @@ impl fmt::Debug for QuicBulk {
     }
 }
 
-type Running = offload_testbed::JoinHandle<io::Result<()>>;
+type EndpointTask = offload_testbed::JoinHandle<io::Result<()>>;
 
 fn start(
     host: &BedHost,
@@ -284,7 +284,7 @@ fn start(
     port: u16,
     config: Config,
     tls: Option<ServerTls>,
-) -> io::Result<(Endpoint, Running)> {
+) -> io::Result<(Endpoint, EndpointTask)> {
     let (endpoint, driver) = Endpoint::new(shard.bind_udp(Some(port))?, host.runtime(), config, tls)?;
     Ok((endpoint, host.spawn("quic", driver)))
 }
@@ -348,7 +348,7 @@ async fn send(bulk: &QuicBulk, connection: Connection, mut stream: SendStream) -
 }
 
 /// Measurements at the client.
-struct Fetched {
+struct QuicClientResult {
     /// Time of the client's *go*.
     asked: Instant,
     /// Time of the last byte.
@@ -364,7 +364,7 @@ async fn fetch(
     endpoints: Vec<Endpoint>,
     host: BedHost,
     routes: Vec<(IpAddr, IpAddr)>,
-) -> Result<Fetched, QuicError> {
+) -> Result<QuicClientResult, QuicError> {
     let tls = bulk.client_tls()?;
     let connecting = (0..usize::from(bulk.connections)).map(|number| {
         // Each client endpoint talks to the server endpoint of the same number.
@@ -396,7 +396,7 @@ async fn fetch(
     let fetched = try_join_all(streams.into_iter().map(|stream| receive(stream, &note))).await?;
     let ended = host.now();
     connections.iter().for_each(close);
-    Ok(Fetched { asked, ended, counted: counted.into_inner(), streams: fetched })
+    Ok(QuicClientResult { asked, ended, counted: counted.into_inner(), streams: fetched })
 }
 
 async fn connect(

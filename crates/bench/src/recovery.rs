@@ -319,7 +319,7 @@ async fn send(run: Arc<Recovery>, stream: TcpStream, number: u64) -> io::Result<
 }
 
 /// Measurements at the client.
-struct Fetched {
+struct RecoveryClientResult {
     /// Records by the place of decryption, without the first and the closing record of a stream.
     opened: CounterSet,
     tls: Vec<TlsCounters>,
@@ -327,13 +327,14 @@ struct Fetched {
     ended: Instant,
 }
 
-async fn fetch(run: Arc<Recovery>, host: BedHost, server: BedHost) -> io::Result<Fetched> {
+async fn fetch(run: Arc<Recovery>, host: BedHost, server: BedHost) -> io::Result<RecoveryClientResult> {
     let receiving: Vec<_> = (0..run.streams)
         .map(|number| {
             host.spawn(format!("stream {number}"), receive(run.clone(), host.clone(), server.clone(), number))
         })
         .collect();
-    let mut fetched = Fetched { opened: CounterSet::default(), tls: Vec::new(), whole: true, ended: host.now() };
+    let mut fetched =
+        RecoveryClientResult { opened: CounterSet::default(), tls: Vec::new(), whole: true, ended: host.now() };
     for received in join_all(receiving).await {
         let (counters, before, equal) = received?;
         // Records before the offload were decrypted in software and do not count.
@@ -346,9 +347,9 @@ async fn fetch(run: Arc<Recovery>, host: BedHost, server: BedHost) -> io::Result
 }
 
 /// Counters, records decrypted before the measurement, and whether all bytes are right.
-type Received = (TlsCounters, u64, bool);
+type RecoveryStreamResult = (TlsCounters, u64, bool);
 
-async fn receive(run: Arc<Recovery>, host: BedHost, server: BedHost, number: u64) -> io::Result<Received> {
+async fn receive(run: Arc<Recovery>, host: BedHost, server: BedHost, number: u64) -> io::Result<RecoveryStreamResult> {
     let port = FIRST_CLIENT_PORT + number as u16;
     let stream = host.stack().connect(Some(port), (server.address(), PORT).into()).await?;
     let mut stream = tls(stream, run.keys(number).swapped())?;

@@ -242,7 +242,7 @@ impl Vms {
     }
 
     /// Connects all pairs, and then starts all transfers.
-    async fn transfer(&self, pairs: Vec<(BedHost, BedHost)>, meter: CpuMeter) -> io::Result<Moved> {
+    async fn transfer(&self, pairs: Vec<(BedHost, BedHost)>, meter: CpuMeter) -> io::Result<VmsResult> {
         let mut message = BytesMut::zeroed(MESSAGE_BYTES);
         self.seed.stream("message").fill(&mut message);
         let message = message.freeze();
@@ -265,7 +265,7 @@ impl Vms {
             receiving
                 .push(right.clone().spawn("receiving", receive(to, message.clone(), right, self.observers.clone())));
         }
-        let mut moved = Moved { bytes: 0, whole: true, span: Duration::ZERO };
+        let mut moved = VmsResult { bytes: 0, whole: true, span: Duration::ZERO };
         for received in join_all(receiving).await {
             let (bytes, equal, ended) = received?;
             moved.bytes += bytes;
@@ -278,7 +278,7 @@ impl Vms {
 }
 
 /// The result of all transfers.
-struct Moved {
+struct VmsResult {
     bytes: u64,
     whole: bool,
     span: Duration,

@@ -2,7 +2,7 @@
 
 use crate::story::log::Log;
 use crate::story::reading::Reading;
-use crate::story::watch::{Fate, FateCounters, Role, WatchedDriver, WatchedPort};
+use crate::story::watch::{FateCounters, Role, StoryImpairment, WatchedDriver, WatchedPort};
 use crate::story::{Opened, Story, What};
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 ///
 /// See [`Story`] for an example.
 #[derive(Clone, Copy, Debug)]
-pub struct Course {
+pub struct Script {
     /// Number of records that the server sends.
     pub records: u64,
     /// Number of records that follow after the client has received all of them.
@@ -40,9 +40,9 @@ pub struct Course {
     pub question_delay: Duration,
 }
 
-impl Default for Course {
-    fn default() -> Course {
-        Course {
+impl Default for Script {
+    fn default() -> Script {
+        Script {
             records: 6,
             more: 3,
             record_size: 4000,
@@ -54,7 +54,7 @@ impl Default for Course {
     }
 }
 
-impl Course {
+impl Script {
     /// Runs the connection in virtual time.
     ///
     /// # Errors If the connection is lost.
@@ -71,7 +71,7 @@ impl Course {
         let left = Station::new("server", Domain::Device(0), server_device);
         let right = Station::new("client", Domain::Device(1), watched);
         let cable = connect(&runtime, left, right, there, back);
-        let fate = Fate {
+        let fate = StoryImpairment {
             lose: self.lose,
             hold_back: self.hold_back,
             by: HELD_BACK,
@@ -90,9 +90,9 @@ impl Course {
     /// Checks that a story contains the packets to lose and to delay, and is not too long.
     ///
     /// ```
-    /// use offload_demos::story::course::Course;
+    /// use offload_demos::story::course::Script;
     ///
-    /// let course = Course { lose: Some(999), ..Course::default() };
+    /// let course = Script { lose: Some(999), ..Script::default() };
     /// let error = course.check(&course.run()?).unwrap_err();
     /// assert!(error.starts_with("--lose 999: the story has"), "{error}");
     /// # Ok::<(), std::io::Error>(())
@@ -102,9 +102,9 @@ impl Course {
     /// The reason as text.
     pub fn check(&self, story: &Story) -> Result<(), String> {
         let packets = story.packets.len();
-        if packets > MOST_PACKETS {
+        if packets > MAX_PACKETS {
             return Err(format!(
-                "the story has {packets} packets, more than the limit of {MOST_PACKETS}: choose fewer or smaller \
+                "the story has {packets} packets, more than the limit of {MAX_PACKETS}: choose fewer or smaller \
                  records"
             ));
         }
@@ -140,7 +140,7 @@ impl Course {
     }
 }
 
-async fn serve(course: Course, mut listener: TcpListener, log: Log) -> io::Result<()> {
+async fn serve(course: Script, mut listener: TcpListener, log: Log) -> io::Result<()> {
     let mut config = identity::server_config(Randomness::Seeded(Seed(1)), None);
     // Tickets are records too. Without tickets, the first record of the story is number 0.
     config.send_tls13_tickets = 0;
@@ -160,7 +160,7 @@ async fn serve(course: Course, mut listener: TcpListener, log: Log) -> io::Resul
 }
 
 // The client asks for both batches, so that the second one starts after all of the first was received.
-async fn fetch(course: Course, host: Host, runtime: Arc<dyn Runtime>, log: Log) -> io::Result<()> {
+async fn fetch(course: Script, host: Host, runtime: Arc<dyn Runtime>, log: Log) -> io::Result<()> {
     let config = Arc::new(identity::client_config(Randomness::Seeded(Seed(2)), None));
     let stream = host.connect(None, (SERVER.0, PORT).into()).await?;
     let mut stream = offloaded(ktls_offload::connect(stream, config, identity::server_name()).await?).await?;
@@ -208,6 +208,6 @@ type End = (Ipv4Addr, [u8; 6]);
 const SERVER: End = (Ipv4Addr::new(10, 0, 0, 1), [0x02, 0, 0, 0, 0, 1]);
 const CLIENT: End = (Ipv4Addr::new(10, 0, 0, 2), [0x02, 0, 0, 0, 0, 2]);
 const PORT: u16 = 443;
-const MOST_PACKETS: usize = 200;
+const MAX_PACKETS: usize = 200;
 /// A delay longer than the transmission time of a full packet, and shorter than that of two.
 const HELD_BACK: Duration = Duration::from_nanos(200);

@@ -1,6 +1,6 @@
 //! The log of all observers, and the story made from it.
 
-use crate::story::{Event, Rebuilt, Span, Story, What};
+use crate::story::{Event, Span, StateRebuild, Story, What};
 use offload_base::{Instant, Seq};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// Invariant: events are recorded only between [`begin`](Log::begin) and [`end`](Log::end).
 #[derive(Clone, Debug, Default)]
-pub(super) struct Log(Arc<Mutex<Pages>>);
+pub(super) struct Log(Arc<Mutex<LogState>>);
 
 #[derive(Debug, Default)]
-struct Pages {
+struct LogState {
     is_open: bool,
     /// Time of the first posted packet, and the sequence number of its first byte.
     first: Option<(Instant, Seq)>,
@@ -27,7 +27,7 @@ struct Pages {
     opened: u64,
 }
 
-impl Pages {
+impl LogState {
     /// Records that TLS notes the header of record `number`, if the header lies in announced bytes.
     fn note_record(&mut self, at: Instant, number: u64) {
         let (Some(announced), Some(record)) = (self.announced, self.records.get(&number)) else { return };
@@ -104,7 +104,7 @@ impl Log {
         seq: Seq,
         records: &[(u64, Seq, Seq)],
         bytes: u32,
-        rebuilt: Option<Rebuilt>,
+        rebuilt: Option<StateRebuild>,
     ) {
         if !self.pages().is_open {
             return;
@@ -130,7 +130,7 @@ impl Log {
         })
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages> {
+    fn pages(&self) -> MutexGuard<'_, LogState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

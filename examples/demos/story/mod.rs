@@ -18,15 +18,15 @@ pub mod table;
 mod watch;
 
 use offload_base::Instant;
-use reading::Made;
+use reading::PacketResult;
 
 /// The events of one connection from the server's first record on.
 ///
 /// ```
-/// use offload_demos::story::course::Course;
+/// use offload_demos::story::course::Script;
 /// use offload_demos::story::{Opened, What};
 ///
-/// let story = Course { lose: None, hold_back: None, ..Course::default() }.run()?;
+/// let story = Script { lose: None, hold_back: None, ..Script::default() }.run()?;
 /// assert_eq!(story.records.len(), 9);
 /// let all_by_nic = story.events.iter().all(|event| match event.what {
 ///     What::Opened { by, .. } => by == Opened::ByNic,
@@ -62,7 +62,7 @@ pub enum What {
         /// The bytes, which the NIC cuts into packets.
         bytes: Span,
         /// The work of rebuilding the NIC's state, if the bytes were not the expected ones.
-        rebuilt: Option<Rebuilt>,
+        rebuilt: Option<StateRebuild>,
     },
     /// The wire lost a packet.
     Lost(Span),
@@ -73,7 +73,7 @@ pub enum What {
         /// The packet's bytes.
         bytes: Span,
         /// The result in the NIC.
-        made: Made,
+        made: PacketResult,
     },
     /// The client's driver announced to its TLS layer a question about these bytes, so that the layer notes the records
     /// that begin there.
@@ -136,7 +136,7 @@ impl Span {
 
 /// The work to make a NIC send bytes that it does not expect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rebuilt {
+pub struct StateRebuild {
     /// DUMPs of the record's earlier bytes.
     pub dumps: u64,
     /// Bytes in the DUMPs: read over PCIe and encrypted, but not sent.

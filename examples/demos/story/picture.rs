@@ -3,7 +3,7 @@
 //! Time runs down, not to scale: each event has a row. There are lifelines from the server's driver to the client's TLS
 //! layer; the client NIC's lifeline is coloured by the NIC's knowledge of its position in the stream.
 
-use crate::story::reading::Made;
+use crate::story::reading::PacketResult;
 use crate::story::table::{in_words, micros, which};
 use crate::story::{Opened, Story, What};
 use core::fmt::Write;
@@ -11,9 +11,9 @@ use core::fmt::Write;
 /// Draws a story.
 ///
 /// ```
-/// use offload_demos::story::{course::Course, picture};
+/// use offload_demos::story::{course::Script, picture};
 ///
-/// let svg = picture::of(&Course::default().run()?);
+/// let svg = picture::of(&Script::default().run()?);
 /// assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -62,9 +62,12 @@ impl Drawing {
         for (index, event) in story.events.iter().enumerate() {
             // The colour changes only at events that change the NIC's knowledge.
             let next = match event.what {
-                What::Arrived { made: Made::Early, .. } => AMBER,
-                What::Arrived { made: Made::Lost | Made::Asked | Made::LostAndAsked | Made::Failed, .. } => RED,
-                What::Arrived { made: Made::Found | Made::FoundAtOnce, .. } => GREEN,
+                What::Arrived { made: PacketResult::Early, .. } => AMBER,
+                What::Arrived {
+                    made: PacketResult::Lost | PacketResult::Asked | PacketResult::LostAndAsked | PacketResult::Failed,
+                    ..
+                } => RED,
+                What::Arrived { made: PacketResult::Found | PacketResult::FoundAtOnce, .. } => GREEN,
                 What::Answered { number: Some(_), .. } => AMBER,
                 _ => colour,
             };

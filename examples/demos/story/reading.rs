@@ -4,7 +4,7 @@ use crate::story::Span;
 
 /// The result of a packet of the NIC's flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum PacketResult {
     /// The expected packet: decrypted.
     Decrypted,
     /// A packet from before the expected position: passed on unchanged.
@@ -28,32 +28,32 @@ pub enum Made {
     Failed,
 }
 
-impl Made {
+impl PacketResult {
     /// Returns the description in the story.
     pub const fn in_words(self) -> &'static str {
         match self {
-            Made::Decrypted => "decrypted",
-            Made::Late => "from the past: left as it is",
-            Made::Early => "not the next: left as it is, the next header is still to come",
-            Made::Found => "holds the next header: left as it is, in step again behind it",
-            Made::FoundAtOnce => "begins where it was told: in step again, decrypted",
-            Made::Lost => "a header before it is missing: left as it is, out of step",
-            Made::Asked => "may hold a header: left as it is, software is asked",
-            Made::LostAndAsked => "out of step; may hold a header: software is asked",
-            Made::Waiting => "left as it is",
-            Made::Failed => "does not verify: left as it is",
+            PacketResult::Decrypted => "decrypted",
+            PacketResult::Late => "from the past: left as it is",
+            PacketResult::Early => "not the next: left as it is, the next header is still to come",
+            PacketResult::Found => "holds the next header: left as it is, in step again behind it",
+            PacketResult::FoundAtOnce => "begins where it was told: in step again, decrypted",
+            PacketResult::Lost => "a header before it is missing: left as it is, out of step",
+            PacketResult::Asked => "may hold a header: left as it is, software is asked",
+            PacketResult::LostAndAsked => "out of step; may hold a header: software is asked",
+            PacketResult::Waiting => "left as it is",
+            PacketResult::Failed => "does not verify: left as it is",
         }
     }
 
     /// Returns whether the payload is plaintext now.
     pub const fn is_decrypted(self) -> bool {
-        matches!(self, Made::Decrypted | Made::FoundAtOnce)
+        matches!(self, PacketResult::Decrypted | PacketResult::FoundAtOnce)
     }
 }
 
 /// The NIC's counters that one packet incremented.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Moved {
+pub(super) struct CounterChanges {
     pub(super) decrypted: bool,
     pub(super) asked: bool,
     pub(super) failed: bool,
@@ -72,18 +72,18 @@ pub(super) struct Reading {
 impl Reading {
     /// Records a packet and returns its result.
     // The order of the arms matters: a packet may move several counters, and the first match describes it best.
-    pub(super) fn note(&mut self, bytes: Span, moved: Moved) -> Made {
+    pub(super) fn note(&mut self, bytes: Span, moved: CounterChanges) -> PacketResult {
         let made = match moved {
-            Moved { failed: true, .. } => Made::Failed,
-            Moved { decrypted: true, found: true, .. } => Made::FoundAtOnce,
-            Moved { decrypted: true, .. } => Made::Decrypted,
-            Moved { found: true, .. } => Made::Found,
-            Moved { asked: true, lost: true, .. } => Made::LostAndAsked,
-            Moved { asked: true, .. } => Made::Asked,
-            Moved { lost: true, .. } => Made::Lost,
-            _ if bytes.from < self.next => Made::Late,
-            _ if self.is_lost => Made::Waiting,
-            _ => Made::Early,
+            CounterChanges { failed: true, .. } => PacketResult::Failed,
+            CounterChanges { decrypted: true, found: true, .. } => PacketResult::FoundAtOnce,
+            CounterChanges { decrypted: true, .. } => PacketResult::Decrypted,
+            CounterChanges { found: true, .. } => PacketResult::Found,
+            CounterChanges { asked: true, lost: true, .. } => PacketResult::LostAndAsked,
+            CounterChanges { asked: true, .. } => PacketResult::Asked,
+            CounterChanges { lost: true, .. } => PacketResult::Lost,
+            _ if bytes.from < self.next => PacketResult::Late,
+            _ if self.is_lost => PacketResult::Waiting,
+            _ => PacketResult::Early,
         };
         if moved.found || moved.decrypted {
             *self = Reading { next: bytes.to, is_lost: false };

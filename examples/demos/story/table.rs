@@ -1,15 +1,15 @@
 //! The story as text, a line for each event.
 
-use crate::story::{Opened, Rebuilt, Story, What};
+use crate::story::{Opened, StateRebuild, Story, What};
 use core::fmt::Write;
 use offload_base::Instant;
 
 /// Returns the time, the place, the packet or record, and the description of each event, one line each.
 ///
 /// ```
-/// use offload_demos::story::{course::Course, table};
+/// use offload_demos::story::{course::Script, table};
 ///
-/// let story = Course::default().run()?;
+/// let story = Script::default().run()?;
 /// assert!(table::of(&story).contains("P12, records 3 and 4      lost"));
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -57,10 +57,10 @@ pub(super) fn which(story: &Story, index: usize) -> String {
 pub(super) fn in_words(what: What) -> String {
     match what {
         What::Posted { rebuilt: None, .. } => "posted: what the NIC expects next".into(),
-        What::Posted { rebuilt: Some(Rebuilt { dumps: 0, .. }), .. } => {
+        What::Posted { rebuilt: Some(StateRebuild { dumps: 0, .. }), .. } => {
             "not the next: parameters and a fence first".into()
         }
-        What::Posted { rebuilt: Some(Rebuilt { dumps, dumped_bytes }), .. } => {
+        What::Posted { rebuilt: Some(StateRebuild { dumps, dumped_bytes }), .. } => {
             format!("not the next: parameters, a fence, {dumps} DUMPs of {dumped_bytes} bytes first")
         }
         What::Lost(_) => "lost".into(),

@@ -1,8 +1,8 @@
 //! Observers: wrappers around the parts of a host and a wire that record passing events.
 
 use crate::story::log::Log;
-use crate::story::reading::{Moved, Reading};
-use crate::story::{Rebuilt, What};
+use crate::story::reading::{CounterChanges, Reading};
+use crate::story::{StateRebuild, What};
 use core::any::Any;
 use core::task::Waker;
 use core::time::Duration;
@@ -77,7 +77,7 @@ impl NetDevice for WatchedDriver {
         let before = self.driver.context_counters(engines::TLS);
         let sent = self.driver.transmit(now, packet, source);
         let after = self.driver.context_counters(engines::TLS);
-        let rebuilt = (after.ooo > before.ooo).then(|| Rebuilt {
+        let rebuilt = (after.ooo > before.ooo).then(|| StateRebuild {
             dumps: after.dump_packets - before.dump_packets,
             dumped_bytes: after.dump_bytes - before.dump_bytes,
         });
@@ -239,7 +239,7 @@ impl Port for WatchedPort {
         self.device.receive_frame(now, frame);
         let after: TlsCounters = self.device.engine_counters();
         if let Some(bytes) = data {
-            let moved = Moved {
+            let moved = CounterChanges {
                 decrypted: after.rx_tls_decrypted_packets > before.rx_tls_decrypted_packets,
                 asked: after.rx_tls_resync_req_pkt > before.rx_tls_resync_req_pkt,
                 failed: after.rx_tls_err > before.rx_tls_err,
@@ -279,7 +279,7 @@ offload_base::counters! {
 
 /// Loses one packet and delays another, each at its first passage. Packets are counted from 1.
 #[derive(Debug)]
-pub(super) struct Fate {
+pub(super) struct StoryImpairment {
     pub(super) lose: Option<usize>,
     pub(super) hold_back: Option<usize>,
     pub(super) by: core::time::Duration,
@@ -287,7 +287,7 @@ pub(super) struct Fate {
     pub(super) counters: FateCounters,
 }
 
-impl Impairment for Fate {
+impl Impairment for StoryImpairment {
     fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         let data = tcp_data(&crossing.frame).and_then(|(seq, bytes)| self.log.span(seq, bytes));
         let Some(bytes) = data else { return onward(crossing) };

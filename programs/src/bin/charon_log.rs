@@ -48,10 +48,10 @@ fn run(options: &Options) -> io::Result<()> {
     let policies = policies(options.local, options.remote);
     let (mut log, mut stream) =
         (opened(&options.log, |path| File::open(path))?, opened(&options.socket, |path| UnixStream::connect(path))?);
-    let mut reading = Reading::default();
+    let mut reading = LogReader::default();
     stream.set_read_timeout(Some(BETWEEN_LOOKS))?;
     let (mut line, mut decoder, mut bytes) = (Vec::new(), Decoder::new(), [0; 4096]);
-    let snapshot = |reading: &Reading| {
+    let snapshot = |reading: &LogReader| {
         let all = reading.sas.values().map(|sa| Change::Sa(Box::new(sa.clone())));
         let defaults = Change::Defaults { receive: false, transmit: false };
         let policies = policies.iter().cloned().map(Change::Policy);
@@ -103,9 +103,9 @@ fn policies(local: IpAddr, remote: IpAddr) -> [MirroredPolicy; 2] {
 
 /// The state of the log's reader.
 #[derive(Default)]
-struct Reading {
+struct LogReader {
     /// Exchanges by charon's thread name, because lines of several threads are interleaved.
-    threads: HashMap<String, Exchange>,
+    threads: HashMap<String, ChildExchange>,
     /// The SAs of each CHILD_SA.
     pairs: HashMap<String, Vec<SaName>>,
     /// Transmit SAs that are not used until the peer deletes their predecessors.
@@ -115,7 +115,7 @@ struct Reading {
 
 /// The exchange that a thread of charon works on.
 #[derive(Default)]
-struct Exchange {
+struct ChildExchange {
     /// Whether this end is the initiator.
     asked: bool,
     /// The initiator's key and the responder's key.
@@ -129,7 +129,7 @@ struct Exchange {
     added: Vec<SaName>,
 }
 
-impl Reading {
+impl LogReader {
     /// Parses a line of the log and returns the changes that result.
     fn read(&mut self, line: &str) -> Vec<Change> {
         let head_and_text = line.split_once(']').and_then(|(head, text)| Some((head.split_once('[')?.0, text)));

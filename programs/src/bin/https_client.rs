@@ -108,7 +108,7 @@ fn unusable(message: impl ToString) -> Stop {
 
 fn run(options: &Options) -> Result<(), Stop> {
     options.outside.check(&options.wire).map_err(unusable)?;
-    let target = Target::of(options).map_err(unusable)?;
+    let target = FetchTarget::of(options).map_err(unusable)?;
     if options.outside.changes_keys() {
         return Err(unusable("--key-changes and --mirror are for programs that run until interrupted"));
     }
@@ -137,16 +137,16 @@ fn run(options: &Options) -> Result<(), Stop> {
 }
 
 /// The server to connect to, and the name expected in its certificate.
-struct Target {
+struct FetchTarget {
     secure: bool,
     address: SocketAddr,
     name: String,
     authority: String,
 }
 
-impl Target {
+impl FetchTarget {
     /// Returns the server of all URLs. All URLs must name the same server because there is one connection.
-    fn of(options: &Options) -> Result<Target, String> {
+    fn of(options: &Options) -> Result<FetchTarget, String> {
         let first = &options.urls[0];
         let server = |url: &Uri| (url.scheme().cloned(), url.authority().map(ToString::to_string));
         if let Some(other) = options.urls.iter().find(|other| server(other) != server(first)) {
@@ -163,11 +163,11 @@ impl Target {
         let name = host.trim_start_matches('[').trim_end_matches(']').to_string();
         let address = options.connect.or_else(|| name.parse().ok()).ok_or("a name needs --connect ADDRESS")?;
         let port = first.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        Ok(Target { secure, address: (address, port).into(), name, authority: authority.to_string() })
+        Ok(FetchTarget { secure, address: (address, port).into(), name, authority: authority.to_string() })
     }
 }
 
-fn client_tls(options: &Options, target: &Target) -> Result<ClientTls, String> {
+fn client_tls(options: &Options, target: &FetchTarget) -> Result<ClientTls, String> {
     let mut config = identity::client_config(Randomness::System, None);
     match &options.cacert {
         None => trust(&mut config, vec![identity::authority()], options.pin).map_err(|error| error.to_string())?,
@@ -191,7 +191,7 @@ fn client_tls(options: &Options, target: &Target) -> Result<ClientTls, String> {
 async fn fetch(
     options: &Options,
     host: &BedHost,
-    target: &Target,
+    target: &FetchTarget,
     tls: Option<ClientTls>,
 ) -> Result<CounterSet, Failure> {
     let mut session = Session::open(host, target.address, &target.authority, tls).await?;

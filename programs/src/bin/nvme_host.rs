@@ -86,11 +86,11 @@ struct Options {
     #[command(flatten)]
     wire: WireOptions,
     #[command(subcommand)]
-    what: What,
+    what: HostAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum HostAction {
     /// Lists the subsystems, or the addresses of the one named
     Discover,
     /// Describes the controller and its namespaces
@@ -214,18 +214,18 @@ impl Network {
         }
     }
 
-    fn to(&self, address: SocketAddr) -> Opens {
-        Opens { network: self.clone(), address }
+    fn to(&self, address: SocketAddr) -> KernelOrEmulatedConnector {
+        KernelOrEmulatedConnector { network: self.clone(), address }
     }
 }
 
 /// Connects streams to a target without Nagle's delay, because small PDUs must not wait for acknowledgments.
-struct Opens {
+struct KernelOrEmulatedConnector {
     network: Network,
     address: SocketAddr,
 }
 
-impl Connector for Opens {
+impl Connector for KernelOrEmulatedConnector {
     fn connect(&self) -> Connecting {
         let address = self.address;
         match self.network.clone() {
@@ -256,7 +256,7 @@ async fn run(options: &Options, network: &Network) -> Result<(), Box<dyn Error>>
     if let Some(name) = &options.hostnqn {
         config.host.clone_from(name);
     }
-    let only_discovers = matches!(options.what, What::Discover);
+    let only_discovers = matches!(options.what, HostAction::Discover);
     if options.nqn.is_none() || only_discovers {
         let log = discover(&network.to(address), &timers, &config).await?;
         if only_discovers {
@@ -307,7 +307,7 @@ fn uuid(text: &str) -> Result<[u8; 16], &'static str> {
 }
 
 async fn work(options: &Options, host: &Host, network: &Network) -> Result<(), Box<dyn Error>> {
-    if matches!(options.what, What::Id | What::Discover) {
+    if matches!(options.what, HostAction::Id | HostAction::Discover) {
         return identify(host).await;
     }
     let mut disk = host.disk(options.namespace).await?;
@@ -319,8 +319,8 @@ async fn work(options: &Options, host: &Host, network: &Network) -> Result<(), B
     // 256 blocks keep the program's own buffers small where a target allows very large transfers.
     let most = u64::from(disk.max_transfer() / disk.block_size()).min(256);
     match options.what {
-        What::Discover | What::Id => {}
-        What::Read { first, blocks } => {
+        HostAction::Discover | HostAction::Id => {}
+        HostAction::Read { first, blocks } => {
             // The sum may overflow: the numbers come from the command line.
             let end = first.checked_add(blocks).filter(|end| *end <= disk.blocks());
             let end = end.ok_or_else(|| format!("the namespace has {} blocks", disk.blocks()))?;
@@ -333,7 +333,7 @@ async fn work(options: &Options, host: &Host, network: &Network) -> Result<(), B
             }
             io::stdout().flush()?;
         }
-        What::Write { first } => {
+        HostAction::Write { first } => {
             let mut next = first;
             let mut input = input(most * block);
             while let Some(data) = input.recv().await {
@@ -347,7 +347,7 @@ async fn work(options: &Options, host: &Host, network: &Network) -> Result<(), B
             // Written data may still be in the target's volatile cache.
             disk.flush().await?;
         }
-        What::Verify { size, span, command, seed, no_zeroes } => {
+        HostAction::Verify { size, span, command, seed, no_zeroes } => {
             let exercise = Exercise {
                 bytes: size.as_u64(),
                 depth: usize::from(options.depth) * host.queues(),

@@ -29,7 +29,7 @@ struct Options {
     to: PathBuf,
     /// The transform
     #[arg(long, value_enum)]
-    transform: Kind,
+    transform: TransformKind,
     /// Undo the transform: decrypt, decompress; verify protection information and remove it
     #[arg(long)]
     undo: bool,
@@ -41,8 +41,8 @@ struct Options {
     unit: u32,
     /// Counting of tweaks: by units (dm-crypt's iv_large_sectors) or by sectors of 512 bytes (without it). With units
     /// of 512 bytes both are the same
-    #[arg(long, value_enum, default_value_t = Count::Sectors512)]
-    tweak: Count,
+    #[arg(long, value_enum, default_value_t = TweakCount::Sectors512)]
+    tweak: TweakCount,
     /// Compression level, 0 (no compression) to 9
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u8).range(0..=9))]
     level: u8,
@@ -55,7 +55,7 @@ struct Options {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum TransformKind {
     Xts,
     /// T10 protection information of type 1 behind each block
     Pi,
@@ -65,7 +65,7 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Count {
+enum TweakCount {
     Units,
     Sectors512,
 }
@@ -86,7 +86,7 @@ fn execute(options: &Options) -> Result<(), Failure> {
     let threads = available_parallelism().map_or(1, core::num::NonZero::get);
     let mut queue = PoolQueue::new(threads, DEPTH);
     let session = queue.open(transform).map_err(|(refused, _)| (refused.to_string(), program::UNUSABLE))?;
-    let compressed = !matches!(options.transform, Kind::Xts | Kind::Pi);
+    let compressed = !matches!(options.transform, TransformKind::Xts | TransformKind::Pi);
     let result = if options.undo && compressed {
         unpacked(&mut queue, session, source, options.most as usize)?
     } else {
@@ -98,19 +98,19 @@ fn execute(options: &Options) -> Result<(), Failure> {
 fn transform(options: &Options) -> Result<Transform, Failure> {
     let compression = |format: Compression| Ok(format.at_level(options.level));
     match (options.transform, &options.key) {
-        (Kind::Gzip, _) => compression(Compression::Gzip),
-        (Kind::Zlib, _) => compression(Compression::Zlib),
-        (Kind::Lz4, _) => compression(Compression::Lz4),
-        (Kind::Pi, _) => {
+        (TransformKind::Gzip, _) => compression(Compression::Gzip),
+        (TransformKind::Zlib, _) => compression(Compression::Zlib),
+        (TransformKind::Lz4, _) => compression(Compression::Lz4),
+        (TransformKind::Pi, _) => {
             let wire = Some(Format { interval: options.unit, ..Format::default() });
             Ok(Transform::Protection(Protection { memory: None, wire, check: Check::ALL }))
         }
-        (Kind::Xts, None) => Err(("AES-XTS has a key: --key".into(), program::UNUSABLE)),
-        (Kind::Xts, Some(path)) => {
+        (TransformKind::Xts, None) => Err(("AES-XTS has a key: --key".into(), program::UNUSABLE)),
+        (TransformKind::Xts, Some(path)) => {
             let key = Secret::new(fs::read(path).map_err(|error| about(path, &error))?);
             let tweak = match options.tweak {
-                Count::Units => Tweak::Unit,
-                Count::Sectors512 => Tweak::Sectors512,
+                TweakCount::Units => Tweak::Unit,
+                TweakCount::Sectors512 => Tweak::Sectors512,
             };
             if !options.job.is_multiple_of(options.unit.into()) {
                 let message = format!("--job {} is no multiple of --unit {}", options.job, options.unit);
@@ -127,13 +127,13 @@ fn transform(options: &Options) -> Result<Transform, Failure> {
 /// Cuts the source into jobs of one length, keeps the queue full, and returns the results in order.
 fn in_jobs(queue: &mut PoolQueue, session: Handle, source: &Bytes, options: &Options) -> Result<Vec<u8>, Failure> {
     // A zlib file is one stream and cannot be cut.
-    let whole = options.transform == Kind::Zlib;
+    let whole = options.transform == TransformKind::Zlib;
     let unit = options.unit as usize;
     // Blocks with protection information are longer.
     let size = match (whole, options.transform, options.undo) {
         (true, ..) => source.len().max(1),
-        (false, Kind::Pi, true) => (options.job.max(1) as usize).div_ceil(unit) * (unit + PROTECTION),
-        (false, Kind::Pi, false) => (options.job.max(1) as usize).next_multiple_of(unit),
+        (false, TransformKind::Pi, true) => (options.job.max(1) as usize).div_ceil(unit) * (unit + PROTECTION),
+        (false, TransformKind::Pi, false) => (options.job.max(1) as usize).next_multiple_of(unit),
         _ => options.job.max(1) as usize,
     };
     let starts: Vec<usize> = (0..source.len().max(1)).step_by(size).collect();
@@ -146,9 +146,9 @@ fn in_jobs(queue: &mut PoolQueue, session: Handle, source: &Bytes, options: &Opt
             let mut job = Job { user: next as u64, ..Job::new(session, piece, target) };
             job.way = if options.undo { Way::Undo } else { Way::Apply };
             let per_count = match (options.transform, options.undo, options.tweak) {
-                (Kind::Pi, true, _) => unit + PROTECTION,
-                (Kind::Pi, false, _) | (_, _, Count::Units) => unit,
-                (_, _, Count::Sectors512) => 512,
+                (TransformKind::Pi, true, _) => unit + PROTECTION,
+                (TransformKind::Pi, false, _) | (_, _, TweakCount::Units) => unit,
+                (_, _, TweakCount::Sectors512) => 512,
             };
             job.iv = ((starts[next] / per_count) as u128).to_le_bytes();
             if queue.submit(Instant::ZERO, job).is_err() {

@@ -75,7 +75,7 @@ async fn bursts(socket: UdpSocket) -> io::Result<()> {
         let (asked, from) = socket.recv_from().await?;
         let Some((count, size)) = asked_for(&asked) else { continue };
         // The stack refuses a segmented send of more datagrams or bytes than these limits.
-        let a_send = (MOST_BYTES / usize::from(size.get())).clamp(1, MOST_DATAGRAMS);
+        let a_send = (MAX_BYTES / usize::from(size.get())).clamp(1, MAX_DATAGRAMS);
         for first in (0..count).step_by(a_send) {
             let data = numbered(first..count.min(first + a_send), size);
             if socket.send_segmented(data, size, from).await.is_err() {
@@ -90,7 +90,7 @@ async fn bursts(socket: UdpSocket) -> io::Result<()> {
 fn asked_for(text: &[u8]) -> Option<(usize, NonZeroU16)> {
     let (count, size) = core::str::from_utf8(text).ok()?.trim().split_once(' ')?;
     let (count, size): (usize, NonZeroU16) = (count.parse().ok()?, size.parse().ok()?);
-    (count <= MOST_ASKED && usize::from(size.get()) >= NUMBER_BYTES).then_some((count, size))
+    (count <= MAX_ASKED && usize::from(size.get()) >= NUMBER_BYTES).then_some((count, size))
 }
 
 fn numbered(numbers: core::ops::Range<usize>, size: NonZeroU16) -> Bytes {
@@ -116,8 +116,8 @@ const NAME: &str = "udp_echo";
 const ECHO_PORT: u16 = 7;
 const BURST_PORT: u16 = 19;
 /// Limits of one send.
-const MOST_DATAGRAMS: usize = 128;
-const MOST_BYTES: usize = 65_000;
+const MAX_DATAGRAMS: usize = 128;
+const MAX_BYTES: usize = 65_000;
 /// Limit of one request.
-const MOST_ASKED: usize = 100_000;
+const MAX_ASKED: usize = 100_000;
 const NUMBER_BYTES: usize = 8;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a protected network is protected before its first rule is installed, if need be by an empty set of SAs.
 
-use super::steering::{SAMPLING, Said, Steering};
+use super::steering::{SAMPLING, Steering, SteeringEvent};
 use super::{MachineAt, ProtectedNetwork, Setup};
 use core::convert::Infallible;
 use core::net::{IpAddr, Ipv6Addr};
@@ -187,8 +187,8 @@ impl Manager {
                     }
                     said = said(&mut steering, &runtime) => match said {
                         // A full send queue loses frames, as on any wire.
-                        Said::Frame(port, frame) => drop(switch_of(&host).send(port, frame)),
-                        Said::Rules(rules) => {
+                        SteeringEvent::Frame(port, frame) => drop(switch_of(&host).send(port, frame)),
+                        SteeringEvent::Rules(rules) => {
                             if let Err(error) = self.tell_rules(&host, rules).await {
                                 say!("{error}");
                             }
@@ -338,7 +338,7 @@ impl Manager {
 }
 
 /// Waits for the next event of the steering Linux machine. Never completes without one.
-async fn said(steering: &mut Option<Steering>, runtime: &Arc<dyn Runtime>) -> Said {
+async fn said(steering: &mut Option<Steering>, runtime: &Arc<dyn Runtime>) -> SteeringEvent {
     match steering {
         Some(steering) => steering.next(runtime).await,
         None => core::future::pending().await,

@@ -95,7 +95,7 @@ offload_base::counters! {
 
 /// An event from the Linux machine.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum SteeringEvent {
     /// A frame at a representor.
     Frame(Vport, Bytes),
     /// The complete set of rules.
@@ -173,12 +173,12 @@ impl Steering {
     }
 
     /// Handles a frame from the Linux machine: returns it, queues it or drops it.
-    fn hear(&mut self, now: Instant, port: Vport, frame: Bytes) -> Option<Said> {
+    fn hear(&mut self, now: Instant, port: Vport, frame: Bytes) -> Option<SteeringEvent> {
         let counts = &mut lock(&self.counts).0;
         counts.of_linux += 1;
         // Only the uplink carries the daemon's messages, so other ports are not inspected.
         let Some(said) = self.said.as_mut().filter(|_| port == Vport::Uplink) else {
-            return Some(Said::Frame(port, frame));
+            return Some(SteeringEvent::Frame(port, frame));
         };
         let is_own = frame.get(6..12) == Some(&self.own.0);
         match if is_own { self.concerns.of(&frame) } else { Concern::of(&frame) } {
@@ -191,15 +191,15 @@ impl Steering {
                 said.push(now, frame);
                 None
             }
-            _ => Some(Said::Frame(port, frame)),
+            _ => Some(SteeringEvent::Frame(port, frame)),
         }
     }
 
     /// Returns the next event. Cancellation loses no event.
-    pub(super) async fn next(&mut self, runtime: &Arc<dyn Runtime>) -> Said {
+    pub(super) async fn next(&mut self, runtime: &Arc<dyn Runtime>) -> SteeringEvent {
         loop {
             if let Some(frame) = self.said.as_mut().and_then(|said| said.pop(runtime.now())) {
-                return Said::Frame(Vport::Uplink, frame);
+                return SteeringEvent::Frame(Vport::Uplink, frame);
             }
             {
                 let mut counts = lock(&self.counts);
@@ -207,7 +207,7 @@ impl Steering {
                 counts.2 = self.said.as_ref().map(GateQueue::counters).unwrap_or_default();
             }
             if let Some(rules) = self.mirror.poll_rules() {
-                return Said::Rules(rules);
+                return SteeringEvent::Rules(rules);
             }
             while let Some(refusal) = self.mirror.poll_refusal() {
                 say!("filters: {refusal}");
@@ -359,7 +359,7 @@ mod tests {
         let gate = Gate::default();
         gate.attend(true);
         (steering.said, steering.own) = (Some(GateQueue::new(gate.clone())), OWN);
-        let leaves = |steering: &mut Steering, port, frame: &Bytes| matches!(steering.hear(Instant::ZERO, port, frame.clone()), Some(Said::Frame(at, left)) if (at, &left) == (port, frame));
+        let leaves = |steering: &mut Steering, port, frame: &Bytes| matches!(steering.hear(Instant::ZERO, port, frame.clone()), Some(SteeringEvent::Frame(at, left)) if (at, &left) == (port, frame));
         let (ike, first, rest) = (udp(0, 500, 7), udp(0x2000, 500, 7), udp(5, 500, 7));
         let held = [&ike, &first, &rest];
         assert!(held.iter().all(|frame| !leaves(&mut steering, Vport::Uplink, frame)));

@@ -19,12 +19,12 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Content {
-    files: Vec<Served>,
+    files: Vec<ServedFile>,
 }
 
 /// A file and its URL path.
 #[derive(Clone, Debug)]
-pub struct Served {
+pub struct ServedFile {
     /// The path of the URL, percent-encoded.
     pub path: String,
     /// The path of the file.
@@ -37,7 +37,7 @@ impl Content {
     /// Reads `folder`.
     ///
     /// # Errors Text with a path: something cannot be read, `folder` is not a folder, or there is no file, or more than
-    /// [`MOST_FILES`] or [`MOST_BYTES`].
+    /// [`MAX_FILES`] or [`MAX_BYTES`].
     pub fn of(folder: &Path) -> Result<Content, String> {
         let root = folder.canonicalize().map_err(|error| about(folder, &error))?;
         let (mut found, mut entries, mut bytes) = (Vec::new(), 0, 0);
@@ -49,8 +49,8 @@ impl Content {
                 entries += 1;
                 let file = entry.path();
                 // Every entry counts, not only files, so that a tree of empty folders ends too.
-                if entries > MOST_FILES {
-                    return Err(format!("{}: has more than {MOST_FILES} files to fetch", folder.display()));
+                if entries > MAX_FILES {
+                    return Err(format!("{}: has more than {MAX_FILES} files to fetch", folder.display()));
                 }
                 let Some(name) = entry.file_name().to_str().map(|name| format!("{path}/{}", escaped(name))) else {
                     continue;
@@ -60,8 +60,8 @@ impl Content {
                     folders.push((file, name));
                 } else if is_inside(&root, &file) {
                     bytes += fs::metadata(&file).map_err(|error| about(&file, &error))?.len();
-                    if bytes > MOST_BYTES {
-                        return Err(format!("{}: has more than {} MiB to fetch", folder.display(), MOST_BYTES >> 20));
+                    if bytes > MAX_BYTES {
+                        return Err(format!("{}: has more than {} MiB to fetch", folder.display(), MAX_BYTES >> 20));
                     }
                     found.push((name, file));
                 }
@@ -73,13 +73,13 @@ impl Content {
         found.sort();
         let read = |(path, file): (String, PathBuf)| {
             let bytes = fs::read(&file).map_err(|error| about(&file, &error))?;
-            Ok(Served { path, file, bytes })
+            Ok(ServedFile { path, file, bytes })
         };
         found.into_iter().map(read).collect::<Result<_, String>>().map(|files| Content { files })
     }
 
     /// Returns all files.
-    pub fn files(&self) -> &[Served] {
+    pub fn files(&self) -> &[ServedFile] {
         &self.files
     }
 }
@@ -103,9 +103,9 @@ fn escaped(name: &str) -> String {
 }
 
 /// Limit of files, because more are too many for a demonstration.
-pub const MOST_FILES: usize = 10_000;
+pub const MAX_FILES: usize = 10_000;
 /// Limit of bytes, because all files are kept in memory.
-pub const MOST_BYTES: u64 = 1 << 30;
+pub const MAX_BYTES: u64 = 1 << 30;
 
 #[cfg(test)]
 mod tests {
@@ -135,7 +135,7 @@ mod tests {
         assert!(refused("empty").ends_with("/site/empty: has no files to fetch"), "{}", refused("empty"));
         assert!(refused("none").contains("/site/none: No such file"), "{}", refused("none"));
         assert!(refused("z").contains("/site/z: Not a directory"), "{}", refused("z"));
-        fs::File::create(folder.join("huge")).unwrap().set_len(MOST_BYTES).unwrap();
+        fs::File::create(folder.join("huge")).unwrap().set_len(MAX_BYTES).unwrap();
         assert!(Content::of(&folder).unwrap_err().ends_with("/site: has more than 1024 MiB to fetch"));
         fs::remove_dir_all(outer).unwrap();
     }

@@ -76,7 +76,7 @@ pub struct Limits {
     pub handshake: Duration,
     /// Time limit from the first byte of a request to the end of its header.
     pub header: Duration,
-    /// Time limit of each [`LEAST_OF_A_BODY`] bytes of a request's body.
+    /// Time limit of each [`MIN_OF_A_BODY`] bytes of a request's body.
     pub body: Duration,
     /// Time limit without a request.
     pub idle: Duration,
@@ -198,7 +198,7 @@ impl Drop for Charge {
 }
 
 /// Bytes of a body that a client must send in each [`Limits::body`].
-pub const LEAST_OF_A_BODY: u64 = 16 << 10;
+pub const MIN_OF_A_BODY: u64 = 16 << 10;
 /// Bytes of a file that are read at a time, and below, if memory is used up.
 const PIECE: usize = 256 << 10;
 const SMALL_PIECE: usize = 16 << 10;

@@ -1,7 +1,7 @@
 //! An HTTP/1.1 server of a [`Site`] on an emulated host, over plain TCP or over TLS, within [`Limits`].
 
 use super::limits::{Charge, Limits};
-use super::patience::{Late, Patience, Revoked, Step};
+use super::patience::{ConnectionStep, Patience, SlotRevoked, StepTimeout};
 use super::rationed::{Outstanding, Rationed};
 use super::site::{Body, Site};
 use super::{Failure, Mode};
@@ -153,10 +153,10 @@ impl Server {
         let slot = Arc::new(slot);
         let Err(error) = self.converse(host, stream, slot.clone()).await else { return };
         // A revoked connection is no client's fault and counts as refused.
-        if error.is::<Revoked>() {
+        if error.is::<SlotRevoked>() {
             return self.count(&HttpCounters { refused: 1, ..HttpCounters::default() });
         }
-        if error.is::<Late>() || has_kind(&*error, &[ErrorKind::TimedOut]) {
+        if error.is::<StepTimeout>() || has_kind(&*error, &[ErrorKind::TimedOut]) {
             return self.count(&HttpCounters { timed_out: 1, ..HttpCounters::default() });
         }
         self.count(&HttpCounters { cut_off: 1, ..HttpCounters::default() });
@@ -172,8 +172,8 @@ impl Server {
         let mut stream = tokio::select! {
             biased;
             shaken = ktls_offload::accept(stream, self.tls.clone()) => shaken?,
-            () = host.runtime().sleep(self.limits.handshake) => return Err(Late(Step::Handshake).into()),
-            () = slot.revoked() => return Err(Revoked.into()),
+            () = host.runtime().sleep(self.limits.handshake) => return Err(StepTimeout(ConnectionStep::Handshake).into()),
+            () = slot.revoked() => return Err(SlotRevoked.into()),
         };
         if let Some(records) = self.records_per_key {
             stream.set_records_per_key(records);
@@ -205,7 +205,7 @@ impl Server {
         });
         let mut connection = hyper::server::conn::http1::Builder::new()
             .auto_date_header(self.dates)
-            .max_buf_size(MOST_BUFFERED)
+            .max_buf_size(MAX_BUFFERED)
             .serve_connection(TokioIo::new(stream), service);
         let (mut alarm, mut closing) = (host.runtime().alarm(), pin!(self.closed()));
         let mut is_closing = false;
@@ -227,7 +227,7 @@ impl Server {
         self.count(stream.counters());
         // The order matters: a revoked or cut off answer is reset below, before the ordinary end could send a FIN.
         let (mut stream, charge, written) = stream.into_parts();
-        let is_revoked = ended.as_ref().is_err_and(|error| error.is::<Revoked>());
+        let is_revoked = ended.as_ref().is_err_and(|error| error.is::<SlotRevoked>());
         if ended.as_ref().is_err_and(is_cut_short) || is_revoked && stream.outstanding() > 0 {
             // A FIN would make an incomplete answer look like a complete shorter one.
             stream.abort();
@@ -249,7 +249,7 @@ impl Server {
         stream: &mut S,
         mut charge: Charge,
         written: u64,
-    ) -> Result<(), Late> {
+    ) -> Result<(), StepTimeout> {
         loop {
             let before = stream.outstanding();
             charge.set(before);
@@ -261,9 +261,9 @@ impl Server {
                 _ = acknowledged => return Ok(()),
                 () = host.runtime().sleep(self.limits.stall) => {}
             }
-            if stream.outstanding() + LEAST_TAKEN > before {
+            if stream.outstanding() + MIN_TAKEN > before {
                 stream.abort();
-                return Err(Late(Step::AnswerEnd));
+                return Err(StepTimeout(ConnectionStep::AnswerEnd));
             }
         }
     }
@@ -275,13 +275,13 @@ impl Server {
         let _never_fails = closing.wait_for(|closing| *closing).await;
     }
 
-    async fn answer(&self, request: Request<Incoming>, lent: &LentPieces, patience: Patience) -> Response<Told> {
+    async fn answer(&self, request: Request<Incoming>, lent: &LentPieces, patience: Patience) -> Response<TrackedBody> {
         patience.asked(!request.body().is_end_stream());
         let answer = self.site.answer(request, Some(lent), &self.limits.capacity).await;
         let part = answer.status() == StatusCode::PARTIAL_CONTENT;
         self.count(&HttpCounters { requests: 1, parts: u64::from(part), ..HttpCounters::default() });
         patience.answers();
-        answer.map(|body| Told { body, patience })
+        answer.map(|body| TrackedBody { body, patience })
     }
 
     fn count(&self, counters: &dyn Counters) {
@@ -290,12 +290,12 @@ impl Server {
 }
 
 /// A body that reports its end to the timeouts.
-struct Told {
+struct TrackedBody {
     body: Body,
     patience: Patience,
 }
 
-impl HttpBody for Told {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -312,7 +312,7 @@ impl HttpBody for Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
         self.patience.answered();
     }
@@ -320,8 +320,8 @@ impl Drop for Told {
 
 /// Returns whether the client has received a part of an answer that will not be completed.
 fn is_cut_short(error: &Failure) -> bool {
-    match error.downcast_ref::<Late>() {
-        Some(late) => late.0 == Step::Answer || late.0 == Step::AnswerEnd,
+    match error.downcast_ref::<StepTimeout>() {
+        Some(late) => late.0 == ConnectionStep::Answer || late.0 == ConnectionStep::AnswerEnd,
         None => error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user),
     }
 }
@@ -348,6 +348,6 @@ const GONE: [ErrorKind; 3] = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionRes
 /// Connections that may wait to be accepted.
 const BACKLOG: usize = 1024;
 /// Bytes that the HTTP library buffers for a connection in each direction. Headers cannot be longer.
-const MOST_BUFFERED: usize = 64 << 10;
+const MAX_BUFFERED: usize = 64 << 10;
 /// Bytes that a client must acknowledge in each [`Limits::stall`] after the end of the last answer.
-const LEAST_TAKEN: usize = 16 << 10;
+const MIN_TAKEN: usize = 16 << 10;

@@ -115,13 +115,13 @@ impl Site {
         capacity: &Arc<Capacity>,
     ) -> Result<Response<Body>, NoAnswer> {
         let (file, metadata) = match self.find(asked.uri.path()).await? {
-            Found::Folder(listing) => {
+            SiteEntry::Folder(listing) => {
                 return match preconditions.evaluate(CurrentState::Unversioned) {
                     Err(UnmetPrecondition::NotModified) => Ok(empty(StatusCode::NOT_MODIFIED, HeaderMap::new())),
                     evaluated => evaluated.map(|()| text(StatusCode::OK, listing)).map_err(NoAnswer::Unmet),
                 };
             }
-            Found::File(file, metadata) => (file, metadata),
+            SiteEntry::File(file, metadata) => (file, metadata),
         };
         let version = FileVersion::from_metadata(&metadata);
         let reply = http_rules::reply(&asked.method, &asked.headers, &version, SystemTime::now());
@@ -158,17 +158,17 @@ impl Site {
             return Ok(());
         }
         let evaluated = match self.find(path).await {
-            Ok(Found::File(_, metadata)) => {
+            Ok(SiteEntry::File(_, metadata)) => {
                 preconditions.evaluate(CurrentState::Version(&FileVersion::from_metadata(&metadata)))
             }
-            Ok(Found::Folder(_)) => preconditions.evaluate(CurrentState::Unversioned),
+            Ok(SiteEntry::Folder(_)) => preconditions.evaluate(CurrentState::Unversioned),
             Err(NoAnswer::NotFound) => preconditions.evaluate(CurrentState::Absent),
             Err(error) => return Err(error),
         };
         evaluated.map_err(NoAnswer::Unmet)
     }
 
-    async fn find(&self, path: &str) -> Result<Found, NoAnswer> {
+    async fn find(&self, path: &str) -> Result<SiteEntry, NoAnswer> {
         let relative = decoded(path).ok_or(NoAnswer::BadPath)?;
         let dir = self.dir.clone();
         Ok(self.pool.call(move || find(&dir, relative.trim_start_matches('/'))).await??)
@@ -203,19 +203,19 @@ impl From<io::Error> for NoAnswer {
 }
 
 /// The entry at a path.
-enum Found {
+enum SiteEntry {
     File(File, Metadata),
     /// The names in the folder, one per line.
     Folder(String),
 }
 
-fn find(dir: &Dir, relative: &str) -> io::Result<Found> {
+fn find(dir: &Dir, relative: &str) -> io::Result<SiteEntry> {
     // `.` is the folder itself.
     let relative = if relative.is_empty() { "." } else { relative };
     // Neither `..` nor a link leads out of the folder, even if entries are exchanged meanwhile.
     let kind = dir.metadata(relative)?;
     if kind.is_dir() {
-        return listing(dir, relative).map(Found::Folder);
+        return listing(dir, relative).map(SiteEntry::Folder);
     }
     if !kind.is_file() {
         // Opening a device may have side effects.
@@ -225,7 +225,7 @@ fn find(dir: &Dir, relative: &str) -> io::Result<Found> {
     let file =
         dir.open_with(relative, OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32))?.into_std();
     let metadata = file.metadata()?;
-    if metadata.is_file() { Ok(Found::File(file, metadata)) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    if metadata.is_file() { Ok(SiteEntry::File(file, metadata)) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
 fn listing(dir: &Dir, relative: &str) -> io::Result<String> {
@@ -355,7 +355,7 @@ mod tests {
             });
             for _ in 0..5000 {
                 for path in ["folder/f", "file"] {
-                    if let Ok(Found::File(_, metadata)) = find(&dir, path) {
+                    if let Ok(SiteEntry::File(_, metadata)) = find(&dir, path) {
                         found.push(metadata.len());
                     }
                 }
@@ -370,8 +370,8 @@ mod tests {
     fn nothing_outside_the_folder_is_found() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/web");
         let folder = Dir::open_ambient_dir(path, ambient_authority()).unwrap();
-        assert!(matches!(find(&folder, "site.rs"), Ok(Found::File(..))));
-        assert!(matches!(find(&folder, ""), Ok(Found::Folder(names)) if names.contains("site.rs\n")));
+        assert!(matches!(find(&folder, "site.rs"), Ok(SiteEntry::File(..))));
+        assert!(matches!(find(&folder, ""), Ok(SiteEntry::Folder(names)) if names.contains("site.rs\n")));
         let refused = |path: &str| find(&folder, path).err().map(|error| error.kind());
         assert_eq!(refused("../Cargo.toml"), Some(io::ErrorKind::PermissionDenied));
         assert_eq!(refused("none"), Some(io::ErrorKind::NotFound));

@@ -1,6 +1,6 @@
 //! Programs that serve without a writable standard output or standard error.
 
-use crate::signals::{Served, WHO_HAS, send};
+use crate::signals::{ServingProgram, WHO_HAS, send};
 use crate::{Folder, program};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -88,7 +88,7 @@ fn pipe_that_nobody_reads_does_not_stop_a_server() {
     let agent = ["--dgram", "near", "far", "--mirror", "agent"];
     let _far = UnixDatagram::bind(folder.path("far")).unwrap();
     // The pipe of standard error has no reader and soon fills up: each agent causes two lines of at least 30 bytes.
-    let mut echo = Served::start(&folder, "udp_echo", &agent);
+    let mut echo = ServingProgram::start(&folder, "udp_echo", &agent);
     (0..2500).for_each(|_| visit(&folder));
     assert!(echo.end("TERM").1.len() < 70_000, "some lines were lost");
 }

@@ -1,6 +1,6 @@
 //! `udp_echo` with a key file: no key sends twice with the same number, whatever the file's name.
 
-use crate::signals::{Served, WHO_HAS};
+use crate::signals::{ServingProgram, WHO_HAS};
 use crate::{Folder, refused};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -23,7 +23,7 @@ fn iv(folder: &Folder, arguments: &[&str]) -> u64 {
     let far = UnixDatagram::bind(folder.path("far")).unwrap();
     far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let wire = ["--dgram", "near", "far"];
-    let mut echo = Served::start(folder, "udp_echo", &[&wire[..], arguments].concat());
+    let mut echo = ServingProgram::start(folder, "udp_echo", &[&wire[..], arguments].concat());
     let send = |frame: &[u8]| far.send_to(frame, folder.path("near")).unwrap();
     send(&WHO_HAS);
     let iv = loop {
@@ -79,7 +79,7 @@ fn keys_in_use_or_of_unknown_age_are_refused() {
     fs::hard_link(&keys_path, folder.path("hard")).unwrap();
     let _guest = UnixDatagram::bind(folder.path("far")).unwrap();
     let arguments = ["--dgram", "near", "far", "--keys", "keys", "--state", "numbers"];
-    let mut echo = Served::start(&folder, "udp_echo", &arguments);
+    let mut echo = ServingProgram::start(&folder, "udp_echo", &arguments);
     let with = |file| ["--dgram", "near2", "far2", "--state", "numbers", "--keys", file];
     let said = refused(&folder, "udp_echo", &with("hard"));
     assert!(said.contains("another process uses this key and salt"), "{said}");

@@ -264,7 +264,7 @@ fn key_file(more: &str) -> String {
 fn disks_are_found_used_and_kept() {
     let folder = Folder::new("nvme");
     folder.write("disk", &"x".repeat(4 << 20));
-    let (target, address) = Target::start(&folder, &["--file", "disk", "--direct", "--block-size", "512"]);
+    let (target, address) = TargetProcess::start(&folder, &["--file", "disk", "--direct", "--block-size", "512"]);
     let host = |arguments: &[&str]| run(&folder, "nvme_host", &[&["--connect", &address], arguments].concat());
     let said = |arguments: &[&str]| {
         let output = host(arguments);
@@ -298,7 +298,7 @@ fn disks_are_found_used_and_kept() {
 fn control_characters_of_a_target_are_escaped() {
     let folder = Folder::new("nvme-hostile");
     let name = "nqn.2026-01.example:\u{1b}]0;x\u{7}\u{9b}2J";
-    let (target, address) = Target::start(&folder, &["--memory", "1MiB", "--nqn", name]);
+    let (target, address) = TargetProcess::start(&folder, &["--memory", "1MiB", "--nqn", name]);
     for (arguments, times) in [(&["discover"][..], 1), (&["id"], 1), (&["--nqn", name, "id"], 1)] {
         let output = run(&folder, "nvme_host", &[&["--connect", &address], arguments].concat());
         let said = String::from_utf8(output.stdout).unwrap();
@@ -311,14 +311,14 @@ fn control_characters_of_a_target_are_escaped() {
 }
 
 /// An `nvme_target`, killed on drop.
-struct Target(std::process::Child);
+struct TargetProcess(std::process::Child);
 
-impl Target {
+impl TargetProcess {
     /// Starts the target and returns its address too.
-    fn start(folder: &Folder, arguments: &[&str]) -> (Target, String) {
+    fn start(folder: &Folder, arguments: &[&str]) -> (TargetProcess, String) {
         let mut command = program(folder, "nvme_target");
         command.args(["--listen", "127.0.0.1:0"]).args(arguments).stdout(Stdio::piped());
-        let mut target = Target(command.spawn().unwrap());
+        let mut target = TargetProcess(command.spawn().unwrap());
         let mut line = String::new();
         BufReader::new(target.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("ready ").unwrap_or_else(|| panic!("{line:?}")).to_owned();
@@ -326,7 +326,7 @@ impl Target {
     }
 }
 
-impl Drop for Target {
+impl Drop for TargetProcess {
     fn drop(&mut self) {
         let _killed = self.0.kill();
         let _gone = self.0.wait();

@@ -8,25 +8,30 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 /// A serving program, killed on drop.
-pub(crate) struct Served {
+pub(crate) struct ServingProgram {
     name: &'static str,
     program: Child,
     said: BufReader<std::process::ChildStdout>,
 }
 
-impl Served {
+impl ServingProgram {
     /// Starts the program and waits until it prints how to end it, which means that it listens.
-    pub(crate) fn start(folder: &Folder, name: &'static str, arguments: &[&str]) -> Served {
-        Served::until(folder, name, arguments, "Ctrl-C ends it").0
+    pub(crate) fn start(folder: &Folder, name: &'static str, arguments: &[&str]) -> ServingProgram {
+        ServingProgram::until(folder, name, arguments, "Ctrl-C ends it").0
     }
 
     /// Starts the program and waits for a line that begins with `first`. Returns the rest of the line too.
-    pub(crate) fn until(folder: &Folder, name: &'static str, arguments: &[&str], first: &str) -> (Served, String) {
+    pub(crate) fn until(
+        folder: &Folder,
+        name: &'static str,
+        arguments: &[&str],
+        first: &str,
+    ) -> (ServingProgram, String) {
         let mut command = program(folder, name);
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut program = command.spawn().unwrap();
         let said = BufReader::new(program.stdout.take().unwrap());
-        let mut served = Served { name, program, said };
+        let mut served = ServingProgram { name, program, said };
         let mut line = String::new();
         while !line.starts_with(first) {
             line.clear();
@@ -65,7 +70,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for ServingProgram {
     fn drop(&mut self) {
         let _killed = self.program.kill();
         let _gone = self.program.wait();
@@ -87,7 +92,7 @@ fn servers_write_their_timeline_when_a_signal_ends_them() {
         let guest = UnixDatagram::bind(folder.path(&format!("{name}.guest"))).unwrap();
         let (ours, theirs, trace) = (format!("{name}.host"), format!("{name}.guest"), format!("{name}.pftrace"));
         let wire = ["--dgram", &ours, &theirs, "--trace", &trace, "--trace-limit", "1MiB"];
-        let mut served = Served::start(&folder, name, &[arguments, &wire].concat());
+        let mut served = ServingProgram::start(&folder, name, &[arguments, &wire].concat());
         guest.send_to(&WHO_HAS, folder.path(&ours)).unwrap();
         let mut answer = [0; 2048];
         // The host also joins multicast groups, so other frames may come first.
@@ -108,7 +113,7 @@ fn servers_write_their_timeline_when_a_signal_ends_them() {
 fn a_disk_behind_two_programs_has_a_timeline_at_each_end() {
     let folder = Folder::new("two-timelines");
     let target = ["--memory", "1MiB", "--dgram", "target", "host", "--trace", "target.pftrace"];
-    let mut target = Served::start(&folder, "nvme_target", &target);
+    let mut target = ServingProgram::start(&folder, "nvme_target", &target);
     // The two programs share only a pair of sockets, so each timeline shows one host.
     let wire = ["--dgram", "host", "target", "--address", "10.77.0.2", "--connect", "10.77.0.1:4420"];
     let verify = ["verify", "--size", "1MiB", "--span", "256KiB"];
@@ -129,7 +134,7 @@ fn a_disk_behind_two_programs_has_a_timeline_at_each_end() {
 fn a_target_that_is_ended_closes_its_connections() {
     let folder = Folder::new("closing-target");
     let arguments = ["--listen", "127.0.0.1:0", "--memory", "1MiB"];
-    let (mut target, address) = Served::until(&folder, "nvme_target", &arguments, "ready ");
+    let (mut target, address) = ServingProgram::until(&folder, "nvme_target", &arguments, "ready ");
     let mut stream = TcpStream::connect(address).unwrap();
     // NVMe/TCP 3.6.2.2: ICReq, 128 bytes of header; the other fields have usual values.
     let mut request = [0; 128];

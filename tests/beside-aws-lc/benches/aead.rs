@@ -21,9 +21,9 @@ trait OneShot {
     fn open(&self, data: &mut [u8], tag: &[u8; 16]);
 }
 
-struct Whole(Key);
+struct OneShotKey(Key);
 
-impl OneShot for Whole {
+impl OneShot for OneShotKey {
     fn seal(&self, data: &mut [u8]) -> [u8; 16] {
         self.0.seal_in_place(&NONCE, &AAD, data).unwrap()
     }
@@ -33,12 +33,12 @@ impl OneShot for Whole {
     }
 }
 
-struct InPieces {
+struct PiecewiseKey {
     key: Key,
     piece: usize,
 }
 
-impl OneShot for InPieces {
+impl OneShot for PiecewiseKey {
     fn seal(&self, data: &mut [u8]) -> [u8; 16] {
         let mut state = State::with_len(&self.key, &NONCE, &AAD, data.len() as u64).unwrap();
         for piece in data.chunks_mut(self.piece) {
@@ -135,7 +135,7 @@ fn others(algorithm: Algorithm) -> Vec<(&'static str, Box<dyn OneShot>)> {
 
 fn one_shot(criterion: &mut Criterion) {
     for algorithm in Algorithm::ALL {
-        let own = Whole(Key::new(algorithm, &KEY[..algorithm.key_len()]).unwrap());
+        let own = OneShotKey(Key::new(algorithm, &KEY[..algorithm.key_len()]).unwrap());
         let mut contenders: Vec<(&str, Box<dyn OneShot>)> = vec![("own", Box::new(own))];
         contenders.extend(others(algorithm));
 
@@ -161,10 +161,10 @@ fn in_pieces(criterion: &mut Criterion) {
             for backend in Backend::ALL.into_iter().rev() {
                 let Ok(key) = Key::with_backend(algorithm, &KEY[..algorithm.key_len()], backend) else { continue };
                 let name = format!("{backend:?}");
-                measure(&mut group, BenchmarkId::new(&name, "one-shot"), &Whole(key), RECORD, sealing);
+                measure(&mut group, BenchmarkId::new(&name, "one-shot"), &OneShotKey(key), RECORD, sealing);
                 for piece in [64, 256, 1448, 8948] {
                     let key = Key::with_backend(algorithm, &KEY[..algorithm.key_len()], backend).unwrap();
-                    measure(&mut group, BenchmarkId::new(&name, piece), &InPieces { key, piece }, RECORD, sealing);
+                    measure(&mut group, BenchmarkId::new(&name, piece), &PiecewiseKey { key, piece }, RECORD, sealing);
                 }
             }
         }

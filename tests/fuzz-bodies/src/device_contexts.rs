@@ -37,7 +37,7 @@ pub fn run(input: &[u8]) {
         ..NicConfig::default()
     };
     let (device, driver) = nic(config);
-    let mut bed = Bed { device, driver, receiving: Vec::new(), sending: Vec::new(), made: 0, unheard: false };
+    let mut bed = ContextBed { device, driver, receiving: Vec::new(), sending: Vec::new(), made: 0, unheard: false };
     while !input.0.is_empty() {
         let what = input.byte();
         let which = usize::from(input.byte());
@@ -56,7 +56,7 @@ pub fn run(input: &[u8]) {
     bed.hear();
 }
 
-struct Bed {
+struct ContextBed {
     device: Device,
     driver: Driver,
     receiving: Vec<Stream>,
@@ -67,7 +67,7 @@ struct Bed {
     unheard: bool,
 }
 
-impl Bed {
+impl ContextBed {
     fn add(&mut self, direction: Direction, input: &mut Input<'_>) {
         let stream = Stream::new(PORTS + self.made, input);
         let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &stream.key_bytes(), IV).unwrap();

@@ -5,7 +5,7 @@
 //! protection, so that arbitrary data gets far.
 
 use crate::input::Input;
-use crate::still::{Inbox, Socket, Still};
+use crate::still::{FuzzClock, Inbox, Socket};
 use bytes::{Bytes, BytesMut};
 use core::net::SocketAddr;
 use core::pin::{Pin, pin};
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 
 /// Runs one input.
 pub fn run(data: &[u8]) {
-    let (clock, inbox) = (Arc::new(Still::default()), Inbox::default());
+    let (clock, inbox) = (Arc::new(FuzzClock::default()), Inbox::default());
     let (node, mut driver) = Node::new(Socket(inbox.clone()), clock.clone(), Protection::Cpu);
     let peer = SocketAddr::from(([10, 0, 0, 1], Gtpu::PORT));
     let kinds = [(BearerKind::Unacknowledged, SnLen::Twelve), (BearerKind::Acknowledged, SnLen::Eighteen)];

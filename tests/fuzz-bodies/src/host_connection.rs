@@ -25,8 +25,8 @@ use std::collections::BTreeSet;
 /// Runs one input.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
-    let Some(mut rig) = Rig::open(input.byte()) else { return };
-    for _ in 0..MOST_OPERATIONS {
+    let Some(mut rig) = ConnectionRig::open(input.byte()) else { return };
+    for _ in 0..MAX_OPERATIONS {
         if input.0.is_empty() {
             break;
         }
@@ -36,7 +36,7 @@ pub fn run(input: &[u8]) {
 }
 
 /// A stack with a connection, and the state of its peer.
-struct Rig {
+struct ConnectionRig {
     now: Instant,
     stack: Stack,
     nic: MockDevice,
@@ -67,9 +67,9 @@ struct Peer {
     timestamp: Option<u32>,
 }
 
-impl Rig {
+impl ConnectionRig {
     /// Opens a connection with the options in the bits of `choices`. Returns `None` if no connection was established.
-    fn open(choices: u8) -> Option<Rig> {
+    fn open(choices: u8) -> Option<ConnectionRig> {
         let bit = |number: u8| choices >> number & 1 == 1;
         let mut config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1))
             .with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]);
@@ -82,7 +82,7 @@ impl Rig {
         (config.tcp.receive_buffer, config.tcp.send_buffer) = (RECEIVE_BUFFER, SEND_BUFFER);
         let peer = Peer { edge: 0, ..Peer::default() };
         let (now, nic) = (Instant::ZERO, crate::device(ROOM));
-        let mut rig = Rig { now, stack: Stack::new(config), nic, id: None, peer, written: 0, read: 0 };
+        let mut rig = ConnectionRig { now, stack: Stack::new(config), nic, id: None, peer, written: 0, read: 0 };
         // A passive open, or below an active one.
         if bit(7) {
             rig.stack.listen(OUR_PORT, 4).ok()?;
@@ -428,4 +428,4 @@ const PEER_SHIFT: u8 = 3;
 const RECEIVE_BUFFER: usize = 200_000;
 const SEND_BUFFER: usize = 100_000;
 /// Limit of operations. More of them make an input slower, but find no more.
-const MOST_OPERATIONS: usize = 2_000;
+const MAX_OPERATIONS: usize = 2_000;

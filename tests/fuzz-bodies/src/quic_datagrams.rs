@@ -5,7 +5,7 @@
 //! gets the outer form of a client's first one: version 1, and long enough.
 
 use crate::input::Input;
-use crate::still::{Inbox, Socket, Still};
+use crate::still::{FuzzClock, Inbox, Socket};
 use bytes::BytesMut;
 use core::net::SocketAddr;
 use core::pin::Pin;
@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Runs one input.
 pub fn run(data: &[u8]) {
-    let (clock, inbox) = (Arc::new(Still::default()), Inbox::default());
+    let (clock, inbox) = (Arc::new(FuzzClock::default()), Inbox::default());
     let config = Config::default().with(|c| {
         c.random = Some(RandomSource::from(Seed(1)));
         c.retry_above = 2;

@@ -60,24 +60,24 @@ impl DatagramSocket for Socket {
 
 /// A clock that advances only on request.
 #[derive(Debug, Default)]
-pub(crate) struct Still(pub(crate) AtomicU64);
+pub(crate) struct FuzzClock(pub(crate) AtomicU64);
 
-impl Clock for Still {
+impl Clock for FuzzClock {
     fn now(&self) -> Instant {
         Instant::from_nanos(self.0.load(Ordering::Relaxed))
     }
 }
 
-impl Timers for Still {
+impl Timers for FuzzClock {
     fn alarm(&self) -> Box<dyn Alarm> {
-        Box::new(Never)
+        Box::new(SilentAlarm)
     }
 }
 
 /// An alarm that never fires, because the fuzz target polls.
-struct Never;
+struct SilentAlarm;
 
-impl Alarm for Never {
+impl Alarm for SilentAlarm {
     fn poll(&mut self, _: &mut Context<'_>, _: Option<Instant>) -> Poll<()> {
         Poll::Pending
     }

@@ -19,7 +19,7 @@ use offload_esp::{EspCipher, OuterHeaders as EspHeaders};
 
 /// Runs one input.
 pub fn run(mut data: &[u8]) {
-    let mut bed = Bed::new();
+    let mut bed = SwitchBed::new();
     let mut number = 0;
     while let [kind, length, rest @ ..] = data {
         let (bytes, rest) = rest.split_at(rest.len().min(usize::from(*length) * 8));
@@ -36,7 +36,7 @@ pub fn run(mut data: &[u8]) {
     }
 }
 
-struct Bed {
+struct SwitchBed {
     device: SwitchedDevice,
     host: Driver,
     eswitch: EswitchDriver,
@@ -44,8 +44,8 @@ struct Bed {
     machines: [Driver; 2],
 }
 
-impl Bed {
-    fn new() -> Bed {
+impl SwitchBed {
+    fn new() -> SwitchBed {
         let config = NicConfig { delays: Delays::NONE, line_rate: None, receive_ring: 4, ..NicConfig::default() };
         let (mut device, mut host, eswitch) =
             switched_nic(NicConfig { mac: HERE.0, ..config.clone() }, SwitchConfig::default());
@@ -56,7 +56,7 @@ impl Bed {
             drivers.remove(0)
         });
         let receive = vec![host[0].ipsec().expect("IPsec").add_sa(&sa(Direction::Receive)).expect("room")];
-        let mut bed = Bed { device, host: host.remove(0), eswitch, machines };
+        let mut bed = SwitchBed { device, host: host.remove(0), eswitch, machines };
         bed.ask(EswitchCommand::Mode(Mode::Switchdev));
         bed.ask(EswitchCommand::NextHop([192, 0, 2, 2].into(), Some(NextHop { source: HERE, destination: THERE })));
         let mut rules = String::new();

@@ -24,7 +24,7 @@ pub fn run(input: &[u8]) {
     let suite = [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305][input.byte() as usize % 3];
     let mut peer = Peer { suite, key: 0, number: 0, records: 0 };
     let keys = TrafficKeys { transmit: (0, key(suite, 100)), receive: (0, key(suite, 0)) };
-    let schedule = Counting { suite, transmit: 100, receive: 0 };
+    let schedule = FuzzKeySchedule { suite, transmit: 100, receive: 0 };
     let mut stream =
         KtlsStream::new(Transport { device: crate::device(0), ..Transport::default() }, keys, Box::new(schedule))
             .expect("a known suite");
@@ -128,13 +128,13 @@ fn nonce(key: &TlsKey, number: u64) -> [u8; 12] {
     nonce
 }
 
-struct Counting {
+struct FuzzKeySchedule {
     suite: TlsSuite,
     transmit: u8,
     receive: u8,
 }
 
-impl KeySchedule for Counting {
+impl KeySchedule for FuzzKeySchedule {
     fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError> {
         self.transmit = self.transmit.wrapping_add(1);
         Ok(key(self.suite, self.transmit))

@@ -73,7 +73,7 @@ impl Source {
         };
         // The disk is read in whole blocks, and the last one may be padded.
         let blocks = length.div_ceil(BLOCK as usize) as u32;
-        let most = (disk.max_transfer() / BLOCK).clamp(1, MOST_BLOCKS);
+        let most = (disk.max_transfer() / BLOCK).clamp(1, MAX_BLOCKS);
         let reads = (0..blocks)
             // The last block may be padded, so the pieces are cut at the file's length.
             .step_by(most as usize)
@@ -96,4 +96,4 @@ const QUEUES: u16 = 4;
 /// Bytes of a block.
 const BLOCK: u32 = 4096;
 /// Blocks of one read: 256 KiB.
-const MOST_BLOCKS: u32 = 64;
+const MAX_BLOCKS: u32 = 64;

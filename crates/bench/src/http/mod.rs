@@ -9,7 +9,7 @@ mod files;
 
 pub use files::Files;
 
-use crate::crowd::Crowd;
+use crate::crowd::ConnectionGroup;
 use crate::latency::{Latencies, Latency, per_request};
 use bytes::{Bytes, BytesMut};
 use files::Source;
@@ -99,7 +99,8 @@ impl Http {
             .host("client", nic, tcp())
             .wire(SERVER, CLIENT, self.link.clone());
         let mut bed = self.observers.attach(builder).build()?;
-        let plan = Arc::new(Plan { file: self.file(), crowd: self.crowd(), latencies: Latencies::new(), http: self });
+        let plan =
+            Arc::new(HttpPlan { file: self.file(), crowd: self.crowd(), latencies: Latencies::new(), http: self });
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
         let listeners = plan.crowd.listen(&server)?;
@@ -134,8 +135,8 @@ impl Http {
         })
     }
 
-    fn crowd(&self) -> Crowd {
-        Crowd {
+    fn crowd(&self) -> ConnectionGroup {
+        ConnectionGroup {
             mode: self.mode,
             connections: self.connections,
             record_size: self.record_size,
@@ -188,25 +189,25 @@ pub struct HttpRun {
     pub client_us_per_request: f64,
 }
 
-struct Plan {
+struct HttpPlan {
     http: Http,
-    crowd: Crowd,
+    crowd: ConnectionGroup,
     file: Bytes,
     latencies: Latencies,
 }
 
 /// Measurements at the server.
-struct Served {
+struct HttpServerResult {
     started: Instant,
     tls: Vec<TlsCounters>,
 }
 
 async fn serve(
-    plan: Arc<Plan>,
+    plan: Arc<HttpPlan>,
     (host, client): (BedHost, BedHost),
     listeners: Vec<TcpListener>,
     meter: CpuMeter,
-) -> io::Result<Served> {
+) -> io::Result<HttpServerResult> {
     // The disk is at the clients' host, because there is only one wire.
     let source = Source::open(plan.http.files, plan.file.clone(), &host, &client).await?;
     let ready = plan.crowd.admit(&host, listeners).await?;
@@ -218,7 +219,7 @@ async fn serve(
     for answered in join_all(answering).await {
         tls.extend(answered?);
     }
-    Ok(Served { started, tls })
+    Ok(HttpServerResult { started, tls })
 }
 
 /// Answers requests until the client closes.
@@ -253,23 +254,23 @@ fn request_length(asked: &[u8]) -> io::Result<Option<usize>> {
 }
 
 /// Measurements of a client's connection.
-struct Asked {
+struct HttpClientResult {
     ended: Instant,
     equal: bool,
     tls: Option<TlsCounters>,
 }
 
-async fn ask(plan: Arc<Plan>, host: BedHost, server: BedHost) -> io::Result<Vec<Asked>> {
+async fn ask(plan: Arc<HttpPlan>, host: BedHost, server: BedHost) -> io::Result<Vec<HttpClientResult>> {
     let asking: Vec<_> = (0..plan.http.connections)
         .map(|number| host.spawn("asking", ask_often(plan.clone(), host.clone(), server.clone(), number)))
         .collect();
     join_all(asking).await.into_iter().collect()
 }
 
-async fn ask_often(plan: Arc<Plan>, host: BedHost, server: BedHost, number: u16) -> io::Result<Asked> {
+async fn ask_often(plan: Arc<HttpPlan>, host: BedHost, server: BedHost, number: u16) -> io::Result<HttpClientResult> {
     let mut connection = plan.crowd.join(&host, &server, number).await?;
     connection.expect_go().await?;
-    let mut done = Asked { ended: host.now(), equal: true, tls: None };
+    let mut done = HttpClientResult { ended: host.now(), equal: true, tls: None };
     for _ in 0..plan.http.share(number) {
         let asked = host.now();
         connection.send(Bytes::from_static(REQUEST)).await?;

@@ -32,10 +32,10 @@ struct Inner {
 
 struct File {
     number: u64,
-    holds: Holds,
+    holds: MediumContent,
 }
 
-enum Holds {
+enum MediumContent {
     /// Number of bytes of the pattern that the file holds, or will hold.
     Pattern(AtomicU64),
     /// The bytes of a journal, which takes no time.
@@ -50,7 +50,7 @@ impl Medium {
 
     /// Adds a file of `bytes` bytes.
     pub(super) fn add(&self, name: &Name, bytes: u64) {
-        let file = self.file(Holds::Pattern(AtomicU64::new(bytes)));
+        let file = self.file(MediumContent::Pattern(AtomicU64::new(bytes)));
         self.files().insert(name.clone(), file);
     }
 
@@ -64,7 +64,7 @@ impl Medium {
         !self.0.differs.load(Ordering::Relaxed)
     }
 
-    fn file(&self, holds: Holds) -> Arc<File> {
+    fn file(&self, holds: MediumContent) -> Arc<File> {
         Arc::new(File { number: self.0.number.fetch_add(1, Ordering::Relaxed), holds })
     }
 
@@ -77,7 +77,7 @@ impl Medium {
     }
 
     fn handle(&self, file: Arc<File>) -> Arc<dyn Stored> {
-        Arc::new(Open { medium: self.clone(), file })
+        Arc::new(OpenMediumFile { medium: self.clone(), file })
     }
 }
 
@@ -92,7 +92,8 @@ impl Folder for Medium {
         }
         // Only a journal is read back with its own content; data files follow from the pattern.
         let is_journal = name.path().extension().is_some_and(|kind| kind == "journal");
-        let holds = if is_journal { Holds::Bytes(Mutex::default()) } else { Holds::Pattern(AtomicU64::new(0)) };
+        let holds =
+            if is_journal { MediumContent::Bytes(Mutex::default()) } else { MediumContent::Pattern(AtomicU64::new(0)) };
         let file = self.file(holds);
         self.files().insert(name.clone(), file.clone());
         Ok(self.handle(file))
@@ -148,19 +149,19 @@ impl OpenFolder for Medium {
 impl File {
     fn about(&self) -> About {
         let size = match &self.holds {
-            Holds::Pattern(size) => size.load(Ordering::Relaxed),
-            Holds::Bytes(bytes) => locked(bytes).len() as u64,
+            MediumContent::Pattern(size) => size.load(Ordering::Relaxed),
+            MediumContent::Bytes(bytes) => locked(bytes).len() as u64,
         };
         About::without_inode(Kind::File, size, SystemTime::UNIX_EPOCH)
     }
 }
 
-struct Open {
+struct OpenMediumFile {
     medium: Medium,
     file: Arc<File>,
 }
 
-impl Open {
+impl OpenMediumFile {
     /// Waits for the drive, if there is one.
     fn wait(&self, until: impl FnOnce(&Drive, offload_base::Instant) -> offload_base::Instant) {
         if let Some(drive) = &self.medium.0.drive {
@@ -169,10 +170,10 @@ impl Open {
     }
 }
 
-impl Stored for Open {
+impl Stored for OpenMediumFile {
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         match &self.file.holds {
-            Holds::Pattern(size) => {
+            MediumContent::Pattern(size) => {
                 let left = size.load(Ordering::Relaxed).saturating_sub(offset);
                 let count = (into.len() as u64).min(left);
                 self.wait(|drive, now| drive.read(now, self.file.number, offset..offset + count));
@@ -181,7 +182,7 @@ impl Stored for Open {
                 fill(&mut into[..count as usize], &self.medium.0.pattern, offset);
                 Ok(count as usize)
             }
-            Holds::Bytes(bytes) => {
+            MediumContent::Bytes(bytes) => {
                 let bytes = locked(bytes);
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
                 let count = into.len().min(bytes.len() - from);
@@ -194,7 +195,7 @@ impl Stored for Open {
     fn write_at(&self, written: &[u8], offset: u64) -> io::Result<()> {
         let end = offset + written.len() as u64;
         match &self.file.holds {
-            Holds::Pattern(size) => {
+            MediumContent::Pattern(size) => {
                 // The time of the drive passes before the bytes count as written.
                 self.wait(|drive, now| drive.write(now, self.file.number, offset..end));
                 let _drive = cost::work(WorkKind::Application);
@@ -205,7 +206,7 @@ impl Stored for Open {
                     self.medium.0.differs.store(true, Ordering::Relaxed);
                 }
             }
-            Holds::Bytes(bytes) => {
+            MediumContent::Bytes(bytes) => {
                 let mut bytes = locked(bytes);
                 let (from, end) = (offset as usize, end as usize);
                 let length = bytes.len().max(end);
@@ -218,14 +219,14 @@ impl Stored for Open {
 
     fn set_size(&self, size: u64) -> io::Result<()> {
         match &self.file.holds {
-            Holds::Pattern(present) => present.store(size, Ordering::Relaxed),
-            Holds::Bytes(bytes) => locked(bytes).resize(size as usize, 0),
+            MediumContent::Pattern(present) => present.store(size, Ordering::Relaxed),
+            MediumContent::Bytes(bytes) => locked(bytes).resize(size as usize, 0),
         }
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        if let Holds::Pattern(_) = &self.file.holds {
+        if let MediumContent::Pattern(_) = &self.file.holds {
             self.wait(|drive, now| drive.flush(now));
         }
         Ok(())

@@ -216,11 +216,11 @@ impl Reservoir {
         let dial: Arc<dyn Dial> = match self.transport {
             Transport::Tcp => {
                 over_tcp::serve(&self, &server, serving, &meter)?;
-                Arc::new(over_tcp::Dials::new(&self, &client, &server))
+                Arc::new(over_tcp::BenchTcpDialer::new(&self, &client, &server))
             }
             Transport::Http3 => {
                 over_quic::serve(&self, &server, serving, &meter)?;
-                Arc::new(over_quic::Dials::new(&self, &client, &server)?)
+                Arc::new(over_quic::BenchQuicDialer::new(&self, &client, &server)?)
             }
         };
         let copy = Copy::new(shell(&client, &meter), dial).streams(usize::from(self.streams));

@@ -38,25 +38,25 @@ pub(super) fn serve(plan: &Reservoir, host: &BedHost, server: Server, meter: &Cp
 }
 
 /// Connects from the copying host.
-pub(super) struct Dials {
+pub(super) struct BenchQuicDialer {
     endpoint: Endpoint,
     tls: ClientTls,
     to: SocketAddr,
 }
 
-impl Dials {
-    pub(super) fn new(plan: &Reservoir, host: &BedHost, server: &BedHost) -> io::Result<Dials> {
+impl BenchQuicDialer {
+    pub(super) fn new(plan: &Reservoir, host: &BedHost, server: &BedHost) -> io::Result<BenchQuicDialer> {
         let mut tls = quic_client_config(QuicCipher::Aes256Gcm, Randomness::Seeded(plan.seed.derive("client")), None);
         tls.alpn_protocols = vec![ALPN.to_vec()];
         let tls = ClientTls::new(tls).map_err(io::Error::other)?;
         let (endpoint, driver) =
             Endpoint::new(host.stack().bind_udp(None)?, host.runtime(), config(plan, "client"), None)?;
         let _runs = host.spawn("quic", driver);
-        Ok(Dials { endpoint, tls, to: SocketAddr::from((server.address(), PORT)) })
+        Ok(BenchQuicDialer { endpoint, tls, to: SocketAddr::from((server.address(), PORT)) })
     }
 }
 
-impl Dial for Dials {
+impl Dial for BenchQuicDialer {
     fn dial<'a>(&'a self, _: &'a str, _: u16) -> Dialed<'a> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }

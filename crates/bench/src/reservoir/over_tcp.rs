@@ -46,7 +46,7 @@ pub(super) fn serve(plan: &Reservoir, host: &BedHost, server: Server, meter: &Cp
 }
 
 /// Connects from the copying host.
-pub(super) struct Dials {
+pub(super) struct BenchTcpDialer {
     host: BedHost,
     to: SocketAddr,
     mode: Mode,
@@ -54,14 +54,14 @@ pub(super) struct Dials {
     dialed: AtomicU64,
 }
 
-impl Dials {
-    pub(super) fn new(plan: &Reservoir, host: &BedHost, server: &BedHost) -> Dials {
+impl BenchTcpDialer {
+    pub(super) fn new(plan: &Reservoir, host: &BedHost, server: &BedHost) -> BenchTcpDialer {
         let to = SocketAddr::from((server.address(), PORT));
-        Dials { host: host.clone(), to, mode: plan.mode, seed: plan.seed, dialed: AtomicU64::new(0) }
+        BenchTcpDialer { host: host.clone(), to, mode: plan.mode, seed: plan.seed, dialed: AtomicU64::new(0) }
     }
 }
 
-impl Dial for Dials {
+impl Dial for BenchTcpDialer {
     fn dial<'a>(&'a self, _: &'a str, _: u16) -> Dialed<'a> {
         Box::pin(async move {
             let stream = self.host.stack().connect(None, self.to).await?;

@@ -5,7 +5,7 @@
 
 use super::super::Failure;
 use super::super::limits::{Charge, Limits};
-use super::super::patience::{Late, Step};
+use super::super::patience::{ConnectionStep, StepTimeout};
 use super::super::server::HttpCounters;
 use super::super::site::Site;
 use super::Mode;
@@ -155,7 +155,7 @@ impl Server {
     ) -> Result<(), Failure> {
         let mut builder = h3::server::builder();
         // Reserved frames and settings would make captures and byte counts vary.
-        builder.send_grease(false).max_field_section_size(MOST_OF_A_HEADER);
+        builder.send_grease(false).max_field_section_size(MAX_OF_A_HEADER);
         let mut http = builder.build::<_, Bytes>(Streams(connection.clone())).await?;
         let (under_way, closed) = (watch::Sender::new(0_usize), self.closed());
         let answers = Arc::new(Answers { slot: slot.clone(), count: Mutex::new(0) });
@@ -173,7 +173,7 @@ impl Server {
                     break;
                 }
                 accepted = http.accept() => accepted,
-                () = idle => return Err(Late(Step::Idle).into()),
+                () = idle => return Err(StepTimeout(ConnectionStep::Idle).into()),
                 () = slot.revoked() => {
                     self.count(&HttpCounters { refused: 1, ..HttpCounters::default() });
                     connection.close(Code::H3_EXCESSIVE_LOAD.value(), "");
@@ -210,7 +210,7 @@ impl Server {
         answers: &Answers,
     ) -> Result<(), Failure> {
         let Limits { header, body, stall, .. } = self.limits;
-        let (request, stream) = within(host, header, Step::Header, resolver.resolve_request()).await?;
+        let (request, stream) = within(host, header, ConnectionStep::Header, resolver.resolve_request()).await?;
         let _answer = answers.begin();
         let (mut send, mut receive) = stream.split();
         let length = match check_head(&request) {
@@ -226,7 +226,7 @@ impl Server {
         let mut body = RequestBody::new(receive, host.runtime(), body, length);
         // GET and the like do not use their body, but a short body is read because its length may prove the request
         // malformed.
-        if !matches!(*request.method(), Method::PUT | Method::POST) && length.declared() <= Some(MOST_UNREAD) {
+        if !matches!(*request.method(), Method::PUT | Method::POST) && length.declared() <= Some(MAX_UNREAD) {
             let _told_below = body.discard().await;
         }
         let request = request.map(|()| &mut body);
@@ -238,17 +238,17 @@ impl Server {
         let (head, mut content) = answer.into_parts();
         let parts = u64::from(head.status == StatusCode::PARTIAL_CONTENT);
         self.count(&HttpCounters { requests: 1, parts, ..HttpCounters::default() });
-        within(host, stall, Step::Answer, send.send_response(Response::from_parts(head, ()))).await?;
+        within(host, stall, ConnectionStep::Answer, send.send_response(Response::from_parts(head, ()))).await?;
         while !is_head && let Some(frame) = content.frame().await {
             let Ok(mut data) = frame?.into_data() else { continue };
             while data.has_remaining() {
                 // Small pieces let each deadline cover a bounded number of bytes.
                 let piece = data.split_to(data.len().min(PIECE));
-                within(host, stall, Step::Answer, send.send_data(piece)).await?;
+                within(host, stall, ConnectionStep::Answer, send.send_data(piece)).await?;
                 self.update_keys(connection);
             }
         }
-        let ended = within(host, stall, Step::AnswerEnd, send.finish()).await;
+        let ended = within(host, stall, ConnectionStep::AnswerEnd, send.finish()).await;
         if ended.is_err() && has_left(connection) {
             // A client that has everything need not acknowledge it before closing.
             return Ok(());
@@ -268,7 +268,7 @@ impl Server {
 
     fn note(&self, ended: Result<(), Failure>, who: &str) {
         let Err(error) = ended else { return };
-        if error.is::<Late>() {
+        if error.is::<StepTimeout>() {
             return self.count(&HttpCounters { timed_out: 1, ..HttpCounters::default() });
         }
         self.count(&HttpCounters { cut_off: 1, ..HttpCounters::default() });
@@ -331,13 +331,13 @@ fn has_left(connection: &Connection) -> bool {
 async fn within<T>(
     host: &BedHost,
     span: Duration,
-    step: Step,
+    step: ConnectionStep,
     future: impl Future<Output = Result<T, StreamError>>,
 ) -> Result<T, Failure> {
     tokio::select! {
         biased;
         done = future => Ok(done?),
-        () = host.runtime().sleep(span) => Err(Late(step).into()),
+        () = host.runtime().sleep(span) => Err(StepTimeout(step).into()),
     }
 }
 
@@ -346,5 +346,5 @@ const SEND_WINDOW: u32 = 1 << 20;
 /// Most bytes handed to the connection at a time.
 const PIECE: usize = 64 << 10;
 /// Most bytes of an unused body that are read to check the request.
-const MOST_UNREAD: u64 = 64 << 10;
-const MOST_OF_A_HEADER: u64 = 64 << 10;
+const MAX_UNREAD: u64 = 64 << 10;
+const MAX_OF_A_HEADER: u64 = 64 << 10;
