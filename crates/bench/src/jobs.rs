@@ -203,7 +203,7 @@ pub enum JobsError {
         size: usize,
     },
     /// The size exceeds the limit of TLS records, 16 KiB.
-    #[error("a TLS record has no {0} bytes: 16 KiB at most")]
+    #[error("{0} bytes exceed a TLS record: use 16 KiB at most")]
     RecordSize(usize),
     /// A job failed.
     #[error("a job failed: {0}")]

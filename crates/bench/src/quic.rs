@@ -126,10 +126,10 @@ pub enum QuicError {
     #[error("the stream ended: {0}")]
     Stream(#[from] quic_offload::StreamError),
     /// Another path could not be opened.
-    #[error("there is no path more: {0}")]
+    #[error("no further path: {0}")]
     Path(#[from] quic_offload::PathError),
     /// All data arrived within the excluded time.
-    #[error("all had arrived after {0:?}, which are not counted: send more, or omit less")]
+    #[error("all data arrived within the first {0:?}, which are not counted: send more, or omit less")]
     NothingCounted(Duration),
 }
 

@@ -271,14 +271,14 @@ async fn run(options: &Options, network: &Network) -> Result<(), Box<dyn Error>>
         // Some targets, Linux's among them, list the discovery subsystem too.
         let disks = log.entries.into_iter().filter(|entry| entry.kind == NVM_SUBSYSTEM);
         let mut reachable = disks.filter_map(|entry| Some((entry.socket_address()?, entry.subsystem)));
-        (address, config.subsystem) = reachable.next().ok_or("discovery tells of no subsystem over TCP")?;
+        (address, config.subsystem) = reachable.next().ok_or("discovery lists no NVM subsystem over TCP")?;
     }
     let (host, tasks) = Host::new(network.to(address), timers, config);
     tasks.into_iter().for_each(|task| network.spawn(task));
     host.ready().await?;
     let (headers, data) = host.digests().unwrap_or((options.hdgst, options.ddgst));
     if (options.hdgst && !headers) || (options.ddgst && !data) {
-        return Err("it does not do the digests asked for".into());
+        return Err("the target does not support the requested digests".into());
     }
     // The connection is closed even if the work failed, so that the target frees it at once.
     let done = work(options, &host, network).await;

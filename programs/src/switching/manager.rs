@@ -310,7 +310,7 @@ impl Manager {
             Some(ProtectedNetwork { device, reqids, .. }) if wrong.is_ok() && self.looks_without > LOOKS_WITHOUT => {
                 let reqids: Vec<String> = reqids.iter().map(u32::to_string).collect();
                 Err(format!(
-                    "{device}: nothing passes: the NIC has no SA both ways of reqid {}, of which it does all (`offload packet`)",
+                    "{device}: no packets pass: the NIC lacks an SA for each direction of reqid {}; install both with `offload packet`",
                     reqids.join(", ")
                 ))
             }
@@ -370,7 +370,7 @@ async fn tell(eswitch: &Eswitch, command: EswitchCommand) -> Result<(), String> 
     match eswitch.ask(command).await {
         EswitchAnswer::Done => Ok(()),
         EswitchAnswer::Refused(error) => Err(error.to_string()),
-        other => Err(format!("the switch says {other:?}")),
+        other => Err(format!("unexpected answer of the switch: {other:?}")),
     }
 }
 
