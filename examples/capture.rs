@@ -1,10 +1,9 @@
-//! A capture of a wire that Wireshark reads, with the TLS secrets in it.
+//! A capture of a wire for Wireshark, with the TLS secrets in it.
 //!
-//! `cargo run --release --example capture -- tls.pcapng`
-//! `tshark -r tls.pcapng -q -z follow,tls,ascii,0`
+//! `cargo run --release --example capture -- tls.pcapng` `tshark -r tls.pcapng -q -z follow,tls,ascii,0`
 //!
-//! The NICs do the TLS, so the capture shows that the wire carries nothing but TLS: no plain bytes, no extra messages.
-//! The secrets travel in the file (pcapng decryption secrets), so the reader sees the plain text without a key file.
+//! The NICs do the TLS, so the capture shows that the wire carries only TLS: no plain bytes, no extra messages. The
+//! secrets are in the file (pcapng decryption secrets), so Wireshark shows the plain text without a key file.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
@@ -22,21 +21,22 @@ fn main() -> io::Result<()> {
     );
     let path = file.unwrap_or_else(|| "tls.pcapng".into());
     let named = |error| io::Error::other(format!("{}: {error}", path.display()));
+    // A capture contains secrets and must not replace another file.
     if path.exists() {
         return Err(named(io::ErrorKind::AlreadyExists.into()));
     }
-    let capture = Capture::create(&path).map_err(named)?; // readable by its owner alone
+    let capture = Capture::create(&path).map_err(named)?; // readable by its owner only
     let mut bed = Testbed::builder(Seed(1))
         .host("server", NicConfig::default(), TcpConfig::default())
         .host("client", NicConfig::default(), TcpConfig::default())
         .wire(0, 1, LinkConfig::default())
-        .captured(&capture) // what the server's end of the wire sends and receives
+        .captured(&capture) // frames sent and received at the server's end of the wire
         .build()?;
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let mut listener = server.stack().listen(443, 8)?;
     let address = (server.address(), 443).into();
 
-    let secrets = Arc::new(capture.clone()); // rustls hands its secrets to the capture
+    let secrets = Arc::new(capture.clone()); // rustls passes its secrets to the capture
     server.spawn("server", async move {
         let config = Arc::new(server_config(Randomness::Seeded(Seed(2)), Some(secrets)));
         let mut stream = accept(listener.accept().await?, config).await?;

@@ -1,9 +1,9 @@
-//! An IPsec tunnel between two hosts: ESP made by the hosts, then by their NICs alone. The wire shows ESP both times.
+//! An IPsec tunnel between two hosts: ESP is done by the hosts, then by their NICs. The wire shows ESP both times.
 //!
 //! `cargo run --release --example esp_tunnel`
 //!
-//! The keys are written as `ip xfrm` takes them; a Linux with the same lines, mirrored, could be the other end. Neither
-//! TCP nor the application knows of IPsec: it is a layer between the stack and the driver.
+//! The keys are in the syntax of `ip xfrm`; a Linux machine with the mirrored lines could be the other end. Neither TCP
+//! nor the application knows about IPsec, which is a layer between the stack and the driver.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
@@ -33,6 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     offload_examples::teaching("Sends a MiB through an ESP tunnel, made by the hosts and then by their NICs.");
     for (who, kind) in [("hosts", OffloadKind::None), ("NICs", OffloadKind::Packet)] {
         let keys: KeyFile = KEYS.parse()?;
+        // The same keys with another place of ESP.
         let keys = keys.offloaded(kind);
         let recorder = FrameRecorder::default();
         let mut bed = Testbed::builder(Seed(1))
@@ -45,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .build()?;
         let received = transfer(&mut bed)?;
 
-        // IP protocol 50 is ESP, 6 is TCP: the wire may carry the one only.
+        // IP protocol 50 is ESP, 6 is TCP. The wire must carry only ESP.
         let protocols: Vec<u8> = recorder.take().iter().filter_map(|seen| protocol(&seen.frame.data)).collect();
         let count = |number| protocols.iter().filter(|protocol| **protocol == number).count();
         println!("ESP by the {who}: {received} bytes in {} ESP packets and {} TCP packets", count(50), count(6));
@@ -57,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// An IPsec layer with these keys around the queues of a NIC.
+/// Returns a function that wraps the queues of a NIC in IPsec with these keys.
 fn secured(keys: KeyFile, local: IpAddr) -> impl Fn(Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync {
     move |queues| {
         let mut queues = SecureDevice::for_queues(queues);
@@ -84,7 +85,7 @@ fn transfer(bed: &mut Testbed) -> io::Result<usize> {
     })
 }
 
-/// The protocol field of an IPv4 header behind an Ethernet one.
+/// Returns the protocol field of the IPv4 header behind an Ethernet header.
 fn protocol(frame: &[u8]) -> Option<u8> {
     frame.get(12..14).filter(|kind| *kind == [8, 0]).and_then(|_| frame.get(23).copied())
 }

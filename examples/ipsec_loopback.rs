@@ -1,4 +1,4 @@
-//! Sends a file over TCP through two emulated NICs, plain and under ESP, and shows what ESP costs.
+//! Sends a file over TCP through two emulated NICs, in clear text and under ESP, and shows the cost of ESP.
 //!
 //! `cargo run --release --example ipsec_loopback -- [FILE]`; `nicbench esp` is the same.
 

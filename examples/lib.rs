@@ -1,16 +1,16 @@
-//! Examples that teach nic-offload, one file each beside this one. [`teaching`] answers `--help` in them.
+//! Helpers of the teaching examples, which are the files beside this one. [`teaching`] answers `--help` in them.
 
 #![forbid(unsafe_code)]
 
 use offload_console::{say, show};
 use std::path::{Path, PathBuf};
 
-/// Answers `--help` with `about`, and refuses all other arguments: the example has no options.
+/// Answers `--help` with `about`, and refuses all other arguments, for an example without options.
 pub fn teaching(about: &str) {
     arguments(about, false);
 }
 
-/// As [`teaching`], but the example takes the name of a file, which is returned.
+/// Works like [`teaching`] for an example with an optional file name, which is returned.
 pub fn teaching_with_file(about: &str) -> Option<PathBuf> {
     arguments(about, true)
 }
@@ -24,6 +24,7 @@ fn arguments(about: &str, takes_file: bool) -> Option<PathBuf> {
         .and_then(Path::file_name)
         .map_or("example".into(), |name| name.display().to_string());
     let given: Vec<PathBuf> = arguments.map(PathBuf::from).collect();
+    // A file name that begins with a dash would be taken for an option.
     let is_option = |argument: &&PathBuf| argument.as_os_str().as_encoded_bytes().starts_with(b"-");
     if given.iter().any(|argument| matches!(argument.to_str(), Some("--help" | "-h"))) {
         let usage = if takes_file { format!("{name} [FILE]") } else { name.clone() };

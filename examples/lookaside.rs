@@ -1,6 +1,7 @@
-//! Runs a file through an accelerator as jobs, memory to memory, and beside it on the CPU.
+//! Runs a file through a lookaside accelerator as jobs from memory to memory, and on the CPU for comparison.
 //!
-//! `cargo run --release --example lookaside -- [FILE] --transform aes-128-gcm --in-flight 1,4,13,32`; `nicbench crypto` is the same.
+//! `cargo run --release --example lookaside -- [FILE] --transform aes-128-gcm --in-flight 1,4,13,32`; `nicbench crypto`
+//! is the same.
 
 use nicbench::commands::crypto::CryptoOptions;
 use offload_cli::scenario;

@@ -1,11 +1,11 @@
-//! What a lost packet costs an offload: the NIC loses its place in the stream, and finds it again.
+//! The cost of a lost packet for an offload: the NIC loses its position in the stream, and finds it again.
 //!
 //! `cargo run --release --example lose_a_packet`
 //!
-//! A server sends 256 records of 16 KiB, each in about twelve packets. Where the wire loses a packet with a record's
-//! header in it, the receiving NIC no longer knows where records begin. It searches for something like a header and
-//! asks; TLS answers, and the NIC goes on. Software finishes the records in between. The sending NIC reads the first
-//! bytes of a record once more before it encrypts a retransmission from the middle of it. The client gets every byte.
+//! A server sends 256 records of 16 KiB, each in about twelve packets. After the loss of a packet with a record's
+//! header, the receiving NIC no longer knows where records begin. The NIC searches for a possible header and asks; TLS
+//! answers, and the NIC goes on. Software finishes the records in between. Before the sending NIC encrypts a
+//! retransmission from the middle of a record, it reads the record's first bytes again. The client receives every byte.
 //!
 //! `resync_story` draws one such loss, packet by packet.
 
@@ -25,10 +25,10 @@ const BYTES: usize = 4 << 20;
 fn main() -> Result<(), Box<dyn Error>> {
     offload_examples::teaching("Loses packets, and shows how a NIC finds its place in a TLS stream again.");
     println!("        records opened by       NIC told where    read again over PCIe,");
-    println!("loss   NIC  both  software     a record begins   % of what was sent");
+    println!("loss   NIC  both  software     a record begins   % of all payload");
     for loss in ["0", "0.001", "0.01", "0.05"] {
         let impairments = Impairments { loss: loss.parse()?, ..Impairments::default() };
-        // A full queue holds packets back here, so that the wire loses only what `loss` says.
+        // A full queue delays packets here instead of dropping them, so that the wire loses only the share in `loss`.
         let link = LinkConfig { impairments, overflow: Overflow::HoldBack, ..LinkConfig::default() };
         let mut bed = Testbed::builder(Seed(1))
             .host("server", NicConfig::default(), TcpConfig::default())
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .wire(0, 1, link)
             .build()?;
         let (received, tls) = transfer(&mut bed)?;
-        assert_eq!(received, BYTES, "whatever is lost, TCP sends it again");
+        assert_eq!(received, BYTES, "TCP must retransmit every lost byte");
         let again = bed.counters().value("tx_tls_dump_bytes") as f64 / BYTES as f64 * 100.0;
         let (nic, both, software) = (tls.rx_records_device, tls.rx_records_partial, tls.rx_records_sw);
         let answers = tls.rx_device_resync;
@@ -45,7 +45,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends [`BYTES`] from the server to the client; returns how many came, and what the client's TLS counted.
+/// Sends [`BYTES`] from the server to the client. Returns the number of received bytes, and the counters of the
+/// client's TLS.
 fn transfer(bed: &mut Testbed) -> io::Result<(usize, ktls_offload::TlsCounters)> {
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let mut listener = server.stack().listen(443, 8)?;
@@ -54,7 +55,7 @@ fn transfer(bed: &mut Testbed) -> io::Result<(usize, ktls_offload::TlsCounters)>
         let config = Arc::new(server_config(Randomness::Seeded(Seed(2)), None));
         let mut stream = accept(listener.accept().await?, config).await?;
         stream.offload(Offload::BOTH);
-        // The NIC is to work on every flow here, whatever it sends again.
+        // The flow must stay on the NIC regardless of retransmissions.
         stream.set_retransmit_limit(None);
         stream.send_chunk(vec![7; BYTES].into()).await?;
         stream.close().await

@@ -1,9 +1,9 @@
-//! A disk in a file, served and used over NVMe/TCP on this machine's own TCP: no NIC is emulated.
+//! Serves and reads a disk in a file, over NVMe/TCP on this machine's own TCP, without an emulated NIC.
 //!
 //! `cargo run --release --example nvme_disk`
 //!
-//! The same `Server` and `Host` as in `nvme_read`, over `tokio::net::TcpStream`: copies and digests are the CPU's then.
-//! A Linux host could be the other end of either: `nvme_target` and `nvme_host` are these two ends as programs.
+//! The `Server` and `Host` are the same as in `nvme_read`, over `tokio::net::TcpStream`: the CPU does copies and
+//! digests. A Linux host could be the other end of either: programs `nvme_target` and `nvme_host` are these two ends.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
@@ -39,13 +39,14 @@ async fn write_and_read(image: &Path) -> Result<()> {
     let address = serve(image).await?;
     println!("serving {} at {address}", image.display());
 
-    // Called for each queue of the host, and again when a connection is lost.
+    // Called for each queue of the host, and again after a lost connection.
     let connector = move || async move {
         let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?; // small PDUs must not wait for acknowledgements
+        stream.set_nodelay(true)?; // small PDUs must not wait for acknowledgments
         io::Result::Ok(TokioSegments::new(stream))
     };
     let mut config = HostConfig::new(NAME, HostIdentity::from_uuid([7; 16]));
+    // Without a NIC, the CPU computes the digests.
     config.data_digest = true;
     let (host, tasks) = Host::new(connector, timers(), config);
     for task in tasks {
@@ -68,13 +69,13 @@ async fn write_and_read(image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Serves the image on a port that the system chooses.
+/// Serves the image on a port chosen by the system.
 async fn serve(image: &Path) -> Result<SocketAddr> {
     let mut target = Target::new(TargetConfig::default())?;
     target.add_subsystem(NAME, None)?;
     let storage = Arc::new(FileStorage::open(image, false)?);
     target.add_namespace(NAME, Namespace::new(1, BLOCK, storage)?)?;
-    // Reads and writes of the file run on threads of their own.
+    // Threads of their own read and write the file.
     let server = Server::new(target, timers(), Arc::new(Threads::new(2)?));
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;

@@ -1,4 +1,5 @@
-//! Reads a disk over NVMe/TCP through two emulated NICs, several ways, and shows what the offloads save the host.
+//! Reads a disk over NVMe/TCP through two emulated NICs with different offloads, and shows how much host time each
+//! saves.
 //!
 //! `cargo run --release --example nvme_loopback`; `nicbench nvme` is the same.
 

@@ -1,9 +1,9 @@
-//! A disk on another host, read over NVMe/TCP: the NIC puts the data where the reader wants them, and checks them.
+//! A disk on another host, read over NVMe/TCP: the NIC places the data in the reader's buffer and checks the digests.
 //!
 //! `cargo run --release --example nvme_read`
 //!
-//! Placing is what NVMe/TCP offload is about: the payload of a read goes from the wire to the buffer of the command, and
-//! the host copies nothing. The same NIC checks the CRC of the data (data digest).
+//! Placement is the purpose of NVMe/TCP offload: the payload of a read goes from the wire to the buffer of the command,
+//! and the host copies nothing. The same NIC checks the CRC of the data (data digest).
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
@@ -35,20 +35,21 @@ fn main() -> Result<()> {
         .build()?;
     serve_a_disk(bed.host(0))?;
     for offload in [Offload::None, Offload::PlaceAndCheck] {
+        // Counters run on, so each run shows the difference.
         let before = bed.counters();
         let far = SocketAddr::from((bed.host(0).address(), 4420));
         let task = bed.host(1).spawn("reader", read(bed.host(1).clone(), far, offload));
         let equal = bed.run(task)?;
         let after = bed.counters();
         let moved = |name: &str| after.value(name) - before.value(name);
-        println!("{offload:?}: what was read is what was written: {equal}");
+        println!("{offload:?}: the data read equals the data written: {equal}");
         println!("  bytes that the NIC placed: {}", moved("rx_nvmeotcp_bytes"));
         println!("  packets whose digests the NIC checked: {}", moved("rx_nvmeotcp_checked"));
     }
     Ok(())
 }
 
-/// A target with one disk in memory, on a host of the testbed. It could as well serve on `tokio::net::TcpListener`.
+/// Serves one disk in memory from a host of the testbed. `tokio::net::TcpListener` would work too.
 fn serve_a_disk(near: &BedHost) -> Result<()> {
     let mut target = Target::new(TargetConfig::default())?;
     target.add_subsystem(NAME, None)?;
@@ -66,7 +67,7 @@ fn serve_a_disk(near: &BedHost) -> Result<()> {
     Ok(())
 }
 
-/// Writes blocks, reads them back, and says whether they are equal.
+/// Writes blocks, reads them back, and returns whether both are equal.
 async fn read(near: BedHost, far: SocketAddr, offload: Offload) -> Result<bool> {
     let stack = near.clone();
     let connector = move || {
@@ -85,7 +86,7 @@ async fn read(near: BedHost, far: SocketAddr, offload: Offload) -> Result<bool> 
     let disk = host.disk(1).await?;
     let written: Vec<u8> = (0..BLOCKS * BLOCK).map(|at| (at / 7) as u8).collect();
     disk.write(0, [written.clone().into()]).await?;
-    // The buffer goes to the NIC with the command, and comes back with the data in it.
+    // The buffer goes to the NIC with the command, and comes back with the data.
     let buffer = disk.buffer(BLOCKS);
     let data = disk.read(0, buffer).await?;
     Ok(data.to_vec() == written)

@@ -1,10 +1,11 @@
-//! An engine of your own in the NIC: it takes a mask off the bytes of a flow, before the host sees them.
+//! An engine of your own in the NIC: it removes a mask from the bytes of a flow, before the host receives them.
 //!
 //! `cargo run --release --example own_engine`
 //!
-//! The NIC knows nothing of this engine. It is registered with the NIC of one host; the application there asks for a
-//! context for its flow, and looks at each received range: was the mask taken off, or is that left for software? A mask
-//! has no units, so this engine cannot lose its place. `docs/write-your-own-engine.md` tells of engines that can.
+//! The NIC has no code for this engine. The engine is registered with the NIC of one host; the application there
+//! requests a context for its flow, and checks for each received range whether the NIC removed the mask or left that to
+//! software. A mask has no units, so this engine cannot lose its position. `docs/write-your-own-engine.md` describes
+//! engines that can.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
@@ -31,9 +32,10 @@ struct Unmask;
 
 impl Engine for Unmask {
     const NAME: &'static str = "unmask";
-    /// What the protocol says when it asks for a context.
+    /// The protocol's parameter in a request for a context.
     type Spec = u8;
-    /// What the context is: at most 208 bytes. The NIC writes it to host memory when it needs the place for others.
+    /// The context's state, at most 208 bytes. The NIC writes the state to host memory when other contexts need the
+    /// cache.
     type State = u8;
     type Objects = ();
     type Counters = NoCounters;
@@ -62,7 +64,7 @@ impl StreamEngine for Unmask {
         opened.map(|()| Verdict::Done)
     }
 
-    // This engine only receives: it refuses what it would be asked on the way out.
+    // This engine only receives, so it refuses all transmit calls.
     fn count_from(_: Context<'_, Unmask>, _: u64) -> bool {
         false
     }
@@ -104,7 +106,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Receives everything; tells how many bytes the NIC and how many software unmasked.
+/// Receives everything, and returns the numbers of bytes unmasked by the NIC and by software.
 async fn receive(mut stream: impl SegmentStream) -> io::Result<(usize, usize)> {
     let context = ask(&mut stream).expect("this NIC has the engine, and room");
     let (mut by_nic, mut by_software) = (0, 0);
@@ -121,16 +123,18 @@ async fn receive(mut stream: impl SegmentStream) -> io::Result<(usize, usize)> {
         }
         stream.consume(length);
     }
+    // The context's place becomes free for other flows.
     stream.release(context);
     stream.finish();
     Ok((by_nic, by_software))
 }
 
-/// Asks the NIC below for a context that follows this flow.
+/// Requests a context for this flow from the NIC.
 fn ask(stream: &mut impl SegmentStream) -> Option<Handle> {
     let mut context = None;
     stream.control(&mut |flow, contexts| {
         let Some(engine) = contexts.engine(Unmask::NAME).map(|engine| engine.number) else { return };
+        // The key steers the flow's packets to this context.
         let keys = vec![Key::Flow(flow, Layer::FIRST)];
         let spec = Box::new(MASK);
         context =

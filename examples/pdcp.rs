@@ -1,4 +1,5 @@
-//! Sends packets of a mobile network's users over PDCP in GTP-U, four ways, and shows what ciphering in the NIC saves.
+//! Sends user packets of a mobile network over PDCP in GTP-U in four modes, and shows the savings of ciphering in the
+//! NIC.
 //!
 //! `cargo run --release --example pdcp`; `nicbench pdcp` is the same.
 

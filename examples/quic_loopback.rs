@@ -1,4 +1,4 @@
-//! Sends a file over QUIC through two emulated NICs, three ways, and shows what the offload saves.
+//! Sends a file over QUIC through two emulated NICs in three modes, and shows the savings of offload.
 //!
 //! `cargo run --release --example quic_loopback -- [FILE]`; `nicbench quic` is the same.
 

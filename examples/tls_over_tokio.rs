@@ -1,9 +1,10 @@
-//! The same TLS without any NIC: over the kernel's TCP on this machine, in software.
+//! TLS without a NIC: over the kernel's TCP on this machine, in software.
 //!
 //! `cargo run --release --example tls_over_tokio`
 //!
-//! A `KtlsStream` runs over any `SegmentStream`. `TokioSegments` makes one of a `tokio::net::TcpStream`: no device is
-//! below it, so `offload` is refused and the CPU seals and opens every record. The peer could be any TLS server or client.
+//! A `KtlsStream` runs over any `SegmentStream`. `TokioSegments` makes one of a `tokio::net::TcpStream`. No device is
+//! below the stream, so `offload` is refused and the CPU encrypts and decrypts every record. The peer could be any TLS
+//! server or client.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
@@ -24,7 +25,7 @@ async fn main() -> io::Result<()> {
         let (socket, _client) = listener.accept().await?;
         let config = Arc::new(server_config(Randomness::System, None));
         let mut stream = accept(TokioSegments::new(socket), config).await?;
-        // A device below would take the keys now. A socket has none, and says so.
+        // A device below the stream would get the keys now. A socket has no device and refuses.
         let outcome = stream.offload(Offload::BOTH);
         println!("server: offload of what it sends: {:?}", outcome.tx);
         let mut question = [0; 5];
@@ -33,6 +34,7 @@ async fn main() -> io::Result<()> {
         stream.close().await
     });
 
+    // The client of this process; any other TLS client would do.
     let socket = TcpStream::connect(address).await?;
     let config = Arc::new(client_config(Randomness::System, None));
     let mut stream = connect(TokioSegments::new(socket), config, server_name()).await?;

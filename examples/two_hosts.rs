@@ -1,9 +1,9 @@
-//! Two hosts with TCP, a NIC each and a wire between them: the smallest testbed.
+//! The smallest testbed: two hosts with TCP, a NIC each, and a wire between them.
 //!
 //! `cargo run --release --example two_hosts`
 //!
-//! Time is virtual: the run takes microseconds of simulated time, and every run is the same. The last lines show what the
-//! NICs did without being asked: they cut long packets into segments (TSO), and joined segments again (LRO).
+//! Time is virtual: the run takes microseconds of simulated time, and every run is the same. The last lines show work
+//! that the NICs did on their own: they cut long packets into segments (TSO), and joined segments again (LRO).
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn main() -> io::Result<()> {
     offload_examples::teaching("Joins two hosts by a wire and sends TCP between them.");
-    // 25 Gb/s, 10 us each way. Everything random in the run follows from the seed.
+    // 25 Gb/s, 10 us in each direction. All random numbers of the run follow from the seed.
     let link = LinkConfig { rate: Some(25_000_000_000), delay: Duration::from_micros(10), ..LinkConfig::default() };
     let mut bed = Testbed::builder(Seed(1))
         .host("left", NicConfig::default(), TcpConfig::default())
@@ -25,7 +25,7 @@ fn main() -> io::Result<()> {
     let (left, right) = (bed.host(0).clone(), bed.host(1).clone());
     println!("left is {}, right is {}", left.address(), right.address());
 
-    // A server on the left host: it sends back what it gets.
+    // A server on the left host that echoes.
     let mut listener = left.stack().listen(7, 8)?;
     left.spawn("echo", async move {
         while let Ok(stream) = listener.accept().await {
@@ -48,10 +48,12 @@ fn main() -> io::Result<()> {
             write.shutdown().await
         };
         let mut echoed = Vec::new();
+        // Both directions must run at the same time: the echo stops when its windows are full.
         let (sending, reading) = tokio::join!(send, read.read_to_end(&mut echoed));
         sending.and(reading)?;
         io::Result::Ok(echoed == sent)
     });
+    // Virtual time advances only inside `run`.
     let equal = bed.run(task)?;
     println!("1 MiB came back equal: {equal}, after {:?} of virtual time", bed.now() - started);
 

@@ -1,5 +1,6 @@
-//! Virtual machines on two hypervisors send to each other: plain, in an overlay, and in one under ESP. The NICs wrap and encrypt;
-//! the table shows what that leaves for guests and hypervisors to do, for more and more virtual machines.
+//! Virtual machines on two hypervisors send to each other: in clear text, in an overlay, and in an overlay under ESP.
+//! The NICs encapsulate and encrypt; the table shows the remaining cost of guests and hypervisors, for increasing
+//! numbers of virtual machines.
 //!
 //! `cargo run --release --example vm_overlay -- --vms 8`; `nicbench vms` is the same.
 

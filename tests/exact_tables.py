@@ -48,7 +48,7 @@ def switch(programs):
 
 
 def messages(_):
-    # A test holds the snapshot.
+    # A test checks this snapshot.
     snapshots = ROOT / "crates/offload-host-stack/tests/all/snapshots"
     (snapshot,) = snapshots.glob("*takes.snap")
     for row in re.findall(r"^ +\d[\d ]+$", snapshot.read_text(), re.MULTILINE):

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds and runs programs in projects of their own outside the workspace, as a user would: the example of each library's README,
-# the README's own program with the dependencies that it shows, and the ESP tunnel of the examples.
+# Builds and runs programs in projects outside the workspace, as a user would: the example of each library's README, the
+# main README's program with the dependencies shown there, and the ESP tunnel of the examples.
 #   tests/outside.sh [FOLDER [NAME..]]     FOLDER: where the projects go (default: a temporary one). NAME: libraries, `readme`,
 #                                          `esp_tunnel` (default: all). CARGO_TARGET_DIR is respected.
 #   tests/outside.sh /tmp/outside readme ktls-offload nvme-tcp esp_tunnel quic-offload     a newcomer's five programs
-# Prints for each program which further crates it needs.
+# Prints the further crates that each program needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 here="$PWD"
@@ -12,7 +12,8 @@ folder="${1:-$(mktemp -d)}"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$folder/target}"
 mkdir -p "$folder"
 
-# The first Rust example of a README as a program: hidden lines are shown, and it may end with `?`, as rustdoc has it.
+# Extracts the first Rust example of a README as a program: hidden lines are shown, and the example may end with `?`, as
+# in rustdoc.
 program() {
     awk '/^```rust/ { inside = 1; next } /^```/ { if (inside) exit } inside { sub(/^#( |$)/, ""); print }' "$1" > "$folder/example"
     if ! [ -s "$folder/example" ]; then return 1; fi
@@ -29,14 +30,15 @@ program() {
     fi
 }
 
-# Makes a project of $folder/main.rs, with the crates that $manifest of the project has and those that the program names, and runs it.
+# Makes a project of $folder/main.rs with the crates in the project's $manifest and the crates that the program names,
+# and runs it.
 run() {
     local name="$1" project="$2" further=() used dashed path
     cp "$folder/main.rs" "$project/src/main.rs"
     for used in $(grep -oE '(^|[^a-z_:])(use |pub use )?[a-z][a-z0-9_]*::' "$folder/main.rs" | grep -oE '[a-z][a-z0-9_]*' | sort -u || true); do
         dashed="${used//_/-}"
         if grep -q "^$dashed = " "$project/Cargo.toml"; then continue; fi
-        # One that another crate hands on, and has the features that it needs.
+        # A crate that another crate re-exports, with the features that it needs.
         if grep -qE "^ *use [a-z_]+::.*\b$used\b *[,;}]" "$folder/main.rs"; then continue; fi
         path="$(grep -lx "name = \"$dashed\"" crates/*/Cargo.toml | head -1 || true)"
         if [ -n "$path" ]; then
@@ -88,7 +90,7 @@ done
 if wanted readme; then
     program README.md > "$folder/main.rs"
     project readme
-    # The lines below [dependencies] that the README shows, from this checkout.
+    # The lines below [dependencies] in the README, taken from this checkout.
     awk '/^```toml/ { inside = 1; next } /^```/ { inside = 0 } inside && !/^\[/' README.md \
         | sed "s|\.\./nic-offload|$here|" >> "$folder/with-readme/Cargo.toml"
     run readme "$folder/with-readme"

@@ -1,1 +1,2 @@
-//! The package of `ktls_loopback`, the README's first example: it depends on little, so that little is built.
+//! The package of `ktls_loopback`, the README's first example. The package has few dependencies, so that the first
+//! build is short.

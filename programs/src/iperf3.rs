@@ -1,8 +1,8 @@
-//! What `iperf3 -s` does, on an emulated host: TCP either way and both ways, over as many streams as are asked for.
+//! An `iperf3 -s` on an emulated host: TCP in either or both directions, over as many streams as the client requests.
 //!
-//! One test at a time; who comes meanwhile is told that the server is busy. The protocol has no specification but the
-//! program: a control connection carries a byte for each step and JSON for parameters and results, and each stream begins
-//! with the cookie that the control connection began with.
+//! One test runs at a time; other clients are told that the server is busy. The only specification of the protocol is
+//! the program itself: a control connection carries one byte for each step and JSON for parameters and results, and
+//! each stream begins with the same cookie as the control connection.
 
 use bytes::Bytes;
 use core::future::poll_fn;
@@ -21,13 +21,12 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 
-/// The port that clients take if nothing else is said.
+/// Default port of iperf3.
 pub const PORT: u16 = 5201;
 
-/// Listens at `port` of `host`, and gives what serves tests until the listener fails.
+/// Listens at `port` of `host` and returns the task that serves tests until the listener fails.
 ///
-/// # Errors
-/// If the port is taken.
+/// # Errors If the port is taken.
 pub fn listen(host: &BedHost, port: u16) -> io::Result<impl Future<Output = io::Result<()>> + use<>> {
     let mut server = Server { listener: host.stack().listen(port, BACKLOG)?, host: host.clone() };
     Ok(host.spawn("iperf3", async move {
@@ -49,7 +48,7 @@ struct Server {
 /// A step of the protocol, as one byte on the control connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i8)]
-enum Step {
+enum ProtocolStep {
     TestStart = 1,
     TestRunning = 2,
     TestEnd = 4,
@@ -62,10 +61,10 @@ enum Step {
     ServerError = -2,
 }
 
-/// What a client asks for. What is not here makes no difference to who serves.
+/// Parameters of a client's test. Parameters that make no difference to the server are left out.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
-struct Asked {
+struct TestParameters {
     udp: bool,
     sctp: bool,
     parallel: usize,
@@ -73,19 +72,19 @@ struct Asked {
     bidirectional: bool,
     /// Bytes of a write.
     len: usize,
-    /// Seconds at the beginning that do not count.
+    /// Seconds at the beginning that are excluded from the result.
     omit: u64,
-    /// Bits a second of a stream, which this side keeps to; 0: as many as there can be.
+    /// Bits per second of a stream, enforced by the sending program; 0 for no limit.
     bandwidth: u64,
-    /// The same, which the device keeps to, headers included.
+    /// Bits per second of a stream with headers, enforced by the device; 0 for no limit.
     fqrate: u64,
     nodelay: bool,
     congestion: Option<String>,
 }
 
-impl Default for Asked {
-    fn default() -> Asked {
-        Asked {
+impl Default for TestParameters {
+    fn default() -> TestParameters {
+        TestParameters {
             udp: false,
             sctp: false,
             parallel: 1,
@@ -101,8 +100,8 @@ impl Default for Asked {
     }
 }
 
-impl Asked {
-    /// Which streams this side sends on, in the order in which they are opened.
+impl TestParameters {
+    /// Returns for each stream, in the order of opening, whether the server sends on it.
     fn sending(&self) -> Vec<bool> {
         match self.bidirectional {
             true => [vec![false; self.parallel], vec![true; self.parallel]].concat(),
@@ -110,9 +109,9 @@ impl Asked {
         }
     }
 
-    /// What is to control congestion, if all of this is served.
+    /// Returns the congestion control of the test, or `None` if the server does not support a parameter.
     fn served(&self) -> Option<CongestionAlgorithm> {
-        let bounded = (1..=MOST_STREAMS).contains(&self.parallel) && (1..=MOST_WRITTEN).contains(&self.len);
+        let bounded = (1..=MAX_STREAMS).contains(&self.parallel) && (1..=MAX_WRITTEN).contains(&self.len);
         match self.congestion.as_deref() {
             _ if self.udp || self.sctp || !bounded => None,
             None | Some("cubic") => Some(CongestionAlgorithm::Cubic),
@@ -124,24 +123,25 @@ impl Asked {
     fn set_up(&self, stream: &TcpStream, congestion: CongestionAlgorithm) {
         stream.set_nodelay(self.nodelay);
         stream.set_congestion(congestion);
-        // The device counts headers too: at the rate of `bandwidth`, which is of content, its queue would grow.
+        // The device counts headers too. `bandwidth` is the rate of content, so a device limited to it would let its
+        // queue grow.
         stream.set_pacing_rate(bytes_a_second(self.fqrate));
     }
 }
 
-/// Bytes for bits; `None`: as many as there can be.
+/// Converts bits to bytes. `None` means no limit.
 fn bytes_a_second(bits: u64) -> Option<NonZeroU64> {
     NonZeroU64::new(bits.div_ceil(8))
 }
 
-/// What this side saw.
+/// Measurements at the server's end.
 #[derive(Debug, Serialize)]
-struct Results {
-    // Clients want a number. Nobody here measures it.
+struct TestResults {
+    // Clients require these numbers, but the server does not measure CPU time.
     cpu_util_total: f64,
     cpu_util_user: f64,
     cpu_util_system: f64,
-    /// Whether `retransmits` below means anything: -1 stands for "nobody sends here".
+    /// 1 if `retransmits` below is valid, -1 if the server sends no stream.
     sender_has_retransmits: i8,
     streams: Vec<StreamResult>,
 }
@@ -158,10 +158,10 @@ struct StreamResult {
     end_time: f64,
 }
 
-impl Results {
-    fn of(streams: Vec<StreamResult>) -> Results {
+impl TestResults {
+    fn of(streams: Vec<StreamResult>) -> TestResults {
         let sends = streams.iter().any(|stream| stream.retransmits >= 0);
-        Results {
+        TestResults {
             cpu_util_total: 0.0,
             cpu_util_user: 0.0,
             cpu_util_system: 0.0,
@@ -172,62 +172,61 @@ impl Results {
 }
 
 impl StreamResult {
-    /// Of the stream that was opened after `place` others.
+    /// Returns the result of the stream that was opened after `place` others.
     fn of(place: usize, bytes: u64, sends: bool, stream: &TcpStream, seconds: f64) -> StreamResult {
-        // Both ends number streams so: 1, 3, 4, 5.
+        // Both ends number streams 1, 3, 4, 5 and so on.
         let id = if place == 0 { 1 } else { place + 2 };
         let retransmits = if sends { stream.stats().retransmits as i64 } else { -1 };
         StreamResult { id, bytes, retransmits, jitter: 0.0, errors: 0, packets: 0, start_time: 0.0, end_time: seconds }
     }
 }
 
-/// How a stream sends.
-struct Sending {
+/// The sending side of a stream.
+struct StreamPace {
     /// Bytes of a write.
     len: usize,
-    /// Bytes a second; `None`: as many as there can be.
+    /// Bytes per second; `None` for no limit.
     rate: Option<NonZeroU64>,
 }
 
-/// A stream of a test, and the task that keeps it going until the test ends.
-struct Flow {
+/// A stream of a test, and the task that moves its data until the test ends.
+struct TestStream {
     sends: bool,
-    /// Received, or on their way.
+    /// Bytes received, or bytes that have left this host.
     bytes: Arc<AtomicU64>,
-    /// Those of them that do not count.
+    /// Bytes moved before the measured part of the test.
     omitted: u64,
     task: JoinHandle<TcpStream>,
 }
 
 impl Server {
-    /// From the first byte of a control connection to the last.
+    /// Runs a test from the first byte of the control connection to the last.
     async fn test(&mut self, mut control: TcpStream) -> io::Result<()> {
-        // A client whose machine is gone must not keep others out.
+        // A client on a dead machine must not block other clients.
         control.set_keep_alive(Some(KeepAlive { idle: PATIENCE, interval: PATIENCE / 10, probes: 5 }));
         control.set_nodelay(true);
         let mut cookie = NO_COOKIE;
         self.soon(control.read_exact(&mut cookie)).await?;
-        tell(&mut control, Step::ParameterExchange).await?;
-        let asked: Asked = serde_json::from_slice(&self.soon(read_json(&mut control)).await?)?;
+        tell(&mut control, ProtocolStep::ParameterExchange).await?;
+        let asked: TestParameters = serde_json::from_slice(&self.soon(read_json(&mut control)).await?)?;
+        // An unsupported test is answered by an error number, so that the client prints a message instead of hanging.
         let Some(congestion) = asked.served() else {
-            tell(&mut control, Step::ServerError).await?;
+            tell(&mut control, ProtocolStep::ServerError).await?;
             control.write_i32(NOT_IMPLEMENTED).await?;
             control.write_i32(0).await?;
             SegmentStream::flush(&mut control);
-            return Err(io::Error::new(
-                ErrorKind::Unsupported,
-                "asks for what is not served: TCP is, by cubic or reno",
-            ));
+            return Err(io::Error::new(ErrorKind::Unsupported, "unsupported test: use TCP with cubic or reno"));
         };
-        tell(&mut control, Step::CreateStreams).await?;
+        tell(&mut control, ProtocolStep::CreateStreams).await?;
         let streams = self.streams(asked.sending().len(), &cookie).await?;
-        tell(&mut control, Step::TestStart).await?;
-        tell(&mut control, Step::TestRunning).await?;
+        tell(&mut control, ProtocolStep::TestStart).await?;
+        tell(&mut control, ProtocolStep::TestRunning).await?;
+        // All streams stop at the same moment, when the client ends the test.
         let ended = watch::Sender::new(false);
         let mut flows = Vec::new();
         for (stream, sends) in streams.into_iter().zip(asked.sending()) {
             asked.set_up(&stream, congestion);
-            let sends = sends.then(|| Sending { len: asked.len, rate: bytes_a_second(asked.bandwidth) });
+            let sends = sends.then(|| StreamPace { len: asked.len, rate: bytes_a_second(asked.bandwidth) });
             flows.push(self.flow(stream, sends, ended.subscribe()));
         }
         let began = self.run(&mut control, &asked, &mut flows).await?;
@@ -236,24 +235,25 @@ impl Server {
         let mut streams = Vec::new();
         let mut results = Vec::new();
         for (place, flow) in flows.into_iter().enumerate() {
+            // The stream comes back from its task, because its statistics are read after the end.
             let stream = flow.task.await;
             let bytes = if flow.sends { on_its_way(&stream) } else { flow.bytes.load(Ordering::Relaxed) };
             let bytes = bytes.saturating_sub(flow.omitted);
             results.push(StreamResult::of(place, bytes, flow.sends, &stream, seconds));
             streams.push((stream, flow.sends));
         }
-        tell(&mut control, Step::ExchangeResults).await?;
+        tell(&mut control, ProtocolStep::ExchangeResults).await?;
         let _theirs = self.soon(read_json(&mut control)).await?;
-        write_json(&mut control, &Results::of(results)).await?;
-        tell(&mut control, Step::DisplayResults).await?;
-        // It says that it is done, or just goes.
+        write_json(&mut control, &TestResults::of(results)).await?;
+        tell(&mut control, ProtocolStep::DisplayResults).await?;
+        // The client either confirms the end or closes the connection.
         let _done = self.soon(control.read_i8()).await;
-        // What is still queued is wanted by nobody.
+        // Queued data is of no use after the test.
         streams.iter_mut().filter(|(_, sends)| *sends).for_each(|(stream, _)| stream.abort());
         Ok(())
     }
 
-    /// Waits for the streams of a test. A stream without its cookie is refused.
+    /// Waits for the streams of a test. Refuses streams without the test's cookie.
     async fn streams(&mut self, count: usize, cookie: &Cookie) -> io::Result<Vec<TcpStream>> {
         let mut streams = Vec::new();
         while streams.len() < count {
@@ -262,14 +262,19 @@ impl Server {
             let mut its = NO_COOKIE;
             match self.soon(stream.read_exact(&mut its)).await {
                 Ok(_) if its == *cookie => streams.push(stream),
-                _ => tell(&mut stream, Step::AccessDenied).await?,
+                _ => tell(&mut stream, ProtocolStep::AccessDenied).await?,
             }
         }
         Ok(streams)
     }
 
-    /// Waits for the end of a test; gives when what counts of it began.
-    async fn run(&mut self, control: &mut TcpStream, asked: &Asked, flows: &mut [Flow]) -> io::Result<Instant> {
+    /// Waits for the end of a test and returns the start of its measured part.
+    async fn run(
+        &mut self,
+        control: &mut TcpStream,
+        asked: &TestParameters,
+        flows: &mut [TestStream],
+    ) -> io::Result<Instant> {
         let mut began = self.host.now();
         let runtime = self.host.runtime();
         let mut counted = pin!(runtime.sleep(Duration::from_secs(asked.omit)));
@@ -277,15 +282,17 @@ impl Server {
         let (mut stalled, mut moved) = (pin!(runtime.sleep(STALL)), 0);
         loop {
             tokio::select! {
+                // `biased` with the control connection first: the end of the test must be seen even if other events are
+                // always ready.
                 biased;
                 step = control.read_i8() => match step? {
-                    step if step == Step::TestEnd as i8 => return Ok(began),
-                    step if step == Step::ClientTerminate as i8 => return Err(ErrorKind::ConnectionAborted.into()),
+                    step if step == ProtocolStep::TestEnd as i8 => return Ok(began),
+                    step if step == ProtocolStep::ClientTerminate as i8 => return Err(ErrorKind::ConnectionAborted.into()),
                     _ => return Err(ErrorKind::InvalidData.into()),
                 },
                 another = self.listener.accept() => {
-                    // It may have gone already.
-                    let _denied = tell(&mut another?, Step::AccessDenied).await;
+                    // The refused client may have closed its connection already.
+                    let _denied = tell(&mut another?, ProtocolStep::AccessDenied).await;
                 }
                 () = &mut counted, if omits => {
                     omits = false;
@@ -293,7 +300,7 @@ impl Server {
                     flows.iter_mut().for_each(|flow| flow.omitted = flow.bytes.load(Ordering::Relaxed));
                 }
                 () = &mut stalled => {
-                    // Others wait for their turn.
+                    // Other clients wait for this test, so a test without progress is ended.
                     let before = core::mem::replace(&mut moved, total(flows));
                     if moved == before {
                         return Err(ErrorKind::TimedOut.into());
@@ -304,7 +311,7 @@ impl Server {
         }
     }
 
-    fn flow(&self, mut stream: TcpStream, sending: Option<Sending>, mut ended: watch::Receiver<bool>) -> Flow {
+    fn flow(&self, mut stream: TcpStream, sending: Option<StreamPace>, mut ended: watch::Receiver<bool>) -> TestStream {
         let bytes = Arc::new(AtomicU64::new(0));
         let (counter, sends, host) = (bytes.clone(), sending.is_some(), self.host.clone());
         let task = self.host.spawn("iperf3 stream", async move {
@@ -317,15 +324,15 @@ impl Server {
             tokio::select! {
                 biased;
                 _ = ended.wait_for(|ended| *ended) => {}
-                // A stream that ended early carried what it carried.
+                // A stream that ended early still counts with the bytes that it moved.
                 _ended_early = moves => {}
             }
             stream
         });
-        Flow { sends, bytes, omitted: 0, task }
+        TestStream { sends, bytes, omitted: 0, task }
     }
 
-    /// What does not come to its end within the time that a client has for a step fails.
+    /// Runs `step`, which fails if the client exceeds the time for one step.
     async fn soon<T>(&self, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         soon(&self.host, step).await
     }
@@ -339,21 +346,22 @@ async fn soon<T>(host: &BedHost, step: impl Future<Output = io::Result<T>>) -> i
     }
 }
 
-fn total(flows: &[Flow]) -> u64 {
+fn total(flows: &[TestStream]) -> u64 {
     flows.iter().map(|flow| flow.bytes.load(Ordering::Relaxed)).sum()
 }
 
-/// Bytes that have left this side: what waits in its send queue is nobody's measure of a network.
+/// Returns the bytes that have left this host. Bytes that wait in the send queue say nothing about the network.
 fn on_its_way(stream: &TcpStream) -> u64 {
     let stats = stream.stats();
     stats.bytes_acknowledged + stats.in_flight
 }
 
-/// Sends for ever.
-async fn send(host: &BedHost, stream: &mut TcpStream, counter: &AtomicU64, sending: Sending) -> io::Result<()> {
-    // Short writes share a piece, or the queue would hold more of pieces than of bytes.
-    let most = LEAST_PIECE.div_ceil(sending.len) * sending.len;
-    // At a rate, a piece is what a hundredth of a second has room for.
+/// Sends until cancelled.
+async fn send(host: &BedHost, stream: &mut TcpStream, counter: &AtomicU64, sending: StreamPace) -> io::Result<()> {
+    // Short writes are combined into one piece, because a queue of tiny pieces would use more memory for the pieces
+    // than for their bytes.
+    let most = MIN_PIECE.div_ceil(sending.len) * sending.len;
+    // A paced stream sends a hundredth of a second's worth at a time.
     let length = sending.rate.map_or(most, |rate| most.min((rate.get() / 100).max(1) as usize));
     let block = Bytes::from(vec![0x5a; length]);
     let (began, mut queued) = (host.now(), 0);
@@ -373,7 +381,7 @@ async fn send(host: &BedHost, stream: &mut TcpStream, counter: &AtomicU64, sendi
     }
 }
 
-/// Receives until there is nothing more.
+/// Receives until the end of the stream.
 async fn receive(stream: &mut TcpStream, counter: &AtomicU64) -> io::Result<()> {
     while let Some(segment) = poll_fn(|cx| stream.poll_segment(cx)).await? {
         counter.fetch_add(segment.data.len() as u64, Ordering::Relaxed);
@@ -382,15 +390,16 @@ async fn receive(stream: &mut TcpStream, counter: &AtomicU64) -> io::Result<()> 
     Ok(())
 }
 
-async fn tell(control: &mut (impl AsyncWrite + Unpin), step: Step) -> io::Result<()> {
+async fn tell(control: &mut (impl AsyncWrite + Unpin), step: ProtocolStep) -> io::Result<()> {
     control.write_i8(step as i8).await?;
     control.flush().await
 }
 
-/// JSON behind its length.
+/// Reads JSON that follows its length.
 async fn read_json(control: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let length = control.read_u32().await? as usize;
-    if length > MOST_JSON {
+    // The length comes from the client, so it must not decide about memory alone.
+    if length > MAX_JSON {
         return Err(io::Error::new(ErrorKind::InvalidData, format!("{length} bytes of JSON")));
     }
     let mut text = vec![0; length];
@@ -405,20 +414,20 @@ async fn write_json(control: &mut (impl AsyncWrite + Unpin), value: &impl Serial
     control.flush().await
 }
 
-/// What the streams of a test begin with: text, and a zero.
+/// The identifier at the beginning of each stream of a test: text, and a zero byte.
 type Cookie = [u8; 37];
 const NO_COOKIE: Cookie = [0; 37];
 
-/// How long a client may take for a step.
+/// Time limit of a client for one step.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a test may move nothing, as clients see it too.
+/// Time limit of a test without progress, the same as that of clients.
 const STALL: Duration = Duration::from_secs(120);
-/// What a stream queues at least at a time.
-const LEAST_PIECE: usize = 16 << 10;
-const MOST_STREAMS: usize = 128;
-const MOST_WRITTEN: usize = 1 << 20;
-const MOST_JSON: usize = 256 << 10;
+/// Least bytes queued at a time on a stream.
+const MIN_PIECE: usize = 16 << 10;
+const MAX_STREAMS: usize = 128;
+const MAX_WRITTEN: usize = 1 << 20;
+const MAX_JSON: usize = 256 << 10;
 /// Connections that may wait to be accepted: all streams of a test and some more.
-const BACKLOG: usize = 2 * MOST_STREAMS + 16;
-/// The client's number for an option that is not implemented.
+const BACKLOG: usize = 2 * MAX_STREAMS + 16;
+/// The error number that clients show for an option that is not implemented.
 const NOT_IMPLEMENTED: i32 = 13;

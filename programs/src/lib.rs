@@ -1,5 +1,5 @@
-//! The parts that the servers and clients of this package share: [`web`] for HTTP, [`outside`] for wires that end outside the
-//! emulation, [`iperf3`] for `tap_server`, [`volume`] for disks that hold ciphertext, [`switching`] for the switch of virtual
+//! Shared parts of the servers and clients of this package: [`web`] for HTTP, [`outside`] for wires that end outside
+//! the emulation, [`iperf3`] for `tap_server`, [`volume`] for encrypted disks, [`switching`] for the switch of virtual
 //! machines in other processes.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! A volume that the disk under it holds as ciphertext only: AES-XTS, as dm-crypt's `aes-xts-plain64` with `iv_large_sectors` has it.
+//! A volume that is stored as ciphertext: AES-XTS, compatible with dm-crypt's `aes-xts-plain64` with
+//! `iv_large_sectors`.
 
 use nvme_tcp::host::KeyedVolume;
 use nvme_tcp::resumable_aead::{DataUnits, Volume, XtsKey};
@@ -9,11 +10,10 @@ use offload_transforms::{SecretBytes, Tweak};
 use std::fs;
 use std::path::Path;
 
-/// One with the key in a file, 32 or 64 bytes of it, for blocks of one size. `device`, if there is one that has data-encryption keys, gets
-/// it too, wrapped under a key that is drawn for that.
+/// Opens a volume with the key in a file, of 32 or 64 bytes, for blocks of one size. If `device` supports
+/// data-encryption keys, it also gets the key, wrapped under a fresh random key.
 ///
-/// # Errors
-/// What is wrong with the file, or with what is in it.
+/// # Errors The fault of the file or of the key, as text.
 pub fn read(key: &Path, block: u32, device: Option<&mut dyn Contexts>) -> Result<KeyedVolume, String> {
     let about = |error: &dyn core::fmt::Display| format!("{}: {error}", key.display());
     let bytes = SecretBytes::new(fs::read(key).map_err(|error| about(&error))?);
@@ -32,6 +32,7 @@ fn import(
     device: &mut dyn Contexts,
 ) -> Result<Option<XtsStage>, Box<dyn std::error::Error>> {
     let mut wrapping = vec![0; 32];
+    // The key crosses to the device only in wrapped form, so the wrapping key must be unpredictable.
     RandomSource::from_system()?.stream("wrapping key").fill(&mut wrapping);
     let wrapping = WrappingKey { tenant: 1, key: SecretBytes::new(wrapping) };
     match wrapping.import(device, 1, key, block, Tweak::Unit) {
@@ -47,7 +48,7 @@ mod tests {
     use offload_api::NetDevice;
     use offload_base::Instant;
 
-    /// A key in a file of its own.
+    /// Reads a key from a file of its own.
     fn read_key(name: &str, key: &[u8], block: u32) -> Result<KeyedVolume, String> {
         let file = std::env::temp_dir().join(format!("volume-{}-{name}.key", std::process::id()));
         fs::write(&file, key).unwrap();
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_told_with_the_name_of_its_file() {
+    fn invalid_key_error_names_the_file() {
         for (name, key, block) in
             [("short", vec![1; 48], 512), ("equal", vec![1; 64], 512), ("block", (0..64).collect(), 520)]
         {

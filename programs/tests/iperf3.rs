@@ -1,4 +1,4 @@
-//! The server of iperf3's protocol held to a client written after what the program sends, in virtual time.
+//! The iperf3 server against a client written after the behaviour of iperf3 itself, in virtual time.
 
 use core::future::poll_fn;
 use core::pin::pin;
@@ -33,6 +33,7 @@ fn a_sender_keeps_to_its_rate() {
                     read = stream.read(&mut buffer) => received += read?,
                 }
             }
+            // The reader stops after 2.05 s, but bytes in flight still arrive.
             control.tell(TEST_END).await?;
             assert_eq!(control.step().await?, EXCHANGE_RESULTS);
             control.write(&json!({"streams": []})).await?;
@@ -46,7 +47,7 @@ fn a_sender_keeps_to_its_rate() {
 }
 
 #[test]
-fn what_waits_in_the_send_queue_was_not_sent() {
+fn queued_bytes_do_not_count_as_sent() {
     let far = LinkConfig { delay: Duration::from_millis(50), ..LinkConfig::default() };
     served_over(far, async |client, server| {
         let mut control = Control::begin(&client, &server, COOKIE).await?;
@@ -59,7 +60,7 @@ fn what_waits_in_the_send_queue_was_not_sent() {
         assert_eq!(control.step().await?, EXCHANGE_RESULTS);
         control.write(&json!({"streams": []})).await?;
         let sent = control.read().await?["streams"][0]["bytes"].as_u64().unwrap();
-        // Slow start has just begun, and 4 MiB wait.
+        // Slow start has only begun, and 4 MiB wait in the send queue.
         assert!((10_000..500_000).contains(&sent), "{sent}");
         assert_eq!(control.step().await?, DISPLAY_RESULTS);
         control.tell(DONE).await
@@ -74,7 +75,7 @@ fn a_test_that_moves_nothing_gives_way() {
         assert_eq!(control.step().await?, CREATE_STREAMS);
         let _silent = connect(&client, &server, COOKIE).await?;
         assert_eq!((control.step().await?, control.step().await?), (TEST_START, TEST_RUNNING));
-        // The server closes, and another test begins.
+        // The server closes the stalled test and accepts the next.
         assert!(control.step().await.is_err());
         assert_eq!((client.now() - Instant::ZERO).as_secs(), 120);
         let mut control = Control::begin(&client, &server, COOKIE).await?;
@@ -105,6 +106,7 @@ fn a_test_either_way_counts_every_byte() {
             assert_eq!((control.step().await?, control.step().await?), (TEST_START, TEST_RUNNING));
             for stream in &mut sending {
                 stream.write_all(&[7; SENT]).await?;
+                // The sent bytes must be acknowledged before the end, or the server would not have counted them.
                 poll_fn(|cx| stream.poll_acked(cx, (COOKIE.len() + SENT) as u64)).await?;
             }
             for stream in &mut receiving {
@@ -132,7 +134,7 @@ fn a_test_either_way_counts_every_byte() {
 }
 
 #[test]
-fn what_is_not_served_is_refused_and_the_next_test_is_not_hurt() {
+fn unsupported_test_is_refused_and_the_next_one_runs() {
     let refused = [
         json!({"udp": true}),
         json!({"tcp": true, "congestion": "bbr"}),
@@ -149,12 +151,13 @@ fn what_is_not_served_is_refused_and_the_next_test_is_not_hurt() {
             assert_eq!((control.0.read_i32().await?, control.0.read_i32().await?), (13, 0), "{asked}");
             assert_eq!(control.0.read(&mut [0]).await?, 0, "{asked}");
         }
-        // No JSON; JSON without an end; a length that nobody could want; a client that says nothing; one that goes.
+        // Invalid JSON, JSON without an end, an absurd length, a silent client, and a client that leaves.
         for nonsense in [&b"\0\0\0\x04none"[..], b"\0\0\0\x01{", b"\xff\xff\xff\xff", b"", b"\0\0"] {
             let mut control = Control::begin(&client, &server, COOKIE).await?;
             assert_eq!(control.step().await?, PARAMETER_EXCHANGE);
             control.0.write_all(nonsense).await?;
             SegmentStream::flush(&mut control.0);
+            // The server must close each of these connections by itself.
             assert_eq!(control.0.read(&mut [0]).await?, 0, "{nonsense:?}");
         }
         drop(connect(&client, &server, &[]).await?);
@@ -175,10 +178,10 @@ fn a_stranger_is_denied_and_disturbs_nothing() {
         assert_eq!(stranger.read_i8().await?, ACCESS_DENIED);
         let _stream = connect(&client, &server, COOKIE).await?;
         assert_eq!((control.step().await?, control.step().await?), (TEST_START, TEST_RUNNING));
-        // The server is busy.
+        // The server is busy with the test.
         let mut stranger = connect(&client, &server, &[b'x'; 37]).await?;
         assert_eq!(stranger.read_i8().await?, ACCESS_DENIED);
-        // It breaks off, and so does the server, which is there for the next.
+        // The client terminates the test. The server closes the connection and accepts the next client.
         control.tell(CLIENT_TERMINATE).await?;
         assert_eq!(control.0.read(&mut [0]).await?, 0);
         let mut control = Control::begin(&client, &server, COOKIE).await?;
@@ -187,7 +190,7 @@ fn a_stranger_is_denied_and_disturbs_nothing() {
     });
 }
 
-/// A control connection, from a client's side.
+/// A client's control connection.
 struct Control(TcpStream);
 
 impl Control {

@@ -1,4 +1,4 @@
-//! What a web server does about clients that take their time, places or memory, in virtual time.
+//! The limits of a web server against clients that waste time, connections or memory, in virtual time.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 fn a_handshake_has_its_time() {
     for mode in [Mode::HttpsCpu, Mode::HttpsNic] {
         for sent in [&[][..], &HALF_A_CLIENT_HELLO] {
-            let seconds = over(mode, Limits::default(), async |bed: Bed| {
+            let seconds = over(mode, Limits::default(), async |bed: LimitsBed| {
                 let mut stream = bed.connect().await?;
                 stream.write_all(sent).await?;
                 ended(stream).await;
@@ -36,14 +36,15 @@ fn a_handshake_has_its_time() {
 }
 
 #[test]
-fn who_asks_for_nothing_is_not_waited_for() {
-    let seconds = over(Mode::Http, Limits::default(), async |bed: Bed| {
+fn idle_connection_is_closed_after_its_timeout() {
+    let seconds = over(Mode::Http, Limits::default(), async |bed: LimitsBed| {
         ended(bed.connect().await?).await;
+        // A connection without any byte is idle, not in a handshake.
         Ok(bed.seconds())
     });
     assert_eq!(seconds, 60, "no request at all");
     for mode in Mode::ALL {
-        let seconds = over(mode, Limits::default(), async |bed: Bed| {
+        let seconds = over(mode, Limits::default(), async |bed: LimitsBed| {
             let mut stream = bed.open().await?;
             for _ in 0..3 {
                 bed.sleep(50).await;
@@ -60,7 +61,7 @@ fn who_asks_for_nothing_is_not_waited_for() {
 #[test]
 fn a_header_that_trickles_in_has_its_time() {
     for mode in Mode::ALL {
-        let seconds = over(mode, Limits::default(), async |bed: Bed| {
+        let seconds = over(mode, Limits::default(), async |bed: LimitsBed| {
             let mut stream = bed.open().await?;
             bed.sleep(30).await;
             for byte in b"GET /small HTTP/1.1\r\nHost: a" {
@@ -70,6 +71,7 @@ fn a_header_that_trickles_in_has_its_time() {
                 }
                 bed.sleep(1).await;
             }
+            // The header's deadline counts from its first byte, not from the connection's start.
             assert_eq!(bed.counted("http_timed_out").await, 1);
             Ok(bed.seconds())
         });
@@ -81,12 +83,13 @@ fn a_header_that_trickles_in_has_its_time() {
 fn a_body_has_time_for_each_of_its_parts() {
     for mode in Mode::ALL {
         for (bytes_a_second, seconds) in [(1, 29), (400, 29), (600, 100)] {
-            let last = over(mode, Limits::default(), async |bed: Bed| {
+            let last = over(mode, Limits::default(), async |bed: LimitsBed| {
                 let mut stream = bed.open().await?;
                 stream.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n").await?;
                 stream.flush().await?;
                 bed.sleep(1).await;
                 let mut last = 0;
+                // 400 bytes per second are less than 16 KiB in 30 s, and 600 are more.
                 for _ in 0..100 {
                     let sent = stream.write_all(&vec![7; bytes_a_second]).await;
                     if sent.is_err() || stream.flush().await.is_err() || bed.server.open() == 0 {
@@ -103,28 +106,28 @@ fn a_body_has_time_for_each_of_its_parts() {
 }
 
 #[test]
-fn who_does_not_read_an_answer_is_given_up() {
+fn connection_with_unread_answer_is_aborted() {
     for mode in Mode::ALL {
         for file in ["large", "middle"] {
-            let (seconds, timed_out) = over(mode, Limits::default(), async |bed: Bed| {
+            let (seconds, timed_out) = over(mode, Limits::default(), async |bed: LimitsBed| {
                 let mut stream = bed.open().await?;
                 stream.write_all(format!("GET /{file} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await?;
                 bed.sleep(1).await;
                 bed.server.idle().await;
                 Ok((bed.seconds(), bed.counted("http_timed_out").await))
             });
-            // The bytes that the client's window takes are soon acknowledged; then nothing is.
+            // The bytes that fit the client's window are soon acknowledged; after that, nothing is.
             assert!((60..=61).contains(&seconds), "{mode}, {file}: {seconds} s");
             assert_eq!(timed_out, 1, "{mode}, {file}");
         }
     }
 }
 
-/// A byte now and then keeps TCP content.
+/// A few acknowledged bytes now and then satisfy TCP's own timeout.
 #[test]
-fn who_reads_an_answer_byte_by_byte_is_given_up() {
+fn connection_of_a_trickling_reader_is_aborted() {
     for (file, most) in [("large", 190), ("middle", 190)] {
-        let (seconds, charged) = over(Mode::Http, Limits::default(), async |bed: Bed| {
+        let (seconds, charged) = over(Mode::Http, Limits::default(), async |bed: LimitsBed| {
             let (mut stream, host) = (bed.connect().await?, bed.client.clone());
             stream.write_all(format!("GET /{file} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await?;
             let _reads_on = bed.client.spawn("reader", async move {
@@ -142,9 +145,9 @@ fn who_reads_an_answer_byte_by_byte_is_given_up() {
 }
 
 #[test]
-fn who_reads_slowly_gets_everything() {
+fn slow_reader_receives_the_whole_answer() {
     for mode in Mode::ALL {
-        let (read, seconds) = over(mode, Limits::default(), async |bed: Bed| {
+        let (read, seconds) = over(mode, Limits::default(), async |bed: LimitsBed| {
             let mut stream = bed.open().await?;
             stream.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await?;
             let (mut read, mut buffer) = (0, vec![0; 32 << 10]);
@@ -153,6 +156,7 @@ fn who_reads_slowly_gets_everything() {
                     0 => break,
                     bytes => read += bytes,
                 }
+                // 32 KiB in 2 s are slow, but faster than the minimum.
                 bed.sleep(2).await;
             }
             Ok((read, bed.seconds()))
@@ -166,7 +170,7 @@ fn who_reads_slowly_gets_everything() {
 fn surplus_connections_take_slots_of_idle_ones() {
     for mode in Mode::ALL {
         let limits = Limits { capacity: Capacity::new(2, usize::MAX), ..Limits::default() };
-        let (ended, refused) = over(mode, limits, async |bed: Bed| {
+        let (ended, refused) = over(mode, limits, async |bed: LimitsBed| {
             // One client sends nothing, not even a handshake; the other has received its answer.
             let mut silent = bed.connect().await?;
             let mut idle = bed.open().await?;
@@ -200,7 +204,7 @@ fn clients_that_do_not_read_share_the_memory_there_is() {
     const MOST: usize = 1 << 20;
     for mode in Mode::ALL {
         let limits = Limits { capacity: Capacity::new(100, MOST), ..Limits::default() };
-        let (charged, left) = over(mode, limits, async |bed: Bed| {
+        let (charged, left) = over(mode, limits, async |bed: LimitsBed| {
             let mut streams = Vec::new();
             for _ in 0..STALLED {
                 let mut stream = bed.open().await?;
@@ -212,15 +216,16 @@ fn clients_that_do_not_read_share_the_memory_there_is() {
             bed.server.idle().await;
             Ok((charged, bed.limits.capacity.charged()))
         });
+        // Each stalled connection may exceed the limit by a piece that was already read.
         assert!(charged > MOST / 2 && charged < MOST + STALLED * (256 << 10), "{mode}: {charged}");
-        assert_eq!(left, 0, "{mode}: what is given up is given back");
+        assert_eq!(left, 0, "{mode}: memory of dropped answers is still charged");
     }
 }
 
 #[test]
-fn who_has_read_everything_is_charged_for_nothing() {
+fn acknowledged_answer_is_not_charged() {
     for mode in Mode::ALL {
-        let charged = over(mode, Limits::default(), async |bed: Bed| {
+        let charged = over(mode, Limits::default(), async |bed: LimitsBed| {
             let mut stream = bed.open().await?;
             stream.write_all(b"GET /middle HTTP/1.1\r\nHost: a\r\n\r\n").await?;
             read_until(&mut stream, b"\r\n\r\n").await?;
@@ -234,10 +239,10 @@ fn who_has_read_everything_is_charged_for_nothing() {
 }
 
 #[test]
-fn who_reads_is_served_while_others_use_up_the_memory() {
+fn reader_is_served_while_stalled_clients_hold_the_memory() {
     let limits = Limits { capacity: Capacity::new(100, 1 << 20), ..Limits::default() };
     for mode in Mode::ALL {
-        let read = over(mode, limits.clone(), async |bed: Bed| {
+        let read = over(mode, limits.clone(), async |bed: LimitsBed| {
             let mut streams = Vec::new();
             for _ in 0..4 {
                 let mut stream = bed.open().await?;
@@ -258,9 +263,9 @@ fn who_reads_is_served_while_others_use_up_the_memory() {
 }
 
 #[test]
-fn a_server_that_closes_ends_what_it_does() {
+fn closing_server_finishes_current_answers() {
     for mode in Mode::ALL {
-        let (read, idle, late) = over(mode, Limits::default(), async |bed: Bed| {
+        let (read, idle, late) = over(mode, Limits::default(), async |bed: LimitsBed| {
             let mut idle = bed.open().await?;
             idle.write_all(b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n").await?;
             read_until(&mut idle, b"0123456789").await?;
@@ -274,7 +279,7 @@ fn a_server_that_closes_ends_what_it_does() {
             let mut answer = Vec::new();
             busy.read_to_end(&mut answer).await?;
             closing.await;
-            assert!(bed.seconds() < 5, "{mode}: nobody waits for who is idle");
+            assert!(bed.seconds() < 5, "{mode}: the server waits for an idle client");
             Ok((answer.len(), idle, late))
         });
         assert!(read + 20_000 > LARGE, "{mode}: {read} bytes of the answer under way");
@@ -282,8 +287,8 @@ fn a_server_that_closes_ends_what_it_does() {
     }
 }
 
-/// A server of three files, and clients that mean it harm.
-struct Bed {
+/// A server of three files, and the host of hostile clients.
+struct LimitsBed {
     host: BedHost,
     client: BedHost,
     server: Server,
@@ -291,12 +296,12 @@ struct Bed {
     limits: Limits,
 }
 
-impl Bed {
+impl LimitsBed {
     async fn connect(&self) -> io::Result<TcpStream> {
         self.client.stack().connect(None, SocketAddr::from((self.host.address(), self.mode.port()))).await
     }
 
-    /// With TLS, if the mode has it.
+    /// Connects, with TLS if the mode has it.
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
         let stream = self.connect().await?;
         if !self.mode.is_secure() {
@@ -311,12 +316,12 @@ impl Bed {
         self.client.runtime().sleep(Duration::from_secs(seconds)).await;
     }
 
-    /// Since the beginning.
+    /// Returns the seconds since the start.
     fn seconds(&self) -> u64 {
         (self.client.now() - offload_base::Instant::ZERO).as_secs()
     }
 
-    /// When every connection has ended.
+    /// Returns a counter after all connections have ended.
     async fn counted(&self, name: &str) -> u64 {
         self.sleep(1).await;
         self.server.counters().value(name)
@@ -327,7 +332,7 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// Runs `story` with a server in `mode`.
-fn over<T: Send + 'static>(mode: Mode, limits: Limits, story: impl AsyncFnOnce(Bed) -> io::Result<T>) -> T {
+fn over<T: Send + 'static>(mode: Mode, limits: Limits, story: impl AsyncFnOnce(LimitsBed) -> io::Result<T>) -> T {
     let folder = Folder::new();
     let mut bed = Testbed::builder(Seed(1))
         .host("server", NicConfig::default(), TcpConfig::default())
@@ -341,11 +346,11 @@ fn over<T: Send + 'static>(mode: Mode, limits: Limits, story: impl AsyncFnOnce(B
         .without_dates()
         .with_limits(limits.clone());
     let _listens_on = server.listen(&host, mode.port()).unwrap();
-    let story = story(Bed { host, client, server, mode, limits });
+    let story = story(LimitsBed { host, client, server, mode, limits });
     bed.run_within(Duration::from_secs(3600), story).unwrap()
 }
 
-/// Reads until the other side has ended the connection, in whatever manner.
+/// Reads until the peer ends the connection, by a close or by a reset.
 async fn ended(mut stream: impl AsyncRead + Unpin) {
     while matches!(stream.read(&mut [0; 4096]).await, Ok(1..)) {}
 }
@@ -358,7 +363,7 @@ async fn read_until(stream: &mut (impl AsyncRead + Unpin + ?Sized), end: &[u8]) 
     Ok(())
 }
 
-/// What is served; it goes when this does.
+/// The served folder, deleted on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -382,9 +387,9 @@ impl Drop for Folder {
     }
 }
 
-/// A record header that promises more.
+/// A record header that announces more bytes than follow.
 const HALF_A_CLIENT_HELLO: [u8; 9] = [22, 3, 1, 2, 0, 1, 0, 1, 0xfc];
-/// Less than a send buffer, and more than one.
+/// `MIDDLE` is less than a send buffer, `LARGE` is more.
 const MIDDLE: usize = 2 << 20;
 const LARGE: usize = 9 << 20;
 const STALLED: usize = 12;

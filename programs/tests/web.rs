@@ -1,5 +1,5 @@
-//! The web server and its client on two emulated hosts, in virtual time: every mode gives every byte, files go out
-//! uncopied, and a pinned client does not talk to a proxy in between.
+//! The web server and its client on two emulated hosts, in virtual time: every mode delivers every byte, files are sent
+//! without copying, and a pinned client refuses an intercepting proxy.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -40,10 +40,12 @@ fn every_mode_gives_every_byte_uncopied() {
     for (mode, lossy) in Mode::ALL.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
         let link = if lossy { LinkConfig { impairments, ..LinkConfig::default() } } else { LinkConfig::default() };
         let row = Comparison { connections: 3, link, ..Comparison::new(&folder.0).unwrap() }.run(mode).unwrap();
+        // Each of three connections fetches the empty file once and the three others four times.
         assert_eq!(row.requests, 3 * (1 + 3 * 4), "{mode}");
         assert_eq!(row.counters.value("http_requests"), row.requests);
         assert_eq!(row.counters.value("http_partial_content"), 3 * 3 * 3);
-        // What files give is shared; heads are copied, and parts too short to be worth anything else.
+        // File content is shared with the transport. Response heads are copied, and so are parts too short to be worth
+        // sharing.
         let (shared, copied) = (row.counters.value("write_shared_bytes"), row.counters.value("write_copied_bytes"));
         assert_eq!(shared, 3 * (5_000 + 2_500 + 3_000_001 + 1_500_001), "{mode}");
         assert!(copied < 750 * row.requests, "{mode}: {copied}");
@@ -75,7 +77,7 @@ fn keys_change_under_way() {
     }
 }
 
-/// Asks a server for things by itself.
+/// Sends requests of various paths and ranges to one server.
 #[test]
 fn ranges_are_of_one_version() {
     let folder = Folder::new("ranges", &[("file", 10_000)]);
@@ -116,7 +118,7 @@ fn ranges_are_of_one_version() {
     assert_eq!(answers.unwrap(), expected);
 }
 
-/// What a server says to raw requests, without headers but the status.
+/// Returns the status lines and bodies of a server's answers to raw requests.
 fn said(folder: &Folder, requests: &[&str]) -> Vec<(String, String)> {
     let status = |head: String| head.lines().next().unwrap().to_string();
     answers(folder, requests).into_iter().map(|(head, body)| (status(head), body)).collect()
@@ -180,7 +182,7 @@ fn requests_follow_the_rules_of_http() {
         (format!("GET /file {host}Range: bytes=0-1\r\n"), 206),
         (format!("GET /file {host}Range: bytes=0-1\r\nIf-Range: {tag}\r\n"), 206),
         (format!("GET /file {host}Range: bytes=0-1\r\nIf-Range: W/{tag}\r\n"), 200),
-        // A user has set the file's time.
+        // The file's time was set by a user, so it is older than its last change and a valid `If-Range` date.
         (format!("GET /file {host}Range: bytes=0-1\r\nIf-Range: {DATE}\r\n"), 200),
         (format!("GET /file {host}Range: bytes=-0\r\n"), 416),
         (format!("HEAD /file {host}Range: bytes=0-1\r\n"), 200),
@@ -210,13 +212,14 @@ fn requests_follow_the_rules_of_http() {
             _ => &[],
         };
         assert!(fields.iter().all(|field| head.contains(field)), "{request}: {head}");
+        // RFC 9110 9.3.2, 15.4.5: answers to HEAD and answers 304 have no content.
         if *status == 304 || request.starts_with("HEAD") {
             assert_eq!(body, "", "{request}");
         }
     }
 }
 
-/// Times of files reach back before 1970.
+/// File times may be before 1970.
 #[test]
 fn a_file_of_any_time_is_given() {
     let folder = Folder::new("times", &[("file", 10)]);
@@ -230,11 +233,13 @@ fn a_file_of_any_time_is_given() {
 }
 
 #[test]
-fn what_is_not_served_cannot_be_told_from_what_is_not_there() {
+fn unserved_paths_answer_like_missing_ones() {
     let folder = Folder::new("oracle", &[("file", 10)]);
     symlink("circle", folder.0.join("circle")).unwrap();
     symlink("/etc/passwd", folder.0.join("outside")).unwrap();
     let ask = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    // Each path either leads outside, to a link circle, or nowhere. Different answers would tell an attacker which of
+    // these it is.
     let paths = [
         "/none",
         "/../../../../../../../../../etc/passwd",
@@ -275,6 +280,7 @@ fn a_server_with_an_rsa_key_is_spoken_to_over_tls_12_and_13() {
             .with_no_client_auth()
             .with_single_cert(vec![certificate.clone()], PrivateKeyDer::from_pem_slice(RSA).unwrap())
             .unwrap();
+        // The NIC needs the traffic secrets.
         config.enable_secret_extraction = true;
         let mut bed = two_hosts();
         let (host, client) = (bed.host(0).clone(), bed.host(1).clone());
@@ -290,7 +296,7 @@ fn a_server_with_an_rsa_key_is_spoken_to_over_tls_12_and_13() {
             let answer = session.get("/file", None).await?;
             let bytes = read_body(answer, |_| Ok(())).await?;
             session.close_both_sides(&client, Duration::from_secs(2)).await?;
-            // Its own FIN is acknowledged, and so is that of the server.
+            // Both FINs are acknowledged before the time is over.
             assert!(client.now() - Instant::ZERO < Duration::from_secs(2), "{version:?}");
             Ok::<_, Failure>(bytes)
         }));
@@ -314,6 +320,7 @@ fn a_file_cut_short_on_its_way_ends_the_connection() {
             let answer = session.get("/file", None).await.unwrap();
             let mut read = 0;
             let outcome = read_body(answer, |chunk| {
+                // The first chunk proves that the answer has begun; only then the file is cut.
                 if read == 0 {
                     File::options().write(true).open(&path)?.set_len(5_000_000)?;
                 }
@@ -329,8 +336,8 @@ fn a_file_cut_short_on_its_way_ends_the_connection() {
     }
 }
 
-/// A connection to a server that shows the certificate in `shown`, by a client that trusts the testbed's authority and that of
-/// the proxy. What became of it, and how many requests that server saw.
+/// Connects to a server with the certificate in `shown`, as a client that trusts the authorities of the testbed and of
+/// the proxy. Returns the outcome and the number of requests that the server received.
 fn connection(shown: ServerConfig, pin: Option<Pin>) -> (Result<u64, String>, u64) {
     let folder = Folder::new("pin", &[("secret", 3_000)]);
     let mut bed = two_hosts();
@@ -351,12 +358,13 @@ fn connection(shown: ServerConfig, pin: Option<Pin>) -> (Result<u64, String>, u6
 }
 
 #[test]
-fn a_pinned_client_refuses_whoever_gets_between() {
+fn pinned_client_refuses_an_intercepting_proxy() {
     let honest = || identity::server_config(Randomness::Seeded(Seed(1)), None);
     let pin = Pin::for_certificate(&identity::server_certificate());
     assert_eq!(connection(honest(), Some(pin)), (Ok(3_000), 1));
 
-    // Its authority is trusted here, as that of a company's proxy is: without a pin it reads everything.
+    // The client trusts the proxy's authority, like that of a company's proxy. Without a pin the proxy reads
+    // everything.
     let proxy = Proxy::new();
     assert_eq!(connection(proxy.config(), None), (Ok(3_000), 1));
     let (fetched, seen_by_proxy) = connection(proxy.config(), Some(pin));
@@ -369,7 +377,7 @@ fn a_pinned_client_refuses_whoever_gets_between() {
     assert_eq!(seen_by_proxy, 0);
 }
 
-/// Somebody with an authority of their own, who shows a certificate of it for any server's name.
+/// An intercepting proxy that has an authority of its own and signs a certificate for any server's name.
 struct Proxy {
     authority: CertificateDer<'static>,
     certificate: CertificateDer<'static>,
@@ -431,7 +439,7 @@ struct Folder(PathBuf);
 impl Folder {
     fn new(name: &str, files: &[(&str, usize)]) -> Folder {
         let path = std::env::temp_dir().join(format!("nic-offload-web-{name}-{}", std::process::id()));
-        // One test may have several, one after the other.
+        // A test may create several, one after the other.
         std::fs::create_dir_all(&path).unwrap();
         let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         for (name, bytes) in files {
@@ -450,7 +458,7 @@ impl Drop for Folder {
     }
 }
 
-/// Keys that protect nothing.
+/// Test keys that protect nothing.
 const RSA: &[u8] = include_bytes!("rsa.pem");
 const PROXY_AUTHORITY_KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
     MC4CAQAwBQYDK2VwBCIEICY4nkSHvvQQkiuBD7bXBdqKoZWRZ/5QRcBjmgZcmzPD\n\

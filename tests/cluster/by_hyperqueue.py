@@ -27,7 +27,7 @@ def main():
     folder = Path(tempfile.mkdtemp())
     out, whole = folder / "grid.jsonl", folder / "whole.jsonl"
     begun = time.monotonic()
-    # A process of its own, for the client holds this one's threads up while it waits.
+    # A separate process, because the client blocks this one's threads while it waits.
     killed, tells = multiprocessing.Pipe(duplex=False)
     killer = multiprocessing.Process(target=kill, args=(folder / f"grid.1-of-{PARTS}.jsonl", tells), daemon=True)
     killer.start()

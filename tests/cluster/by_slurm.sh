@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A sweep of 64 points in 8 parts, submitted to Slurm (Debian: slurm-wlm, munge), held against what one machine makes. The whole cluster
-# is this machine: munged, slurmctld and slurmd as root, without systemd, in a mount namespace of their own. As root.
+# Compares a sweep of 64 points in 8 parts, submitted to Slurm (Debian: slurm-wlm, munge), with the result of a single
+# machine. The whole cluster is this machine: munged, slurmctld and slurmd as root, without systemd, in a mount
+# namespace of their own. Needs root.
 #   tests/cluster/by_slurm.sh NICBENCH
 set -euo pipefail
 skip() { echo "SKIPPED: by_slurm.sh: $*"; exit 77; }
@@ -22,14 +23,14 @@ finish() {
         [ -s "$file" ] || continue
         process="$(cat "$file")"
         kill "$process" 2>/dev/null || true
-        # Each writes its state as it ends.
+        # Each job writes its state at its end.
         tail --pid="$process" -f /dev/null
     done
     rm -rf "$folder"
 }
 trap finish EXIT
 
-# Nothing of the machine's own is touched: its folders are covered.
+# The machine's own folders are hidden by mounts, so nothing of its own is changed.
 mkdir -p /run/munge /etc/munge /etc/slurm /var/lib/munge /var/log/munge
 for covered in /run/munge /etc/munge /etc/slurm /var/lib/munge /var/log/munge /sys/fs/cgroup; do
     mount -t tmpfs tmpfs "$covered"
@@ -41,7 +42,7 @@ chmod 755 /run/munge
 setpriv --reuid=munge --regid=munge --clear-groups munged --pid-file=/run/munge/munged.pid
 cp /run/munge/munged.pid "$folder/munged.pid"
 
-# slurmd wants a freezer, though it tracks processes without it.
+# slurmd requires a freezer, although it tracks processes without one.
 mkdir /sys/fs/cgroup/freezer
 mount -t cgroup -o freezer freezer /sys/fs/cgroup/freezer || skip "this kernel has no freezer of cgroup v1"
 echo "CgroupPlugin=cgroup/v1" >/etc/slurm/cgroup.conf

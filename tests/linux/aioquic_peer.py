@@ -47,8 +47,9 @@ class Http(QuicConnectionProtocol):
     async def change_keys(self, times):
         for _ in range(times):
             await asyncio.sleep(0.05)
-            # RFC 9001 6.1: not before a packet under these keys is acknowledged, whichever end they came from. aioquic
-            # leaves that to its user; a peer whose own change nobody has answered yet could open nothing ever after.
+            # RFC 9001 6.1: no key update before a packet under the current keys is acknowledged, whichever end
+            # initiated them. aioquic leaves that to its user; otherwise a peer with an unanswered update could never
+            # open a packet again.
             keys = None
             while keys != self.keys():
                 keys = self.keys()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The container rows of the poster's table, measured here: AES-128-GCM of UDP datagrams by a service in a network namespace, behind a veth pair; with
-# AES-NI and without. Needs root; the figures are of this machine, the published ones stand beside them.
+# Measures the container rows of the poster's table: AES-128-GCM of UDP datagrams by a service in a network namespace
+# behind a veth pair, with and without AES-NI. Needs root. Prints this machine's figures beside the published ones.
 #   tests/linux/container_rows.sh [PROGRAM]
 set -euo pipefail
 program=$(realpath "${1:-target/release/examples/container}")
@@ -40,7 +40,7 @@ measure() { # what it is called, what the environment of both has
 work=$(mktemp -d)
 trap 'clean_up; rm -rf "$work"' EXIT
 measure "with AES-NI" ""
-# aws-lc is told that this processor lacks AESNI and PCLMULQDQ, VAES and VPCLMULQDQ.
+# Tells aws-lc that this processor lacks AESNI, PCLMULQDQ, VAES and VPCLMULQDQ.
 measure "without AES-NI" "OPENSSL_ia32cap=~0x200000200000000:~0x60000000000"
 awk 'FNR == 1 { file++; next } { sealing[file, $1] = $4; if (!($1 in seen)) { seen[$1]; order[++n] = $1 } }
     END {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# One core's speed at ciphers, by turns: `openssl speed`, and the jobs of `lookaside --way cpu`. Prints 10^6 bytes a second by the clock
-# on the wall, the best of three: where the machine has other work, only large ratios say anything. Needs no root.
+# Compares one core's speed at ciphers, in turn: `openssl speed`, and the jobs of `lookaside --way cpu`. Prints 10^6
+# bytes per second of wall-clock time, the best of three runs. On a busy machine only large ratios are meaningful. Needs
+# no root.
 #   tests/linux/crypto_speed.sh
 # Environment: LOOKASIDE, the program (target/release/examples/lookaside by default); SECONDS_EACH, of an openssl run (1).
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Volumes under AES-XTS, in a QEMU guest: its dm-crypt reads what `transform` encrypted, and `transform` reads what it wrote, with
-# sectors of 512 and 4096 bytes, 128 and 256 bits, and both ways in which tweaks count. Needs no root.
+# Tests volumes under AES-XTS with dm-crypt in a QEMU guest: each side reads the other's volumes, with sectors of 512
+# and 4096 bytes, keys of 128 and 256 bits, and both ways to count tweaks. Needs no root.
 #   tests/linux/dm_crypt_guest.sh
 # Environment: TRANSFORM, the program (target/release/transform by default).
 . "$(dirname "$0")/guest/lib.sh"
@@ -10,7 +10,7 @@ fail() { echo "NOT SO: $*"; exit 1; }
 megabytes=4
 head -c $((megabytes << 20)) /dev/urandom >"$work/plain"
 head -c $((megabytes << 20)) /dev/urandom >"$work/theirs"
-# Bytes of a key, of a sector, how tweaks count here, and what dm-crypt calls that.
+# Bytes of a key, bytes of a sector, counting of tweaks here, and dm-crypt's name for it.
 cases=("64 512 sectors512 -" "32 512 units -" "64 4096 sectors512 sector_size:4096" "64 4096 units sector_size:4096,iv_large_sectors"
     "32 4096 units sector_size:4096,iv_large_sectors")
 disks=()

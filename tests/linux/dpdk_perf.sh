@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# DPDK's software drivers beside ours on one core of this machine, by turns: dpdk-test-crypto-perf (openssl, aesni_gcm, aesni_mb) and
-# `nicbench crypto --way cpu`; dpdk-test-compress-perf (zlib, isal) and `lookaside --transform deflate`. Prints 10^6 bytes a second,
-# the best of three: where the machine has other work, only large ratios say anything. DPDK comes from Debian into a folder of its
-# own; nothing is installed, and no root or huge pages are needed.
+# Compares DPDK's software drivers with ours on one core of this machine, in turn: dpdk-test-crypto-perf (openssl,
+# aesni_gcm, aesni_mb) and `nicbench crypto --way cpu`; dpdk-test-compress-perf (zlib, isal) and `lookaside --transform
+# deflate`. Prints 10^6 bytes per second, the best of three runs. On a busy machine only large ratios are meaningful.
+# DPDK is unpacked from Debian into a separate folder; nothing is installed, and neither root nor huge pages are needed.
 #   tests/linux/dpdk_perf.sh [FOLDER]     target/dpdk by default
 # Environment: NICBENCH, LOOKASIDE, the programs (in target/release and its examples by default); MIRROR (Debian's own).
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Power cuts, in a QEMU guest: nvme_target serves a file on ext4, which is on a device that logs every write and flush
-# (dm-log-writes); the guest's kernel is its host. Then the device is put together again as it was at every flush in the log,
-# and what the file and its list of unreadable bytes hold is compared with what the host was told. Needs no root.
+# Tests power cuts in a QEMU guest: nvme_target serves a file on ext4, on a device that logs every write and flush
+# (dm-log-writes); the guest's kernel is the NVMe host. Then the device is rebuilt as of every flush in the log, and the
+# file and its list of unreadable bytes are compared with the target's acknowledgments. Needs no root.
 #   tests/linux/durability_guest.sh
 # Environment: NVME_TARGET, the program (target/release/nvme_target by default).
 . "$(dirname "$0")/guest/lib.sh"

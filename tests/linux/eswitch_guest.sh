@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Stock Linux guests in QEMU as tenants on virtual functions of our NIC, and one more as the other end of its wire, where `ip link add type
-# vxlan` (or gretap, or geneve) and `ip xfrm` (transport mode on the tunnel's packets, AES-GCM with both key lengths, ESN) have a network and SAs
-# for each tenant. The NIC wraps and protects; 1 % of packets are lost. Tenants ping each other and the far end, and move files both ways. Then
-# somebody cheats: under another tenant's Ethernet address, in the clear, in another network, under another tenant's SA; nothing arrives, and all
-# is counted. Rules are replaced meanwhile. tshark, with the keys, sees packets in the tunnel in ESP. Needs no root.
+# Tests the switch with stock Linux guests in QEMU as tenants on virtual functions of our NIC, and one more guest at the
+# other end of the wire, where `ip link add type vxlan` (or gretap, or geneve) and `ip xfrm` (transport mode on the
+# tunnel's packets, AES-GCM with both key lengths, ESN) provide a network and SAs for each tenant. The NIC encapsulates
+# and protects; 1 % of packets are lost. Tenants ping each other and the far end, and move files both ways. Then forged
+# packets are sent: with another tenant's Ethernet address, in clear text, in another network, under another tenant's
+# SA; all are dropped and counted. Rules are replaced meanwhile. tshark, with the keys, sees tunnel packets inside ESP.
+# Needs no root.
 #   tests/linux/eswitch_guest.sh [TENANTS] [KIB] [TUNNEL] [FAMILY]
 # 2 tenants by default, 8 at most; files of 128 KiB, for QEMU interprets guests; TUNNEL: vxlan, gretap or geneve; FAMILY of the underlay: 4 or 6
 . "$(dirname "$0")/guest/lib.sh"
@@ -50,7 +52,7 @@ for ((n = 0; n < tenants; n++)); do
         echo "ip xfrm policy add src $from dst $to $selector dir $other priority 10 tmpl proto esp reqid $reqid mode transport" >>"$work/xfrm"
         sa_of_tshark "$from" "$to" "$spi" "$key"
     done
-    # What has this mark cheats.
+    # Packets with this mark are forged.
     echo "ip xfrm policy add src $far dst $hypervisor dir out priority 1 mark 7" >>"$work/xfrm"
     protect+=(--protect "${tunnel}0:$vni=$reqid")
     wrap="action tunnel_key set src_ip $hypervisor dst_ip $far id $vni $checksum action mirred egress redirect dev ${tunnel}0"
@@ -67,7 +69,7 @@ for ((n = 0; n < tenants; n++)); do
 done
 echo "policy setdefault in accept out accept" >>"$work/keys"
 
-# What tenants and the far end have in common: they serve a file, and tell the hash of what they are sent.
+# Common setup of tenants and the far end: both serve a file, and answer uploads with their hash.
 cat >"$work/common" <<'SCRIPT'
 serve() {
     "$@" socat TCP-LISTEN:9,fork,reuseaddr SYSTEM:'sha256sum' &
@@ -95,7 +97,7 @@ try() { # whom
 }
 try "10.1.0.$((101 + N))"
 try "10.1.0.$((1 + (N + 1) % TENANTS))"
-# To the far end, under the Ethernet address of the next tenant.
+# To the far end, with the Ethernet address of the next tenant.
 python3 -c 'import socket, sys
 forged = (int(sys.argv[1]) + 1) % int(sys.argv[2])
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -104,7 +106,7 @@ for number in range(10):
     s.send(bytes([2, 0, 0, 0, 2, int(sys.argv[1]), 2, 0, 0, 0, 1, forged]) + b"\x88\xb5" + bytes(46))
 ' "$N" "$TENANTS"
 echo "DONE"
-# The far end says when everybody is done, and nobody cheats any more.
+# The far end reports when everyone is done, and no more packets are forged.
 socat -u "TCP:10.1.0.$((101 + N)):12,retry=100,interval=0.5" - | grep -q end || not_so "there is an end"
 sleep 1
 sort heard 2>/dev/null | uniq -c
@@ -116,7 +118,7 @@ cat >"$work/far" <<'SCRIPT'
 set -euo pipefail
 . ./common
 modprobe -a esp4 esp6 xfrm_user vxlan geneve ip_gre ip6_gre
-# Its own devices for tunnels are no tenants'.
+# The guest's default tunnel devices belong to no tenant.
 echo 1 >/proc/sys/net/core/fb_tunnels_only_for_init_net
 [ "$FAMILY" = 6 ] || echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6
 for n in $(seq 0 $((TENANTS - 1))); do
@@ -133,7 +135,7 @@ add_tunnel() { # name, number of the tenant
     vxlan*) "${add[@]}" vxlan id "$id" local "$far" remote "$to" dstport 4789 ;;
     gretap4) "${add[@]}" gretap local "$far" remote "$to" key "$id" ;;
     gretap6) "${add[@]}" ip6gretap local "$far" remote "$to" key "$id" encaplimit none ;;
-    # It takes no address of this end: routes say it, by what the packet looks like.
+    # The device takes no address of this end: routes supply it, by the packet.
     geneve*)
         "${add[@]}" geneve id "$id" remote "$to" dstport 6081 tos "$tos"
         ip "-$FAMILY" route add "$to" dev eth0 src "$far" table "$id"
@@ -153,7 +155,8 @@ for n in $(seq 0 $((TENANTS - 1))); do
     ip netns exec "t$n" socat TCP-LISTEN:12,fork,reuseaddr SYSTEM:"touch /tmp/done$n; until [ -e /tmp/end ]; do sleep 0.2; done; echo end" &
 done
 until [ "$(ls /tmp/done* 2>/dev/null | wc -l)" = "$TENANTS" ]; do sleep 0.2; done
-# A datagram to the first tenant, in the tunnel as it should be, in the clear, and under the SA of the second tenant, whose address it has.
+# A datagram to the first tenant: in the tunnel as it should be, in clear text, and under the SA of the second tenant
+# with that tenant's address.
 TUNNEL=$TUNNEL FAMILY=$FAMILY NET=$NET python3 -c 'import os, socket, struct
 tunnel, net = os.environ["TUNNEL"], os.environ["NET"]
 family = socket.AF_INET6 if os.environ["FAMILY"] == "6" else socket.AF_INET
@@ -205,10 +208,10 @@ boot() { # name, script, QEMU's arguments
 }
 boot far far -netdev dgram,id=n0,local.type=unix,local.path=far.sock,remote.type=unix,remote.path=near -device virtio-net-pci,netdev=n0
 for ((n = 0; n < tenants; n++)); do
-    # The very line that it prints.
+    # Exactly the line that the program prints.
     boot "vm$n" tenant $(sed -n "s/^pf0vf$n: qemu-system-x86_64 //p" log)
 done
-# Rules are replaced while files are under way: by the same ones, so that everything goes on.
+# Rules are replaced by equal ones during transfers, so that everything goes on.
 for ((time = 0; time < 4000; time++)); do
     sleep 0.1
     [ $((time % 20)) != 0 ] || kill -HUP "$pid"
@@ -246,12 +249,13 @@ look_at_the_wire() {
     local sas=() short long line seen plain
     while IFS=$'\t' read -r short long; do
         line=$short$long
-        # Older ones do not know that there is a choice of numbers; what is in a packet, they show all the same.
+        # Older versions of tshark do not know this choice of sequence numbers, but show the packet's content anyway.
         [[ $(tshark -r wire.pcapng -c 1 -o "uat:esp_sa:$line" 2>&1) != *WARNING* ]] || line=$short
         sas+=(-o "uat:esp_sa:$line")
     done <esp_sa
     count() { tshark -r wire.pcapng -o esp.enable_encryption_decode:TRUE "${sas[@]}" -Y "$1" 2>>tshark.log | wc -l; }
-    # By the NIC's own address, and by those of tenants: the frame's, for the other end's Linux may quote what it has opened.
+    # Selected by the NIC's own address and by the tenants' addresses in the outer frame, because the other end's Linux
+    # may quote a decrypted packet.
     local clear="!esp && ((frame[6:6] == 02:00:00:00:00:01 && !arp && !icmpv6) || frame[6:5] == 02:00:00:00:01)"
     plain=$(count "$clear")
     seen=$(count "esp && frame[6:6] == 02:00:00:00:00:01")

@@ -1,4 +1,5 @@
-# What scripts about protection information share, to be sourced: `transform` is the program, `work` a folder, `fail` ends the script.
+# Shared code of the scripts about protection information; to be sourced. `transform` is the program, `work` a folder,
+# `fail` ends the script.
 flip() { # the file, a byte of it
     local byte
     byte=$(od -An -tu1 -j "$2" -N 1 "$1")

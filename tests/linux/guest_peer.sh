@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A stock Linux guest in QEMU on the emulated host's wire: pings it, and sends and gets files over plain TCP and over
-# TLS that the NIC does; by QEMU's datagram sockets, a frame each, and by its stream socket. Needs no root.
+# Tests a stock Linux guest in QEMU on the emulated host's wire: pings the host, and sends and fetches files over plain
+# TCP and over TLS by the NIC; over QEMU's datagram sockets, one frame each, and over its stream socket. Needs no root.
 #   tests/linux/guest_peer.sh [MIB]        how much goes each way; 8 by default, for QEMU interprets the guest
 . "$(dirname "$0")/guest/lib.sh"
 server=${HTTPS_SERVER:-target/release/https_server} mib=${1:-8}

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Unmodified keying daemons key our NIC: strongSwan or Libreswan of Debian 13. A stock guest runs two of them, each in a network namespace with a
-# network card and a root of its own: the peer, whose kernel makes ESP, and the daemon of the emulated host, beside which `linux-mirror sa`
-# runs. That one has the emulated host's address; a front lets IKE through to it and nothing of its own out but that, so its kernel
-# carries no packet. Over a wire that both meet at, the peer fetches files: transport and tunnel mode, AES-GCM with both key lengths, ESN, PSK and
-# certificates, over IPv4, IPv6 and in UDP as behind a translator of addresses, either side as initiator; keys change all along while a file is
-# under way; agent and daemon are killed, and come back; so is the peer, which the daemon finds dead. tshark sees ESP only. Needs root, for the
-# roots are made by debootstrap.
+# Tests unmodified keying daemons that key our NIC: strongSwan or Libreswan of Debian 13. A stock guest runs two of
+# them, each in a network namespace with its own network card and root: the peer, whose kernel does ESP, and the daemon
+# of the emulated host, beside which `linux-mirror sa` runs. The daemon has the emulated host's address; a front passes
+# IKE to it and nothing but IKE from it, so its kernel carries no packet. The peer fetches files over the common wire:
+# transport and tunnel mode, AES-GCM with both key lengths, ESN, PSK and certificates, over IPv4, IPv6 and in UDP as
+# behind a NAT, with either end as initiator; keys change throughout a transfer; agent and daemon are killed and
+# restarted; so is the peer, which the daemon detects as dead. tshark sees only ESP. Needs root, because debootstrap
+# makes the roots.
 #   tests/linux/ike_guest.sh [HOST-DAEMON [PEER-DAEMON]]     strongswan or libreswan; strongswan by default
 # Environment: KIB, how much is fetched while keys change (512, for QEMU interprets the guest), at RATE (20K a second), and
 # REKEY, how often they do (4s).
@@ -30,7 +31,7 @@ mkdir "$work/site"
 head -c 64K /dev/urandom >"$work/site/bulk"
 head -c "${kib}K" /dev/urandom >"$work/site/long"
 for name in bulk long; do sha256sum <"$work/site/$name" | cut -d' ' -f1 >"$work/$name.sum"; done
-# An authority, and a certificate for each side.
+# An authority, and a certificate for each end.
 certificate() { # file, name, more
     openssl ecparam -name prime256v1 -genkey -noout -out "$work/$1.key" 2>/dev/null
     openssl req -new -key "$work/$1.key" -subj "/CN=$2" -out "$work/$1.csr" 2>/dev/null
@@ -48,7 +49,7 @@ tar -C "$work" -cf "$work/certificates.tar" ca.pem {host,peer}.{pem,key,p12}
 cat >"$work/script" <<'SCRIPT'
 set -euo pipefail
 modprobe -a esp4 esp6 xfrm_user virtio_console ext4 virtio_blk
-# What the kernel loads and tests at first use holds a daemon up for longer than its peer waits, where QEMU is slow.
+# Modules that the kernel loads and tests at first use delay a daemon for longer than its peer waits, if QEMU is slow.
 zeros() { printf '0x%0*d' "$1" 0; }
 for aead in "rfc4106(gcm(aes)) $(zeros 40)" "rfc4106(gcm(aes)) $(zeros 72)" "rfc7539esp(chacha20,poly1305) $(zeros 72)"; do
     # shellcheck disable=SC2086
@@ -69,7 +70,7 @@ failed=0
 not_so() { echo "NOT SO: $*"; failed=1; }
 until port=/dev/$(basename "$(dirname "$(grep -lx sas /sys/class/virtio-ports/*/name)")") && [ -c "$port" ]; do sleep 0.1; done
 
-# The peer's card has the address that QEMU gives it; the daemon's has the emulated host's.
+# The peer's card has the address given by QEMU; the daemon's card has the emulated host's.
 ip netns add peer
 ip netns add host
 for card in eth0 eth1; do
@@ -108,7 +109,7 @@ fetch() { # file, more
 has_sas() { in_peer ip xfrm state | grep 'proto esp' >/dev/null; } # one that ends early breaks the pipe
 up() { # side
     ike "$1" up || return 1
-    # The other side may need longer than the one that asks.
+    # The responder may need longer than the initiator.
     for attempt in $(seq 100); do ! has_sas || break; sleep 0.1; done
     has_sas || return 1
     for attempt in $(seq 50); do
@@ -147,9 +148,9 @@ for initiator in peer host; do
     in_udp=no
 done
 
-# strongSwan has its kernel's policies name an SA, and for a moment they name one that is not there yet.
+# strongSwan's kernel policies name an SA, which for a moment is not installed yet.
 lost_by_the_peer() { in_peer awk '$1 == "XfrmAcquireError" { print $2 }' /proc/net/xfrm_stat; }
-# One side alone, for stock daemons that rekey at the same moment lose packets by themselves.
+# Only one end rekeys, because stock daemons that rekey at the same moment lose packets by themselves.
 for side in host peer; do
     echo "-- the ${side/host/emulated host\'s daemon} changes keys, while a file is under way"
     down
@@ -162,11 +163,11 @@ for side in host peer; do
     kill -INT $pinging
     wait $pinging || true
     changes=$(($(ike peer children) - before - 1))
-    # The last one may have been under way.
+    # The last rekeying may have been in progress.
     read -r answers missing < <(sed -n 's/.*seq=\([0-9]*\).*/\1/p' pings | sort -nu | awk 'NR == 1 { first = $1 } END { print NR, $1 - first + 1 - NR }')
     own=$(($(lost_by_the_peer) - own))
     echo "   $answers answers, $missing missing, of which the peer's kernel sent $own never; $changes successors"
-    # As many as the file gives time for: 25 s with 512 KiB.
+    # As many as the transfer has time for: 25 s with 512 KiB.
     [ "$answers" -gt 20 ] && [ "$missing" -le "$own" ] || not_so "no packet is lost when keys change"
     [ "$changes" -ge "$((KIB >= 512 ? 3 : 1))" ] || not_so "keys changed"
     in_peer grep -v ' *0$' /proc/net/xfrm_stat | sed 's/^/   the peer: /' || true
@@ -233,7 +234,7 @@ grep -E '^(mirror|front|Xfrm|ipsec)' "$work/log" || true
 [ "$status" = 0 ] || exit "$status"
 counted() { awk -v name="$1" '$1 == name { print $2; found = 1 } END { if (!found) print 0 }' "$work/log"; }
 [ "$(counted front_blocked_esp)" -gt 0 ] || { echo "NOT SO: the mirrored kernel tried to send ESP, and it was blocked"; exit 1; }
-# As responder, Libreswan sends by a successor that the side that asked cannot have yet. It waits for its SA.
+# As responder, Libreswan sends with a successor that the initiator cannot have yet. The host waits for its SA.
 [ "$(counted XfrmInNoStates)" = 0 ] || { echo "NOT SO: every packet found its SA"; exit 1; }
 [ "$(counted ipsec_packet_tx_pkts)" -gt 100 ] || { echo "NOT SO: the NIC made ESP"; exit 1; }
 if command -v tshark >/dev/null; then

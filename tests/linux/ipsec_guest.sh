@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A stock Linux kernel in a QEMU guest at the other end of ESP: transport and tunnel mode, IPv4 and IPv6, in UDP; AES-GCM
-# with both key lengths, ChaCha20-Poly1305 and AES-GMAC; with and without extended sequence numbers. Over a wire that loses,
-# reorders and doubles, the guest pings the emulated host and moves files both ways through each pair of SAs;
-# ESP is made by the emulated host, by its NIC under the host's headers, and by its NIC alone. Then keys change at both
-# ends while files are under way, and no packet finds itself without an SA. Then tshark, with the
-# keys, has a look at what was on the wire: every ICV is good, and all of it is ESP. Needs no root.
+# Tests a stock Linux kernel in a QEMU guest at the other end of ESP: transport and tunnel mode, IPv4 and IPv6, in UDP;
+# AES-GCM with both key lengths, ChaCha20-Poly1305 and AES-GMAC; with and without extended sequence numbers. Over a wire
+# that loses, reorders and duplicates packets, the guest pings the emulated host and moves files both ways through each
+# pair of SAs; ESP is done by the emulated host, by its NIC under the host's headers, and by its NIC alone. Then keys
+# change at both ends during transfers, and no packet arrives without an SA. At the end tshark, with the keys, checks
+# the packets on the wire: every ICV is valid, and everything is ESP. Needs no root.
 #   tests/linux/ipsec_guest.sh [KIB]     how much goes each way through each; 64 by default, for QEMU interprets the guest
 . "$(dirname "$0")/guest/lib.sh"
 server=$(realpath -e "${HTTPS_SERVER:-target/release/https_server}") kib=${1:-64}
@@ -16,8 +16,8 @@ head -c 256K /dev/urandom | tee "$work/site/long" >"$work/initial"
 long_hash=$(sha256sum <"$work/initial" | cut -d' ' -f1)
 host4=10.77.0.1 host6=fd00::1 number=16 offload= cases=()
 
-# A guest's address of its own for each pair of SAs, so that one boot does for all. The words that the emulated host reads
-# are those that ip takes in the guest; policies are the other way round there.
+# Each pair of SAs has its own address of the guest, so that one boot suffices. The emulated host reads the same words
+# as ip in the guest; policies have the opposite direction there.
 pair() { # name, family, mode, suite, flags, further words of the SA; of a tunnel between others: their addresses, and the guest's inside
     local name=$1 family=$2 mode=$3 suite=$4 flags=$5 more=$6 aead key template=
     local guest host=host$family spi=$((0x1000 + 16 * number))
@@ -53,8 +53,9 @@ pair() { # name, family, mode, suite, flags, further words of the SA; of a tunne
     cases+=("${offload:+$offload offload, }$name $family $guest $host")
     number=$((number + 1))
 }
-# What gives the SA that is being written a successor, halfway: the host's file does it at once, and forgets the SA it has
-# sent by. The guest has what it is to receive by from the beginning; when it hears the host by that, it sends by its own.
+# Gives the current SA a successor during a transfer: the host's file does so at once and removes the old transmit SA.
+# The guest has the receive SA from the beginning; when it receives the host's packets under that SA, it switches its
+# own.
 rekey() {
     local new=$((spi_of + 8)) id="src $outer_from dst $outer_to proto esp" words
     key_of=0x$(head -c "$key" /dev/urandom | od -An -v -tx1 | tr -d ' \n')
@@ -87,9 +88,9 @@ for offload in "" crypto packet; do
     pair "IPv6 tunnel, ChaCha20-Poly1305, ESN" 6 tunnel chacha20 "flag esn" ""
     pair "IPv6 in an IPv4 tunnel, AES-128-GCM" 6 tunnel aes128 "flag af-unspec" "" "$host4" "10.77.0.$number"
     pair "transport, AES-GMAC, ESN" 4 transport gmac "flag esn" ""
-    # The host reaches it by the tunnel's other end only.
+    # The guest is reachable only through the tunnel's other end.
     pair "tunnel to another network, AES-128-GCM, ESN" 4 tunnel aes128 "flag esn" "" "$host4" "10.77.0.$number" "172.30.0.$number"
-    # Devices have ESP in UDP for packet offload only.
+    # Devices support ESP in UDP only with packet offload.
     [ "$offload" = crypto ] || pair "tunnel in UDP, AES-256-GCM, ESN" 4 tunnel aes256 "flag esn" "encap espinudp 4500 4500 0.0.0.0"
     [ "$offload" = crypto ] || pair "transport in UDP, AES-128-GCM" 4 transport aes128 "" "encap espinudp 4500 4500 0.0.0.0"
     [ "$offload" = crypto ] || pair "IPv6 transport in UDP, AES-256-GCM, ESN" 6 transport aes256 "flag esn" "encap espinudp 4500 4500 ::"
@@ -112,17 +113,17 @@ for number in $(seq 16 $((15 + $(wc -l <cases)))); do
     ip addr add "fd00::$number/64" dev eth0 nodad
     if grep -q " 172.30.0.$number " cases; then ip addr add "172.30.0.$number/32" dev eth0; fi
 done
-# ESP in UDP comes by a socket that says so (UDP_ENCAP, UDP_ENCAP_ESPINUDP).
+# Linux receives ESP in UDP through a socket with the option UDP_ENCAP_ESPINUDP.
 python3 -c 'import socket, time
 four, six = (socket.socket(family, socket.SOCK_DGRAM) for family in (socket.AF_INET, socket.AF_INET6))
 six.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
 for s in four, six: s.bind(("", 4500)); s.setsockopt(17, 100, 2)
 time.sleep(1e6)' &
 . ./xfrm
-# To Linux, policies are about the UDP around ESP as well (a keying daemon exempts its socket from them), ...
+# In Linux, policies also apply to the UDP around ESP (a keying daemon exempts its socket), ...
 ip xfrm policy add src 10.77.0.0/24 dst 10.77.0.0/24 proto udp dport 4500 dir in priority 1
 ip xfrm policy add src fd00::/64 dst fd00::/64 proto udp dport 4500 dir in priority 1
-# ... and about neighbour discovery.
+# ... and to neighbour discovery.
 for direction in in out; do
     for type in 135 136; do
         ip xfrm policy add src fd00::/64 dst fd00::/64 proto ipv6-icmp type $type dir $direction priority 1
@@ -139,7 +140,7 @@ while read -r line; do
         if ping -"$family" -c 2 -i 0.2 -W 1 -I "$guest" "$host" >ping; then break; fi
     done
     grep -q ' 0% packet loss\|[1-9] packets received' ping || { cat ping; echo "no answer"; failed=1; continue; }
-    # Some of both ways, whole.
+    # Some packets of both directions are complete.
     try curl -sS --fail --max-time 60 --interface "$guest" -o got "$url/bulk" || continue
     [ "$(sha256sum <got)" = "$HASH  -" ] || { echo "what came is not what was sent"; failed=1; }
     answer=$(curl -sS --fail --max-time 60 --interface "$guest" -T got "$url/") || failed=1
@@ -148,7 +149,7 @@ done <cases
 
 echo "-- other keys, with files under way"
 others=$(grep 'other keys' cases)
-# Slow enough that most of it is to come when the keys have changed, in packets that fill the path.
+# Slow enough that most of the data follows the change of keys, in packets that fill the path.
 downs=() ups=()
 while read -r line; do
     set -- $line
@@ -205,7 +206,7 @@ look_at_the_wire() {
     command -v tshark >/dev/null || { echo "tshark is missing: nobody else looks at the wire"; return; }
     local sas=() kind line plain good bad known=0
     local -A form=()
-    # Older ones know neither ChaCha20-Poly1305 nor extended sequence numbers, nor that there is a choice.
+    # Older versions support neither ChaCha20-Poly1305 nor extended sequence numbers, nor the option to choose.
     takes() {
         local said
         said=$(tshark -r "$work/wire.pcapng" -c 1 -o "uat:esp_sa:$1" 2>&1) && [[ $said != *WARNING* ]]
@@ -227,7 +228,7 @@ look_at_the_wire() {
         tshark -r "$work/wire.pcapng" -o esp.enable_encryption_decode:TRUE -o esp.enable_authentication_check:TRUE \
             "${sas[@]}" -Y "$1" 2>>"$work/tshark.log" | wc -l
     }
-    # Neighbours are found without ESP, and the guest looks for routers and reports its groups.
+    # Neighbour discovery works without ESP, and the guest looks for routers and reports its groups.
     plain=$(count 'ip.src == 10.77.0.1 && !esp && !arp || ipv6.src == fd00::1 && !esp && icmpv6.type < 133')
     good=$(count 'esp.icv_good == 1') bad=$(count 'esp.icv_bad == 1')
     echo "tshark, knowing $known of $(wc -l <"$work/esp_sa") SAs: $good ICVs good, $bad bad; $plain packets without ESP"

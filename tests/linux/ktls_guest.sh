@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Linux' kernel TLS (openssl -ktls in a stock guest in QEMU) against the emulated NIC's: as client of https_server, then as
-# server of https_client, files both ways, TLS 1.2 and 1.3, three suites. Needs no root.
+# Tests Linux' kernel TLS (openssl -ktls in a stock guest in QEMU) against the emulated NIC's TLS: as client of
+# https_server, then as server of https_client, files both ways, TLS 1.2 and 1.3, three suites. Needs no root.
 #   tests/linux/ktls_guest.sh [MIB]        how much goes each way with each suite; 2 by default
 . "$(dirname "$0")/guest/lib.sh"
 server=$(realpath -e "${HTTPS_SERVER:-target/release/https_server}")

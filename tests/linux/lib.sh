@@ -1,5 +1,5 @@
-# What the scripts here share: a network namespace with a TAP in it, and an emulated host behind the TAP.
-# Needs root and /dev/net/tun; without, `require` says so and exits with 77, which stands for "skipped".
+# Shared code of the scripts here: a network namespace with a TAP, and an emulated host behind the TAP. Needs root and
+# /dev/net/tun; without them `require` reports so and exits with 77, which means "skipped".
 set -euo pipefail
 server=${HTTPS_SERVER:-target/release/https_server}
 work=$(mktemp -d) namespace=nic-offload-$$ pid=
@@ -29,7 +29,7 @@ start() { # options of the server
         kill -0 "$pid" 2>/dev/null || { cat "$work/log"; echo "the server did not start"; exit 1; }
         sleep 0.05
     done
-    # The very commands that it prints, by which this end is set up.
+    # Exactly the commands that the program prints for this end.
     sed -n 's/^  \(ip .*\)/\1/p' "$work/log" | while read -r command; do
         inside $command 2>/dev/null || echo "note: no $command here"
     done

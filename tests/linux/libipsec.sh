@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Two strongSwans on this machine, without a guest and without ESP in any kernel, in network namespaces: the peer, whose ESP is strongSwan's own
-# (plugin kernel-libipsec, tunnels of ESP in UDP), and the daemon of an emulated host, which has the host's address and carries nothing.
-# A front tells IKE and ESP apart, both of UDP port 4500; the program `charon_log` beside the daemon mirrors its SAs to the NIC. The peer fetches
-# a file and pings while keys change, as either side wants; peer and daemon are killed and come back. tshark sees ESP in UDP only.
+# Tests two strongSwan daemons on this machine in network namespaces, without a guest and without ESP in any kernel: the
+# peer, which does ESP itself (plugin kernel-libipsec, tunnels of ESP in UDP), and the daemon of an emulated host, which
+# has the host's address and carries no data. A front separates IKE and ESP, both on UDP port 4500; the program
+# `charon_log` beside the daemon mirrors its SAs to the NIC. The peer fetches a file and pings while keys change,
+# initiated by either end; peer and daemon are killed and restarted. tshark sees only ESP in UDP.
 #   tests/linux/libipsec.sh [LEAST]      of 60 pings while keys change, this many are to be answered: 58
 least=${1:-58}
 . "$(dirname "$0")/lib.sh"
@@ -100,7 +101,7 @@ CONF
     swan "$1" --load-all --noprompt --file "$work/$1/swanctl.conf" >"$work/$1/loaded" 2>&1 || { cat "$work/$1/loaded"; exit 1; }
 }
 not_so() {
-    # What was counted is printed at the end.
+    # The counters are printed at the end.
     kill "$pid" && wait "$pid" || true
     tail -n 40 "$work"/{host,peer}/log | grep -v 'CHD\]  *[0-9]*:'
     cat "$work/log" "$work/agent"
@@ -136,7 +137,7 @@ for who in peer host; do
     up $who
     fetch || not_so "a file came"
     down $who
-    # Keys change every second or so as this side wants.
+    # This end changes keys about every second.
     connection $who "$([ $who = host ] && echo peer || echo host)" 1s
     before=$(successors peer)
     up $who
@@ -145,7 +146,8 @@ for who in peer host; do
     wait $pinging || true
     answers=$(sed -n 's/.*, \([0-9]*\) received.*/\1/p' "$work/pings") changes=$(($(successors peer) - before - 1))
     echo "   $answers of 60 pings, $changes successors"
-    # Where the machine is busy, a message may leave after 200 ms though the mirror is late: a ping may meet each such change.
+    # On a busy machine, a message may leave after 200 ms even if the mirror is late, so each such change may cost a
+    # ping.
     [ "$answers" -ge "$least" ] && [ "$changes" -ge 2 ] || not_so "keys change, and no packet is lost"
     down $who
 done

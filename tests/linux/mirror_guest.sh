@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Whatever keys a Linux keys our NIC: `ip xfrm` in a network namespace of a stock guest, `linux-mirror sa` beside it, and a virtio-serial port
-# from there to the emulated host. That namespace has no network card: the host does what its SAs and policies say. Their other end is the
-# guest itself. SAs come, are replaced while a file is under way, and go; the agent is killed and comes back; it sleeps while the
-# kernel changes more SAs than it can be told of; counters and expiries come back; what cannot be mirrored is told, keys are not. Needs no root.
+# Tests that any keying of a Linux machine keys our NIC: `ip xfrm` in a network namespace of a stock guest,
+# `linux-mirror sa` beside it, and a virtio-serial port from there to the emulated host. That namespace has no network
+# card: the host applies its SAs and policies. Their other end is the guest itself. SAs are added, replaced during a
+# transfer, and deleted; the agent is killed and restarted; it sleeps while the kernel changes more SAs than fit its
+# socket; counters and expiries are reported back; SAs that cannot be mirrored are logged without keys. Needs no root.
 #   tests/linux/mirror_guest.sh [MANY]     so many SAs come and go while the agent sleeps: 7000 are more than it can be told of;
 #                                          none by default, for QEMU interprets the guest
 . "$(dirname "$0")/guest/lib.sh"
@@ -33,13 +34,14 @@ key() { # bytes: those of the next key
     sed -i 1d keys
 }
 
-# A pair of SAs between the host and an address of the guest's; the guest's kernel has both, and so has the namespace that keys the host.
+# A pair of SAs between the host and an address of the guest; both the guest's kernel and the namespace that keys the
+# host have them.
 sas() { # number, family, mode, spi, aead, bytes of key, more words
     local host=10.77.0.1 guest=10.77.0.$1 spi=$4 out in
     [ "$2" = 4 ] || { host=fd77::1 guest=fd77::$1; }
     out="state add src $host dst $guest proto esp spi $spi reqid $1 mode $3 replay-window 64 ${7:-} aead $5 $(key "$6") 128"
     in="state add src $guest dst $host proto esp spi $((spi + 1)) reqid $1 mode $3 replay-window 64 ${7:-} aead $5 $(key "$6") 128"
-    # The receiver has it before the sender.
+    # The receiver gets the SA before the sender.
     ip xfrm $out
     keyed ip xfrm $in
     keyed ip xfrm $out ${8:-}
@@ -82,7 +84,7 @@ fetch() { # number, family, file, more
 count() { # in the keyed namespace: packets of the SA named by the rest
     keyed ip -s xfrm state get $* 2>/dev/null | sed -n '/lifetime current/,$ s/.*, \([0-9]*\)(packets).*/\1/p'
 }
-# Neighbours are found without ESP.
+# Neighbour discovery works without ESP.
 for direction in in out; do
     for type in 135 136; do
         for where in "" keyed; do
@@ -186,7 +188,7 @@ grep -E '^mirror' "$work/log" || true
 for claim in 'SA 0x1700 .* is not installed: the algorithm' 'SA 0x1701 .* is not installed: neither address' 'policy [0-9]* drops its packets: its templates'; do
     grep -q "^mirror: $claim" "$work/log" || { echo "NOT SO: it is told that '$claim'"; exit 1; }
 done
-# At the beginning, when the agent came back, and when it had missed something.
+# At the beginning, after the agent's return, and after missed changes.
 snapshots=$(awk '$1 == "mirror_snapshots" { print $2 }' "$work/log")
 [ "$snapshots" -ge $((many > 0 ? 3 : 2)) ] || { echo "NOT SO: $snapshots snapshots were whole"; exit 1; }
 if cut -c 1-32 "$work/keys" | grep -qif - "$work/log"; then echo "NOT SO: no key is in what the host says"; exit 1; fi

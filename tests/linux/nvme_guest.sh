@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A stock Linux kernel in a QEMU guest as the host of nvme_target: discovery, the four digest settings under fio, what
-# nvme-cli can ask, two subsystems and two ways to one of them, and a target that is killed in mid-write and started
-# again; and fio once more with the target on an emulated host, whose NIC makes the digests. Needs no root.
+# Tests a stock Linux kernel in a QEMU guest as the host of nvme_target: discovery, the four digest settings under fio,
+# the commands of nvme-cli, two subsystems and two paths to one of them, a target that is killed during writes and
+# restarted; and fio once more with the target on an emulated host, whose NIC computes the digests. Needs no root.
 #   tests/linux/nvme_guest.sh [all|cli|digests|kill|nic]
 # Environment: NVME_TARGET, the program (target/release/nvme_target by default); PORT on this machine (14420), and
 # the next one.
@@ -15,7 +15,7 @@ clean_up() {
     rm -rf "$work"
 }
 
-# Where the guest is, where it finds the target, and how it gets there.
+# The guest's address, the target's address, and the route between them.
 own=10.0.2.15 at=10.0.2.2 netdev=user,id=n0,net=10.0.2.0/24,host=10.0.2.2
 
 serve() { # options of nvme_target

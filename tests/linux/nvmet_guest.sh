@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# nvme_host against Linux's own NVMe/TCP target, in a QEMU guest with a stock kernel: discovery, the four digest
-# settings with writes that are read back and compared, the same from an emulated host whose NIC places what is read and
-# does the digests, a target that goes away in mid-write and comes back, and tshark's opinion on every PDU and digest that
-# passed. Needs no root.
+# Tests nvme_host against Linux's own NVMe/TCP target, in a QEMU guest with a stock kernel: discovery, the four digest
+# settings with writes that are read back and compared, the same from an emulated host whose NIC places read data and
+# does the digests, a target that stops during writes and returns, and tshark's check of every PDU and digest. Needs no
+# root.
 #   tests/linux/nvmet_guest.sh
 # Environment: NVME_HOST, the program (target/release/nvme_host by default); PORT on this machine (14470), and
 # the one after it.
@@ -39,7 +39,7 @@ echo 4420 >$nvmet/ports/1/addr_trsvcid
 serve() { ln -s "$subsystem" "$nvmet/ports/1/subsystems/"; }
 serve
 echo "guest: serves"
-# What it is told, a line for each connection, and maybe more than once.
+# The target's log has a line for each connection, maybe repeated.
 while word=$(socat -u TCP-LISTEN:4421,reuseaddr STDOUT | head -1); do
     case $word in
     away) rm -f "$nvmet/ports/1/subsystems/$NQN" ;;
@@ -48,7 +48,7 @@ while word=$(socat -u TCP-LISTEN:4421,reuseaddr STDOUT | head -1); do
     esac
     echo "guest: $word"
 done
-# Without the names of hosts, in whose digits any such word may be.
+# Without host names, whose digits may contain any such word.
 dmesg | sed 's/uuid:[0-9a-f-]*//g' | grep -iE 'nvmet.*(digest|error|unexpected|bad|failed)' | sed 's/^/complains: /' || true
 echo "guest: end"
 SCRIPT
@@ -113,8 +113,8 @@ for offload in none place place-check; do
     place-check) moved wire_lost rx_nvmeotcp_bytes rx_nvmeotcp_checked tx_nvmeotcp_digests ;;
     esac
 done
-# A connection that breaks while QEMU's user network holds all it can for the guest ends QEMU (an assertion of libslirp), so
-# that over the kernel's TCP only one command of less is under way in each queue; the emulated host has no such neighbour.
+# If a connection breaks while QEMU's user network has its buffers full, QEMU ends (an assertion in libslirp). So the
+# run over the kernel's TCP has one outstanding command less per queue; the emulated host does not use that network.
 for over in kernel emulated; do
     echo "== the target goes away in mid-write and comes back; over TCP of the $over host"
     workload=(--hdgst --ddgst verify --span 16MiB)
@@ -139,7 +139,7 @@ opinion() { # capture, the least that must be in it
     tshark -r "$1" -d tcp.port==4420,nvme-tcp -o tcp.reassemble_out_of_order:TRUE -o nvme-tcp.check_hdgst:TRUE -o nvme-tcp.check_ddgst:TRUE \
         -T fields -e nvme-tcp.type -e nvme-tcp.hdgst.status -e nvme-tcp.ddgst.status -e _ws.malformed \
         -Y nvme-tcp >"$work/pdus" 2>/dev/null
-    # A status of 1 is good.
+    # A status of 1 is success.
     awk -F '\t' -v least="$2" '
         { pdus += split($1, all, ","); header += split($2, all, ","); data += split($3, all, ",")
           if (($2 $3) ~ /[^1,]/) bad++; if ($4 != "") malformed++ }

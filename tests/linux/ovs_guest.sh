@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Open vSwitch of Debian 13, unmodified, steers our switch: with hw-offload=true it makes flower filters of its flows, and the agent `linux-mirror tc`
-# brings them to the NIC. One stock guest has all of it: the steering Linux with Open vSwitch, which has the representors of two functions and
-# of the uplink as network cards; the tenants at these functions, each in a network namespace; and at the other end of the wire a
-# stock Linux with an Open vSwitch of its own, in a namespace and a root of its own, with a third tenant behind it. Tenants ping each other and move
-# files, over one bridge, and over VXLAN and GRE. Flows in use stay, idle ones go, and the switch's rules with them.
-# With `encrypted`, `ovs-monitor-ipsec` and strongSwan at both ends key the tunnels, and `linux-mirror sa` brings the SAs to the NIC: tshark sees
-# ESP only. Needs root, for the root is made by debootstrap.
+# Tests unmodified Open vSwitch of Debian 13 that steers our switch: with hw-offload=true it turns its flows into flower
+# filters, and the agent `linux-mirror tc` sends them to the NIC. One stock guest has everything: the steering Linux
+# with Open vSwitch, which has the representors of two functions and of the uplink as network cards; the tenants at
+# these functions, each in a network namespace; and at the other end of the wire a stock Linux with its own Open
+# vSwitch, in its own namespace and root, with a third tenant. Tenants ping each other and move files, over one bridge,
+# and over VXLAN and GRE. Flows in use stay, idle ones expire together with the switch's rules. With `encrypted`,
+# `ovs-monitor-ipsec` and strongSwan at both ends key the tunnels, and `linux-mirror sa` sends the SAs to the NIC:
+# tshark sees only ESP. Needs root, because debootstrap makes the root.
 #   tests/linux/ovs_guest.sh [clear|encrypted|short]...     the first two by default; short: encrypted over GRE alone,
 #     and keys do not change
 # Environment: KIB, the size of files (256, for QEMU interprets the guest).
@@ -17,7 +18,7 @@ timeout 400 "$here/guest/root.sh" ovs openvswitch-switch openvswitch-ipsec stron
     libcharon-extra-plugins iproute2 iputils-ping procps || status=$?
 [ "$status" != 124 ] || { echo "SKIPPED: ${0##*/}: Debian's archive is too slow"; exit 77; }
 [ "$status" = 0 ] || exit "$status"
-# Beside the guest of other scripts, one with the kernel's part of Open vSwitch.
+# Besides the guest of other scripts, one with the kernel modules of Open vSwitch.
 export GUEST=${GUEST:-$here/../../target/guest}-ovs
 MODULES="openvswitch vport_vxlan vport_gre ip_gre" "$here/guest/build.sh" "$GUEST" || status=$?
 [ "$status" = 0 ] || exit "$status"
@@ -123,7 +124,7 @@ carried() { # from, to, what devices filters are at: pings, all of which but a f
     for attempt in $(seq 20); do [ $(($(used "$3") - before)) -lt 25 ] || break; sleep 0.2; done
     echo "   of 30 pings the kernel saw $seen; in the NIC a rule of $3 took $(($(used "$3") - before))"
     [ "$seen" -le 15 ] && [ $(($(used "$3") - before)) -ge 25 ] || not_so "the NIC forwards by itself"
-    # Longer than what is idle stays: by the same filters.
+    # Longer than idle flows live: with the same filters.
     flows | sed 's/.*in_port/in_port/' >shown
     grep -c 'eth_type(0x0800)' shown >/dev/null || not_so "Open vSwitch has flows in tc"
 }
@@ -143,7 +144,7 @@ settled() { # until ovs-monitor-ipsec has told both daemons: what they negotiate
 }
 sas() { ip xfrm state | grep 'proto esp' | grep -vc 'spi 0x00000000' || true; }
 keyed() { # how many SAs: until the tunnel has them at both ends
-    # Until the first are there, the kernel's own packets are to meet the policies: they have the daemon negotiate.
+    # Until the first SAs exist, the kernel's own packets must match the policies, which makes the daemon negotiate.
     echo 0 >/proc/sys/net/ipv4/conf/p0/disable_xfrm
     for attempt in $(seq 100); do
         [ "$(sas)" -lt 2 ] || echo 1 >/proc/sys/net/ipv4/conf/p0/disable_xfrm
@@ -196,7 +197,7 @@ for side in here far; do
     at $side /usr/share/openvswitch/scripts/ovs-monitor-ipsec --pidfile=/run/openvswitch/ovs-monitor-ipsec.pid --ike-daemon=strongswan \
         --log-file=/var/log/openvswitch/ovs-monitor-ipsec.log --detach --monitor unix:/run/openvswitch/db.sock
 done
-# What comes by the uplink's representor was opened by the NIC, and what leaves by it is still to be protected there.
+# Packets from the uplink's representor were decrypted by the NIC; packets to it are encrypted there later.
 echo 1 >/proc/sys/net/ipv4/conf/p0/disable_policy
 spis() { ip xfrm state | sed -n 's/.*proto esp spi \(0x[0-9a-f]*\).*/\1/p' | grep -v 0x00000000 | sort -u >>spis; }
 meanwhile() { # SAs get successors, as either side wants, while tenants ping

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Captures of PDCP in GTP-U read by tshark: it deciphers every PDU (NEA2) and finds every MAC-I right (NIA2), and what it reads is what was sent;
-# protected by the CPU, by jobs or by the NIC, with numbers of either length. Needs no root.
+# Tests captures of PDCP in GTP-U with tshark: it deciphers every PDU (NEA2), finds every MAC-I valid (NIA2), and reads
+# the sent data; protected by the CPU, by jobs or by the NIC, with both lengths of sequence numbers. Needs no root.
 #   tests/linux/pdcp_captures.sh [FILE]        what is sent each time; this script by default
-# tshark has no SNOW 3G and no ZUC. Exit status 77: it cannot be done here.
+# tshark supports neither SNOW 3G nor ZUC. Exit status 77: the test cannot run here.
 set -euo pipefail
 loopback=${PDCP_LOOPBACK:-target/release/examples/pdcp}
 here=$(realpath "$(dirname "$0")")

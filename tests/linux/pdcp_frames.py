@@ -23,14 +23,14 @@ for user, line in enumerate(open(keys, encoding="ascii"), 1):
 fields = ["-e", "gtp.message", "-e", "gtp.teid", "-e", "udp.payload"]
 read = subprocess.run(["tshark", "-r", capture, "-Y", "gtp", "-T", "fields", *fields], capture_output=True, text=True, check=True)
 with open(out, "wb") as file:
-    # Link type 228: IPv4 without anything before it.
+    # Link type 228: IPv4 without a link-layer header.
     file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 228))
     for number, line in enumerate(read.stdout.splitlines()):
         message, tunnel, payload = line.split("\t")
         if int(message, 0) != 255:
             continue
         user, downlink, bearer, bits, has_mac = bearers[int(tunnel, 0)]
-        # The user's plane; numbers, direction, bearer (of DCCH's kind), user; MAC-I; the PDU.
+        # User plane; sequence numbers, direction, bearer (of kind DCCH), user; MAC-I; the PDU.
         frame = b"pdcp-nr" + bytes([2, 2, bits, 3, downlink, 4, 1, 5, bearer, 6]) + struct.pack("!H", user)
         frame += (b"\x0f" if has_mac else b"") + b"\x01" + bytes.fromhex(payload.replace(":", ""))[8:]
         udp = struct.pack("!HHHH", 40000, 40000, 8 + len(frame), 0) + frame

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Fetches a peer into target/peers, unless it is there, and prints what runs it.
+# Fetches a peer into target/peers, if absent, and prints the command that runs it.
 #   tests/linux/peers.sh quic-go|aioquic|aiopquic
-# Exit status 1, with why as a line: it cannot be had here.
+# Exit status 1, with the reason in one line: the peer is not available here.
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")
 peers=$(realpath -m "$here/../../target/peers")
@@ -28,7 +28,7 @@ quic-go)
     echo "$peers/quic-go"
     ;;
 aioquic) python aioquic 1.7.2 python3 ;;
-# picoquic and its OpenSSL are inside; there are wheels for CPython 3.12 to 3.14.
+# The wheel contains picoquic and its OpenSSL; there are wheels for CPython 3.12 to 3.14.
 aiopquic) python aiopquic 0.6.1 python3.13 python3.12 python3.14 "${HOME:-}"/.pyenv/versions/3.1[234]*/bin/python3 ;;
 *) no "$1: no such peer" ;;
 esac

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Protection information of type 1, in a QEMU guest: what Linux writes to QEMU's NVMe drive with pi=1, `transform` verifies, and what
-# `transform` made, Linux reads from such a drive; one bit that is flipped is found by either at its LBA. Needs no root.
+# Tests protection information of type 1 in a QEMU guest: `transform` verifies data that Linux wrote to QEMU's NVMe
+# drive with pi=1, and Linux reads data that `transform` made; either finds a flipped bit at its LBA. Needs no root.
 #   tests/linux/pi_guest.sh
 # Environment: TRANSFORM, the program (target/release/transform by default).
 . "$(dirname "$0")/guest/lib.sh"
@@ -9,7 +9,7 @@ fail() { echo "NOT SO: $*"; exit 1; }
 skip() { echo "SKIPPED: ${0##*/}: $1"; exit 77; }
 command -v python3 >/dev/null || skip "python3 is missing"
 
-# A drive has all blocks, then all metadata; `transform` has each block's behind it.
+# A drive stores all blocks, then all metadata; `transform` stores the metadata after each block.
 cat >"$work/layout.py" <<'PYTHON'
 import sys
 way, block, source, target = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# HTTP/3 clients of Debian 13 against h3_server, over a TAP: curl --http3-only (nghttp3, ngtcp2, OpenSSL) and ngtcp2's gtlsclient
-# (GnuTLS), run by chroot in a root that guest/root.sh makes; packets protected by the NIC, and by the CPU; a wire that loses 1 %.
+# Tests HTTP/3 clients of Debian 13 against h3_server, over a TAP: curl --http3-only (nghttp3, ngtcp2, OpenSSL) and
+# ngtcp2's gtlsclient (GnuTLS), run by chroot in a root from guest/root.sh; packets protected by the NIC, and by the
+# CPU; a wire that loses 1 %.
 #   tests/linux/quic_root.sh [MIB]        the size of what is fetched; 8 by default
 HTTPS_SERVER=${H3_SERVER:-target/release/h3_server}
 . "$(dirname "$0")/lib.sh"
@@ -69,7 +70,7 @@ for port in 443 8443; do
 done
 stop
 counted_by_nic 1000
-# rustls has no AES-128-CCM: the suite is the testbed's, and 1-RTT packets are the NIC's.
+# rustls has no AES-128-CCM: the suite is the testbed's, and the NIC protects 1-RTT packets.
 start --loss 0.01 --key-update-every 500 --suite aes128-ccm
 for port in 443 8443; do
     check "gtlsclient, AES-128-CCM, port $port: what is fetched is whole" by_gnutls $port AES-128-CCM

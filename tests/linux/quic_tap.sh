@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# QUIC and HTTP/3 that other people wrote against ours, over a TAP in a network namespace made for it: clients of h3_server,
-# whose packets the NIC protects, and the CPU, over a wire that loses 1 %; keys change from both ends. Peers: quic-go and
-# aioquic, as peers.sh fetches them; one that cannot be had is skipped.
+# Tests other implementations of QUIC and HTTP/3 against ours, over a TAP in a network namespace of its own: clients of
+# h3_server, whose packets are protected by the NIC or by the CPU, over a wire that loses 1 %; both ends update keys.
+# Peers: quic-go and aioquic, fetched by peers.sh; an unavailable peer is skipped.
 #   tests/linux/quic_tap.sh [MIB]        the size of what is fetched; 8 by default
 HTTPS_SERVER=${H3_SERVER:-target/release/h3_server}
 . "$(dirname "$0")/lib.sh"

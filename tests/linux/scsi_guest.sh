@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Protection information of SCSI, in a QEMU guest: what Linux's block layer makes for a disk of scsi_debug (dif=1 dix=1) is what `transform`
-# makes, and is verified by it; a bit flipped behind it is found by Linux, and by `transform`, at its LBA. Needs no root.
+# Tests SCSI protection information in a QEMU guest: `transform` makes the same information as Linux's block layer for a
+# disk of scsi_debug (dif=1 dix=1), and verifies it; Linux and `transform` find a flipped bit at its LBA. Needs no root.
 #   tests/linux/scsi_guest.sh
 # Environment: TRANSFORM, the program (target/release/transform by default).
 . "$(dirname "$0")/guest/lib.sh"
@@ -19,8 +19,8 @@ for block in 512 4096; do
     drive "tags$block"
 done
 
-# The disk has no place for a program to look at its protection information: it lies in the memory of the guest's kernel, which is
-# read there. A bit of the data is flipped by a command that carries none.
+# Programs cannot read the disk's protection information from the disk: it is in the guest kernel's memory and is read
+# there. A command without protection information flips a bit of the data.
 cat >"$work/disk.py" <<'PYTHON'
 import array, fcntl, os, struct, sys
 
@@ -42,7 +42,7 @@ def tags(length, target):
     for line in open("/proc/vmallocinfo"):
         words = line.split()
         start, end = (int(word, 16) for word in words[0].split("-"))
-        # An area ends with a page that guards it.
+        # An area ends with a guard page.
         if "[scsi_debug]" in line and length <= end - start - 4096 < length + 4096:
             area = kernel(start, length)
             if [area[8 * n + 4:8 * n + 8] for n in range(64)] == wanted:

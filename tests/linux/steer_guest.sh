@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# A stock Linux steers our switch: it has the representors of the NIC's ports as network cards, forwards between them, and beside it runs the
-# agent `linux-mirror tc`. What no rule takes, that Linux forwards. `tc filter add ... flower` in that Linux, and frames go from port to
-# port within the NIC; the kernel's counters stay young meanwhile, for one frame now and then goes the old way; the rules' own counters come to
-# the Linux. Filters go, and the Linux forwards again. One guest has all of it: the steering Linux, and
-# three machines at virtual functions, each in a network namespace with a network card of its own. Needs no root.
+# Tests a stock Linux that steers our switch: it has the representors of the NIC's ports as network cards, forwards
+# between them, and runs the agent `linux-mirror tc`. Linux forwards the frames that no rule takes. After `tc filter add
+# ... flower` in that Linux, frames go from port to port within the NIC; the kernel's counters stay fresh, because a
+# sampled frame still takes the old path; the rules' own counters are reported to Linux. After the filters are deleted,
+# Linux forwards again. One guest has everything: the steering Linux, and three machines at virtual functions, each in a
+# network namespace with its own network card. Needs no root.
 #   tests/linux/steer_guest.sh
 . "$(dirname "$0")/guest/lib.sh"
 eswitch=$(realpath -e "${ESWITCH:-target/release/eswitch}")
@@ -20,7 +21,7 @@ echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6
 until port=/dev/$(basename "$(dirname "$(grep -lx filters /sys/class/virtio-ports/*/name)")") && [ -c "$port" ]; do sleep 0.1; done
 failed=0
 not_so() { echo "NOT SO: $*"; failed=1; }
-# By their addresses: representors 02:00:00:00:0a:..., machines as they are.
+# Selected by address: representors 02:00:00:00:0a:..., machines with their usual ones.
 for card in /sys/class/net/eth*; do
     name=${card##*/}
     case $(cat "$card/address") in
@@ -38,7 +39,7 @@ for card in /sys/class/net/eth*; do
         ip -n $where link set eth0 up ;;
     esac
 done
-# The slow way: filters that are the kernel's alone.
+# The slow path: filters that only the kernel has.
 all="pf0vf0 pf0vf1 pf0vf2"
 for card in $all; do
     ip link set $card promisc on up
@@ -78,7 +79,7 @@ before=$(received pf0vf0)
 answers vm0 10.1.0.2 100
 seen=$(($(received pf0vf0) - before))
 echo "the kernel saw $seen of 100 frames"
-# Every two seconds one, and what finds neighbours.
+# One frame every two seconds, and neighbour discovery.
 [ "$seen" -le 25 ] || not_so "the NIC forwards by itself"
 [ "$seen" -ge 5 ] || not_so "the kernel sees signs of life"
 tc -s filter show dev pf0vf0 ingress prio 2 >shown

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Linux's TCP against the emulated host's, over a TAP in a network namespace made for it: bulk each way and both at
-# once, over IPv4 and IPv6, over wires that lose, reorder, double and corrupt; eight streams each way at once; connections
-# opened and closed, 10000 at once; iperf3; TLS that the NIC does.
+# Tests Linux's TCP against the emulated host's, over a TAP in a network namespace of its own: bulk data in each
+# direction and both at once, over IPv4 and IPv6, over wires that lose, reorder, duplicate and corrupt packets; eight
+# streams in each direction at once; 10000 connections opened and closed at once; iperf3; TLS by the NIC.
 #   tests/linux/tap.sh [MIB]        how much goes each way; 64 by default
 . "$(dirname "$0")/lib.sh"
 mib=${1:-64}
@@ -136,7 +136,7 @@ check "it says why" grep -q "nic0 is gone" "$work/log"
 
 echo "10000 connections at once, three times"
 start --max-connections 20000 --idle-timeout 600
-# Each leaves its port in TIME-WAIT on Linux's side.
+# Each connection leaves its port in TIME-WAIT at Linux's end.
 inside sysctl -qw net.ipv4.ip_local_port_range="10000 65000"
 weights=()
 for _ in 1 2 3; do
@@ -145,7 +145,7 @@ for _ in 1 2 3; do
     weights+=("$(weight)")
     echo "  $((($(date +%s%N) - began) / 1000000)) ms, the server weighs ${weights[-1]} KiB"
 done
-# What the first ones took, the others use again; an allocator in several threads is not exact about it.
+# Later connections reuse the memory of the first ones; an allocator with several threads is not exact about that.
 check "none of them weighs anything afterwards" [ "${weights[2]}" -lt $((weights[1] + weights[0] / 8)) ]
 stop
 check "there were as many connections" [ "$(counted TcpPassiveOpens)" -ge 30000 ]

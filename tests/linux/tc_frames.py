@@ -92,7 +92,7 @@ def run(one, sockets):
     while True:
         for port, socket_of_port in sockets.items():
             arrived += [comparable(port, frame) for frame in received(socket_of_port)]
-        # What is too much comes with the rest, for frames are handed over at once.
+        # Surplus frames arrive together with the rest, because frames are delivered at once.
         if len(arrived) >= len(expected) or time.monotonic() > until:
             break
         select.select(list(sockets.values()), [], [], 0.05)

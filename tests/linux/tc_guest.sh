@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The golden rule of TC offload: the same rules and the same frames give the same frames, by a stock Linux guest's own tc and by
-# the switch, to the byte. Random cases from a seed; a case is a set of rules with 24 frames. Needs no root.
+# Tests the golden rule of TC offload: with the same rules and frames, a stock Linux guest's own tc and the switch give
+# the same frames, byte by byte. Random cases from a seed; a case is a set of rules with 24 frames. Needs no root.
 #   tests/linux/tc_guest.sh [SETS] [SEED]        100 sets by default, in batches of 1000 a boot
 . "$(dirname "$0")/guest/lib.sh"
 sets=${1:-100} seed=${2:-20261122} a_boot=1000

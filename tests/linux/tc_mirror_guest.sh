@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Whatever `tc` gives a Linux, our switch is given: random sets of rules go into the kernel of a stock guest by its own tc, the agent
-# `linux-mirror tc` reads them there, and what arrives outside is compared with what was given. The agent is killed and comes back, and sleeps while
-# the kernel changes more than it can be told of; counters go back. Needs no root.
+# Tests that the switch gets every rule that `tc` gives to a Linux machine: random sets of rules go into the kernel of a
+# stock guest by its own tc, the agent `linux-mirror tc` reads them there, and the rules received outside are compared
+# with the given ones. The agent is killed and restarted, and sleeps while the kernel changes more than fits its socket;
+# counters are reported back. Needs no root.
 #   tests/linux/tc_mirror_guest.sh [SETS] [SEED]        100 sets by default
 . "$(dirname "$0")/guest/lib.sh"
 sets=${1:-100} seed=${2:-20261122}

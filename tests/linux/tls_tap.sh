@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# TLS that other people wrote against ours, over a TAP in a network namespace made for it: curl, openssl and wrk as clients
-# of https_server, openssl s_server as the server of https_client. TLS 1.2 and 1.3, three suites, TLS on the CPU and on the
-# NIC, over a wire that loses 1 %; keys changed from both ends.
+# Tests other implementations of TLS against ours, over a TAP in a network namespace of its own: curl, openssl and wrk
+# as clients of https_server, openssl s_server as the server of https_client. TLS 1.2 and 1.3, three suites, TLS on the
+# CPU and on the NIC, over a wire that loses 1 %; both ends update keys.
 #   tests/linux/tls_tap.sh [MIB]        the size of what is fetched; 4 by default
 . "$(dirname "$0")/lib.sh"
 client=${HTTPS_CLIENT:-target/release/https_client} mib=${1:-4}
@@ -31,7 +31,7 @@ chosen() { # version, suite -> how curl is told
     elif [ "$1" = TLSv1.3 ]; then echo "--tlsv1.3 --tls13-ciphers $2"; else echo "--tls-max 1.2 --ciphers $2"; fi
 }
 
-# One connection: a file, two parts of it, a page; then a file sent there.
+# One connection: a file, two parts of the file, a page; then an upload.
 fetched() { # port, version, suite
     local url=https://$name:$1 answer part=$(((mib << 20) / 3)) how
     read -ra how <<<"$(chosen "$2" "$3")"
@@ -48,7 +48,7 @@ fetched() { # port, version, suite
     [ "${answer%%$'\n'*}" = "$((mib << 20)) $hash" ]
 }
 
-# Talks to a program line by line: what it says is in $work/said.
+# Exchanges lines with a program, whose output is in $work/said.
 begin() { # command, run in the namespace
     : >"$work/said"
     mkfifo "$work/words"
@@ -76,7 +76,7 @@ end() { # the talk is over: the program may have ended by itself
     rm "$work/words"
 }
 
-# Before `K` and after it, and after `k`: each request is answered.
+# Before and after `K`, and after `k`: each request is answered.
 keys_updated() { # port
     local talker request="GET /page HTTP/1.1\r\nHost: $name\r\n\r\n"
     begin openssl s_client -connect "$address:$1" -servername "$name" -CAfile "$identity/ca.pem" \
@@ -138,7 +138,7 @@ else
     echo "SKIPPED: wrk is missing, or may not open so many sockets"
 fi
 
-# The other way round: an emulated host fetches from openssl s_server.
+# The opposite direction: an emulated host fetches from openssl s_server.
 inside ip tuntap add dev nic0 mode tap
 inside ip addr add 10.77.0.2/24 dev nic0
 inside ip link set nic0 up

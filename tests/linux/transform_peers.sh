@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compressed files, against programs that others wrote: gzip, zlib (by python3) and lz4 read ours, and we read theirs; a bit that
-# is flipped in either is told. Needs no root.
+# Tests compressed files with other programs: gzip, zlib (by python3) and lz4 read our files, and we read theirs; either
+# reports a flipped bit. Needs no root.
 #   tests/linux/transform_peers.sh
 # Environment: TRANSFORM, the program (target/release/transform by default).
 set -euo pipefail
@@ -9,12 +9,12 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "NOT SO: $*"; exit 1; }
 
-# Text, what is compressed already, and nothing at all.
+# Text, data that is compressed already, and an empty file.
 cat Cargo.lock docs/*.md >"$work/text"
 head -c 3000000 /dev/urandom >"$work/noise"
 : >"$work/empty"
 
-# What it is called, who reads our FROM into TO, who writes FROM into TO.
+# The format's name, the program that reads our FROM into TO, and the one that writes FROM into TO.
 both_ways() {
     local name=$1 reads=$2 writes=$3 file
     for file in text noise empty; do
@@ -25,7 +25,7 @@ both_ways() {
         "$transform" "$work/theirs" "$work/back" --transform "$name" --undo || fail "$name: we read its $file"
         cmp "$work/$file" "$work/back" || fail "$name: what we read of its $file is the file"
     done
-    # One bit in the middle, of their file.
+    # One bit in the middle of their file.
     $writes "$work/text" "$work/theirs"
     local at=$(($(stat -c %s "$work/theirs") / 2)) byte
     byte=$(od -An -tu1 -j "$at" -N 1 "$work/theirs")

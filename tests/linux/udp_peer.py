@@ -63,7 +63,7 @@ def accepts(udp, option, value):
 
 def echo(address, count, size, source=None):
     udp = open_socket(address, 7, source)
-    # What would have to be fragmented is not cut by offload.
+    # Datagrams that would have to be fragmented are not cut by offload.
     segments = size <= MOST_IN_A_FRAME and accepts(udp, UDP_SEGMENT, size)
     for first in range(0, count, AT_A_TIME):
         numbers = range(first, min(first + AT_A_TIME, count))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Linux's UDP and IPv6 against the emulated host's, over a TAP: datagrams segmented by offload at either end, over both
-# IPs; neighbours found; addresses made of what a router advertises, and routes beyond it.
+# Tests Linux's UDP and IPv6 against the emulated host's, over a TAP: datagrams segmented by offload at either end, over
+# both IP versions; neighbour discovery; addresses from router advertisements, and routes beyond the router.
 #   tests/linux/udp_tap.sh [DATAGRAMS]        how many each way, of each size; 2000 by default
 . "$(dirname "$0")/lib.sh"
 server=${UDP_ECHO:-target/release/udp_echo} served=
@@ -26,7 +26,7 @@ check "the emulated NIC cut what its host sent" [ "$(counted tx_tso_packets)" -g
 check "no datagram was refused" [ "$(counted UdpInErrors)$(counted UdpInCsumErrors)$(counted UdpRcvbufErrors)" = 000 ]
 check "no checksum was wrong" [ "$(counted rx_csum_bad)" = 0 ]
 check "nothing the kernel handed over was malformed" [ "$(counted attach_rx_malformed)" = 0 ]
-# USO of TAPs came with Linux 6.2.
+# Linux 6.2 added USO to TAPs.
 if [ "$(uname -r | awk -F '[.-]' '{ print ($1 * 1000 + $2 >= 6002) }')" = 1 ]; then
     check "the kernel handed over datagrams uncut" [ "$(counted attach_rx_super_segments)" -gt 0 ]
 fi
@@ -48,7 +48,8 @@ check "no checksum was wrong" [ "$(counted rx_csum_bad)" = 0 ]
 
 echo "addresses that the emulated host makes of a router's advertisement"
 prefix=2001:db8:77:: made=2001:db8:77::ff:fe00:1 beyond=2001:db8:99::1
-# Its answers are wanted sooner than it would have found out that nobody has its address; and it is not to believe itself.
+# Its answers are needed before duplicate address detection would finish; and it must not configure itself from its own
+# advertisements.
 inside sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.default.accept_ra=0
 start --autoconf
 peer router nic0 "$prefix" 20 >"$work/router" & router=$!

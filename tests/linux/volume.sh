@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A volume on an NVMe/TCP target, over this machine's own TCP: `nvme_host --xts` writes, reads and verifies it, and what the target
-# keeps is ciphertext, which `transform` decrypts as dm-crypt would. Needs no root.
+# Tests an encrypted volume on an NVMe/TCP target, over this machine's own TCP: `nvme_host --xts` writes, reads and
+# verifies, and the target stores ciphertext, which `transform` decrypts like dm-crypt would. Needs no root.
 #   tests/linux/volume.sh
 # Environment: PROGRAMS, the folder of the programs (target/release by default).
 set -euo pipefail

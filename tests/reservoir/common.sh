@@ -1,4 +1,5 @@
-# What the scripts here share: a certificate, tokens, a server. Sourced; `reservoir` is the program, `work` a folder that goes.
+# Shared code of the scripts here: a certificate, tokens, a server; to be sourced. `reservoir` is the program, `work` a
+# temporary folder.
 work="$(mktemp -d)"
 server="" other=""
 clean() {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A server's disk fails some writes for a moment, under a copy by several streams: a copy that ends well is on the disk, as it is read after
-# the file system was mounted anew. As root, with /dev/fuse and a loop device; else it says so and ends with 77.
+# Tests a server's disk that fails some writes for a moment during a copy by several streams: after a successful copy
+# the data is on the disk, read back after the file system was mounted again. Needs root, /dev/fuse and a loop device;
+# otherwise exits with 77.
 # usage: tests/reservoir/failed_writes.sh PATH-OF-reservoir [COPIES]
 set -euo pipefail
 reservoir="$1" copies="${2:-5}"
@@ -15,7 +16,7 @@ unmount() {
     umount "$work/root" 2>/dev/null || true
     [ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
     loop=""
-    # The loop device lets go of its file a moment later.
+    # The loop device releases its file a moment later.
     for _ in $(seq 100); do
         umount "$work/fuse" 2>/dev/null && break
         mountpoint -q "$work/fuse" || break
@@ -46,7 +47,7 @@ for number in $(seq "$copies"); do
     loop="$(losetup -f --show "$work/fuse/disk")" || skip "the loop device takes no such file"
     mount "$loop" "$work/root"
     served=--log start
-    # Some blocks are there when it begins.
+    # Some blocks are stored before the failures begin.
     ( for _ in $(seq 400); do [ "$(grep -c ' PUT ' "$work/log")" -ge 2 ] && break; sleep 0.05; done; : >"$work/flag" ) &
     flagging=$!
     code=0

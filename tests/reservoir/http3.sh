@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# HTTP/3 over the kernel's UDP: the reservoir's two ends with each other, killed and ended under way; curl of a whole Debian 13, where
-# tests/linux/guest/root.sh has made one (tests/linux/quic_root.sh does).
+# Tests HTTP/3 over the kernel's UDP: the reservoir's two ends with each other, killed and stopped during copies; and
+# curl of a whole Debian 13, if tests/linux/guest/root.sh has made one (tests/linux/quic_root.sh does).
 # usage: tests/reservoir/http3.sh PATH-OF-reservoir
 set -euo pipefail
 reservoir="$1"

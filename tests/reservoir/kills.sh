@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Copies that are killed with SIGKILL at random, at either end, until they are done: no byte may be wrong.
+# Kills copies with SIGKILL at random, at either end, until they are done: no byte may be wrong.
 # usage: tests/reservoir/kills.sh PATH-OF-reservoir [KILLS]
 set -euo pipefail
 reservoir="$1" kills="${2:-10}"
@@ -10,7 +10,7 @@ start
 done_kills=0 round=0 whole=0
 while [ "$done_kills" -lt "$kills" ]; do
     round=$((round + 1))
-    # Up and down by turns; slow enough for a kill to find it at work.
+    # Uploads and downloads in turn, slow enough that a kill happens during the work.
     if [ $((round % 2)) = 0 ]; then from="$work/from/" to="$(url "up-$whole/")" there="$work/root/up-$whole"
     else from="$(url down/)" to="$work/down-$whole/" there="$work/down-$whole"; fi
     [ -e "$work/root/down" ] || cp -r "$work/from" "$work/root/down"
@@ -26,17 +26,17 @@ while [ "$done_kills" -lt "$kills" ]; do
             else
                 kill -9 "$server"; wait "$server" 2>/dev/null || true
                 start
-                # The client tries again by itself, or is ended and resumed.
+                # The client retries by itself, or is stopped and resumed.
                 [ $((RANDOM % 2)) = 0 ] || kill -9 "$client" 2>/dev/null || true
             fi
             done_kills=$((done_kills + 1))
         fi
         if wait "$client" 2>/dev/null; then break; fi
     done
-    # A kill between a file's name and the end of its journal leaves the journal.
+    # A kill between naming a file and the end of its journal leaves the journal.
     diff -r -x '.reservoir-*.journal' "$work/from" "$there" || { cat "$work/out"; exit 1; }
     whole=$((whole + 1))
-    # The server may still be at work for a client that was killed.
+    # The server may still work for a client that was killed.
     rm -rf "$there" 2>/dev/null || { sleep 1; rm -rf "$there"; }
 done
 echo "$done_kills kills, $whole copies, no byte wrong"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Trees of many small files, up and down, in packs; odd names and what cannot be copied among them; what came before a kill is not sent again. Tells the
-# files a second, beside tar and rsync over ssh where they are, and rclone for 10000 files or more.
+# Tests trees of many small files, up and down, in packs, with odd names and with entries that cannot be copied; files
+# that arrived before a kill are not sent again. Prints the files per second, beside tar and rsync over ssh if
+# installed, and rclone for 10000 files or more.
 # usage: tests/reservoir/many.sh PATH-OF-reservoir [FILES]
 set -euo pipefail
 reservoir="$1" files="${2:-20000}"
@@ -37,7 +38,7 @@ timed "down, in packs" copy --json "$(url tree/)" "$work/back"
 diff -r "$tree" "$work/back"
 timed "up again, nothing to do" copy --json --sync size-time "$work/from/tree" "$(url '')"
 grep -q '"copied":0' "$work/out" || { cat "$work/out"; exit 1; }
-# One is another now, of the same size and time: its hash tells.
+# One file is changed without a change of size and time: only its hash shows that.
 odd="$tree/000/000007"
 cp -p "$odd" "$work/before"
 printf 'another' | dd of="$odd" conv=notrunc status=none
@@ -47,16 +48,16 @@ copy --json --sync hash "$odd" "$(url tree/000/)" | grep -q '"copied":1'
 copy --json --sync hash "$odd" "$(url tree/000/)" | grep -q '"present":1'
 copy --json --sync hash "$(url tree/000/000007)" "$work/back/000/" | grep -q '"copied":1'
 diff -r "$tree" "$work/root/tree"
-# What cannot arrive is told, the rest does.
+# Entries that cannot be copied are reported, and the rest arrives.
 rm -rf "$work/root/tree"
 mkdir -p "$work/root/tree/000/000005"
 status=0; copy --json "$tree" "$(url '')" >"$work/out" || status=$?
 [ "$status" = 3 ] && grep -q '000005' "$work/out" || { cat "$work/out"; echo "status $status"; exit 1; }
 [ "$(find "$work/root/tree" -type f -printf x | wc -c)" = $((files + 11 - 1)) ]
-# Killed, and taken up again.
+# Killed and resumed.
 rm -rf "$work/root/tree"
 "$reservoir" copy --cacert "$work/cert.pem" --rate 20M "$tree" "$(url '')" >/dev/null 2>&1 & other=$!
-# When some have arrived, and long before all have.
+# When some files have arrived, and long before all have.
 until [ "$(find "$work/root/tree" -type f ! -name '.*' 2>/dev/null | head -100 | wc -l)" = 100 ]; do
     kill -0 "$other" || { echo "the copy ended before it was killed"; exit 1; }
     sleep 0.05

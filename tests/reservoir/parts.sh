@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A copy in parts: of many files, and of one large file that several parts bring at once; one part by a scheduler's variable.
+# Tests a copy in parts: of many files, and of one large file copied by several parts at once; one part is selected by a
+# scheduler's variable.
 # usage: tests/reservoir/parts.sh PATH-OF-reservoir
 set -euo pipefail
 reservoir="$1"
@@ -17,7 +18,7 @@ HQ_TASK_ID=3 copy --plan "$plan" --part auto
 diff -r "$work/from" "$work/root/parts"
 # A part that runs again does nothing.
 copy --json --plan "$plan" --part 2 | grep -q '"bytes":0'
-# Down again: whole files.
+# Downloads, with whole files.
 "$reservoir" plan --cacert "$work/cert.pem" --parts 3 "$(url parts/)" "$work/back" >"$plan"
 for part in 1 2 3; do copy --plan "$plan" --part "$part"; done
 diff -r "$work/from" "$work/back"

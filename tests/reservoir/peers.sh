@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The reservoir's server with curl and aria2, its client with nginx; its own two ends with each other.
+# Tests the reservoir's server with curl and aria2, its client with nginx, and its own two ends with each other.
 # usage: tests/reservoir/peers.sh PATH-OF-reservoir
 set -euo pipefail
 reservoir="$1"
@@ -119,7 +119,7 @@ NGINX
     for _ in $(seq 50); do [ ! -s "$work/nginx.pid" ] || break; sleep 0.1; done
     copy --block 1MiB https://localhost:18444/large "$work/by-nginx"
     same "$work/from/large" "$work/by-nginx"
-    # nginx is asked without a token.
+    # Requests to nginx carry no token.
     several "$port" "https://localhost:18444/large" "$(url from-nginx)" # from nginx to the reservoir, by way of the client
     same "$work/from/large" "$work/root/from-nginx"
     kill "$other"

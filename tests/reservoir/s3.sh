@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `reservoir copy` to and from buckets of servers that speak as S3 does: moto (PyPI), and versitygw (Go), which keeps objects as files.
-# One request, parts, parts that go on after a kill, folders, ranges, odd names; SHA-256 equal each time. A server that does not install is skipped.
+# Tests `reservoir copy` to and from buckets of S3 servers: moto (PyPI), and versitygw (Go), which stores objects as
+# files. Single requests, parts, parts resumed after a kill, folders, ranges, odd names; SHA-256 is equal each time. A
+# server that cannot be installed is skipped.
 # usage: tests/reservoir/s3.sh PATH-OF-reservoir [SERVERS]        SERVERS: "moto versitygw" by default
 set -euo pipefail
 ran=0 reservoir="$1" servers=" ${2:-moto versitygw} "
@@ -20,7 +21,7 @@ ready() { # port
     cat "$work/log"; echo "$2 does not start"; exit 1
 }
 bucket() { copy --s3-endpoint "https://localhost:18445" "$@"; }
-# Amazon's own programs make buckets; here a signed request does.
+# Amazon's own programs usually create buckets; here a signed request does.
 make_bucket() { curl -sS --fail-with-body --cacert "$work/cert.pem" --aws-sigv4 "aws:amz:us-east-1:s3" -u "$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY" -H "x-amz-content-sha256: UNSIGNED-PAYLOAD" -X PUT "https://localhost:18445/bucket"; }
 
 came() { # whether a part of what is killed is there
@@ -40,9 +41,9 @@ with() { # name: what a server has to do
     diff -r "$work/from" "$work/back-$1"
     bucket --json --sync size s3://bucket/from/ "$work/back-$1" | grep -q '"present":4'
     bucket --json --block 8MiB --resume "$work/from/large" s3://bucket/from/large | grep -q '"present":1'
-    # Parts that came before a kill are not sent again.
+    # Parts that arrived before a kill are not sent again.
     rm -f "$work/out"
-    # By itself, for a signal to a function's shell leaves what that began.
+    # Run directly, because a signal to a function's shell would leave its child running.
     "$reservoir" copy --cacert "$work/cert.pem" --s3-endpoint https://localhost:18445 --block 8MiB --streams 1 --rate 30M --resume "$work/from/large" s3://bucket/killed >"$work/out" 2>&1 & other=$!
     # Until the server has a part.
     for _ in $(seq 300); do came && break; sleep 0.1; done
@@ -50,14 +51,14 @@ with() { # name: what a server has to do
     bucket --json --block 8MiB --resume "$work/from/large" s3://bucket/killed >"$work/out" || { cat "$work/out" "$work/log"; exit 1; }
     grep -qE '"resumed":[1-9]' "$work/out" || { cat "$work/out"; echo "what came before a kill is sent again"; exit 1; }
     bucket s3://bucket/killed "$work/killed-$1" && same "$work/from/large" "$work/killed-$1"
-    # From a reservoir to a bucket and back, by way of the client.
+    # From a reservoir to a bucket and back, through the client.
     start
     copy "$work/from/large" "$(url large)"
     bucket --block 8MiB "$(url large)" s3://bucket/relayed
     bucket --block 8MiB s3://bucket/relayed "$(url returned)"
     same "$work/from/large" "$work/root/returned"
     kill "$server"; wait "$server" || true
-    # What cannot be is told.
+    # Unsupported requests are reported.
     touch "$work/$(printf 'not\377text')"
     if bucket "$work/$(printf 'not\377text')" s3://bucket/ >"$work/out" 2>&1; then echo "a name that is no key is taken"; exit 1; fi
     grep -q "cannot be asked for" "$work/out" || { cat "$work/out"; exit 1; }

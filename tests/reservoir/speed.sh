@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# One large file from memory to memory (tmpfs) over loopback, encrypted: the reservoir up and down over HTTP/1.1 and HTTP/3, which hashes at both ends, beside scp
-# with aes128-gcm and rclone over HTTPS. With DISK, a folder of a disk, from there to there, through its cache and past it, beside what fio reads and writes. Medians of
-# rounds that take turns, so that what else the machine does meets all alike. What is not installed is skipped.
+# Measures one large file from memory to memory (tmpfs) over loopback, encrypted: the reservoir up and down over
+# HTTP/1.1 and HTTP/3 with hashes at both ends, beside scp with aes128-gcm and rclone over HTTPS. With DISK, a folder on
+# a disk, from and to that disk, through its cache and past it, beside the reads and writes of fio. Medians of rounds
+# that take turns, so that other load of the machine affects all alike. Programs that are not installed are skipped.
 # usage: [DISK=FOLDER] tests/reservoir/speed.sh PATH-OF-reservoir [MIB] [ROUNDS]
 set -euo pipefail
 reservoir="$1" mib="${2:-1024}" rounds="${3:-5}"
@@ -38,7 +39,7 @@ if [ -n "${DISK-}" ]; then
         echo "SKIPPED: fio is not here"
     fi
 fi
-# What is read comes from the disk.
+# Drops the cache, so that reads come from the disk.
 forget() { [ -z "${DISK-}" ] || python3 -c 'import os, sys; f = os.open(sys.argv[1], os.O_RDONLY); os.fsync(f); os.posix_fadvise(f, 0, 0, os.POSIX_FADV_DONTNEED)' "$work/from/large"; }
 if [ -x /usr/sbin/sshd ] && command -v scp >/dev/null; then
     ssh-keygen -q -t ed25519 -N '' -f "$work/host"; ssh-keygen -q -t ed25519 -N '' -f "$work/user"

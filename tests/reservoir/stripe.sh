@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A copy striped over two servers of one folder: up, where both write one large file, and down, where streams read it from both.
+# Tests a copy striped over two servers of one folder: an upload, where both write one large file, and a download, where
+# streams read it from both.
 # usage: tests/reservoir/stripe.sh PATH-OF-reservoir
 set -euo pipefail
 reservoir="$1"
@@ -10,7 +11,7 @@ served=--log
 start
 first=$server first_port=$port
 mv "$work/log" "$work/first" && port=""
-# The log of the first stays open under its new name.
+# The first server's log stays open under its new name.
 start
 other=$first
 if copy --stripe "localhost:$first_port" "$work/from/" "$(url tree/)" 2>/dev/null; then echo "one token goes to two servers"; exit 1; fi

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The reservoir's server on an emulated host whose NIC does the TLS, over a TAP in a network namespace made for it: curl and `reservoir copy`
-# fetch from it and send to it, SHA-256 equal each time; the same with TLS by the host's CPU.
+# Tests the reservoir's server on an emulated host whose NIC does the TLS, over a TAP in a network namespace of its own:
+# curl and `reservoir copy` download and upload, SHA-256 is equal each time; the same with TLS by the host's CPU.
 #   tests/reservoir/tap.sh RESERVOIR [MIB]        RESERVOIR is built with feature tap
-# Needs root and /dev/net/tun; without, says so and exits with 77.
+# Needs root and /dev/net/tun; without them, reports so and exits with 77.
 . "$(dirname "$0")/../linux/lib.sh"
 server=${1:?"tap.sh: which reservoir?"} mib=${2:-64} address=10.77.0.1
 require

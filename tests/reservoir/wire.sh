@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The emulated wire as a box between two network namespaces (nicbench wire), and what programs that people use today come to over it:
-# ping, iperf3, curl, scp, sftp, rsync; and the reservoir over HTTP/1.1 and HTTP/3, if it is given. Beside them the law, of a connection without loss. What is not installed is skipped, and told.
+# Measures usual programs over the emulated wire as a box between two network namespaces (nicbench wire): ping, iperf3,
+# curl, scp, sftp, rsync; and the reservoir over HTTP/1.1 and HTTP/3, if given. Prints the theoretical rate of a
+# connection without loss beside them. Programs that are not installed are skipped with a note.
 #   [RESERVOIR=PATH] tests/reservoir/wire.sh NICBENCH|netem [ROUND_TRIP_MS] [RATE] [QUEUE] [SECONDS] [MIB]
-# NICBENCH is built with feature tap. With netem, the box is a stock Linux in QEMU, whose netem delays what it passes on: it is interpreted, and 100M
-# is what it keeps up with. Needs root and /dev/net/tun; without it says so and exits with 77.
+# NICBENCH is built with feature tap. With netem, the box is a stock Linux in QEMU whose netem delays forwarded packets:
+# QEMU interprets that guest, which keeps up with 100M. Needs root and /dev/net/tun; without them, reports so and exits
+# with 77.
 set -euo pipefail
 box=$1 round_trip=${2:-40} rate=${3:-1G} queue=${4:-4MiB} seconds=${5:-4} mib=${6:-64}
 work=$(mktemp -d) near=reservoir-near-$$ far=reservoir-far-$$ wire= others=()
@@ -44,14 +46,14 @@ join() { # a card, and where what comes in there goes on, later
     tc filter add dev "$1" ingress matchall action mirred egress redirect dev "$2"
 }
 join "$one" "$other" && join "$other" "$one" && echo "they are joined"
-# Until it is told to end.
+# Runs until told to end.
 tcpdump -Z root -q -c 1 -i "$one" udp port 9 >/dev/null 2>&1
 for card in "$one" "$other"; do
     tc -s qdisc show dev "$card" root | awk '/Sent/ { print "wire_rx_packets", $4; print "wire_queue_drops", $7 + 0 }'
 done
 GUEST
     bits=$(awk -v rate="$rate" 'BEGIN { printf "%d", rate * (rate ~ /G/ ? 1e9 : rate ~ /M/ ? 1e6 : 1) }')
-    # What is on its way is in the same queue.
+    # Data in flight is in the same queue.
     packets=$(awk -v queue="$(numfmt --from=auto "${queue%B}")" -v bits="$bits" -v r="$round_trip" \
         'BEGIN { printf "%d", (queue + bits / 8 * r / 2000) / 1500 }')
     cards=()
@@ -72,7 +74,7 @@ near ip link set lo up; far ip link set lo up
 near ip link set "$left" up; far ip link set "$right" up
 near ip addr add 10.78.0.1/24 dev "$left"
 far ip addr add 10.78.0.2/24 dev "$right"
-# Windows that a long path needs, where the system lets them be set.
+# Windows that a long path needs, if the system allows them to be set.
 for end in near far; do
     $end sh -c 'echo "4096 131072 1073741824" >/proc/sys/net/ipv4/tcp_rmem; echo "4096 131072 1073741824" >/proc/sys/net/ipv4/tcp_wmem' 2>/dev/null ||
         echo "note: windows stay as the system has them"
@@ -87,7 +89,8 @@ else
     echo "SKIPPED: ping is missing"
 fi
 
-# A new connection with two round trips of handshakes, and windows that double from ten segments until they fill the line.
+# A new connection with two round trips of handshakes, and windows that double from ten segments until they fill the
+# line.
 awk -v r="$round_trip" -v rate="$rate" -v mib="$mib" 'BEGIN {
     rate *= rate ~ /G/ ? 1e9 : rate ~ /M/ ? 1e6 : 1; bytes = mib * 1048576; trip = r / 1000; line = rate * trip / 8
     for (window = 14480; bytes > window && window < line; window *= 2) { bytes -= window; took += trip }

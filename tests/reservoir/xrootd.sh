@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The reservoir with XRootD 5 (HTTP and third-party copies), davix and xrdcp: PUT and GET each way, digests, COPY between both servers both ways. SHA-256
-# equal each time. What is not installed is skipped.
+# Tests the reservoir with XRootD 5 (HTTP and third-party copies), davix and xrdcp: PUT and GET in each direction,
+# digests, COPY between both servers in both directions. SHA-256 is equal each time. Programs that are not installed are
+# skipped.
 # usage: tests/reservoir/xrootd.sh PATH-OF-reservoir
 set -euo pipefail
 reservoir="$1"
@@ -12,7 +13,7 @@ library="$(find /usr/lib -name 'libXrdHttpTPC-5.so' 2>/dev/null | head -1)"
 id xrootd >/dev/null 2>&1 || useradd -r xrootd
 head -c 40000000 /dev/urandom >"$work/from/large"
 
-# One authority for both servers: XRootD's third-party copies take no certificate without one.
+# One authority for both servers: XRootD's third-party copies accept no certificate without one.
 chmod 755 "$work"
 (cd "$work" && openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=ca -addext basicConstraints=critical,CA:TRUE 2>/dev/null
 for name in reservoir xrootd; do
@@ -100,7 +101,7 @@ else
 fi
 if command -v xrdcp >/dev/null && [ -n "$(find /usr/lib -name 'libXrdClHttp*' 2>/dev/null | head -1)" ]; then
     echo "-- xrdcp over HTTPS with the reservoir"
-    # Its plug-in has proxies of X.509, and no tokens.
+    # Its plug-in supports X.509 proxies, but no tokens.
     "$reservoir" serve --listen 127.0.0.1:18448 --root "$work/root" --cert "$work/cert.pem" --key "$work/key.pem" --open-to-all >/dev/null 2>>"$work/log" & other="$other $!"
     for _ in $(seq 100); do (: <>/dev/tcp/127.0.0.1/18448) 2>/dev/null && break; sleep 0.05; done
     by_xrdcp() { X509_CERT_DIR="$work/authorities" xrdcp --allow-http -f -s "$@"; }

@@ -1,10 +1,9 @@
-//! One stream from one host to the other: plain TCP, TLS sealed and opened by the hosts, by accelerators beside their CPUs, or by
-//! the NICs.
+//! One stream from one host to another: plain TCP, or TLS by the hosts, by accelerators beside their CPUs, or by the
+//! NICs.
 //!
-//! The client connects, the two shake hands, and hand their keys to their NICs or not: the server first, which says
-//! *ready* when its receive context is installed, so that the NIC misses nothing; then the client, which says *go*. From
-//! there the clock runs and the meter counts, until the last byte has arrived. The server sends the payload in messages
-//! and closes; then the client does.
+//! After the handshake, both ends offload their keys or not: the server first, which says *ready* when its receive
+//! context is installed, so that the NIC misses no record; then the client, which says *go*. The clock and the meter
+//! run from there to the last byte. The server sends the payload in messages and closes; then the client closes.
 
 use crate::choice::Choice;
 use crate::choices;
@@ -36,7 +35,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A transfer to be made.
+/// The settings of a transfer.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -50,57 +49,58 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct Bulk {
-    /// Who does the TLS.
+    /// The mode of TLS.
     pub mode: Mode,
-    /// What is sent.
+    /// The data to send.
     pub payload: Payload,
-    /// Its SHA-256, if it is known already.
+    /// The SHA-256 of the payload, if known already.
     pub checksum: Option<Checksum>,
-    /// The SHA-256 of what arrives is compared; otherwise it is counted only.
+    /// Whether to compare the SHA-256 of the received data; otherwise only its length counts.
     pub checked: bool,
     /// Content bytes of a full record, 1 to 16384.
     pub record_size: usize,
-    /// The version of TLS and its suite.
+    /// The version of TLS and the cipher suite.
     pub agreement: Agreement,
-    /// Records are padded so that what is encrypted of each has a multiple of so many bytes; 1: they are not.
+    /// Records are padded so that their encrypted content is a multiple of this number of bytes; 1 for no padding.
     pub padding: usize,
     /// Bytes handed to the stream at once.
     pub message_size: usize,
     /// The clock.
     pub clock: ClockKind,
-    /// The seed of everything random.
+    /// The seed of all random numbers.
     pub seed: Seed,
-    /// Both NICs.
+    /// Settings of both NICs.
     pub nic: NicConfig,
-    /// Both hosts have an accelerator beside the CPU, and it does the TLS: records are jobs from memory to memory, whatever
-    /// `mode` says of TLS. In real time its units work as fast as the machine does.
+    /// Settings of an accelerator beside the CPU of both hosts, which does the TLS instead of the NIC: records are jobs
+    /// from memory to memory, unless `mode` is plain TCP. In real time its units work as fast as the machine.
     pub accelerator: Option<LookasideConfig>,
-    /// Each direction of the wire.
+    /// Settings of each direction of the wire.
     pub link: LinkConfig,
-    /// Over IPv6 rather than IPv4.
+    /// Whether to use IPv6 instead of IPv4.
     pub ipv6: bool,
-    /// What is between each host's stack and its driver, such as IPsec: of the server (0) and of the client (1).
+    /// A layer between each host's stack and its driver, such as IPsec; called for the server (0) and for the client
+    /// (1).
     pub layer: Option<LayerOfHost>,
-    /// What is between each host's NIC and the wire: of the server (0) and of the client (1).
+    /// A layer between each host's NIC and the wire; called for the server (0) and for the client (1).
     pub port: Option<PortOfHost>,
     /// The observers of the run.
     pub observers: Observers,
-    /// Where what arrived is kept.
+    /// The file for received data.
     pub out: Option<PathBuf>,
 }
 
-/// Makes what is between the stack and the driver of a host.
+/// Creates the layer between the stack and the driver of a host.
 pub type LayerOfHost = Arc<dyn Fn(usize, Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync>;
 
-/// Makes what is between the NIC of a host and its wire.
+/// Creates the layer between the NIC of a host and its wire.
 pub type PortOfHost = Arc<dyn Fn(usize, Box<dyn Port>) -> Box<dyn Port> + Send + Sync>;
 
 choices! {
-    /// Who does the TLS of a transfer, if anybody does.
+    /// The place of the TLS of a transfer.
     pub enum TlsWay {
-        /// Nobody: plain TCP.
+        /// No TLS: plain TCP.
         Tcp = "tcp",
-        /// The hosts, with ring.
+        /// The hosts' CPUs, with ring.
         Cpu = "tls-cpu",
         /// Accelerators beside the hosts' CPUs, by jobs.
         Lookaside = "tls-lookaside",
@@ -110,7 +110,7 @@ choices! {
 }
 
 impl TlsWay {
-    /// As a transfer's mode and accelerator.
+    /// Returns the mode and the accelerator of a transfer.
     ///
     /// ```
     /// use offload_bench_tls::bulk::{Mode, TlsWay};
@@ -129,7 +129,7 @@ impl TlsWay {
 }
 
 impl Bulk {
-    /// A transfer in virtual time over a clean wire, with 16 KiB records of TLS 1.3 and 256 KiB messages.
+    /// Returns a transfer in virtual time over a clean wire, with 16 KiB records of TLS 1.3 and 256 KiB messages.
     pub fn new(mode: Mode, payload: Payload) -> Bulk {
         Bulk {
             mode,
@@ -163,7 +163,7 @@ impl Bulk {
         builder
     }
 
-    /// What the run is called.
+    /// Returns the name of the run.
     fn label(&self) -> &'static str {
         if self.by_jobs() { TlsWay::Lookaside.name() } else { self.mode.name() }
     }
@@ -179,7 +179,7 @@ impl Bulk {
         }
     }
 
-    /// Where an end's secrets come from.
+    /// Returns the source of an end's secrets.
     fn randomness(&self, end: &str) -> Randomness {
         match self.clock {
             ClockKind::Virtual => Randomness::Seeded(self.seed.derive(end)),
@@ -187,15 +187,14 @@ impl Bulk {
         }
     }
 
-    /// The timeline of an end's application.
+    /// Returns the timeline of an end's application.
     fn application(&self, host: &str) -> Option<ApplicationTrack> {
         self.observers.tracer.as_ref().map(|tracer| tracer.application(host, "application"))
     }
 
-    /// Makes the transfer and tells what came of it. A checksum that differs is a fact, not an error.
+    /// Runs the transfer and returns the result. A wrong checksum is reported in the result and is not an error.
     ///
-    /// # Errors
-    /// When the transfer cannot be made: a thread, a file, the handshake or the connection failed.
+    /// # Errors If the transfer cannot be made because a thread, a file, the handshake or the connection failed.
     pub fn run(self) -> Result<Run, BulkError> {
         let expected = match self.checksum {
             _ if !self.checked => None,
@@ -204,6 +203,7 @@ impl Bulk {
         };
         let meter = CpuMeter::new();
         let nic = nic_on(self.clock, &self.nic);
+        // A lost FIN is retransmitted as often as data, so that a run over a bad wire still ends.
         let tcp = tcp();
         let mut builder =
             Testbed::builder(self.seed).clock(self.clock).meter(&meter).host("server", nic.clone(), tcp.clone());
@@ -213,17 +213,18 @@ impl Bulk {
         let bulk = Arc::new(self);
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
-        // Before anybody can connect.
+        // The server listens before the client can connect.
         let listener = server.stack().listen(PORT, 1)?;
         let serving = server.spawn("application", serve(bulk.clone(), server.clone(), listener, meter.clone()));
         let to = if bulk.ipv6 { IpAddr::from(server.ipv6_address()) } else { server.address().into() };
         let fetching = client.spawn("application", fetch(bulk.clone(), client.clone(), to));
-        // When one of them fails, the other may wait for ever.
+        // If one end fails, the other may wait forever, so the first error ends both.
         let both = bulk.observers.run(&mut bed, bulk.label(), try_join(serving, fetching));
         drop(attached);
         let (served, fetched) = match both {
             Ok(both) => both,
             Err(error) => {
+                // The counters often show the reason of a failure, so they go with the error.
                 let counters = bed.counters();
                 let moved = counters.moved().map(|(name, value)| (name.to_string(), value)).collect();
                 return Err(BulkError::BrokenOff { error: Box::new(error), counters: moved });
@@ -233,6 +234,7 @@ impl Bulk {
         bulk.observers.finish().map_err(BulkError::Capture)?;
         let measured = Measured::take(bed, &meter, [served.tls, fetched.tls].iter().flatten());
         let bytes = fetched.bytes;
+        // The length is compared even if checksums are off.
         let whole = bytes == bulk.payload.len() && expected.is_none_or(|expected| fetched.checksum == expected);
         Ok(measured.run(bulk.label(), bytes, whole, fetched.ended - served.started))
     }
@@ -244,7 +246,7 @@ impl fmt::Debug for Bulk {
     }
 }
 
-/// Why a transfer could not be made.
+/// The reason why a transfer failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BulkError {
@@ -252,15 +254,15 @@ pub enum BulkError {
     #[error("the testbed cannot be set up: {0}")]
     Testbed(#[source] io::Error),
     /// The payload cannot be read.
-    #[error("what is to be sent cannot be read: {0}")]
+    #[error("the payload cannot be read: {0}")]
     Payload(#[source] io::Error),
-    /// What arrived cannot be kept.
-    #[error("what arrived cannot be written: {0}")]
+    /// The received data cannot be written.
+    #[error("the received data cannot be written: {0}")]
     Output(#[source] io::Error),
     /// The capture cannot be written.
     #[error("the capture cannot be written: {0}")]
     Capture(#[source] io::Error),
-    /// TLS is to agree on something that nobody here has.
+    /// Crate `rustls` has no such cipher suite for this version of TLS.
     #[error("the cipher suite {0:?} is not known")]
     NoSuchSuite(Agreement),
     /// The handshake failed.
@@ -269,18 +271,18 @@ pub enum BulkError {
     /// The connection failed.
     #[error("the connection failed: {0}")]
     Connection(#[from] io::Error),
-    /// It began, and came to an end too early.
+    /// The transfer began and was cut off.
     #[error("{error}")]
     BrokenOff {
-        /// Why.
+        /// The reason.
         #[source]
         error: Box<BulkError>,
-        /// Counters of both hosts, devices and the wire, added up by name; those that moved until then.
+        /// Counters of both hosts, devices and the wire that moved until then, summed by name.
         counters: BTreeMap<String, u64>,
     },
 }
 
-/// The stream with the host's accelerator for a TLS device, if that is to do the TLS; else as it was.
+/// Wraps the stream so that the host's accelerator does the TLS, if it is to; otherwise returns the stream.
 #[expect(clippy::result_large_err, reason = "the stream goes on either way")]
 fn jobs(bulk: &Bulk, host: &BedHost, stream: TcpStream) -> Result<LookasideStream<TcpStream>, TcpStream> {
     match host.accelerator().filter(|_| bulk.by_jobs()) {
@@ -293,7 +295,7 @@ fn jobs(bulk: &Bulk, host: &BedHost, stream: TcpStream) -> Result<LookasideStrea
     }
 }
 
-/// An accelerator as `config`, made for the clock.
+/// Adapts the settings of an accelerator to the clock.
 fn accelerator_on(clock: ClockKind, config: &LookasideConfig) -> LookasideConfig {
     match clock {
         ClockKind::Virtual => config.clone(),
@@ -304,8 +306,8 @@ fn accelerator_on(clock: ClockKind, config: &LookasideConfig) -> LookasideConfig
     }
 }
 
-/// What the server can tell afterwards.
-struct Served {
+/// Measurements at the server.
+struct BulkServerResult {
     started: Instant,
     tls: Option<TlsCounters>,
 }
@@ -315,7 +317,7 @@ async fn serve(
     host: BedHost,
     mut listener: TcpListener,
     meter: CpuMeter,
-) -> Result<Served, BulkError> {
+) -> Result<BulkServerResult, BulkError> {
     let stream = listener.accept().await?;
     let mut connection = match bulk.mode {
         Mode::Tcp => Connection::Plain(stream),
@@ -330,6 +332,7 @@ async fn serve(
         }
     };
     connection.pad(bulk.padding);
+    // The NIC must have its receive context before the client sends, or records would be lost for offload.
     connection.offload(bulk.mode, bulk.record_size, Offload::BOTH).await?;
     connection.send(Bytes::from_static(READY)).await?;
     connection.expect_go().await?;
@@ -345,26 +348,27 @@ async fn serve(
         let piece = piece.map_err(BulkError::Payload)?;
         let (bytes, from) = (piece.len() as u64, host.now());
         connection.send(piece).await?;
+        // Spans are recorded only if a timeline is written.
         if let Some(track) = &track {
             track.span("send", from, host.now(), bytes);
         }
     }
     connection.close().await?;
-    // The transport would deliver the rest with the stream dropped; but it would not tell that it gave up.
+    // TCP would deliver the rest after the stream is dropped too, but would not report if it gave up.
     connection.acknowledged(READY.len() as u64 + bulk.payload.len()).await?;
     connection.closed().await;
-    Ok(Served { started, tls: connection.counters() })
+    Ok(BulkServerResult { started, tls: connection.counters() })
 }
 
-/// What the client can tell afterwards.
-struct Fetched {
+/// Measurements at the client.
+struct BulkClientResult {
     ended: Instant,
     bytes: u64,
     checksum: Checksum,
     tls: Option<TlsCounters>,
 }
 
-async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<Fetched, BulkError> {
+async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<BulkClientResult, BulkError> {
     let stream = host.stack().connect(None, (server, PORT).into()).await?;
     let mut connection = match bulk.mode {
         Mode::Tcp => Connection::Plain(stream),
@@ -382,7 +386,7 @@ async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<Fetched
     connection.expect(READY).await?;
     connection.offload(bulk.mode, bulk.record_size, Offload::BOTH).await?;
     connection.send(Bytes::from_static(GO)).await?;
-    let mut arrivals = Arrivals::new(&bulk)?;
+    let mut arrivals = PayloadReceiver::new(&bulk)?;
     let track = bulk.application("client");
     let mut waits_since = host.now();
     while let Some(chunk) = connection.receive().await? {
@@ -397,18 +401,19 @@ async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<Fetched
     let ended = host.now();
     connection.close().await?;
     let tls = connection.counters();
+    // Hashing and writing happen after the measured time.
     let _application = cost::work(WorkKind::Application);
     let (bytes, checksum) = arrivals.finish()?;
-    Ok(Fetched { ended, bytes, checksum, tls })
+    Ok(BulkClientResult { ended, bytes, checksum, tls })
 }
 
-/// What has arrived. In virtual time each chunk is hashed and written where it lies. A copy of it would go to memory that
-/// is in no cache, and the host's next scope would be charged for what the processor had still to write of it.
-/// In real time hashing would hold the stream up: chunks are kept until there are many of them.
-struct Arrivals {
+/// Received data. In virtual time each chunk is hashed and written in place: a copy would go to memory that is in no
+/// cache, and the pending writes would be charged to the host's next work. In real time hashing would delay the stream,
+/// so chunks are collected first.
+struct PayloadReceiver {
     checked: bool,
     kept: Vec<u8>,
-    /// How many bytes are kept at most.
+    /// Most bytes that are collected.
     keeps: u64,
     bytes: u64,
     hasher: Sha256,
@@ -416,12 +421,13 @@ struct Arrivals {
     observers: Observers,
 }
 
-impl Arrivals {
-    fn new(bulk: &Bulk) -> Result<Arrivals, BulkError> {
+impl PayloadReceiver {
+    fn new(bulk: &Bulk) -> Result<PayloadReceiver, BulkError> {
         let out = bulk.out.as_ref().map(File::create).transpose().map_err(BulkError::Output)?;
         let checked = bulk.checked || out.is_some();
+        // Collecting costs nothing in virtual time, where hashing can happen in place.
         let keeps = if bulk.clock == ClockKind::Real { bulk.payload.len().min(KEPT) } else { 0 };
-        Ok(Arrivals {
+        Ok(PayloadReceiver {
             checked,
             kept: touched(if checked { keeps as usize } else { 0 }),
             keeps,
@@ -438,15 +444,17 @@ impl Arrivals {
         if !self.checked {
             return Ok(());
         }
+        // A chunk that does not fit is hashed at once, after the collected ones.
         if (self.kept.len() + chunk.len()) as u64 <= self.keeps {
             self.kept.extend_from_slice(chunk);
             return Ok(());
         }
+        // Collected chunks come first, or the hash would mix up the order.
         self.settle()?;
         self.look_at(chunk)
     }
 
-    /// Takes in what is kept.
+    /// Hashes and writes the collected bytes.
     fn settle(&mut self) -> Result<(), BulkError> {
         let mut kept = core::mem::take(&mut self.kept);
         self.look_at(&kept)?;
@@ -469,8 +477,8 @@ impl Arrivals {
     }
 }
 
-/// Room for so many bytes, in memory that the system has already handed out: otherwise it would do so, page by page,
-/// while the clock runs.
+/// Returns an empty vector with `bytes` bytes of memory that the system has already mapped. Otherwise the system would
+/// map page by page while the clock runs.
 fn touched(bytes: usize) -> Vec<u8> {
     let mut room = vec![1; bytes];
     room.clear();
@@ -479,9 +487,9 @@ fn touched(bytes: usize) -> Vec<u8> {
 
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
-/// Where the server listens.
+/// The port of the server.
 pub const PORT: u16 = 4433;
-/// How much of what arrived is kept in real time before it is hashed, in bytes.
+/// Bytes that are collected in real time before hashing.
 const KEPT: u64 = 256 << 20;
 
 #[cfg(test)]
@@ -507,7 +515,7 @@ mod tests {
                     for name in ["TcpExtTCPAbortOnData", "TcpEstabResets", "rx_tls_lost", "rx_tls_resync_req_pkt"] {
                         assert_eq!(counted(name), 0, "{mode} {agreement:?}: {name}");
                     }
-                    // Full records and what is left, the closing ones, `ready` and `go`.
+                    // The records are: full ones and the rest, the two closing ones, `ready` and `go`.
                     let records = 1_000_000_u64.div_ceil(16_384) + 4;
                     let (sealed, opened) = match mode {
                         Mode::TlsNic => ("TlsTxRecordsDevice", "TlsRxRecordsDevice"),
@@ -523,25 +531,25 @@ mod tests {
         }
     }
 
-    /// Inline, payload crosses PCIe once on its way out, and once on its way in. By jobs each record crosses twice more at either
-    /// end: plaintext and its type to the accelerator, ciphertext and tag back; and the other way round.
+    /// Inline, payload crosses PCIe once on transmit and once on receive. With jobs each record crosses twice more at
+    /// either end: plaintext and content type to the accelerator, ciphertext and tag back, and the reverse on receive.
     #[test]
     fn jobs_cross_pcie_twice_more_than_a_nic_that_works_inline() {
         let inline = bulk(Mode::TlsNic).run().unwrap();
         let jobs = Bulk { accelerator: Some(LookasideConfig::default()), ..bulk(Mode::TlsNic) }.run().unwrap();
         assert!(jobs.sha256_ok);
         assert_eq!(jobs.mode, "tls-lookaside");
-        // (What a NIC receives it may join in other ways, with more headers or fewer.)
+        // A receiving NIC may join packets differently, with more or fewer headers, so only the sender is compared.
         assert_eq!(jobs.dma_bytes["tx_payload"], inline.dma_bytes["tx_payload"], "the NIC sends the same bytes");
         assert_eq!((inline.dma_bytes["job_source"], inline.dma_bytes["job_target"]), (0, 0));
-        // Data, `ready`, `go` and a close_notify each way are sealed and opened by jobs; but `ready` is opened before the
-        // client's accelerator has the key. A record of data has 16 KiB.
+        // Data, `ready`, `go` and a close_notify in each direction are sealed and opened by jobs; but `ready` is opened
+        // before the client's accelerator has the key. A data record has 16 KiB.
         let records = 1_000_000_u64.div_ceil(16_384);
         let (words, alerts) = ([5 + 1, 2 + 1], 2 * (2 + 1));
         let plain = 1_000_000 + records + alerts;
         let (sealed, opened) = (plain + words[0] + words[1], plain + words[1]);
         let (tags_sealed, tags_opened) = (16 * (records + 4), 16 * (records + 3));
-        // Additional data are the header, 5 bytes.
+        // The additional data are the header of 5 bytes.
         assert_eq!(
             jobs.dma_bytes["job_source"],
             (sealed + 5 * (records + 4)) + (opened + tags_opened + 5 * (records + 3))
@@ -550,7 +558,7 @@ mod tests {
         assert_eq!((jobs.tx_host_ns_per_byte.crypto, jobs.rx_host_ns_per_byte.crypto), (0.0, 0.0));
     }
 
-    /// What is sent again is sealed already, so a loss asks nothing of an accelerator.
+    /// Retransmitted bytes are encrypted already, so a loss needs no further jobs.
     #[test]
     fn a_loss_makes_no_more_jobs() {
         let impairments = Impairments { loss: "0.01".parse().unwrap(), ..Impairments::default() };
@@ -566,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_and_ways_to_go_on_after_a_loss_are_heeded() {
+    fn padding_and_resync_modes_are_applied() {
         let plain = bulk(Mode::TlsNic).run().unwrap();
         let padded = Bulk { padding: 16_384, record_size: 1000, ..bulk(Mode::TlsNic) }.run().unwrap();
         assert!(padded.sha256_ok && padded.dma_bytes["tx_payload"] > 16 * plain.dma_bytes["tx_payload"]);
@@ -579,6 +587,7 @@ mod tests {
             assert!(run.sha256_ok);
             move |name: &str| run.counters.get(name).copied().unwrap_or(0)
         };
+        // The default modes use DUMPs and requests, which the other modes must avoid.
         let usual = lossy(NicConfig::default());
         assert!(usual("tx_tls_dump_packets") > 0 && usual("rx_tls_resync_req_pkt") > 0);
         let sealed = lossy(NicConfig {

@@ -1,8 +1,8 @@
-//! Choices that options, tables and results call by the same names.
+//! Choices with the same names in options, tables and results.
 
 use core::fmt;
 
-/// One of a few ways, each with a name.
+/// A named choice out of a few.
 ///
 /// ```
 /// use offload_bench_tls::bulk::Mode;
@@ -13,16 +13,16 @@ use core::fmt;
 /// assert_eq!(Mode::named("rot13"), None);
 /// ```
 pub trait Choice: Copy + fmt::Display + Send + Sync + 'static {
-    /// All of them, in the order in which help lists them.
+    /// Returns all choices, in the order of the help.
     fn all() -> &'static [Self];
 
-    /// What options, tables and results call it.
+    /// Returns the name in options, tables and results.
     fn name(self) -> &'static str;
 
-    /// What it is, for help.
+    /// Returns the description for help.
     fn about(self) -> &'static str;
 
-    /// The one with this name.
+    /// Returns the choice with this name.
     fn named(name: &str) -> Option<Self> {
         Self::all().iter().copied().find(|choice| choice.name() == name)
     }
@@ -50,7 +50,7 @@ macro_rules! choices {
         $visibility enum $Type { $($(#[doc = $doc])+ $Variant,)+ }
 
         impl $Type {
-            /// All of them.
+            /// All choices.
             $visibility const ALL: [$Type; [$($name),+].len()] = [$($Type::$Variant),+];
         }
 

@@ -1,4 +1,4 @@
-//! What scenarios have in common: who does the TLS, streams of either kind, hosts as they are measured.
+//! Shared parts of scenarios: the mode of TLS, streams of all kinds, and measured hosts.
 
 use crate::choices;
 use bytes::Bytes;
@@ -13,35 +13,36 @@ use std::io;
 use std::num::NonZero;
 
 choices! {
-    /// Who does the TLS.
+    /// The place of TLS.
     pub enum Mode {
-        /// Nobody: plain TCP.
+        /// No TLS: plain TCP.
         Tcp = "tcp",
-        /// The hosts, with ring.
+        /// The hosts' CPUs, with ring.
         TlsCpu = "tls-cpu",
         /// The NICs.
         TlsNic = "tls-nic",
     }
 }
 
-/// A stream of a scenario, plain or under TLS, used the same way. See [`Bulk`](crate::bulk::Bulk) for an example.
+/// A stream of a scenario, plain or under TLS, with the same operations. See [`Bulk`](crate::bulk::Bulk) for an
+/// example.
 pub enum Connection {
-    /// TCP alone.
+    /// Plain TCP.
     Plain(TcpStream),
-    /// TLS, by the CPU or by the NIC.
+    /// TLS by the CPU or by the NIC.
     Tls(Box<KtlsStream<TcpStream>>),
-    /// With an accelerator beside the CPU for a TLS device.
+    /// TLS by an accelerator beside the CPU.
     Jobs(Box<KtlsStream<LookasideStream<TcpStream>>>),
 }
 
 impl Connection {
-    /// A stream as the mode has it, with these keys as a handshake would leave them.
+    /// Creates a stream of a mode with these keys, as after a handshake.
     ///
-    /// # Errors
-    /// If the keys cannot be used.
+    /// # Errors If the keys cannot be used.
     pub fn with_keys(mode: Mode, stream: TcpStream, keys: TrafficKeys) -> io::Result<Connection> {
         Ok(match mode {
             Mode::Tcp => Connection::Plain(stream),
+            // Both modes start in software; `offload` moves the keys to the NIC.
             Mode::TlsCpu | Mode::TlsNic => {
                 let stream = KtlsStream::new(stream, keys, Box::new(FixedKeys)).map_err(io::Error::other)?;
                 Connection::Tls(Box::new(stream))
@@ -49,7 +50,7 @@ impl Connection {
         })
     }
 
-    /// Has records padded.
+    /// Sets the padding of records.
     pub fn pad(&mut self, bytes: usize) {
         match self {
             Connection::Plain(_) => {}
@@ -58,11 +59,10 @@ impl Connection {
         }
     }
 
-    /// Hands these directions to the NIC if the mode says so, or to the accelerator if there is one, and waits until it works on
-    /// what arrives.
+    /// Offloads these directions to the NIC if the mode says so, or to the accelerator if there is one, and waits until
+    /// received data is offloaded.
     ///
-    /// # Errors
-    /// If the connection failed.
+    /// # Errors If the connection failed.
     pub async fn offload(&mut self, mode: Mode, record_size: usize, directions: Offload) -> io::Result<()> {
         match self {
             Connection::Plain(_) => Ok(()),
@@ -73,8 +73,7 @@ impl Connection {
 
     /// Queues `data` when there is room.
     ///
-    /// # Errors
-    /// If the connection failed.
+    /// # Errors If the connection failed.
     pub async fn send(&mut self, data: Bytes) -> io::Result<()> {
         match self {
             Connection::Plain(stream) => {
@@ -114,11 +113,11 @@ impl Connection {
         self.expect(GO).await
     }
 
-    /// Waits for a word of the other end.
+    /// Waits for a word from the peer.
     ///
-    /// # Errors
-    /// If the peer closed or sent something else.
+    /// # Errors If the peer closed or sent something else.
     pub async fn expect(&mut self, word: &[u8]) -> io::Result<()> {
+        // A word may arrive in several chunks.
         let mut heard = Vec::new();
         while heard.len() < word.len() {
             let chunk = self.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -142,10 +141,9 @@ impl Connection {
         }
     }
 
-    /// Waits until the peer has the first `bytes` bytes that were sent.
+    /// Waits until the peer has acknowledged the first `bytes` bytes.
     ///
-    /// # Errors
-    /// If the connection failed.
+    /// # Errors If the connection failed.
     pub async fn acknowledged(&mut self, bytes: u64) -> io::Result<()> {
         match self {
             Connection::Plain(stream) => poll_fn(|cx| stream.poll_acked(cx, bytes)).await,
@@ -154,8 +152,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the peer has closed too: to a peer that is gone by then, its last record would be data for nobody, and TCP
-    /// would answer with a reset. Whether it comes is of no importance: what had to arrive has arrived.
+    /// Waits until the peer has closed too. If this end were gone before the peer's last record, TCP would answer that
+    /// record with a reset. An error is ignored, because all relevant data has arrived.
     pub async fn closed(&mut self) {
         while let Ok(Some(_)) = self.receive().await {}
     }
@@ -178,7 +176,7 @@ async fn offload_stream<S: SegmentStream>(
 ) -> io::Result<()> {
     stream.set_record_size(record_size);
     if to_device {
-        // The NIC keeps the flow however bad the wire: that is what is to be seen.
+        // The stream stays offloaded even on a bad wire, because the run measures exactly that.
         stream.set_retransmit_limit(None);
         stream.offload(directions);
         stream.ready().await?;
@@ -186,10 +184,9 @@ async fn offload_stream<S: SegmentStream>(
     Ok(())
 }
 
-/// The keys of a stream, from the server's side.
+/// Returns the keys of a stream at the server.
 ///
-/// # Panics
-/// Never: keys are made as long as the suite needs.
+/// # Panics Never: keys have the length of the suite.
 pub fn keys(seed: Seed, suite: TlsSuite, stream: u64) -> TrafficKeys {
     let mut secrets = seed.stream(&format!("stream {stream}"));
     let mut key = || {
@@ -201,7 +198,7 @@ pub fn keys(seed: Seed, suite: TlsSuite, stream: u64) -> TrafficKeys {
     TrafficKeys { transmit: (0, key()), receive: (0, key()) }
 }
 
-/// A NIC as `nic`, made for the clock.
+/// Adapts the settings of a NIC to the clock.
 pub fn nic_on(clock: ClockKind, nic: &NicConfig) -> NicConfig {
     match clock {
         ClockKind::Virtual => nic.clone(),
@@ -211,26 +208,26 @@ pub fn nic_on(clock: ClockKind, nic: &NicConfig) -> NicConfig {
     }
 }
 
-/// Packets that may wait for a host in real time. Where hosts share their threads with their NICs, they take turns, and
-/// few do. Else a host's thread may have to wait for a core, and that must not cost packets; but buffers are used in
-/// turn, and so many are in no cache, nor in memory that the system has handed out already.
+/// Returns the number of packets that may wait for a host in real time. If hosts share threads with their NICs, both
+/// take turns, and few packets wait. Otherwise a delayed host thread must not cost packets, which needs a long ring;
+/// but buffers are used in turn, and so many of them fit no cache and no memory that the system has already mapped.
 fn real_receive_ring() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     if cores <= FEWEST_HOSTS { NicConfig::default().receive_ring } else { 8192 }
 }
 
-/// Hosts of a scenario, at least.
+/// Least number of hosts of a scenario.
 const FEWEST_HOSTS: usize = 2;
 
-/// TCP that tries to close as long as it tries to send: a FIN that is lost again and again must not leave the other
-/// end waiting for ever.
+/// Returns settings of TCP that retransmit a FIN as often as data: a FIN that is lost again and again must not leave
+/// the other end waiting forever.
 pub fn tcp() -> TcpConfig {
-    // What is measured is how fast it is, with buffers as large as asked for.
+    // Runs measure speed, with buffers as large as requested, so memory is not limited.
     let memory = Some(TcpMemory::UNLIMITED);
     TcpConfig { orphan_retries: TcpConfig::default().retries, memory, ..TcpConfig::default() }
 }
 
-/// What a server says that is ready for whatever a client may say.
+/// The word of a server that is ready for data from the client.
 pub const READY: &[u8] = b"ready";
-/// What a client says when the clock may start.
+/// The word of a client after which the clock starts.
 pub const GO: &[u8] = b"go";

@@ -1,10 +1,10 @@
-//! What a run reports: the same facts as a table for people and as JSON for programs.
+//! The facts of a run, as a table for people and as JSON for programs.
 
 use offload_base::cost::{CpuReport, Domain, WORKS, WorkKind};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// One or more runs, made with the same options.
+/// One or more runs with the same options.
 ///
 /// ```
 /// use offload_bench_tls::facts::{Clock, Facts};
@@ -14,15 +14,15 @@ use std::collections::BTreeMap;
 /// ```
 #[derive(Clone, Debug, Serialize)]
 pub struct Facts<R = Run> {
-    /// The command that made them.
+    /// The command that made the runs.
     pub command: String,
-    /// The seed everything random came from.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// Whose seconds goodput is in.
+    /// The clock of the goodput.
     pub clock: Clock,
-    /// The options that matter for the outcome, as they were given or stand.
+    /// Options that affect the result, as given or by default.
     pub options: BTreeMap<String, String>,
-    /// The values of the NICs by name, where the options can set them.
+    /// Values of the NICs by name, if the options can set them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub nic: BTreeMap<String, String>,
     /// The runs, in the order they were made.
@@ -43,20 +43,20 @@ impl<R> Default for Facts<R> {
 }
 
 impl<R: Serialize> Facts<R> {
-    /// All of it as one JSON object.
+    /// Returns everything as one JSON object.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
     }
 }
 
-/// Whose seconds a goodput is in.
+/// The clock of the goodput.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
-    /// Simulated ones.
+    /// Simulated time.
     #[default]
     Virtual,
-    /// This machine's.
+    /// Real time of this machine.
     Real,
 }
 
@@ -69,28 +69,28 @@ impl core::fmt::Display for Clock {
     }
 }
 
-/// What one run reports.
+/// The result of one run.
 ///
 /// See [`Bulk`](crate::bulk::Bulk) for an example.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
-    /// What was run: `tcp`, `tls-cpu`, `tls-nic`.
+    /// The mode: `tcp`, `tls-cpu`, `tls-nic`.
     pub mode: String,
-    /// Bytes of user data that arrived.
+    /// Received bytes of user data.
     pub bytes: u64,
-    /// Whether the SHA-256 of what arrived is that of what was sent.
+    /// Whether the received data has the SHA-256 of the sent data.
     pub sha256_ok: bool,
-    /// User data per second between the receiver's go and its last byte, in 10^9 bits.
+    /// User data per second from the receiver's *go* to the last byte, in 10^9 bits.
     pub goodput_gbps: f64,
     /// The sending host's CPU time.
     pub tx_host_ns_per_byte: HostCost,
     /// The receiving host's CPU time.
     pub rx_host_ns_per_byte: HostCost,
-    /// CPU time of both devices: what emulating them cost.
+    /// CPU time of both emulated devices.
     pub device_ns_per_byte: f64,
-    /// Packets sent, both ways.
+    /// Packets sent in both directions.
     pub packets: u64,
-    /// Counters of both hosts, devices and the wire, added up by name; those that moved.
+    /// Counters of both hosts, devices and the wire that moved, summed by name.
     pub counters: BTreeMap<String, u64>,
     /// Bytes over PCIe at both ends, by purpose.
     pub dma_bytes: BTreeMap<String, u64>,
@@ -110,15 +110,15 @@ impl Run {
 pub struct HostCost {
     /// TCP/IP and driver.
     pub stack: f64,
-    /// Moving payload.
+    /// Copying payload.
     pub copy: f64,
-    /// Making and taking apart records.
+    /// Building and parsing records.
     pub framing: f64,
-    /// Encrypting, decrypting, authenticating.
+    /// Encryption, decryption and authentication.
     pub crypto: f64,
-    /// Checking and making digests.
+    /// Digests.
     pub crc: f64,
-    /// All of it.
+    /// The sum.
     pub total: f64,
 }
 
@@ -135,7 +135,7 @@ impl HostCost {
         }
     }
 
-    /// The cost of `host` in a report, spread over `bytes` bytes.
+    /// Returns the cost of `host` in a report, divided by `bytes` bytes.
     pub fn of(report: &CpuReport, host: Domain, bytes: u64) -> HostCost {
         let per_byte = |work| report.cpu(host, work).as_nanos() as f64 / bytes.max(1) as f64;
         HostCost {
@@ -144,6 +144,7 @@ impl HostCost {
             framing: per_byte(WorkKind::Framing),
             crypto: per_byte(WorkKind::Crypto),
             crc: per_byte(WorkKind::Digest),
+            // The test application's own work is no cost of the stack.
             total: WORKS.iter().filter(|work| **work != WorkKind::Application).map(|work| per_byte(*work)).sum(),
         }
     }

@@ -24,7 +24,7 @@ pub mod observers;
 pub mod payload;
 pub mod table;
 
-/// The README's example runs with the others.
+/// Runs the README's example as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! A run looked at while it goes: what its hosts have counted so far, at equal steps of the run's clock.
+//! Samples of a running run: the counters of its hosts at equal steps of the run's clock.
 
 use core::fmt;
 use core::future::{Future, poll_fn};
@@ -12,7 +12,7 @@ use offload_testbed::bed::Testbed;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who wants to know how a run goes, and how often.
+/// An observer of a running run, with its interval.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -43,7 +43,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Calls `show` each `every` of the run's clock, one nanosecond at least, and once at the end.
+    /// Calls `show` once per `every` of the run's clock, at least one nanosecond, and once at the end.
     pub fn new(every: Duration, show: impl Fn(&Sample) + Send + Sync + 'static) -> Live {
         Live { every: every.max(Duration::from_nanos(1)), show: Arc::new(show) }
     }
@@ -55,31 +55,31 @@ impl fmt::Debug for Live {
     }
 }
 
-/// What stood when the run was looked at.
+/// The state of a run at one moment.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// The way that is run.
+    /// The mode of the run.
     pub mode: String,
-    /// How long it has run, on its own clock, its set-up included.
+    /// Time since the start, on the run's clock, with its setup.
     pub at: Duration,
     /// Bytes that the receiving application has.
     pub received: u64,
-    /// The host that sends.
+    /// The sending host.
     pub sender: HostSample,
-    /// The host that receives.
+    /// The receiving host.
     pub receiver: HostSample,
 }
 
-/// What stood at one host.
+/// The state of one host.
 #[derive(Clone, Debug)]
 pub struct HostSample {
-    /// What its stack, its driver and its NIC have counted.
+    /// Counters of the stack, the driver and the NIC.
     pub counters: CounterSet,
-    /// Contexts of its NIC.
+    /// Contexts of the NIC.
     pub contexts: usize,
 }
 
-/// Runs `future`, and shows how it goes. Hosts 0 and 1 are the sender and the receiver.
+/// Runs `future` and samples the hosts meanwhile. Hosts 0 and 1 are the sender and the receiver.
 pub(crate) async fn watched<T>(
     live: Option<Live>,
     bed: Hosts,
@@ -91,11 +91,13 @@ pub(crate) async fn watched<T>(
     let show = || (live.show)(&bed.sample(received.load(Ordering::Relaxed)));
     loop {
         let mut step = pin!(runtime.sleep(live.every));
+        // The run is polled first, so that its end is seen at once.
         let ended = poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(ended) => Poll::Ready(Some(ended)),
             Poll::Pending => step.as_mut().poll(cx).map(|()| None),
         });
         let ended = ended.await;
+        // A sample follows the end too, so that the last one shows the final counters.
         show();
         if let Some(ended) = ended {
             return ended;

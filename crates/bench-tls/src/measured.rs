@@ -1,4 +1,4 @@
-//! What a finished run left behind: costs, counters, bytes over PCIe. All scenarios report it alike.
+//! The costs, counters and PCIe bytes of a finished run, reported alike by all scenarios.
 
 use crate::facts::{HostCost, Run};
 use core::time::Duration;
@@ -16,16 +16,17 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Takes everything that was measured, and ends the testbed: its threads report what they spent when they end.
+    /// Takes all measurements and ends the testbed, because its threads report their CPU time at their end.
     pub fn take<'a>(bed: Testbed, meter: &CpuMeter, others: impl IntoIterator<Item = &'a TlsCounters>) -> Measured {
         let (mut counters, mut dma_bytes) = (bed.counters(), CounterSet::default());
+        // Counters of closed TLS streams are not part of the testbed's.
         others.into_iter().for_each(|other| counters.add(other));
         dma_bytes.add(&bed.dma());
         drop(bed);
         Measured { report: meter.take(), counters, dma_bytes }
     }
 
-    /// What is reported of a run that moved `bytes` bytes in `span`.
+    /// Returns the facts of a run that moved `bytes` bytes in `span`.
     pub fn run(&self, mode: impl ToString, bytes: u64, whole: bool, span: Duration) -> Run {
         let devices = self.report.total(Domain::Device(0)) + self.report.total(Domain::Device(1));
         let owned = |(name, value): (&'static str, u64)| (name.to_string(), value);

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The observers of one run. None of them changes what the run counts.
+/// The observers of one run, which do not affect its counts.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -54,11 +54,10 @@ impl Observers {
         }
     }
 
-    /// Runs `future` for at most an hour of the testbed's clock, and shows it to [`live`](Self::live). Hosts 0 and 1 are the
-    /// sender and the receiver.
+    /// Runs `future` for at most an hour of the testbed's clock, and samples the hosts for [`live`](Self::live). Hosts
+    /// 0 and 1 are the sender and the receiver.
     ///
-    /// # Errors
-    /// Of `future`; or [`io::ErrorKind::TimedOut`].
+    /// # Errors The error of `future`, or [`io::ErrorKind::TimedOut`].
     pub fn run<T, E: From<io::Error>>(
         &self,
         bed: &mut Testbed,
@@ -69,8 +68,9 @@ impl Observers {
         bounded::run(bed, live::watched(self.live.clone(), hosts, self.received.clone(), future))
     }
 
-    /// Tells that the receiver has `bytes` more bytes.
+    /// Reports that the receiver has `bytes` more bytes.
     pub fn arrived(&self, bytes: u64) {
+        // Several connections of a run may report at the same time.
         let all = self.received.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if let Some(progress) = &self.progress {
             progress(all);

@@ -1,5 +1,5 @@
-//! What is sent: a file, or seeded data. Pieces are owned buffers, for a retransmission must find the same bytes,
-//! whatever happens to the file meanwhile.
+//! The data to send: a file, or seeded data. Pieces are owned buffers, because a retransmission must find the same
+//! bytes even if the file has changed.
 
 use bytes::{Bytes, BytesMut};
 use offload_base::Seed;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// A SHA-256.
 pub type Checksum = [u8; 32];
 
-/// Where the bytes come from.
+/// The source of the sent bytes.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -34,20 +34,20 @@ enum Source {
 }
 
 impl Payload {
-    /// `bytes` bytes made from `seed`. Above [`KEPT_IN_MEMORY`] they repeat.
+    /// Creates `bytes` bytes from `seed`. Beyond [`KEPT_IN_MEMORY`] the bytes repeat.
     pub fn seeded(seed: Seed, bytes: u64) -> Payload {
         let mut block = BytesMut::zeroed(bytes.min(KEPT_IN_MEMORY) as usize);
         seed.stream("payload").fill(&mut block);
         Payload { source: Source::Memory(block.freeze()), bytes }
     }
 
-    /// The contents of the file at `path`. Up to [`KEPT_IN_MEMORY`] it is read now; a longer one is read when it is sent.
+    /// Opens the file at `path`. A file of up to [`KEPT_IN_MEMORY`] is read now, a longer one while it is sent.
     ///
-    /// # Errors
-    /// If it cannot be opened and read.
+    /// # Errors If the file cannot be opened or read.
     pub fn file(path: &Path) -> io::Result<Payload> {
         let file = File::open(path)?;
         let metadata = file.metadata()?;
+        // A folder can be opened, and would fail only at the first read.
         if metadata.is_dir() {
             return Err(io::Error::from(io::ErrorKind::IsADirectory));
         }
@@ -55,7 +55,7 @@ impl Payload {
             return Ok(Payload { source: Source::File(path.to_owned()), bytes: metadata.len() });
         }
         let mut content = Vec::new();
-        // Not a regular file: how long it is only shows when it is read.
+        // A file that is not regular, such as a pipe, shows its length only when read.
         file.take(KEPT_IN_MEMORY + 1).read_to_end(&mut content)?;
         if content.len() as u64 > KEPT_IN_MEMORY {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "longer than 1 GiB, and no regular file"));
@@ -63,20 +63,20 @@ impl Payload {
         Ok(Payload { bytes: content.len() as u64, source: Source::Memory(content.into()) })
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     pub fn len(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// All bytes, in pieces of `piece_bytes`, the last one shorter.
+    /// Returns all bytes in pieces of `piece_bytes`, the last one shorter.
     ///
-    /// # Errors
-    /// If the file cannot be opened any more; a piece is an error if it cannot be read, or is not there any more.
+    /// # Errors If the file cannot be opened any more; a piece is an error if it cannot be read, or the file has become
+    /// shorter.
     pub fn pieces(&self, piece_bytes: usize) -> io::Result<impl Iterator<Item = io::Result<Bytes>> + Send + use<>> {
         let mut file = match &self.source {
             Source::Memory(_) => None,
@@ -97,15 +97,15 @@ impl Payload {
                 (Source::File(_), Some(file)) => read_piece(file, wanted),
                 (Source::File(_), None) => Err(io::ErrorKind::NotFound.into()),
             };
+            // After an error there are no more pieces.
             left = piece.as_ref().map_or(0, |piece| left - piece.len() as u64);
             Some(piece)
         }))
     }
 
-    /// The SHA-256 of all bytes.
+    /// Returns the SHA-256 of all bytes.
     ///
-    /// # Errors
-    /// As [`pieces`](Self::pieces).
+    /// # Errors As [`pieces`](Self::pieces).
     pub fn checksum(&self) -> io::Result<Checksum> {
         let mut hasher = Sha256::new();
         for piece in self.pieces(READ_AT_ONCE)? {
@@ -121,7 +121,7 @@ fn read_piece(file: &mut File, wanted: usize) -> io::Result<Bytes> {
     Ok(piece.freeze())
 }
 
-/// The most that is kept in memory, in bytes.
+/// Most bytes stored in memory.
 pub const KEPT_IN_MEMORY: u64 = 1 << 30;
 const READ_AT_ONCE: usize = 1 << 20;
 
@@ -134,6 +134,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("nic-offload-payload-{}", std::process::id()));
         std::fs::write(&path, b"twelve bytes").unwrap();
         let payload = Payload::file(&path).unwrap();
+        // A short file is read into memory, so the source is replaced to test the other path.
         let from_disk = Payload { source: Source::File(path.clone()), ..payload.clone() };
         assert_eq!(payload.checksum().unwrap(), from_disk.checksum().unwrap());
         let pieces = |payload: &Payload| payload.pieces(5).unwrap().collect::<io::Result<Vec<_>>>().unwrap();
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn seeded_data_repeat_only_beyond_what_is_kept() {
+    fn seeded_data_repeat_only_beyond_the_stored_block() {
         let payload = Payload { bytes: 25, ..Payload::seeded(Seed(3), 10) };
         let all: Vec<u8> = payload.pieces(7).unwrap().flat_map(|piece| piece.unwrap().to_vec()).collect();
         assert_eq!(all.len(), 25);

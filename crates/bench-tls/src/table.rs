@@ -1,10 +1,11 @@
-//! Facts as text: a table with a row for each run, the counters that moved, and what the offload saved.
+//! Facts as text: a table with a row for each run, the counters that moved, and the savings of offload.
 
 use crate::facts::Run;
 use core::fmt::Write;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One row for each run: goodput, host cost per byte both ways, device cost, packets, DMA by purpose.
+/// Returns a table with a row for each run: goodput, host cost per byte in both directions, device cost, packets, DMA
+/// by purpose.
 ///
 /// ```
 /// assert!(offload_bench_tls::table::runs(&[]).contains("mode"));
@@ -16,13 +17,14 @@ pub fn runs(runs: &[Run]) -> String {
         .filter(|(_, bytes)| **bytes > 0)
         .map(|(name, _)| &name[..])
         .collect();
+    // Most runs have no digests, and an empty column would only take space.
     let with_crc = runs.iter().any(|run| run.tx_host_ns_per_byte.crc.max(run.rx_host_ns_per_byte.crc) > 0.0);
     let mut rows = vec![heading(&purposes, with_crc)];
     rows.extend(runs.iter().map(|run| row(run, &purposes, with_crc)));
     align(&rows) + CAPTION
 }
 
-/// One row for each run: what a packet cost, whichever way it went.
+/// Returns a table with the cost of a packet in each run, regardless of direction.
 ///
 /// ```
 /// assert!(offload_bench_tls::table::per_packet(&[]).contains("mode"));
@@ -59,19 +61,20 @@ pub fn short(runs: &[Run]) -> String {
     align(&rows)
 }
 
-/// Adds a column to the rows of `runs`: the share of the CPU time that TLS adds to plain TCP in software which is left.
+/// Adds a column to the rows of `runs`: the remaining share of the CPU time that TLS in software adds to plain TCP.
 fn add_cost_left(rows: &mut [Vec<String>], runs: &[Run]) {
     let cost = |mode| runs.iter().find(|run| run.mode == mode && run.bytes > 0).map(Run::host_ns_per_byte);
     let (Some(tcp), Some(cpu)) = (cost("tcp"), cost("tls-cpu")) else { return };
-    // On a busy machine TLS can seem to cost nothing: then a share of it would say nothing.
+    // On a busy machine TLS can seem to cost nothing; a share of that would be meaningless.
     let is_shown = |run: &Run| cpu > tcp && run.bytes > 0 && run.mode.starts_with("tls-") && run.mode != "tls-cpu";
     let share = |run: &Run| format!("{:.0} %", 100.0 * (run.host_ns_per_byte() - tcp) / (cpu - tcp));
     let cells = runs.iter().map(|run| if is_shown(run) { share(run) } else { String::new() });
     rows.iter_mut().zip(core::iter::once("TLS cost left".into()).chain(cells)).for_each(|(row, cell)| row.push(cell));
 }
 
-/// Adds a column to `rows`, whose first row is the heading: how many times less than the CPU's run each later run costs. `runs` has
-/// the setting, mode and cost of each row; runs of one setting are compared. Without a mode `cpu` or `..-cpu` there is no such column.
+/// Adds a column to `rows`, which begin with the heading: the factor by which each later run costs less than the
+/// CPU's run. `runs` has the setting, mode and cost of each row; only runs of the same setting are compared. Without a
+/// mode `cpu` or `..-cpu` there is no such column.
 ///
 /// ```
 /// let mut rows = [["mode", "cost"], ["tls-cpu", "6"], ["tls-nic", "2"]].map(|row| row.map(String::from).to_vec());
@@ -84,6 +87,7 @@ pub fn add_factor<'a, S: PartialEq>(rows: &mut [Vec<String>], runs: impl IntoIte
     let Some((_, mode, _)) = runs.iter().find(is_cpu) else { return };
     let mut cells = vec![format!("less than {mode}")];
     cells.extend(runs.iter().enumerate().map(|(at, (setting, _, cost))| {
+        // Only an earlier run of the same setting is a reference.
         let software = runs[..at].iter().filter(is_cpu).find(|run| run.0 == *setting);
         let factor = software.filter(|_| *cost > 0.0).map(|software| format!("{:.1}x", software.2 / cost));
         factor.unwrap_or_default()
@@ -94,8 +98,8 @@ pub fn add_factor<'a, S: PartialEq>(rows: &mut [Vec<String>], runs: impl IntoIte
 const CAPTION: &str = "tx, rx: CPU time of the sending and of the receiving host, nanoseconds per byte; device: that of \
                        both devices; dma: bytes over PCIe, K: 1024, M: 1024 K\n";
 
-/// The counters that moved in any of the runs, a line each and a column a run, which has the run's label and counters. Both ends
-/// are added up. A note below the counters of TLS says how to read them.
+/// Returns the counters that moved in any of the runs, with a line per counter and a column per run, given as label and
+/// counters. Both ends are summed. A note explains the counters of TLS.
 ///
 /// ```
 /// let counters = [("tx_packets".to_owned(), 725)].into();
@@ -118,7 +122,7 @@ const TLS_COUNTERS: &str = "TlsTxSw, TlsRxSw: directions handled in software: ea
                             back from a NIC.\nTlsTxDevice, TlsRxDevice: directions handed to a NIC. With a NIC, software opens \
                             the records that\ncame before the NIC had the keys (ready, a ticket), and those the NIC lost.\n";
 
-/// How often TCP stood still for want of acknowledgements, if it did: what goodput over a bad wire hangs on.
+/// Returns a note about TCP timeouts, if there were any, because they decide the goodput over a bad wire.
 ///
 /// ```
 /// assert_eq!(offload_bench_tls::table::timeouts(&[]), "");
@@ -146,6 +150,7 @@ pub fn saved(runs: &[Run]) -> String {
     let mut text = String::new();
     for (name, of) in SIDES {
         let (tcp, cpu, nic) = (of(tcp), of(cpu), of(nic));
+        // A ratio below one is hard to read, so the text says which of both is larger.
         let (factor, change) = if nic <= cpu {
             (cpu / nic.max(f64::MIN_POSITIVE), "lower")
         } else {
@@ -160,7 +165,8 @@ pub fn saved(runs: &[Run]) -> String {
     text
 }
 
-/// A warning, if costs per byte say little: so few bytes were moved, or TLS seems to cost less than nothing.
+/// Returns a warning if costs per byte are not reliable: too few bytes were moved, or TLS seems to cost less than
+/// nothing.
 ///
 /// ```
 /// assert_eq!(offload_bench_tls::table::noise(&[]), "");
@@ -171,7 +177,8 @@ pub fn noise(runs: &[Run]) -> &'static str {
     noise_in(fewest, compared.as_ref().map_or(&[], |sides| &sides[..]))
 }
 
-/// The same for costs of `fewest` bytes at least: of each host without TLS, with TLS in software, and by the NIC.
+/// Returns the warning of [`noise`] for costs of at least `fewest` bytes, each a host's costs without TLS, with TLS in
+/// software, and by the NIC.
 ///
 /// ```
 /// use offload_bench_tls::table::noise_in;
@@ -189,19 +196,19 @@ pub fn noise_in(fewest: u64, costs: &[[f64; 3]]) -> &'static str {
     }
 }
 
-/// `tcp`, `tls-cpu` and `tls-nic`, if all were run and moved something.
+/// Returns `tcp`, `tls-cpu` and `tls-nic`, if all were run and moved data.
 fn all_three(runs: &[Run]) -> Option<[&Run; 3]> {
     let find = |mode: &str| runs.iter().find(|run| run.mode == mode && run.bytes > 0);
     Some([find("tcp")?, find("tls-cpu")?, find("tls-nic")?])
 }
 
-/// What a byte costs a host in all.
+/// Returns the total cost of a byte for a host.
 type CostOf = fn(&Run) -> f64;
 
 /// The two hosts.
 const SIDES: [(&str, CostOf); 2] =
     [("Sending", |run| run.tx_host_ns_per_byte.total), ("Receiving", |run| run.rx_host_ns_per_byte.total)];
-/// Below this much data, costs per byte say little.
+/// Least number of bytes for which costs per byte are reliable.
 const ENOUGH_BYTES: u64 = 16 << 20;
 
 fn heading(purposes: &BTreeSet<&str>, with_crc: bool) -> Vec<String> {
@@ -216,7 +223,7 @@ fn heading(purposes: &BTreeSet<&str>, with_crc: bool) -> Vec<String> {
     cells
 }
 
-/// A purpose in as few letters as can be understood, words apart.
+/// Returns a DMA purpose with abbreviated words.
 fn abbreviated(purpose: &str) -> String {
     let words = purpose.split('_').map(|word| match word {
         "descriptors" => "desc",
@@ -239,7 +246,7 @@ fn row(run: &Run, purposes: &BTreeSet<&str>, with_crc: bool) -> Vec<String> {
     cells
 }
 
-/// With a binary prefix, so that nothing that moved looks like nothing.
+/// Returns a number of bytes with a binary prefix, precise enough that a small number does not look like zero.
 fn short_bytes(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes}"),
@@ -248,8 +255,8 @@ fn short_bytes(bytes: u64) -> String {
     }
 }
 
-/// Rows, the first of them the heading, as text: columns as wide as their widest cell, headings word above word on a
-/// common lowest line.
+/// Formats rows, the first of which is the heading. Columns are as wide as their widest cell; words of a heading are
+/// stacked and end on a common line.
 ///
 /// ```
 /// let rows = [["streams", "goodput Gb/s"], ["8", "93.7"]].map(|row| row.map(String::from).to_vec());
@@ -262,12 +269,14 @@ pub fn align(rows: &[Vec<String>]) -> String {
     let Some((heading, body)) = rows.split_first() else { return String::new() };
     let words: Vec<Vec<&str>> = heading.iter().map(|cell| cell.split(' ').collect()).collect();
     let height = words.iter().map(Vec::len).max().unwrap_or(0);
+    // Words of a heading stand above each other, which keeps columns narrow.
     let mut lines: Vec<Vec<&str>> = (0..height)
         .map(|line| {
             words.iter().map(|words| (line + words.len()).checked_sub(height).map_or("", |at| words[at])).collect()
         })
         .collect();
     lines.extend(body.iter().map(|row| row.iter().map(String::as_str).collect()));
+    // A heading's cells are padded at the top, so that all headings end on the same line.
     let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..heading.len()).map(width).collect();
     let mut text = String::new();
@@ -313,6 +322,7 @@ mod tests {
         assert!(text.contains("1.0M") && text.contains("12.35") && !text.contains("resync"), "{text}");
         assert!(lines[2].starts_with("mode") && lines[3].starts_with("tcp"), "{text}");
         assert_eq!(lines[3].split_whitespace().count(), 15, "{text}");
+        // A run with digests gets two more columns.
         let mut digested = run("tcp", 0.0);
         digested.rx_host_ns_per_byte.crc = 0.25;
         let text = runs(&[digested]);
@@ -320,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_is_told_both_ways_and_noise_is_called_noise() {
+    fn savings_are_reported_for_both_hosts_and_noise_is_flagged() {
         let runs = [run("tcp", 0.0), run("tls-cpu", 0.1), run("tls-nic", 0.0)];
         let text = saved(&runs);
         assert_eq!(text.lines().count(), 2);

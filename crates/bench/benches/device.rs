@@ -1,16 +1,17 @@
-//! The device and its driver on a workbench, host and NIC together: no stack above, no wire, no clock.
+//! The device and its driver together, without stack, wire or clock.
 //!
-//! - `segmentation`: 1 MiB into packets of 1448 bytes, cut by the device (TSO) or handed over one by one, and the
-//!   checksums by the device or by nobody; beside a copy of the same bytes, which is the least a device does;
-//! - `checksum`: arriving packets, looked at or not;
-//! - `steering`: a packet for one of 1024 flows among 1 to 1,000,000 that are steered to contexts; flat is right;
+//! - `segmentation`: 1 MiB into packets of 1448 bytes, cut by the device (TSO) or handed over one by one, with
+//!   checksums by the device or none; beside a copy of the same bytes, which is the minimum for any device;
+//! - `checksum`: received packets, verified or not;
+//! - `steering`: a packet of one of 1024 flows among 1 to 1,000,000 flows that are steered to contexts; the time should
+//!   be constant;
 //! - `tls-transmit`, `tls-receive`: records of 2 to 16 KiB in packets of MTU 1500 and 9000, whole device, beside ring's
-//!   one-shot on a record of 16 KiB (with no packets at all);
-//! - `context-cache`: flows by turns, whose contexts all fit the NIC's memory, or none: what fetching costs;
-//! - `resync`: a packet sent again from the beginning, middle and end of a record of 16 KiB, beside one in order; and
-//!   a stream that arrives with a gap over a record's header, beside one without.
+//!   one-shot on a record of 16 KiB without packets;
+//! - `context-cache`: flows in turn, with contexts that all fit the NIC's memory, or not at all: the cost of fetching;
+//! - `resync`: a packet retransmitted from the beginning, middle and end of a record of 16 KiB, beside one in order;
+//!   and a received stream with a gap over a record's header, beside one without.
 //!
-//! Compare figures of one run only.
+//! Only figures of one run are comparable.
 
 use core::hint::black_box;
 use core::time::Duration;
@@ -43,6 +44,7 @@ fn segmentation(criterion: &mut Criterion) {
 
 fn checksum(criterion: &mut Criterion) {
     let mut group = group(criterion, "checksum");
+    // The frames are made once, outside the measured time.
     let frames = frames_of(&Stream::plain(BULK), 1448, false);
     group.throughput(Throughput::Bytes(BULK as u64));
     for (name, checksum_offload) in [("checked", true), ("unchecked", false)] {
@@ -62,11 +64,12 @@ fn steering(criterion: &mut Criterion) {
             ..NicConfig::default()
         };
         let mut bench = Workbench::new(roomy(config));
+        // A second workbench makes the frames, so that the measured one only receives.
         let mut sender = Workbench::new(NicConfig::default());
         for number in 0..rules {
             bench.receive_context(flow(number).reversed(), 0);
         }
-        // Spread over the table, and the same number of them whatever its size.
+        // The same number of flows for each size of the table, spread over the whole table.
         let frames: Vec<Frame> = (0..1024u32)
             .flat_map(|number| {
                 let flow = flow((u64::from(number) * u64::from(rules) / 1024) as u32);
@@ -133,7 +136,7 @@ fn context_cache(criterion: &mut Criterion) {
         let mut at = 0;
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
-                // A new lap begins with a resync in each flow: once in 725 packets, for both alike.
+                // Each pass over the stream begins with a resync of each flow: once in 725 packets, in both cases.
                 at = if at + 1448 > stream.len() { 0 } else { at };
                 for (stream, context) in &flows {
                     bench.send(stream, at..at + 1448, 1448, Some(*context));
@@ -207,7 +210,7 @@ fn resync(criterion: &mut Criterion) {
     }
 }
 
-/// Measures `work` with a context that is new each time; making it and giving it back are not measured.
+/// Measures `work` with a new context each time. Adding and removing the context is not measured.
 fn anew(
     bencher: &mut criterion::Bencher<'_, WallTime>,
     bench: &mut Workbench,
@@ -221,13 +224,14 @@ fn anew(
             let start = Instant::now();
             work(bench, context);
             elapsed += start.elapsed();
+            // The context is removed outside the measured time.
             bench.remove(context);
         }
         elapsed
     });
 }
 
-/// ring, on a whole record in one buffer.
+/// Measures ring on a whole record in one buffer.
 fn one_shot(group: &mut BenchmarkGroup<'_, WallTime>, sealing: bool) {
     use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
     const RECORD: usize = 16_384;
@@ -259,7 +263,7 @@ fn one_shot(group: &mut BenchmarkGroup<'_, WallTime>, sealing: bool) {
     });
 }
 
-/// The frames that carry a stream, encrypted or as it is.
+/// Returns the frames that carry a stream, encrypted or in clear text.
 fn frames_of(stream: &Stream, mss: u16, encrypted: bool) -> Vec<Frame> {
     let mut sender = Workbench::new(roomy(NicConfig { mtu: mss + 52, ..NicConfig::default() }));
     let context = encrypted.then(|| sender.transmit_context(flow(0), 0));
@@ -267,7 +271,7 @@ fn frames_of(stream: &Stream, mss: u16, encrypted: bool) -> Vec<Frame> {
     sender.frames()
 }
 
-/// The frames arrive as fast as there is room for them; payload bytes that came up.
+/// Delivers the frames as fast as the device has room, and returns the received payload bytes.
 fn arrive(bench: &mut Workbench, frames: &[Frame]) -> usize {
     let mut bytes = 0;
     for batch in frames.chunks(64) {
@@ -277,7 +281,7 @@ fn arrive(bench: &mut Workbench, frames: &[Frame]) -> usize {
     bytes
 }
 
-/// With rings that hold all of a measured round.
+/// Enlarges the rings so that they hold a whole measured round.
 fn roomy(config: NicConfig) -> NicConfig {
     NicConfig { send_ring: 65_536, send_queue_bytes: 2 * BULK, ..config }
 }
@@ -288,9 +292,9 @@ fn group<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, Wal
 
 /// Bytes of a measured round.
 const BULK: usize = 1 << 20;
-/// A context's image on the NIC.
+/// Bytes of a context's image on the NIC.
 const CONTEXT_BYTES: usize = 208;
-/// MTU and content of a record.
+/// MTU and content bytes of a record.
 const TLS_SHAPES: [(u16, usize); 8] = [
     (1500, 2048),
     (1500, 4096),

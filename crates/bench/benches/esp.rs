@@ -1,18 +1,17 @@
-//! What a packet costs under ESP: nobody's, the hosts', the NICs' under headers of the hosts (crypto offload), and the
-//! NICs' alone (packet offload); plain is what the others are held against, in the same run.
+//! The cost of a packet under ESP: without ESP, by the hosts, by the NICs under headers of the hosts (crypto offload),
+//! and by the NICs alone (packet offload). The clear-text run is the reference for the others.
 //!
-//! - `esp/send`, `esp/receive`: CPU time of the sending and of the receiving host for 10,240 datagrams: 64, 512, 1400 and
-//!   9000 bytes over one SA, and 1400 bytes over 100 and 10,000, each with a policy and a flow of its own. Times are CPU
-//!   times; `elem/s` are packets that a CPU of this machine could take in a second, and a packet's cost is their inverse.
-//! - `esp/lookup`: what finding policies and SAs takes of that, alone: the policy and the SA of a packet to be sent, and
-//!   the SA of one received, among so many, asked for in turn. With 10,000, what they find is not in the processor's
-//!   caches.
-//! - `esp/seal`: the same for what is behind a look-up, the key: one packet of 64 and of 1400 bytes sealed with each of so many
-//!   keys in turn. What more keys cost is what an expanded key takes to come from memory.
-//! - At the end, a stream of 64 MiB each way, the middle one of five: what one CPU could carry of it, in shares of plain,
-//!   beside a published row.
+//! - `esp/send`, `esp/receive`: CPU time of the sending and of the receiving host for 10,240 datagrams: 64, 512, 1400
+//!   and 9000 bytes over one SA, and 1400 bytes over 100 and 10,000 SAs, each with its own policy and flow. `elem/s`
+//!   are packets that one CPU of this machine could process per second.
+//! - `esp/lookup`: the share of lookups in that cost: the policy and the SA of a transmitted packet, and the SA of a
+//!   received one, among many, in turn. With 10,000 SAs, the results are not in the processor's caches.
+//! - `esp/seal`: the cost of loading keys after a lookup: packets of 64 and of 1400 bytes sealed with each of many keys
+//!   in turn. The additional cost of more keys is the time to load an expanded key from memory.
+//! - At the end, a stream of 64 MiB in each direction, median of five runs: the rate that one CPU could carry, as a
+//!   share of clear text, beside a published row.
 //!
-//! Compare figures of one run only.
+//! Only figures of one run are comparable.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
@@ -44,7 +43,7 @@ fn packets(criterion: &mut Criterion) {
     }
 }
 
-/// What a run costs one of its hosts.
+/// Returns the CPU time of a run at one of its hosts.
 fn spent(plan: Ipsec, cost: fn(&IpsecRun) -> f64) -> Duration {
     let run = plan.run().expect("the run can be made");
     assert!(run.run.sha256_ok, "each datagram arrives once");
@@ -64,6 +63,7 @@ fn lookup(criterion: &mut Criterion) {
     for sas in [1u32, 100, 10_000] {
         let tables = SaTables::of(sas);
         group.throughput(Throughput::Elements(1));
+        // Lookups and keys are visited with a large step, so that caches and prefetching do not help.
         let mut turn = 0;
         group.bench_with_input(BenchmarkId::new("policy and SA to send by", sas), &sas, |bencher, sas| {
             bencher.iter(|| {
@@ -88,6 +88,7 @@ fn keys(criterion: &mut Criterion) {
             let key = EspKey::new(EspSuite::Aes128Gcm, &material).expect("as long as its suite wants");
             EspCipher::new(&sa(Direction::Transmit, number, key))
         };
+        // Each cipher is boxed, as in an SA database, so that keys are spread over memory.
         let ciphers: Vec<Box<EspCipher>> = (0..sas).map(|number| Box::new(cipher(number))).collect();
         let (mut frame, mut number) = (BytesMut::with_capacity(2048), 0u64);
         group.throughput(Throughput::Elements(1));
@@ -104,7 +105,7 @@ fn keys(criterion: &mut Criterion) {
     }
 }
 
-/// Not a bench of criterion's: one stream, and the published row.
+/// Prints one stream beside the published row. Not a criterion bench.
 fn beside_published(_: &mut Criterion) {
     let figures = published::figures();
     let figure = figures.iter().find(|figure| figure.id == "xfrm-one-cpu").expect("a data file of this crate");
@@ -128,25 +129,25 @@ fn beside_published(_: &mut Criterion) {
     }
 }
 
-/// Gb/s that one CPU could send, and receive, of a stream.
+/// Returns the Gb/s of a stream that one CPU could send, and receive.
 fn stream(mode: EspMode) -> (f64, f64) {
     let layer = mode.offload().map(|kind| layer(usual_keys(Seed(1)).offloaded(kind)));
     let run = Bulk { layer, ..Bulk::new(Mode::Tcp, Payload::seeded(Seed(1), STREAM)) }.run();
     let run = run.expect("the transfer can be made");
-    assert!(run.sha256_ok, "what arrived is what was sent");
+    assert!(run.sha256_ok, "the received data differs from the sent data");
     (8.0 / run.tx_host_ns_per_byte.total, 8.0 / run.rx_host_ns_per_byte.total)
 }
 
-/// Of which the middle one counts.
+/// Number of runs, of which the median counts.
 const RUNS: usize = 5;
 const PACKETS: u64 = 10_240;
-/// Ethernet and IPv4.
+/// Bytes of the headers of Ethernet and IPv4.
 const HEADERS: usize = 34;
 const STREAM: u64 = 64 << 20;
 
 criterion_group! {
     name = benches;
-    // A run takes much longer than what it tells of: setting up 10,000 SAs is not counted.
+    // A run takes much longer than the measured part: the setup of 10,000 SAs is not counted.
     config = Criterion::default().without_plots().sample_size(10).warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_millis(50));
     targets = packets, lookup, keys, beside_published
 }

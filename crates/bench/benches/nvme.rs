@@ -1,20 +1,21 @@
-//! NVMe/TCP: its parts, and reads of a disk, by what the NICs do.
+//! NVMe/TCP: its parts, and reads of a disk, by offload of the NICs.
 //!
-//! - `nvme/crc32c`: digests as PDUs have them, beside the one-shot of the crate that computes them.
-//! - `nvme/frame`, `nvme/parse`: a C2HData PDU made of its data, and taken from segments of 1448 bytes; without digests and
-//!   with both.
-//! - `nvme/place`: what the host's CPU spends on reads of 256 KiB: copied and checked by it, placed, placed and checked by the
-//!   NIC, or neither done by anybody (the published emulation). Times are CPU times of the host; in virtual time.
-//! - `nvme/read`: random reads of 4 KiB (`elem/s` are IOPS) and of 256 KiB (bandwidth), with data digests, 1 to 256 under way,
-//!   in real time, all on this machine's cores: our host and our target over emulated NICs, by what those do; and the same
-//!   two over the kernel's loopback.
-//! - `nvme/flush`: writes of 4 KiB one after the other over the kernel's loopback, to memory and to a file, and with a flush
-//!   after each, beside `pwrite` and `fdatasync` of a file like it: what durability costs, and what NVMe/TCP adds.
-//! - At the end: which share of the host's CPU time copies and digests take, by bytes of a read, beside the published one.
-//!   Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, as `crates/bench/published` has it;
-//!   `nicbench report` sets the two side by side as well (study `nvme-share` of `sweeps/quick.toml`).
+//! - `nvme/crc32c`: digests as computed for PDUs, beside the one-shot function of the same crate.
+//! - `nvme/frame`, `nvme/parse`: a C2HData PDU built from its data, and parsed from segments of 1448 bytes; without
+//!   digests and with both.
+//! - `nvme/place`: CPU time of the host for reads of 256 KiB: copied and checked by the CPU, placed by the NIC, placed
+//!   and checked by the NIC, or neither (the published emulation); in virtual time.
+//! - `nvme/read`: random reads of 4 KiB (`elem/s` are IOPS) and of 256 KiB (bandwidth), with data digests, 1 to 256
+//!   outstanding, in real time on this machine's cores: our host and our target over emulated NICs, by offload, and
+//!   both over the kernel's loopback.
+//! - `nvme/flush`: sequential writes of 4 KiB over the kernel's loopback, to memory and to a file, with and without a
+//!   flush after each, beside `pwrite` and `fdatasync` of a similar file: the cost of durability, and the overhead of
+//!   NVMe/TCP.
+//! - At the end: the share of copies and digests in the host's CPU time, by bytes of a read, beside the published one.
+//!   Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, in `crates/bench/published`; `nicbench report`
+//!   compares both as well (study `nvme-share` of `sweeps/quick.toml`).
 //!
-//! Compare figures of one run only.
+//! Only figures of one run are comparable.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
@@ -69,10 +70,12 @@ fn pdus(criterion: &mut Criterion) {
                 bencher.iter(|| framing.frame(black_box(&pdu), [data.clone()]).into_pieces().count());
             });
             group.finish();
+            // The parser gets the bytes of our own framing, so both halves agree.
             let wire = framing.frame(&pdu, [data]).into_pieces().collect::<Vec<_>>().concat();
             let mut group = criterion.benchmark_group("nvme/parse");
             group.throughput(Throughput::Bytes(bytes as u64));
             group.bench_function(BenchmarkId::new(name, bytes), |bencher| {
+                // Each iteration consumes its segments, so they are made anew outside the measured time.
                 let segments = || wire.chunks(SEGMENT).map(segment).collect::<Vec<_>>();
                 bencher.iter_batched(segments, |segments| parse(limits, segments), BatchSize::SmallInput);
             });
@@ -129,6 +132,7 @@ fn reads(criterion: &mut Criterion) {
             };
             for (mode, offload) in WAYS {
                 let fio = Fio { operations, depth, clock: ClockKind::Real, ..reading(mode, offload, block) };
+                // The run reports its own time, so criterion's clock is replaced.
                 group.bench_function(format!("emulated NICs, {mode}, {offload}/{depth}"), |bencher| {
                     bencher.iter_custom(|iterations| {
                         (0..iterations).map(|_| Duration::from_secs_f64(made(&fio).seconds)).sum()
@@ -152,7 +156,7 @@ fn flushes(criterion: &mut Criterion) {
     let path = |name: &str| std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let image = |name: &str| {
         std::fs::write(path(name), vec![0; DISK as usize]).expect("the disk has room");
-        // So that the first flush has no more to do than the others.
+        // The file is on the disk already, so that the first flush has no more work than later ones.
         std::fs::File::open(path(name)).and_then(|file| file.sync_all()).expect("the disk works");
         path(name)
     };
@@ -177,7 +181,7 @@ fn flushes(criterion: &mut Criterion) {
     group.bench_function("pwrite, fdatasync", |bencher| {
         let file = std::fs::File::options().write(true).open(&beside).expect("it was just written");
         let data = [0x5a; 4096];
-        // The same places as above, from the first on each time.
+        // Writes the same positions as above, starting at the first each time.
         bencher.iter_custom(|iterations| {
             let started = Instant::now();
             for number in 0..iterations {
@@ -193,7 +197,7 @@ fn flushes(criterion: &mut Criterion) {
     }
 }
 
-/// Random reads of so many bytes each, with data digests; what is placed is placed from 4 KiB on.
+/// Returns random reads of `block_size` bytes with data digests. Reads of 4 KiB and more are placed.
 fn reading(mode: Mode, offload: NvmeOffload, block_size: u32) -> Fio {
     let nic = NicConfig {
         engines: NvmeTcpEngineConfig { io_threshold: 4096, ..NvmeTcpEngineConfig::default() }.into(),
@@ -204,11 +208,11 @@ fn reading(mode: Mode, offload: NvmeOffload, block_size: u32) -> Fio {
 
 fn made(fio: &Fio) -> FioRun {
     let run = fio.clone().run().expect("the run can be made");
-    assert!(run.run.sha256_ok, "what was read is what the disk holds");
+    assert!(run.run.sha256_ok, "the read data differs from the disk");
     run
 }
 
-/// How long the same host and target take for `work` over the kernel's loopback, each on a thread of its own.
+/// Measures `work` with the same host and target over the kernel's loopback, each on its own thread.
 fn over_the_kernel<F: Future<Output = io::Result<()>>>(
     storage: Arc<dyn Storage>,
     depth: u16,
@@ -247,6 +251,7 @@ fn over_the_kernel<F: Future<Output = io::Result<()>>>(
         host.close().await;
         Ok(took)
     });
+    // The target serves until this end of the channel is dropped.
     drop(done);
     serving.join().expect("the target's thread does not panic")?;
     took
@@ -300,7 +305,8 @@ async fn write_in_order(disk: &Disk, writes: u64, flushed: bool) -> io::Result<(
     Ok(())
 }
 
-/// The share of copies and digests, by bytes of a read, beside the published one: the middle one of five runs.
+/// Prints the share of copies and digests by bytes of a read, beside the published share. Each is the median of five
+/// runs.
 fn shares(_: &mut Criterion) {
     let figures = published::figures();
     let theirs = figures.iter().find(|figure| figure.id == "asplos21-nvme-share").expect("it is among the data");
@@ -310,6 +316,7 @@ fn shares(_: &mut Criterion) {
         let share = |offload| {
             let operations = ((8 << 20) as f64 / bytes) as u64;
             let fio = Fio { operations, depth: 16, ..reading(Mode::Tcp, offload, bytes as u32) };
+            // The median of five runs resists other load of the machine.
             let mut shares: Vec<f64> = (0..5).map(|_| made(&fio).copy_crc_share).collect();
             shares.sort_by(f64::total_cmp);
             shares[2]
@@ -322,7 +329,7 @@ fn shares(_: &mut Criterion) {
 }
 
 const SIZES: [usize; 2] = [4 << 10, 128 << 10];
-/// Bytes of a segment with timestamps in it.
+/// Bytes of a segment with TCP timestamps.
 const SEGMENT: usize = 1448;
 const DISK: u64 = 16 << 20;
 const SUBSYSTEM: &str = "nqn.2026-01.example:bench";

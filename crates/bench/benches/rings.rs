@@ -1,15 +1,15 @@
-//! Descriptor rings beside rtrb, which they are made of: what staging and publishing in batches costs on top.
+//! The cost of our descriptor rings over rtrb, on which they are built: staging and publishing in batches.
 //!
-//! `push-pop`: an entry of the size of a send descriptor goes through the ring, in batches as a doorbell announces
-//! them; one thread, so that it is the instructions that are measured. `across`: the same from one thread to another
-//! that spins, entries per second with both cores busy (or by turns, on a machine with one).
+//! `push-pop` moves entries of the size of a send descriptor through the ring in batches, as a doorbell announces them,
+//! on one thread, so that only instructions are measured. `across` moves entries from one thread to another spinning
+//! thread and counts entries per second with both cores busy (or taking turns, on a machine with one core).
 
 use core::hint::{black_box, spin_loop};
 use core::time::Duration;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use nic_sim::ring::ring;
 
-/// As large as a send descriptor with its header inline.
+/// An entry as large as a send descriptor with its header inline.
 type Entry = [u64; 32];
 
 fn push_pop(criterion: &mut Criterion) {
@@ -44,8 +44,10 @@ fn push_pop(criterion: &mut Criterion) {
 
 fn across(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("rings/across");
+    // Few samples: each moves 200,000 entries between two threads.
     group.sample_size(10).throughput(Throughput::Elements(ENTRIES));
     group.bench_function("own", |bencher| {
+        // A fresh ring for each iteration: both ends move to their threads.
         bencher.iter_batched(
             || ring::<Entry>(RING),
             |(mut producer, mut consumer)| {
@@ -110,7 +112,7 @@ fn across(criterion: &mut Criterion) {
     });
 }
 
-/// Where there is one core only, the other side needs it.
+/// Spins, or yields on a single core, because the other thread needs that core.
 fn yield_or_spin() {
     if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) {
         spin_loop();

@@ -1,20 +1,21 @@
-//! A stream of 64 MiB from end to end, in messages of 256 KiB and records of 16 KiB: ours over emulated NICs beside
-//! tokio-rustls with ring over this machine's own loopback.
+//! A stream of 64 MiB from end to end, in messages of 256 KiB and records of 16 KiB: our stack over emulated NICs
+//! beside tokio-rustls with ring over this machine's own loopback.
 //!
-//! - `streams/cpu`: CPU time, both ends together, that it takes the hosts, and (`devices`) what emulating the NICs takes
-//!   beside it; times are CPU times. Kernel sockets' are all that the process spends, copies in and out of the kernel
-//!   included. Seconds per GB are these times divided by 0.067.
-//! - `streams/wall`: the time until the last byte, in real time, all on this machine's cores: hosts and NICs, or two
-//!   threads and the kernel. What arrives is not looked at, here as there; it was in a run before.
+//! - `streams/cpu`: CPU time of both hosts together, and (`devices`) of the emulation of the NICs. For kernel sockets,
+//!   the time is the whole process's, including copies into and out of the kernel. Seconds per GB are these times
+//!   divided by 0.067.
+//! - `streams/wall`: time until the last byte, in real time on this machine's cores: hosts and NICs, or two threads and
+//!   the kernel. Received data is not checked in either case; an earlier run checked it.
 //!
-//! What is the same for both: the bytes, which are read from the same memory, 64 MiB in no cache; messages and records; one
-//! connection, set up before the clock starts; both have been through it before. What is not: the loopback's packets are
-//! of 64 KiB, are not cut, have no checksums, and are copied in and out; ours are of the MTU, 1500 bytes but for
-//! `mtu-9000`, cut, summed up and joined again. Each of ours has a thread of its own with its NIC, if there are two cores,
-//! and spins a little before it sleeps; the kernel's two ends have a thread each, too, which sleep when there is nothing
-//! to do. In some runs they take twice as long as in others, wherever they are put: hold ours against their best.
+//! Equal in both cases: the bytes, which are read from the same 64 MiB of memory that fit no cache; messages and
+//! records; one connection, set up before the clock starts; and an earlier run as warm-up. Different: packets of the
+//! loopback have 64 KiB, are not cut, have no checksums, and are copied in and out; ours have the MTU, 1500 bytes
+//! except in `mtu-9000`, and are cut, checksummed and joined again. Each of our hosts has a thread of its own with its
+//! NIC, if there are two cores, and spins a little before it sleeps; the kernel's two ends have a thread each too,
+//! which sleep when idle. Some runs of the kernel take twice as long as others, regardless of core placement: compare
+//! ours with its best.
 //!
-//! Compare figures of one run only.
+//! Only figures of one run are comparable.
 
 use core::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -60,6 +61,7 @@ fn wall(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("streams/wall");
     group.throughput(Throughput::Bytes(BYTES));
     for (mode, mtu) in Mode::ALL.into_iter().map(|mode| (mode, 1500)).chain([(Mode::TlsNic, 9000)]) {
+        // A checked run first, which also warms up caches.
         emulated(mode, ClockKind::Real, mtu, true);
         let name = if mtu == 1500 { format!("own/{mode}") } else { format!("own/{mode}/mtu-{mtu}") };
         group.bench_function(name, |bencher| {
@@ -76,14 +78,14 @@ fn wall(criterion: &mut Criterion) {
     }
 }
 
-/// What a transfer over emulated NICs takes.
+/// CPU and wall time of a transfer over emulated NICs.
 struct Emulated {
     hosts: Duration,
     devices: Duration,
     wall: Duration,
 }
 
-/// What everybody sends.
+/// The payload of both ends, with its checksum.
 static PAYLOAD: LazyLock<(Payload, Checksum)> = LazyLock::new(|| {
     let payload = Payload::seeded(Seed(1), BYTES);
     let checksum = payload.checksum().expect("it is in memory");
@@ -95,7 +97,7 @@ fn emulated(mode: Mode, clock: ClockKind, mtu: u16, checked: bool) -> Emulated {
     let nic = NicConfig { mtu, ..NicConfig::default() };
     let run = Bulk { clock, nic, checksum: Some(checksum), checked, ..Bulk::new(mode, payload) }.run();
     let run = run.expect("the transfer can be made");
-    assert!(run.sha256_ok, "what arrived is what was sent, or as long");
+    assert!(run.sha256_ok, "the received data differs from the sent data");
     let spent = |ns_per_byte: f64| Duration::from_secs_f64(ns_per_byte * BYTES as f64 / 1e9);
     Emulated {
         hosts: spent(run.tx_host_ns_per_byte.total + run.rx_host_ns_per_byte.total),
@@ -104,18 +106,20 @@ fn emulated(mode: Mode, clock: ClockKind, mtu: u16, checked: bool) -> Emulated {
     }
 }
 
-/// What a transfer over the loopback takes.
+/// CPU and wall time of a transfer over the loopback.
 struct Kernel {
     cpu: Duration,
     wall: Duration,
 }
 
 fn kernel(tls: bool) -> io::Result<Kernel> {
+    // The payload is made before the clock starts.
     LazyLock::force(&PAYLOAD);
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let serving = std::thread::spawn(move || on_a_runtime(serve(listener, tls)));
+    // The client runs on this thread, the server on its own.
     let measured = on_a_runtime(fetch(address, tls))?;
     serving.join().expect("the server's thread does not panic")?;
     Ok(measured)
@@ -137,6 +141,7 @@ async fn serve(listener: std::net::TcpListener, tls: bool) -> io::Result<()> {
 }
 
 async fn send(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    // The client says `go` after the handshake, so that handshakes are not measured.
     stream.read_exact(&mut [0; 2]).await?;
     for message in PAYLOAD.0.pieces(MESSAGE)? {
         stream.write_all(&message?).await?;
@@ -167,7 +172,7 @@ async fn receive(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<
             read => bytes += read as u64,
         }
     }
-    assert_eq!(bytes, BYTES, "all of it arrives");
+    assert_eq!(bytes, BYTES, "bytes are missing");
     Ok(Kernel { cpu: process_cpu() - cpu_before, wall: started.elapsed() })
 }
 

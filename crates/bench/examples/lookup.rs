@@ -1,12 +1,13 @@
-//! Finds policies and SAs among many, over and over, for a profiler to count what one look-up takes:
+//! Looks up policies and SAs among many, repeatedly, for a profiler to count the cost of one lookup:
 //!
 //! ```text
 //! cargo build --release -p offload-bench --example lookup
 //! valgrind --tool=callgrind --cache-sim=yes --toggle-collect='*to_send_by*' target/release/examples/lookup 10000
 //! ```
 //!
-//! and `*received_by*` likewise. The sum, divided by the number that is printed, is what one of them takes. Given `one`, it asks
-//! for the same SA each time: what is left of cache misses then is not the table's size.
+//! Use `*received_by*` for the other lookup. The sum divided by the printed number is the cost of one lookup. With the
+//! argument `one`, the example looks up the same SA each time, which shows the cost without the cache misses of a large
+//! table.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 

@@ -1,4 +1,5 @@
-//! Ciphers and MACs of 5G beside AES-GCM, on one core: by length of a packet, packets side by side, and instructions.
+//! Costs of the 5G ciphers and MACs beside AES-GCM, on one core, by packet length, number of parallel packets and
+//! instruction set.
 
 use cellular_crypto::{Algorithm, Backend, CipherJob, Engine, Iv, Key, MacJob, SealJob, TagLen};
 use offload_bench_tls::choices;
@@ -6,7 +7,7 @@ use serde::Serialize;
 use std::time::Instant;
 
 choices! {
-    /// What is done to packets.
+    /// A cipher, a MAC or both.
     pub enum Cipher {
         /// AES-128-GCM, one packet after the other.
         Aes128Gcm = "aes-128-gcm",
@@ -36,30 +37,31 @@ choices! {
         Nia5 = "nia5",
         /// Integrity with ZUC-256.
         Nia6 = "nia6",
-        /// Both in one with Snow 5G.
+        /// Authenticated encryption with Snow 5G.
         Nca4 = "nca4",
-        /// Both in one with AES-256.
+        /// Authenticated encryption with AES-256.
         Nca5 = "nca5",
-        /// Both in one with ZUC-256.
+        /// Authenticated encryption with ZUC-256.
         Nca6 = "nca6",
     }
 }
 
 choices! {
-    /// What instructions lanes are made of. AES itself takes the fastest that the processor has, but for AES-GCM.
+    /// The instruction set of parallel lanes. AES uses the processor's fastest instructions in any case, except in
+    /// AES-GCM.
     pub enum Lanes {
-        /// The fastest that the processor has.
+        /// The fastest that the processor supports.
         Best = "best",
-        /// None in particular: safe Rust.
+        /// Safe Rust without special instructions.
         Portable = "portable",
-        /// AVX2: eight packets side by side.
+        /// AVX2: eight packets in parallel.
         Avx2 = "avx2",
-        /// AVX-512: sixteen packets side by side.
+        /// AVX-512: sixteen packets in parallel.
         Avx512 = "avx512",
     }
 }
 
-/// What a cipher makes.
+/// The kind of work of a cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Gcm(resumable_aead::Algorithm),
@@ -113,7 +115,7 @@ impl Lanes {
     }
 }
 
-/// Packets to be worked on. Each packet of a batch has a key of its own, as those of different users have.
+/// A batch of packets to be protected. Each packet has its own key, like packets of different users.
 ///
 /// ```
 /// use offload_bench::cipher::{Cipher, Packets};
@@ -124,44 +126,44 @@ impl Lanes {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packets {
-    /// What is done.
+    /// The cipher.
     pub cipher: Cipher,
-    /// With what instructions.
+    /// The instruction set.
     pub lanes: Lanes,
     /// Bytes of a packet.
     pub size: usize,
-    /// Packets that are there together.
+    /// Packets in a batch.
     pub in_flight: usize,
-    /// Bytes in all; half as many go before, unmeasured.
+    /// Bytes in total. Half as many are processed before, unmeasured.
     pub bytes: u64,
 }
 
-/// What came of it: CPU time of one core of this machine.
+/// The result of a run: CPU time of one core of this machine.
 ///
 /// See [`Packets`] for an example.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CipherRun {
-    /// What was done.
+    /// Name of the cipher.
     pub cipher: &'static str,
-    /// What was asked for.
+    /// The requested instruction set.
     pub lanes: &'static str,
-    /// What it was done with.
+    /// The instruction set that was used.
     pub instructions: String,
     /// Bytes of a packet.
     pub size: usize,
-    /// Packets that were there together.
+    /// Packets in a batch.
     pub in_flight: usize,
-    /// Nanoseconds for each byte: the median of the run's slices.
+    /// Nanoseconds per byte: the median of the run's slices.
     pub ns_per_byte: f64,
-    /// The fastest slice.
+    /// Nanoseconds per byte in the fastest slice.
     pub fastest_ns_per_byte: f64,
-    /// Nanoseconds for each packet.
+    /// Nanoseconds per packet.
     pub ns_per_packet: f64,
-    /// What one core does in a second, in 10^9 bits.
+    /// Throughput of one core in 10^9 bits per second.
     pub gbps: f64,
 }
 
-/// The processor lacks the instructions that were asked for.
+/// The processor lacks the requested instructions.
 ///
 /// See [`Packets`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -172,15 +174,14 @@ pub struct LanesError {
 }
 
 impl Packets {
-    /// 32 of 1,464 bytes at a time, 16 MiB in all, with the fastest instructions.
+    /// Returns batches of 32 packets of 1,464 bytes, 16 MiB in total, with the fastest instructions.
     pub fn new(cipher: Cipher) -> Packets {
         Packets { cipher, lanes: Lanes::Best, size: 1464, in_flight: 32, bytes: 16 << 20 }
     }
 
-    /// Measures.
+    /// Measures the cipher.
     ///
-    /// # Errors
-    /// [`LanesError`].
+    /// # Errors [`LanesError`].
     pub fn run(&self) -> Result<CipherRun, LanesError> {
         let refused = LanesError { cipher: self.cipher, lanes: self.lanes };
         let (instructions, mut slices) = match self.cipher.work() {
@@ -192,21 +193,24 @@ impl Packets {
                 let keys: Vec<_> = (0..self.in_flight).map(key).collect::<Result<_, _>>().map_err(|_| refused)?;
                 let slices = self.measure(|packets| {
                     for (packet, key) in packets.iter_mut().zip(&keys) {
-                        // It has a length that goes with one nonce.
+                        // Sealing cannot fail: the nonce allows this length.
                         let _tag = std::hint::black_box(key.seal_in_place(&[1; 12], &[], packet));
                     }
                 });
                 (format!("{backend:?}"), slices)
             }
+            // All 5G algorithms run on one engine, which processes the packets of a batch in parallel lanes.
             work @ (Work::Cipher(algorithm) | Work::Mac(algorithm) | Work::Both(algorithm)) => {
                 let engine = Engine::with_backend(self.lanes.backend()).ok_or(refused)?;
                 let key = |packet: usize| Key::new(algorithm, &vec![packet as u8; algorithm.key_len()]);
-                // Keys of the algorithm's own length.
+                // The keys have the algorithm's own length, so no key is dropped.
                 let keys: Vec<Key> = (0..self.in_flight).filter_map(|packet| key(packet).ok()).collect();
-                // AES is made of what the processor has, whatever lanes are asked for.
+                // AES always uses the processor's best instructions, so the row names them instead of the requested
+                // lanes.
                 let of_aes = resumable_aead::AesKey::new(&[0; 16])
                     .ok()
                     .filter(|_| matches!(algorithm, Algorithm::Aes128 | Algorithm::Aes256));
+                // The row must name the instructions that really did the work.
                 let instructions = match of_aes {
                     Some(key) => format!("{:?}", key.backend()),
                     None => format!("{:?}", engine.backend()),
@@ -214,6 +218,7 @@ impl Packets {
                 (instructions, self.measure(|packets| batch(engine, work, &keys, packets)))
             }
         };
+        // The median resists slices in which the machine did other work.
         slices.sort_unstable_by(f64::total_cmp);
         let (median, fastest) = (slices[slices.len() / 2], slices[0]);
         use offload_bench_tls::choice::Choice;
@@ -230,27 +235,29 @@ impl Packets {
         })
     }
 
-    /// Nanoseconds per byte of each slice.
+    /// Returns the nanoseconds per byte of each slice.
     fn measure(&self, mut batch: impl FnMut(&mut [Vec<u8>])) -> Vec<f64> {
         let mut packets = vec![vec![0x5a; self.size.max(1)]; self.in_flight.max(1)];
         let bytes = (packets.len() * packets[0].len()) as u64;
+        // A slice has whole batches, so small runs may process more bytes than requested.
         let batches = (self.bytes / SLICES / bytes).max(1);
+        // Unmeasured batches first, so that caches and clock frequency settle.
         (0..batches * SLICES / 2).for_each(|_| batch(&mut packets));
         let slice = |_| {
             let start = Instant::now();
             (0..batches).for_each(|_| batch(&mut packets));
-            // A clock may stand still for as long as little work takes.
+            // The clock may not advance during a very short slice, so a slice takes at least a nanosecond.
             start.elapsed().as_nanos().max(1) as f64 / (batches * bytes) as f64
         };
         (0..SLICES).map(slice).collect()
     }
 }
 
-/// One batch by an engine.
+/// Processes one batch with an engine.
 fn batch(engine: Engine, work: Work, keys: &[Key], packets: &mut [Vec<u8>]) {
     let each = packets.iter_mut().zip(keys).enumerate();
     let iv = |packet: usize| Iv::from_bytes([packet as u8; 16]);
-    // No packet is as long as a message may not be.
+    // No packet exceeds the maximum length of a message, so no job is dropped.
     match work {
         Work::Cipher(_) => {
             let each = each.map(|(n, (data, key))| CipherJob::new(key, iv(n), data));
@@ -272,7 +279,7 @@ fn batch(engine: Engine, work: Work, keys: &[Key], packets: &mut [Vec<u8>]) {
     }
 }
 
-/// The rows as text: one each.
+/// Returns the runs as a table, one row each.
 ///
 /// ```
 /// assert!(offload_bench::cipher::table(&[]).contains("in flight"));
@@ -288,7 +295,7 @@ pub fn table(runs: &[CipherRun]) -> String {
     text
 }
 
-/// Parts of a run that are measured one by one.
+/// Parts of a run that are measured separately.
 const SLICES: u64 = 15;
 
 #[cfg(test)]
@@ -298,6 +305,7 @@ mod tests {
     #[test]
     fn every_cipher_runs_with_every_instruction_that_there_is() {
         for cipher in Cipher::ALL {
+            // These two exist on every processor.
             for lanes in [Lanes::Best, Lanes::Portable] {
                 let packets = Packets { lanes, size: 100, in_flight: 3, bytes: 10_000, ..Packets::new(cipher) };
                 let run = packets.run().unwrap();

@@ -1,8 +1,8 @@
 //! Many connections between two hosts that start together.
 //!
-//! Keys are installed as a handshake would leave them; both ends know a connection's by the client's port. A server with
-//! several queues listens at each of its shards, and the client's shards connect by turns: where the server takes a
-//! connection, RSS says. A connection is ready when both ends have handed over what they hand to their NICs.
+//! Keys are installed as after a handshake; both ends derive a connection's keys from the client's port. A server with
+//! several queues listens on each of its shards, and RSS chooses the shard of a connection; the client's shards take
+//! turns. A connection is ready when both ends have offloaded their directions to their NICs.
 
 use bytes::Bytes;
 use core::future::poll_fn;
@@ -16,34 +16,35 @@ use offload_host_stack::{TcpListener, TcpStream};
 use offload_testbed::bed::BedHost;
 use std::io;
 
-/// How all of them are.
+/// Settings of all connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct ConnectionGroup {
     pub(crate) mode: Mode,
     pub(crate) connections: u16,
     pub(crate) record_size: usize,
     pub(crate) suite: TlsSuite,
     pub(crate) seed: Seed,
-    /// What the server hands to its NIC, in mode `tls-nic`.
+    /// Directions that the server offloads, in mode `tls-nic`.
     pub(crate) of_server: Offload,
-    /// What the client does.
+    /// Directions that the client offloads.
     pub(crate) of_client: Offload,
-    /// Where the server listens.
+    /// The port of the server.
     pub(crate) port: u16,
 }
 
-impl Crowd {
-    /// Has all shards of `server` listen. To be called before anybody connects.
+impl ConnectionGroup {
+    /// Listens on all shards of `server`. Must precede the first connection.
     pub(crate) fn listen(&self, server: &BedHost) -> io::Result<Vec<TcpListener>> {
         server.shards().iter().map(|shard| shard.listen(self.port, usize::from(self.connections))).collect()
     }
 
-    /// The server's ends, when all of them are ready.
+    /// Accepts all connections and returns the server's ends when all are ready.
     pub(crate) async fn admit(&self, server: &BedHost, mut listeners: Vec<TcpListener>) -> io::Result<Vec<Connection>> {
         let mut getting_ready = Vec::new();
         for _ in 0..self.connections {
             let stream = accept_any(&mut listeners).await?;
             let crowd = self.clone();
+            // Connections get ready in tasks of their own: one that waits for its device must not delay the others.
             getting_ready.push(server.spawn("getting ready", async move {
                 let port = stream.peer_addr().port();
                 let mut connection = crowd.connection(stream, port, true)?;
@@ -55,16 +56,18 @@ impl Crowd {
         join_all(getting_ready).await.into_iter().collect()
     }
 
-    /// The client's end of connection `number`. The other one is ready when it hears so.
+    /// Opens the client's end of connection `number` and tells the server that this end is ready.
     pub(crate) async fn join(&self, client: &BedHost, server: &BedHost, number: u16) -> io::Result<Connection> {
         let shards = client.shards();
         let shard = &shards[usize::from(number) % shards.len()];
-        // Of several shards, one can open only what comes back to itself.
+        // With several shards, a shard can only use ports with replies that RSS delivers to it, so the stack chooses the
+        // port.
         let from = (shards.len() == 1).then_some(FIRST_CLIENT_PORT + number);
         let stream = shard.connect(from, (server.address(), self.port).into()).await?;
         let port = stream.local_addr().port();
         let mut connection = self.connection(stream, port, false)?;
         connection.offload(self.mode, self.record_size, self.of_client).await?;
+        // The word is the first data, so the server knows that the client's receive context is installed.
         connection.send(Bytes::from_static(GO)).await?;
         Ok(connection)
     }

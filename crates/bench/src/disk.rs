@@ -1,5 +1,5 @@
-//! A disk behind the wire: an NVMe/TCP target with a namespace in memory at one host, and another's queues to it, over
-//! TCP or over TLS as the mode has it.
+//! A disk behind the wire: an NVMe/TCP target with a namespace in memory at one host, and a host with queues to the
+//! target, over TCP or TLS.
 
 use ktls_offload::KtlsStream;
 use nvme_tcp::{
@@ -15,14 +15,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How a disk is served, and reached. Clones are the same disk's.
+/// A disk's transport. Clones belong to the same disk.
 #[derive(Clone, Debug)]
 pub(crate) struct DiskWire {
-    /// Who does the TLS under NVMe/TCP.
+    /// The mode of TLS below NVMe/TCP.
     mode: Mode,
     clock: ClockKind,
     seed: Seed,
-    /// Handshakes so far, so that no two draw the same.
+    /// Number of handshakes, so that each draws different randomness.
     handshakes: Arc<AtomicU64>,
 }
 
@@ -31,7 +31,7 @@ impl DiskWire {
         DiskWire { mode, clock, seed, handshakes: Arc::default() }
     }
 
-    /// Has `host` serve what is in `storage`, in blocks of `block_bytes`, over at most `queues` I/O queues.
+    /// Serves `storage` at `host`, in blocks of `block_bytes`, over at most `queues` I/O queues.
     pub(crate) fn serve(
         &self,
         host: &BedHost,
@@ -61,7 +61,7 @@ impl DiskWire {
 
     /// Begins to connect `near` to the target at `far`.
     pub(crate) fn connect_host(&self, near: &BedHost, far: &BedHost, config: HostConfig) -> Host {
-        let opens = Opens { wire: self.clone(), near: near.clone(), far: far.clone() };
+        let opens = DiskConnector { wire: self.clone(), near: near.clone(), far: far.clone() };
         let (host, tasks) = Host::new(opens, near.runtime(), config);
         for task in tasks {
             let _runs_on = near.spawn("nvme", task);
@@ -79,6 +79,7 @@ impl DiskWire {
                     drop(server.serve(stream).await);
                     return;
                 }
+                // Each connection has its own randomness, so that a seeded run draws no secret twice.
                 let config = Arc::new(identity::server_config(wire.randomness("server"), None));
                 let Ok(stream) = ktls_offload::accept(stream, config).await else { return };
                 drop(server.serve(wire.offloaded(stream)).await);
@@ -95,7 +96,7 @@ impl DiskWire {
         let config = Arc::new(identity::client_config(self.randomness("client"), None));
         let stream = ktls_offload::connect(stream, config, identity::server_name()).await.map_err(io::Error::other)?;
         let mut stream = self.offloaded(stream);
-        // What is to be placed has to be opened by the NIC first.
+        // Only data that the NIC decrypts can be placed, so offload must be active before the first command.
         stream.ready().await?;
         Ok(Box::new(stream))
     }
@@ -110,10 +111,10 @@ impl DiskWire {
         }
     }
 
-    /// Hands a stream to the NIC if the mode says so.
+    /// Offloads a stream to the NIC if the mode says so.
     fn offloaded(&self, mut stream: KtlsStream<TcpStream>) -> KtlsStream<TcpStream> {
         if self.mode == Mode::TlsNic {
-            // The NIC keeps the flow however bad the wire: that is what is to be seen.
+            // The stream stays offloaded even on a bad wire, because the run measures exactly that.
             stream.set_retransmit_limit(None);
             stream.offload(ktls_offload::Offload::BOTH);
         }
@@ -121,19 +122,19 @@ impl DiskWire {
     }
 }
 
-/// Opens streams to the target.
-struct Opens {
+/// Connects streams to the target.
+struct DiskConnector {
     wire: DiskWire,
     near: BedHost,
     far: BedHost,
 }
 
-impl Connector for Opens {
+impl Connector for DiskConnector {
     fn connect(&self) -> ConnectFuture {
         Box::pin(self.wire.clone().connect(self.near.clone(), self.far.clone()))
     }
 }
 
-/// What the target serves.
+/// The served subsystem.
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-01.example:disk";
 const PORT: u16 = 4420;

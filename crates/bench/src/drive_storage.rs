@@ -1,4 +1,4 @@
-//! NVMe's storage on a drive: what a namespace keeps, given out as fast as the drive is.
+//! NVMe storage at the speed of a modelled drive.
 
 use bytes::Bytes;
 use core::ops::Range;
@@ -10,7 +10,7 @@ use offload_testbed::drive::threads::{VirtualThreads, wait_until};
 use std::io;
 use std::sync::Arc;
 
-/// Storage that takes as long as a drive does, where a [`Server`](nvme_tcp::Server) has [`DriveThreads`] for it.
+/// Storage that is as slow as a drive, if a [`Server`](nvme_tcp::Server) uses [`DriveThreads`] for it.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -44,7 +44,7 @@ pub struct DriveStorage<S> {
 }
 
 impl<S: Storage> DriveStorage<S> {
-    /// What is in `storage`, at the pace of `drive`.
+    /// Creates storage with the content of `storage` and the speed of `drive`.
     pub fn new(storage: S, drive: Drive, clock: Arc<dyn Clock>) -> DriveStorage<S> {
         DriveStorage { storage, drive, clock }
     }
@@ -67,7 +67,7 @@ impl<S: Storage> Storage for DriveStorage<S> {
     }
 
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        // Write Zeroes moves no data: it takes what an empty write does.
+        // Write Zeroes moves no data, so it takes the time of an empty write.
         wait_until(self.drive.write(self.clock.now(), 0, offset..offset));
         self.storage.zero(offset, bytes)
     }
@@ -111,7 +111,7 @@ pub struct DriveThreads(pub VirtualThreads);
 
 impl BlockingExecutor for DriveThreads {
     fn run(&self, work: Box<dyn FnOnce() + Send>) {
-        // Without a thread the work is dropped, and who waits for it hears so.
+        // Without a thread the work is dropped, which its waiter notices.
         let _no_more_threads = self.0.run(work);
     }
 }

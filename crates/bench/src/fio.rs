@@ -1,8 +1,8 @@
-//! Commands to an NVMe/TCP target, so many under way at a time: reads or writes, in order or anywhere.
+//! Commands to an NVMe/TCP target, several at a time: reads or writes, sequential or random.
 //!
-//! The target serves a namespace in memory; the host has an I/O queue for each job. Every block holds what follows from
-//! its place on the disk, so that a read tells whether it got the right one, and all that was written is looked at in the
-//! end. When all queues stand, the clock runs and the meter counts, until the last command has ended.
+//! The target serves a namespace in memory; the host has an I/O queue for each job. The content of a block follows from
+//! its position, so that a read can be checked, and all written blocks are checked at the end. The clock and the meter
+//! run from the moment when all queues are connected to the end of the last command.
 
 use crate::disk::{DiskWire, SUBSYSTEM};
 use crate::latency::{Latencies, Latency, per_request};
@@ -24,7 +24,7 @@ use serde::Serialize;
 use std::io;
 use std::sync::Arc;
 
-/// A run to be made.
+/// The settings of a run.
 ///
 /// ```
 /// use offload_bench_tls::bulk::Mode;
@@ -37,40 +37,40 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Fio {
-    /// Who does the TLS under NVMe/TCP.
+    /// The mode of TLS below NVMe/TCP.
     pub mode: Mode,
-    /// Which commands, and where.
+    /// The kind and order of commands.
     pub pattern: Pattern,
     /// Bytes of a command, a multiple of 512.
     pub block_size: u32,
-    /// Commands under way at a time, in each job.
+    /// Outstanding commands of each job.
     pub depth: u16,
-    /// I/O queues, a job for each.
+    /// I/O queues, one for each job.
     pub jobs: u16,
-    /// Commands in all; jobs share them evenly.
+    /// Commands in total, shared evenly by the jobs.
     pub operations: u64,
     /// Bytes of the disk.
     pub disk_size: u64,
-    /// CRC32C over the headers of PDUs.
+    /// CRC32C over PDU headers.
     pub header_digest: bool,
-    /// CRC32C over their data.
+    /// CRC32C over PDU data.
     pub data_digest: bool,
-    /// What the NICs do for NVMe/TCP; under TLS, only where they do that too.
+    /// The NICs' share of NVMe/TCP; under TLS, only effective if the NICs do TLS too.
     pub offload: NvmeOffload,
     /// The clock.
     pub clock: ClockKind,
-    /// The seed of everything random.
+    /// The seed of all random numbers.
     pub seed: Seed,
-    /// Both NICs.
+    /// Settings of both NICs.
     pub nic: NicConfig,
-    /// Each direction of the wire.
+    /// Settings of each direction of the wire.
     pub link: LinkConfig,
     /// The observers of the run.
     pub observers: Observers,
 }
 
 choices! {
-    /// What the NICs do for NVMe/TCP.
+    /// The NICs' share of the work of NVMe/TCP.
     ///
     /// ```
     /// use offload_bench::fio::NvmeOffload;
@@ -78,20 +78,20 @@ choices! {
     /// assert_eq!(NvmeOffload::PlaceCheck.to_string(), "place-check");
     /// ```
     pub enum NvmeOffload {
-        /// Nothing.
+        /// No offload.
         None = "none",
-        /// The host's places what is read.
+        /// The host's NIC places read data.
         Place = "place",
-        /// It checks data digests, too, and both fill in those of what is sent.
+        /// The host's NIC also checks data digests, and both NICs fill in digests of sent data.
         PlaceCheck = "place-check",
-        /// Nothing: an estimate of the last, by skipping copies and digests of what is read. The disk holds 0xcc, and what was
-        /// read is not looked at.
+        /// An estimate of `place-check` without a NIC, by skipping copies and digests of read data. The disk holds
+        /// 0xcc, and read data is not checked.
         Emulate = "emulate",
     }
 }
 
 impl NvmeOffload {
-    /// What a host asks its NIC for.
+    /// Returns the offload that a host requests from its NIC.
     pub const fn of_host(self) -> Offload {
         match self {
             NvmeOffload::None => Offload::None,
@@ -103,15 +103,15 @@ impl NvmeOffload {
 }
 
 choices! {
-    /// Which commands, and where on the disk.
+    /// The kind and order of commands.
     pub enum Pattern {
-        /// Reads, one behind the other.
+        /// Sequential reads.
         Read = "read",
-        /// Writes, one behind the other.
+        /// Sequential writes.
         Write = "write",
-        /// Reads, anywhere.
+        /// Random reads.
         RandomRead = "randread",
-        /// Writes, anywhere.
+        /// Random writes.
         RandomWrite = "randwrite",
     }
 }
@@ -126,35 +126,35 @@ impl Pattern {
     }
 }
 
-/// What one run reports: what `ktls_loopback` does, and commands.
+/// The result of one run: the fields of `ktls_loopback`, and results of commands.
 ///
 /// See [`Fio`] for an example.
 #[derive(Clone, Debug, Serialize)]
 pub struct FioRun {
-    /// The common fields; the target is the sending host of a read, and counted as such for writes too.
+    /// The common fields. The target counts as the sender of all runs, including writes.
     #[serde(flatten)]
     pub run: Run,
-    /// Which commands.
+    /// The kind and order of commands.
     pub pattern: String,
-    /// What the NICs do for NVMe/TCP.
+    /// The NICs' share of NVMe/TCP.
     pub offload: String,
-    /// Of the bytes that were read, the share that the NIC placed.
+    /// Share of the read bytes that the NIC placed.
     pub placed_share: f64,
-    /// Of the host's CPU time, the share in percent that copies and digests took.
+    /// Share of the host's CPU time that copies and digests took, in percent.
     pub copy_crc_share: f64,
     /// Bytes of a command.
     pub block_bytes: u32,
-    /// Commands under way at a time, in each job.
+    /// Outstanding commands of each job.
     pub depth: u16,
     /// I/O queues.
     pub jobs: u16,
-    /// Commands that ended well.
+    /// Successful commands.
     pub operations: u64,
-    /// From the first command to the end of the last.
+    /// Seconds from the first command to the end of the last.
     pub seconds: f64,
     /// Commands per second.
     pub iops: f64,
-    /// From a command to its end.
+    /// Time from a command to its end.
     pub latency_us: Latency,
     /// The target's CPU time per command, in microseconds.
     pub target_us_per_operation: f64,
@@ -163,8 +163,8 @@ pub struct FioRun {
 }
 
 impl Fio {
-    /// 2048 commands of 4 KiB on a disk of 16 MiB, 32 under way at a time in one queue, without digests, in virtual time
-    /// over a clean wire.
+    /// Returns 2048 commands of 4 KiB on a disk of 16 MiB, 32 outstanding in one queue, without digests, in virtual
+    /// time over a clean wire.
     pub fn new(mode: Mode, pattern: Pattern) -> Fio {
         Fio {
             mode,
@@ -185,10 +185,9 @@ impl Fio {
         }
     }
 
-    /// Makes the run and tells what came of it. Bytes that differ are a fact, not an error.
+    /// Runs the commands and returns the result. Wrong bytes are reported in the result and are not an error.
     ///
-    /// # Errors
-    /// When the testbed cannot be set up, the options do not fit each other, a connection or a command fails.
+    /// # Errors If the testbed cannot be set up, the options contradict each other, or a connection or a command fails.
     pub fn run(self) -> io::Result<FioRun> {
         if !self.block_size.is_multiple_of(BLOCK) || self.block_size == 0 || self.places() == 0 {
             return Err(invalid("a command moves whole blocks of 512 bytes, and fits the disk"));
@@ -204,12 +203,14 @@ impl Fio {
         let mut bed = self.observers.attach(builder).build()?;
         let content = self.content();
         let storage = Arc::new(MemoryStorage::new(self.disk_size));
+        // A run of writes starts with an empty disk, so that old content cannot pass as written.
         if !self.pattern.writes() {
             storage.write(0, std::slice::from_ref(&content))?;
         }
         let wire = DiskWire::new(self.mode, self.clock, self.seed);
-        let plan = Arc::new(Plan { fio: self, content, storage, wire, latencies: Latencies::new() });
+        let plan = Arc::new(FioPlan { fio: self, content, storage, wire, latencies: Latencies::new() });
         let (target, host) = (bed.host(TARGET).clone(), bed.host(HOST).clone());
+        // The disk is filled by now, so filling is charged to no host.
         let attached = meter.attach();
         let digests_by_device = plan.fio.offload == NvmeOffload::PlaceCheck;
         plan.wire.serve(&target, plan.storage.clone(), BLOCK, plan.fio.jobs, digests_by_device)?;
@@ -224,6 +225,7 @@ impl Fio {
         let written = plan.written_right(&worked.written)?;
         let measured = Measured::take(bed, &meter, []);
         let (operations, fio) = (plan.latencies.count(), &plan.fio);
+        // Only successful commands count, not the requested number.
         let bytes = operations * u64::from(fio.block_size);
         let span = worked.ended - worked.started;
         let whole = worked.equal && written && operations == fio.operations;
@@ -248,7 +250,7 @@ impl Fio {
         })
     }
 
-    /// What the disk holds, or will.
+    /// Returns the content of the disk, or the content to write.
     fn content(&self) -> Bytes {
         let mut content = vec![0; self.disk_size as usize];
         match self.offload {
@@ -258,19 +260,19 @@ impl Fio {
         content.into()
     }
 
-    /// Places on the disk that a command may be for.
+    /// Returns the number of positions for commands on the disk.
     fn places(&self) -> u64 {
         self.disk_size / u64::from(self.block_size.max(1))
     }
 
-    /// How many of the commands are the `number`th worker's.
+    /// Returns the number of commands of worker `number`.
     fn share(&self, number: u64) -> u64 {
         let workers = u64::from(self.jobs) * u64::from(self.depth);
         self.operations / workers + u64::from(number < self.operations % workers)
     }
 }
 
-struct Plan {
+struct FioPlan {
     fio: Fio,
     content: Bytes,
     storage: Arc<MemoryStorage>,
@@ -278,8 +280,8 @@ struct Plan {
     latencies: Latencies,
 }
 
-impl Plan {
-    /// Whether what was written at these places is there now.
+impl FioPlan {
+    /// Tests whether the storage holds the written data at these positions.
     fn written_right(&self, places: &[u64]) -> io::Result<bool> {
         let size = u64::from(self.fio.block_size);
         for place in places {
@@ -295,24 +297,25 @@ impl Plan {
     }
 }
 
-/// What the host can tell afterwards.
-struct Worked {
+/// Measurements at the host.
+struct FioResult {
     started: Instant,
     ended: Instant,
     equal: bool,
-    /// Where was written.
+    /// Positions of the writes.
     written: Vec<u64>,
 }
 
-async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: CpuMeter) -> io::Result<Worked> {
+async fn work(plan: Arc<FioPlan>, near: BedHost, far: BedHost, meter: CpuMeter) -> io::Result<FioResult> {
     let mut config = HostConfig::new(SUBSYSTEM, HostIdentity::random(&mut plan.fio.seed.stream("nvme host")));
     config.queues = plan.fio.jobs;
+    // NVMe queues have at least two entries, because a full queue leaves one of them free.
     config.depth = plan.fio.depth.max(2);
     config.header_digest = plan.fio.header_digest;
     config.data_digest = plan.fio.data_digest;
     config.offload = plan.fio.offload.of_host();
     let disk = plan.wire.open(&near, &far, config).await?;
-    // Each queue is used once, so that what a first command brings about is over.
+    // Each queue is used once before the measurement, because a first command has one-time costs.
     for _ in 0..plan.fio.jobs {
         disk.read(0, disk.buffer(1)).await.map_err(io::Error::other)?;
     }
@@ -322,7 +325,7 @@ async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: CpuMeter) -> 
     let working: Vec<_> = (0..workers)
         .map(|number| near.spawn("worker", one_after_the_other(plan.clone(), near.clone(), disk.clone(), number)))
         .collect();
-    let mut all = Worked { started, ended: started, equal: true, written: Vec::new() };
+    let mut all = FioResult { started, ended: started, equal: true, written: Vec::new() };
     for worked in join_all(working).await {
         let worked = worked?;
         all.ended = all.ended.max(worked.ended);
@@ -332,14 +335,16 @@ async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: CpuMeter) -> 
     Ok(all)
 }
 
-async fn one_after_the_other(plan: Arc<Plan>, host: BedHost, disk: Disk, number: u64) -> io::Result<Worked> {
+async fn one_after_the_other(plan: Arc<FioPlan>, host: BedHost, disk: Disk, number: u64) -> io::Result<FioResult> {
     let fio = &plan.fio;
     let mut places: Rng = fio.seed.stream(&format!("worker {number}"));
     let workers = u64::from(fio.jobs) * u64::from(fio.depth);
     let (blocks, started) = (fio.block_size / BLOCK, host.now());
-    let mut worked = Worked { started, ended: started, equal: true, written: Vec::new() };
+    let mut worked = FioResult { started, ended: started, equal: true, written: Vec::new() };
+    // The buffer is reused for all commands, as an application would do.
     let mut buffer = disk.buffer(blocks);
     for turn in 0..fio.share(number) {
+        // Sequential workers interleave: each takes every n-th position.
         let drawn = if fio.pattern.random() { places.next_u64() } else { turn * workers + number };
         let place = drawn % fio.places();
         let first = place * u64::from(blocks);
@@ -353,6 +358,7 @@ async fn one_after_the_other(plan: Arc<Plan>, host: BedHost, disk: Disk, number:
         } else {
             buffer = disk.read(first, buffer).await.map_err(io::Error::other)?;
             worked.ended = host.now();
+            // Comparing is the work of the test application and is not charged to the host.
             let _application = cost::work(WorkKind::Application);
             let mut rest = &expected[..];
             for part in buffer.parts().iter().filter(|_| fio.offload != NvmeOffload::Emulate) {
@@ -386,6 +392,7 @@ mod tests {
     fn every_command_moves_the_right_bytes_in_every_mode() {
         for mode in Mode::ALL {
             for pattern in Pattern::ALL {
+                // Half of the patterns run with digests, so that both cases are covered.
                 let digests = pattern.random();
                 let fio = Fio {
                     operations: 41,
@@ -406,9 +413,10 @@ mod tests {
     }
 
     #[test]
-    fn what_the_nic_places_is_right_and_counted() {
+    fn placed_data_is_right_and_counted() {
         for mode in Mode::ALL {
             for offload in NvmeOffload::ALL {
+                // The threshold is below the block size, so that all reads may be placed.
                 let nic = NicConfig {
                     engines: NvmeTcpEngineConfig { io_threshold: 4096, ..NvmeTcpEngineConfig::default() }.into(),
                     ..NicConfig::default()
@@ -426,6 +434,7 @@ mod tests {
                 assert!(made.run.sha256_ok, "{mode} {offload}");
                 let placed = !matches!(offload, NvmeOffload::None | NvmeOffload::Emulate) && mode != Mode::TlsCpu;
                 if matches!(offload, NvmeOffload::None | NvmeOffload::Emulate) {
+                    // Emulation skips digests, and only the plain run computes them on the host.
                     let crc = made.run.rx_host_ns_per_byte.crc;
                     assert_eq!(crc > 0.0, offload == NvmeOffload::None, "{mode} {offload}: {crc}");
                 }
@@ -442,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn blocks_that_do_not_fit_the_disk_are_refused() {
         for (block_size, disk_size) in [(0, 1 << 20), (700, 1 << 20), (8192, 4096)] {
             let fio = Fio { block_size, disk_size, ..Fio::new(Mode::Tcp, Pattern::Read) };
             assert_eq!(fio.run().unwrap_err().kind(), io::ErrorKind::InvalidInput);

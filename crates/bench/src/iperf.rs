@@ -1,14 +1,14 @@
-//! Many streams at once between two hosts: for so many bytes each, or for so long.
+//! Many simultaneous streams between two hosts, limited by bytes or by time.
 //!
-//! Keys are installed as a handshake would leave them, so that thousands of streams start together: what is measured
-//! begins after. When all are ready, the clock runs and the meter counts; it stops when the last byte has arrived. What
-//! arrives is compared with what was sent, byte by byte, on the application's account.
+//! Keys are installed as after a handshake, so that thousands of streams start together and no handshake is measured.
+//! The clock and the meter start when all streams are ready and stop at the last received byte. Received data is
+//! compared with the sent data, byte by byte, on the application's account.
 //!
-//! A run by time has a goodput of what arrived within that time, whenever the last byte comes: one stream that waits for a
-//! timeout at the end says nothing of the others. A beginning may be left out, such as slow start over a long path: then
-//! costs and bytes are of what came after it.
+//! The goodput of a run by time counts the bytes received within that time, so that one stream in a timeout at the end
+//! does not distort the others. The beginning may be excluded, for example slow start over a long path; costs and bytes
+//! then cover the rest.
 
-use crate::crowd::Crowd;
+use crate::crowd::ConnectionGroup;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use futures_util::future::{join_all, try_join};
@@ -28,27 +28,27 @@ use serde::Serialize;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-/// When a stream has sent enough.
+/// The end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// After so many bytes, on each stream.
+    /// After this many bytes on each stream.
     Bytes(u64),
-    /// After so long, the beginning that is not counted apart.
+    /// After this time, not counting the excluded beginning.
     Elapsed(Duration),
 }
 
-/// Which ends hand their direction to the NIC, in mode `tls-nic`.
+/// The ends that offload their direction, in mode `tls-nic`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// The one that sends.
+    /// The sending end.
     Sender,
-    /// The one that receives.
+    /// The receiving end.
     Receiver,
-    /// Both.
+    /// Both ends.
     Both,
 }
 
-/// A run to be made.
+/// The settings of a run.
 ///
 /// ```
 /// use offload_bench_tls::bulk::Mode;
@@ -62,39 +62,39 @@ pub enum Ends {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Iperf {
-    /// Who does the TLS.
+    /// The mode of TLS.
     pub mode: Mode,
     /// Connections at once, 1 to 32,768.
     pub streams: u16,
-    /// When a stream has sent enough.
+    /// The end of each stream.
     pub until: Until,
-    /// What is not counted in the beginning. With [`Until::Elapsed`] only.
+    /// Time at the beginning that is excluded. Only with [`Until::Elapsed`].
     pub omit: Duration,
-    /// What a connection's received data may take in memory at most, and what its sender queues: its window, nearly.
-    /// `None`: as TCP has it by default.
+    /// Bytes of the send buffer and of the receive buffer of a connection, which limit its window. `None`: the defaults
+    /// of TCP.
     pub window: Option<usize>,
     /// Content bytes of a full record, 1 to 16384.
     pub record_size: usize,
     /// Bytes handed to a stream at once.
     pub message_size: usize,
-    /// Who hands over to the NIC, in mode `tls-nic`.
+    /// The offloading ends, in mode `tls-nic`.
     pub ends: Ends,
     /// The cipher suite.
     pub suite: TlsSuite,
     /// The clock.
     pub clock: ClockKind,
-    /// The seed of everything random.
+    /// The seed of all random numbers.
     pub seed: Seed,
-    /// Both NICs; with several queues, each host has as many shards.
+    /// Settings of both NICs. Each host has one shard per queue.
     pub nic: NicConfig,
-    /// Each direction of the wire.
+    /// Settings of each direction of the wire.
     pub link: LinkConfig,
     /// The observers of the run.
     pub observers: Observers,
 }
 
 impl Iperf {
-    /// One stream of 64 MiB in virtual time over a clean wire, with 16 KiB records and 256 KiB messages.
+    /// Returns one stream of 64 MiB in virtual time over a clean wire, with 16 KiB records and 256 KiB messages.
     pub fn new(mode: Mode) -> Iperf {
         Iperf {
             mode,
@@ -114,10 +114,9 @@ impl Iperf {
         }
     }
 
-    /// Makes the run and tells what came of it. Bytes that differ are a fact, not an error.
+    /// Runs the streams and returns the result. Wrong bytes are reported in the result and are not an error.
     ///
-    /// # Errors
-    /// When the testbed cannot be set up or a connection fails.
+    /// # Errors If the testbed cannot be set up or a connection fails.
     pub fn run(self) -> io::Result<IperfRun> {
         let meter = CpuMeter::new();
         let nic = nic_on(self.clock, &self.nic);
@@ -129,7 +128,7 @@ impl Iperf {
             .wire(SERVER, CLIENT, self.link.clone());
         let mut bed = self.observers.attach(builder).build()?;
         let plan =
-            Arc::new(Plan { message: self.message(), crowd: self.crowd(), iperf: self, started: OnceLock::new() });
+            Arc::new(IperfPlan { message: self.message(), crowd: self.crowd(), iperf: self, started: OnceLock::new() });
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
         let listeners = plan.crowd.listen(&server)?;
@@ -141,10 +140,12 @@ impl Iperf {
         plan.iperf.observers.finish()?;
         let measured = Measured::take(bed, &meter, served.tls.iter().chain(&fetched.tls));
         let bytes: u64 = fetched.streams.iter().map(|stream| stream.bytes).sum();
+        // The slowest stream ends the run by bytes, so costs and time cover all of them.
         let ended = fetched.streams.iter().map(|stream| stream.ended).max().unwrap_or(served.started);
         let whole = fetched.streams.iter().all(|stream| stream.equal) && bytes == served.bytes;
         let counted = fetched.streams.iter().map(|stream| stream.counted).sum();
-        let goodput = |stream: &Stream| match plan.iperf.until {
+        // A run by time counts only bytes within the time: the last stream may end much later.
+        let goodput = |stream: &ReceivedStream| match plan.iperf.until {
             Until::Bytes(_) => gbps(stream.bytes, stream.ended - served.started),
             Until::Elapsed(span) => gbps(stream.in_time, span),
         };
@@ -175,8 +176,8 @@ impl Iperf {
         }
     }
 
-    fn crowd(&self) -> Crowd {
-        Crowd {
+    fn crowd(&self) -> ConnectionGroup {
+        ConnectionGroup {
             mode: self.mode,
             connections: self.streams,
             record_size: self.record_size,
@@ -188,7 +189,7 @@ impl Iperf {
         }
     }
 
-    /// What every message says.
+    /// Returns the content of every message.
     fn message(&self) -> Bytes {
         let mut message = BytesMut::zeroed(self.message_size.max(1));
         self.seed.stream("message").fill(&mut message);
@@ -196,7 +197,7 @@ impl Iperf {
     }
 }
 
-/// What one run reports: what `ktls_loopback` does, and how the streams fared beside each other.
+/// The result of one run: the fields of `ktls_loopback`, and a comparison of the streams.
 ///
 /// See [`Iperf`] for an example.
 #[derive(Clone, Debug, Serialize)]
@@ -206,9 +207,9 @@ pub struct IperfRun {
     pub run: Run,
     /// Connections at once.
     pub streams: u16,
-    /// From the start of all to the last byte of the last.
+    /// Seconds from the common start to the last byte of the last stream.
     pub seconds: f64,
-    /// Jain's index of the streams' goodputs: 1 if they are all the same, 1/n if one has it all.
+    /// Jain's index of the streams' goodputs: 1 if all are equal, 1/n if one stream has everything.
     pub fairness: f64,
     /// The goodput of the slowest stream, in 10^9 bits per second.
     pub slowest_gbps: f64,
@@ -216,7 +217,7 @@ pub struct IperfRun {
     pub fastest_gbps: f64,
 }
 
-/// Jain's fairness index, (sum x)^2 / (n sum x^2); 1 of nothing.
+/// Returns Jain's fairness index, (sum x)^2 / (n sum x^2). The index of no shares is 1.
 ///
 /// ```
 /// assert_eq!(offload_bench::iperf::jain(&[2.0, 2.0]), 1.0);
@@ -231,25 +232,31 @@ fn gbps(bytes: u64, span: Duration) -> f64 {
     bytes as f64 * 8.0 / span.as_nanos().max(1) as f64
 }
 
-struct Plan {
+struct IperfPlan {
     iperf: Iperf,
-    crowd: Crowd,
+    crowd: ConnectionGroup,
     message: Bytes,
-    /// When the clock began to run: before anything was sent.
+    /// Start of the clock, before the first byte is sent.
     started: OnceLock<Instant>,
 }
 
-/// What the server can tell afterwards.
-struct Served {
+/// Measurements at the server.
+struct ServerResult {
     started: Instant,
     bytes: u64,
     tls: Vec<TlsCounters>,
 }
 
-async fn serve(plan: Arc<Plan>, host: BedHost, listeners: Vec<TcpListener>, meter: CpuMeter) -> io::Result<Served> {
+async fn serve(
+    plan: Arc<IperfPlan>,
+    host: BedHost,
+    listeners: Vec<TcpListener>,
+    meter: CpuMeter,
+) -> io::Result<ServerResult> {
     let ready = plan.crowd.admit(&host, listeners).await?;
     meter.restart();
     let started = *plan.started.get_or_init(|| host.now());
+    // The meter restarts after the excluded beginning, so that costs and bytes cover the same time.
     if plan.iperf.omit > Duration::ZERO {
         let runtime = host.runtime();
         let omit = plan.iperf.omit;
@@ -268,11 +275,11 @@ async fn serve(plan: Arc<Plan>, host: BedHost, listeners: Vec<TcpListener>, mete
         bytes += sent;
         tls.extend(counters);
     }
-    Ok(Served { started, bytes, tls })
+    Ok(ServerResult { started, bytes, tls })
 }
 
 async fn send(
-    plan: Arc<Plan>,
+    plan: Arc<IperfPlan>,
     host: BedHost,
     started: Instant,
     mut connection: Connection,
@@ -292,28 +299,29 @@ async fn send(
         connection.send(message).await?;
     }
     connection.close().await?;
+    // The stream must not be dropped with unacknowledged data, or a failure would go unnoticed.
     connection.acknowledged(sent).await?;
     connection.closed().await;
     Ok((sent, connection.counters()))
 }
 
-/// What the client can tell afterwards.
-struct Fetched {
-    streams: Vec<Stream>,
+/// Measurements at the client.
+struct ClientResult {
+    streams: Vec<ReceivedStream>,
     tls: Vec<TlsCounters>,
 }
 
-struct Stream {
+struct ReceivedStream {
     ended: Instant,
     bytes: u64,
-    /// Of these, what came after the beginning that is not counted.
+    /// Bytes after the excluded beginning.
     counted: u64,
-    /// Of these, what came before the time was over.
+    /// Bytes before the end of the time.
     in_time: u64,
     equal: bool,
 }
 
-async fn fetch(plan: Arc<Plan>, host: BedHost, server: BedHost) -> io::Result<Fetched> {
+async fn fetch(plan: Arc<IperfPlan>, host: BedHost, server: BedHost) -> io::Result<ClientResult> {
     let receiving: Vec<_> = (0..plan.iperf.streams)
         .map(|number| host.spawn("receiving", receive(plan.clone(), host.clone(), server.clone(), number)))
         .collect();
@@ -323,21 +331,23 @@ async fn fetch(plan: Arc<Plan>, host: BedHost, server: BedHost) -> io::Result<Fe
         streams.push(stream);
         tls.extend(counters);
     }
-    Ok(Fetched { streams, tls })
+    Ok(ClientResult { streams, tls })
 }
 
 async fn receive(
-    plan: Arc<Plan>,
+    plan: Arc<IperfPlan>,
     host: BedHost,
     server: BedHost,
     number: u16,
-) -> io::Result<(Stream, Option<TlsCounters>)> {
+) -> io::Result<(ReceivedStream, Option<TlsCounters>)> {
     let mut connection = plan.crowd.join(&host, &server, number).await?;
-    let mut arrived = Stream { ended: host.now(), bytes: 0, counted: 0, in_time: 0, equal: true };
+    let mut arrived = ReceivedStream { ended: host.now(), bytes: 0, counted: 0, in_time: 0, equal: true };
     while let Some(chunk) = connection.receive().await? {
+        // Comparing is the work of the test application and is not charged to the host.
         let _application = cost::work(WorkKind::Application);
         arrived.equal &= continues(&plan.message, arrived.bytes, &chunk);
         let (bytes, now) = (chunk.len() as u64, host.now());
+        // The server sets the start; data cannot arrive before it.
         let at = plan.started.get().map_or(Duration::ZERO, |started| now - *started);
         arrived.bytes += bytes;
         arrived.ended = now;
@@ -353,7 +363,7 @@ async fn receive(
     Ok((arrived, connection.counters()))
 }
 
-/// Whether `chunk` is what stands at `offset` in a stream of `message` again and again.
+/// Tests whether `chunk` is at `offset` in an endless repetition of `message`.
 pub(crate) fn continues(message: &[u8], offset: u64, mut chunk: &[u8]) -> bool {
     let mut at = (offset % message.len() as u64) as usize;
     while !chunk.is_empty() {
@@ -381,6 +391,7 @@ mod tests {
         let message = b"offload";
         let stream: Vec<u8> = message.iter().copied().cycle().take(40).collect();
         for from in 0..20 {
+            // All positions and lengths, so that wrap-arounds at the message's end are covered.
             for to in from..=40 {
                 assert!(continues(message, from as u64, &stream[from..to]));
                 for at in from..to {
@@ -403,11 +414,14 @@ mod tests {
     }
 
     #[test]
-    fn over_a_long_path_what_arrives_is_the_window_once_a_round_trip() {
+    fn long_path_carries_one_window_per_round_trip() {
+        // The window of each run is far below the bandwidth-delay product of the wire, so the window alone limits
+        // goodput.
         let link = LinkConfig { delay: Duration::from_millis(10), ..LinkConfig::default() };
         let (until, omit) = (Until::Elapsed(Duration::from_millis(200)), Duration::from_millis(300));
         let with = |window, omit| Iperf { until, omit, window, link: link.clone(), ..Iperf::new(Mode::TlsNic) }.run();
         for window in [1_usize << 20, 4 << 20] {
+            // After slow start, each round trip of 20 ms carries one window.
             let made = with(Some(window), omit).unwrap();
             let law = window as f64 * 8.0 / 20e6;
             assert!((0.85..1.05).contains(&(made.run.goodput_gbps / law)), "{window}: {made:?}");
@@ -417,19 +431,20 @@ mod tests {
         }
     }
 
-    /// Those that find the control ring full ask again with their next record.
+    /// Streams that find the control ring full request offload again with their next record.
     #[test]
-    fn however_many_streams_begin_at_once_all_get_the_device() {
+    fn all_simultaneous_streams_are_offloaded_in_the_end() {
         let until = Until::Bytes(500_000);
         let made = Iperf { streams: 256, until, message_size: 16_384, ..Iperf::new(Mode::TlsNic) }.run().unwrap();
         assert!(made.run.sha256_ok && made.run.bytes == 256 * 500_000, "{made:?}");
         let counted = |name| made.run.counters.get(name).copied().unwrap_or(0);
         assert_eq!((counted("TlsTxDevice"), counted("TlsRxDevice")), (256, 256), "{:?}", made.run.counters);
+        // Each refusal must be followed by a later success.
         assert_eq!(counted("TlsOffloadRefused"), counted("TlsOffloadLater"));
         assert!(counted("TlsOffloadLater") > 0, "nobody found it full");
     }
 
-    /// Neither the bus nor a fetch nor an engine takes time, unless a NIC says so.
+    /// By default, PCIe, context fetches and engines take no time.
     #[test]
     fn bus_fetches_and_engines_bound_goodput() {
         let goodput = |context_cache_bytes, costs| {
@@ -442,6 +457,7 @@ mod tests {
         };
         let (one_context, all) = (208, 4 << 20);
         let usual = goodput(all, Costs::default());
+        // A tiny cache costs nothing as long as a fetch takes no time.
         assert_eq!(goodput(one_context, Costs::default()), usual);
         let fetch = Costs { context_fetch: Duration::from_micros(5), ..Costs::default() };
         let (few, many) = (goodput(all, fetch), goodput(one_context, fetch));
@@ -461,6 +477,7 @@ mod tests {
             let until = Until::Bytes(200_000);
             let made = Iperf { streams: 16, until, nic, ..Iperf::new(mode) }.run().unwrap();
             assert!(made.run.sha256_ok && made.run.bytes == 3_200_000, "{made:?}");
+            // A packet that arrives at a shard other than its connection's is passed on and counted.
             assert_eq!(made.run.counters.get("HostShardPassed"), None, "{mode}: a packet came to another shard");
         }
     }

@@ -1,7 +1,7 @@
-//! Datagrams of one size from one host to the other, plain and under ESP, over so many SAs: what a packet costs.
+//! The cost of a packet: datagrams of one size from one host to another, in clear text and under ESP, over several SAs.
 //!
-//! Each SA protects one flow, chosen by a policy with the flow's port; flows have their turns. The sender leaves the
-//! wire half idle, so that nothing is lost for want of room: what is told is CPU time, not goodput.
+//! Each SA protects one flow, selected by a policy with the flow's port; flows take turns. The sender uses half of the
+//! wire's rate, so that no packet is lost for lack of room. The result is CPU time, not goodput.
 
 use crate::keys;
 use crate::latency::per_request;
@@ -32,21 +32,21 @@ use std::io;
 use std::sync::Arc;
 
 choices! {
-    /// Who does the ESP.
+    /// The end that does ESP: CPU or NIC.
     pub enum EspMode {
-        /// Nobody: there is none.
+        /// No ESP.
         Plain = "plain",
-        /// The hosts.
+        /// ESP on the hosts' CPUs.
         EspCpu = "esp-cpu",
-        /// The hosts its headers, the NICs all the rest.
+        /// Headers by the hosts, everything else by the NICs.
         EspCrypto = "esp-crypto",
-        /// The NICs.
+        /// ESP by the NICs.
         EspPacket = "esp-packet",
     }
 }
 
 impl EspMode {
-    /// What the NICs are asked to do of it; `None`: there is no ESP.
+    /// Returns the requested offload. `None` without ESP.
     pub const fn offload(self) -> Option<OffloadKind> {
         match self {
             EspMode::Plain => None,
@@ -57,8 +57,8 @@ impl EspMode {
     }
 }
 
-/// IPsec around the driver of each host of a [`Bulk`](offload_bench_tls::bulk::Bulk) run: `keys` for the server, which is 10.0.0.1,
-/// and the same mirrored for the client.
+/// Returns IPsec around the driver of each host of a [`Bulk`](offload_bench_tls::bulk::Bulk) run: `keys` for the
+/// server, which is 10.0.0.1, and mirrored keys for the client.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -78,17 +78,16 @@ pub fn layer(keys: KeyFile) -> LayerOfHost {
     })
 }
 
-/// The addresses of a host of a [`Bulk`](offload_bench_tls::bulk::Bulk) run.
+/// Returns the addresses of a host of a [`Bulk`](offload_bench_tls::bulk::Bulk) run.
 pub fn addresses(host: usize) -> [IpAddr; 2] {
     let number = host as u8 + 1;
     [[10, 0, 0, number].into(), [0xfd00, 0, 0, 0, 0, 0, 0, number.into()].into()]
 }
 
-/// An SA each way, AES-128-GCM in transport mode with extended numbers, and policies that want everything between the two
-/// hosts protected by them; for IPv4 and for IPv6.
+/// Returns an SA in each direction, AES-128-GCM in transport mode with extended sequence numbers, and policies that
+/// protect all traffic between the two hosts, for IPv4 and IPv6.
 ///
-/// # Panics
-/// Never: the text is this function's own.
+/// # Panics Never: the text is constant except for the keys.
 pub fn usual_keys(seed: Seed) -> KeyFile {
     let mut text = String::new();
     for (source, destination, spi, direction) in [
@@ -107,14 +106,14 @@ pub fn usual_keys(seed: Seed) -> KeyFile {
     text.parse().expect("a good key file")
 }
 
-/// Key and salt of AES-128-GCM, in hexadecimal digits.
+/// Returns the key and salt of AES-128-GCM in hexadecimal digits.
 fn secret(randomness: &mut Rng) -> String {
     let mut key = [0; 20];
     randomness.fill(&mut key);
     key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A run to be made, in virtual time over a clean wire.
+/// The settings of a run, in virtual time over a clean wire.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -127,24 +126,24 @@ fn secret(randomness: &mut Rng) -> String {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Ipsec {
-    /// Who does the ESP.
+    /// The end that does ESP.
     pub mode: EspMode,
     /// Bytes of an IP packet before ESP, 64 to 9000.
     pub packet_size: u16,
-    /// SAs, and flows, 1 to 10,000.
+    /// Number of SAs and of flows, 1 to 10,000.
     pub sas: u16,
-    /// Packets in all.
+    /// Packets in total.
     pub packets: u64,
-    /// Both NICs, but for their MTU, which follows from the packets. With several queues each host has as many shards, among
-    /// which its flows are.
+    /// Settings of both NICs, except for the MTU, which follows from the packet size. Each host has one shard per
+    /// queue, and flows are spread over the shards.
     pub nic: NicConfig,
-    /// The seed of everything random.
+    /// The seed of all random numbers.
     pub seed: Seed,
     /// The observers of the run.
     pub observers: Observers,
 }
 
-/// What one run reports: what `ktls_loopback` does, and packets.
+/// The result of one run: the fields of `ktls_loopback`, and results per packet.
 ///
 /// See [`Ipsec`] for an example.
 #[derive(Clone, Debug, Serialize)]
@@ -156,29 +155,29 @@ pub struct IpsecRun {
     pub packet_bytes: u16,
     /// SAs.
     pub sas: u16,
-    /// Packets that arrived.
+    /// Number of received packets.
     pub datagrams: u64,
     /// The sender's CPU time per packet, in nanoseconds.
     pub tx_ns_per_packet: f64,
     /// The receiver's CPU time per packet, in nanoseconds.
     pub rx_ns_per_packet: f64,
-    /// Packets that a CPU of this machine could send in a second.
+    /// Packets that one CPU of this machine could send per second.
     pub tx_packets_per_cpu_second: f64,
-    /// Packets that a CPU of this machine could receive in a second.
+    /// Packets that one CPU of this machine could receive per second.
     pub rx_packets_per_cpu_second: f64,
 }
 
 impl Ipsec {
-    /// 10,000 packets of 1400 bytes over one SA, and NICs of one queue.
+    /// Returns 10,000 packets of 1400 bytes over one SA, and NICs of one queue.
     pub fn new(mode: EspMode, seed: Seed) -> Ipsec {
         let (nic, observers) = (NicConfig::default(), Observers::default());
         Ipsec { mode, packet_size: 1400, sas: 1, packets: 10_000, nic, seed, observers }
     }
 
-    /// Makes the run and tells what came of it. A datagram that does not arrive, or twice, is a fact, not an error.
+    /// Runs the flows and returns the result. Lost or duplicated datagrams are reported in the result and are not an
+    /// error.
     ///
-    /// # Errors
-    /// When the options make no sense, or the testbed cannot be set up.
+    /// # Errors If the options are invalid, or the testbed cannot be set up.
     pub fn run(self) -> io::Result<IpsecRun> {
         if !(64..=9000).contains(&self.packet_size) || !(1..=10_000).contains(&self.sas) || self.nic.queues == 0 {
             return Err(io::Error::new(
@@ -187,12 +186,13 @@ impl Ipsec {
             ));
         }
         let meter = CpuMeter::new();
-        // ESP makes packets longer.
+        // ESP lengthens packets, and no packet may be fragmented.
         let mtu = (self.packet_size + ROOM_FOR_ESP).max(1500);
         let nic = NicConfig { mtu, ..self.nic.clone() };
         let keys = self.keys()?;
         let mirrored = keys.mirrored();
         let mut builder = Testbed::builder(self.seed).meter(&meter).host("sender", nic.clone(), tcp());
+        // The receiver gets the same keys with the directions exchanged.
         builder = self.secured(builder, keys, SENDER).host("receiver", nic, tcp());
         builder = self.secured(builder, mirrored, RECEIVER).wire(0, 1, LinkConfig::default());
         let mut bed = self.observers.attach(builder).build()?;
@@ -206,6 +206,7 @@ impl Ipsec {
         drop(attached);
         let (started, received) = both?;
         plan.observers.finish()?;
+        // The testbed ends here, because threads report their CPU time at their end.
         let measured = Measured::take(bed, &meter, []);
         let bytes = received.datagrams * u64::from(plan.payload());
         let whole = received.datagrams == plan.packets && received.once;
@@ -239,7 +240,7 @@ impl Ipsec {
         }
     }
 
-    /// An SA and a policy for each flow, from the sender's side.
+    /// Returns an SA and a policy for each flow, for the sender.
     fn keys(&self) -> io::Result<KeyFile> {
         let (mut text, mut secrets) = (String::new(), self.seed.stream("keys"));
         for flow in 0..self.sas {
@@ -256,13 +257,13 @@ impl Ipsec {
         text.parse().map_err(|error| io::Error::other(format!("the run's own keys: {error}")))
     }
 
-    /// Bytes of a datagram without headers.
+    /// Returns the bytes of a datagram without headers.
     fn payload(&self) -> u16 {
         self.packet_size - IP_AND_UDP
     }
 }
 
-/// Sends every datagram, each with its number; when it began.
+/// Sends every datagram with its number and returns the start time.
 async fn send(plan: Arc<Ipsec>, host: BedHost, meter: CpuMeter) -> io::Result<Instant> {
     let shards = host.shards().iter().cycle();
     let sockets: Vec<UdpSocket> = (0..plan.sas)
@@ -270,11 +271,12 @@ async fn send(plan: Arc<Ipsec>, host: BedHost, meter: CpuMeter) -> io::Result<In
         .map(|(flow, shard)| shard.bind_udp(Some(FIRST_PORT + flow)))
         .collect::<io::Result<_>>()?;
     let (runtime, payload) = (host.runtime(), usize::from(plan.payload()));
-    // The first packet waits for the neighbour's address.
+    // The first packet waits for address resolution, so it is sent before the measurement.
     sockets[0].send_to(Bytes::from_static(HELLO), (RECEIVER, PORT).into()).await?;
     runtime.sleep(Duration::from_millis(1)).await;
     meter.restart();
     let started = host.now();
+    // The pause after a burst brings the rate down to half of the wire's.
     let burst_bits = BURST * u64::from(plan.packet_size + ROOM_FOR_ESP) * 8;
     let between = Duration::from_nanos(burst_bits * 1_000_000_000 / HALF_A_LINE).max(SHORTEST_PAUSE);
     for number in 0..plan.packets {
@@ -293,18 +295,19 @@ async fn send(plan: Arc<Ipsec>, host: BedHost, meter: CpuMeter) -> io::Result<In
     Ok(started)
 }
 
-/// What the receiver can tell afterwards.
-struct Received {
+/// Measurements at the receiver.
+struct ReceivedDatagrams {
     ended: Instant,
     datagrams: u64,
-    /// No datagram came twice, or changed.
+    /// Whether no datagram was duplicated or changed.
     once: bool,
 }
 
-async fn receive(plan: Arc<Ipsec>, sockets: Vec<UdpSocket>, host: BedHost) -> io::Result<Received> {
+async fn receive(plan: Arc<Ipsec>, sockets: Vec<UdpSocket>, host: BedHost) -> io::Result<ReceivedDatagrams> {
     let mut seen = vec![false; plan.packets as usize];
-    let mut received = Received { ended: host.now(), datagrams: 0, once: true };
+    let mut received = ReceivedDatagrams { ended: host.now(), datagrams: 0, once: true };
     let runtime: Arc<dyn offload_testbed::Runtime> = host.runtime();
+    // A lost datagram would never arrive, so a long silence ends the run too.
     while received.datagrams < plan.packets {
         let next = Box::pin(poll_fn(|cx| {
             let mut each = sockets.iter().map(|socket| socket.poll_recv_from(cx));
@@ -320,6 +323,7 @@ async fn receive(plan: Arc<Ipsec>, sockets: Vec<UdpSocket>, host: BedHost) -> io
             continue;
         }
         let number = datagram.first_chunk().map_or(u64::MAX, |number| u64::from_be_bytes(*number));
+        // A number outside the range or seen before means a changed or duplicated datagram.
         let fresh = seen.get_mut(number as usize).is_some_and(|seen| !core::mem::replace(seen, true));
         received.once &= fresh && datagram.len() == usize::from(plan.payload());
         received.datagrams += 1;
@@ -335,15 +339,16 @@ const PORT: u16 = 9;
 const FIRST_PORT: u16 = 20_000;
 const HELLO: &[u8] = b"hello";
 const IP_AND_UDP: u16 = 20 + 8;
-/// ESP header, IV, padding, trailer and ICV in transport mode, and some.
+/// Room for ESP header, IV, padding, trailer and ICV in transport mode.
 const ROOM_FOR_ESP: u16 = 64;
-/// Datagrams sent at once.
+/// Datagrams of a burst.
 const BURST: u64 = 32;
-/// Between bursts: the receiver's interrupts are moderated, and what they bring at once has to fit its socket.
+/// Shortest pause between bursts. The receiver's interrupts are moderated, and the packets of one interrupt must fit
+/// the socket's buffer.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(5);
-/// Bits a second, half of what the wire carries.
+/// Half of the wire's rate, in bits per second.
 const HALF_A_LINE: u64 = 50_000_000_000;
-/// After which nothing comes any more.
+/// Silence after which no more datagrams are expected.
 const LONG_SILENCE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -351,8 +356,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_packet_arrives_once_whatever_its_size_and_sa() {
+    fn packets_of_every_size_and_sa_arrive_once() {
         for mode in EspMode::ALL {
+            // The smallest, a usual and the largest packet, with one queue and with several.
             for (packet_size, sas, queues) in [(64, 1, 1), (1400, 7, 1), (9000, 40, 1), (64, 1, 4), (1400, 40, 4)] {
                 let nic = NicConfig { queues, ..NicConfig::default() };
                 let made = Ipsec { packet_size, sas, nic, packets: 300, ..Ipsec::new(mode, Seed(2)) }.run().unwrap();
@@ -362,7 +368,7 @@ mod tests {
         }
     }
 
-    /// No device follows a stream that it sees under ESP only: TLS is the hosts' then, ESP still the NICs'.
+    /// A device cannot follow a stream that it sees only under ESP: the hosts do TLS then, while the NICs still do ESP.
     #[test]
     fn tls_under_esp_is_done_in_software() {
         use offload_bench_tls::bulk::{Bulk, Mode};
@@ -376,11 +382,12 @@ mod tests {
                 assert_eq!(counted(name) > 0, used, "{name}, {kind:?}");
             }
             assert_eq!(counted("tx_tls_encrypted_packets") + counted("rx_tls_decrypted_packets"), 0, "{kind:?}");
+            // A megabyte takes about 700 packets.
             assert_eq!(counted("ipsec_tx_pkts") > 700, kind != OffloadKind::None, "{kind:?}");
         }
     }
 
-    /// Flows that no policy protects are the NIC's; it is helped to find its place in them as if there were no IPsec.
+    /// Flows that no policy protects belong to the NIC's TLS engine, which resynchronizes as if there were no IPsec.
     #[test]
     fn tls_that_passes_ipsec_finds_its_place_again() {
         use nic_sim::TlsEngineConfig;
@@ -402,13 +409,14 @@ mod tests {
                 assert!(run.sha256_ok);
                 run.counters["rx_tls_decrypted_packets"]
             };
+            // The seed is the same, so the same packets are lost in both runs.
             let (below, without) = (decrypted(Some("policy setdefault in accept out accept")), decrypted(None));
             assert_eq!(below, without, "packets that the NIC decrypted, {resync:?}");
         }
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_options_are_refused() {
         for (packet_size, sas) in [(63, 1), (9001, 1), (1400, 0), (1400, 10_001)] {
             let run = Ipsec { packet_size, sas, ..Ipsec::new(EspMode::Plain, Seed(1)) }.run();
             assert_eq!(run.unwrap_err().kind(), io::ErrorKind::InvalidInput);

@@ -1,10 +1,11 @@
-//! One piece of work on bytes, four ways: on the CPU, by jobs of an accelerator beside it, inline in a NIC, by chains of small services.
+//! One transform on bytes, in four places: on the CPU, by jobs of a lookaside accelerator, inline in a NIC, and by
+//! chains of small services.
 //!
-//! On the CPU a core does one job after the other, and its time is measured. The accelerator's time is virtual: it follows from
-//! latency and rate of its units, which are stated; what submission and completion cost the host is measured. Inline there are
-//! no jobs: a NIC seals TLS records of a job's size as they leave, in virtual time, and what the host spends on records is
-//! measured. Services are a device of their own, in virtual time; what the host does about their jobs is not told apart. Results are compared
-//! with those of the CPU.
+//! The CPU does one job after the other, and its time is measured. The accelerator's time is virtual: it follows from
+//! the configured latency and rate of its units; the host's cost of submission and completion is measured. Inline work
+//! has no jobs: a NIC seals TLS records of the job's size on transmit, in virtual time, and the host's cost of records
+//! is measured. Services are a device of their own, in virtual time; the host's cost of their jobs is not measured
+//! separately. All results are compared with the results of the CPU.
 
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
@@ -26,7 +27,7 @@ use offload_transforms::{Aead, HmacHash, MacOrder, SecretBytes, Transform, Tweak
 use serde::Serialize;
 
 choices! {
-    /// What is done to bytes.
+    /// A transform of bytes.
     pub enum Kind {
         /// AES-128-GCM.
         Aes128Gcm = "aes-128-gcm",
@@ -54,23 +55,24 @@ choices! {
 }
 
 choices! {
-    /// Who does it.
+    /// The place of the work.
     pub enum JobWay {
-        /// A core, one job after the other.
+        /// A CPU core, one job after the other.
         Cpu = "cpu",
-        /// An accelerator, from memory to memory.
+        /// A lookaside accelerator, from memory to memory.
         Lookaside = "lookaside",
-        /// A NIC, as the bytes leave: TLS records.
+        /// A NIC, on transmit: TLS records.
         Inline = "inline",
-        /// Chains of small services on a device of 64 units of area, as many instances as their load needs.
+        /// Chains of small services on a device of 64 units of area, with as many instances as the load needs.
         Services = "services",
     }
 }
 
 impl Kind {
-    /// As a session of jobs is opened with it.
+    /// Returns the transform of the job queue's session.
     pub fn transform(self) -> Transform {
         let key = |len| SecretBytes::new((0..len).collect());
+        // Data in memory has no protection information; only the stored form has.
         let pi = Protection {
             memory: None,
             wire: Some(Format { interval: BLOCK as u32, ..Format::default() }),
@@ -93,6 +95,7 @@ impl Kind {
             Kind::Deflate => compression(Compression::Deflate, 1),
             Kind::Lz4 => compression(Compression::Lz4, 0),
             Kind::Copy => Transform::Copy,
+            // Compression comes first, because ciphertext does not compress.
             Kind::Chain => {
                 let pad = Transform::Pad { unit: BLOCK as u32 };
                 Transform::Chain(vec![compression(Compression::Lz4, 0), pad, xts(), Transform::Protection(pi)])
@@ -100,7 +103,7 @@ impl Kind {
         }
     }
 
-    /// What TLS calls it, if its records are protected so: then a NIC does it inline.
+    /// Returns the TLS cipher suite, if TLS has one for the transform. A NIC can then do the work inline.
     pub fn suite(self) -> Option<TlsSuite> {
         match self {
             Kind::Aes128Gcm => Some(TlsSuite::Aes128Gcm),
@@ -110,18 +113,18 @@ impl Kind {
         }
     }
 
-    /// Whether there is a chain of services for it.
+    /// Returns whether a chain of services exists for the transform.
     pub fn has_services(self) -> bool {
         self.suite().is_some() || self == Kind::CbcSha1
     }
 
-    /// Whether sources have to be whole blocks of [`BLOCK`] bytes.
+    /// Returns whether sources must consist of whole blocks of [`BLOCK`] bytes.
     pub fn works_on_blocks(self) -> bool {
         matches!(self, Kind::Xts | Kind::Pi)
     }
 }
 
-/// Jobs to be done.
+/// The settings of a run.
 ///
 /// ```
 /// use offload_bench::jobs::{JobWay, Jobs, Kind, text};
@@ -130,87 +133,88 @@ impl Kind {
 /// let lookaside = jobs.run(JobWay::Lookaside)?;
 /// let alone = Jobs { in_flight: 1, ..jobs.clone() }.run(JobWay::Lookaside)?;
 /// assert!(lookaside.megabytes_per_second > 3.5 * alone.megabytes_per_second, "latency bounds one at a time");
-/// // Source and result, and what tells the device of them.
+/// // Source and result, and the descriptors.
 /// assert!((2.0..2.1).contains(&lookaside.pcie_bytes_per_byte.unwrap()));
 /// # Ok::<(), offload_bench::jobs::JobsError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Jobs {
-    /// What is done.
+    /// The transform.
     pub kind: Kind,
-    /// To which bytes.
+    /// The source bytes.
     pub data: Bytes,
     /// Bytes of a job.
     pub size: usize,
-    /// Jobs that the accelerator has at a time.
+    /// Outstanding jobs at the accelerator.
     pub in_flight: usize,
     /// Its units.
     pub units: Vec<LookasideUnit>,
-    /// The NICs that do it inline.
+    /// Settings of the NICs for inline work.
     pub nic: NicConfig,
 }
 
-/// What one way gave.
+/// The result of one run.
 ///
 /// See [`Jobs`] for an example.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobRun {
-    /// The way.
+    /// The place of the work.
     pub way: &'static str,
-    /// What was done.
+    /// The transform.
     pub transform: &'static str,
     /// Bytes of a job.
     pub size: usize,
-    /// Jobs at a time.
+    /// Outstanding jobs.
     pub in_flight: usize,
-    /// Units of the accelerator; 0: there is none.
+    /// Units of the accelerator; 0 without an accelerator.
     pub units: usize,
-    /// Bytes of sources in a second, in 10^6: of CPU time on the CPU, else of virtual time.
+    /// Source bytes per second, in 10^6: of CPU time on the CPU, else of virtual time.
     pub megabytes_per_second: f64,
-    /// From submission to completion, on average, in microseconds; `None` inline, where nobody waits.
+    /// Mean time from submission to completion, in microseconds. `None` for inline work, which has no completions.
     pub latency_us: Option<f64>,
-    /// CPU time of the host for each job, in nanoseconds; `None` by services, where it is not told from the device's.
+    /// CPU time of the host per job, in nanoseconds. `None` for services, where the time is not separated from the
+    /// device's.
     pub host_ns_per_job: Option<f64>,
-    /// The same for each byte.
+    /// CPU time of the host per byte, in nanoseconds. `None` for services.
     pub host_ns_per_byte: Option<f64>,
-    /// What the work moves over PCIe for each byte: inline, what the NIC moves more than without it. `None`
-    /// by services, where it is not part of the model.
+    /// PCIe bytes of the work per source byte; for inline work, the NIC's additional PCIe bytes. `None` for services,
+    /// whose model has no PCIe.
     pub pcie_bytes_per_byte: Option<f64>,
-    /// Bytes of results for each byte.
+    /// Result bytes per source byte.
     pub result_bytes_per_byte: f64,
 }
 
-/// Why there is no result.
+/// The reason why there is no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobsError {
-    /// No NIC does it inline.
-    #[error("{0} is nothing that a NIC does inline: leave `inline` out")]
+    /// No NIC does the transform inline.
+    #[error("{0} cannot be done inline by a NIC: leave `inline` out")]
     NotInline(Kind),
-    /// No chain of services does it.
-    #[error("{0} is nothing that there is a chain of services for: leave `services` out")]
+    /// No chain of services exists for the transform.
+    #[error("{0} has no chain of services: leave `services` out")]
     NotServices(Kind),
-    /// The size of a job does not suit.
+    /// The transform does not support the size of a job.
     #[error("{kind} works on whole blocks of 4096 bytes, not on jobs of {size}")]
     Blocks {
-        /// What was to be done.
+        /// The transform.
         kind: Kind,
         /// Bytes of a job.
         size: usize,
     },
-    /// TLS records are no longer than 16 KiB.
-    #[error("a TLS record has no {0} bytes: 16 KiB at most")]
+    /// The size exceeds the limit of TLS records, 16 KiB.
+    #[error("{0} bytes exceed a TLS record: use 16 KiB at most")]
     RecordSize(usize),
     /// A job failed.
     #[error("a job failed: {0}")]
     Job(JobStatus),
-    /// The transfer came to nothing.
+    /// The transfer failed.
     #[error(transparent)]
     Bulk(#[from] BulkError),
 }
 
 impl Jobs {
-    /// Of 16 KiB each, 32 at a time, by one unit of the default speed.
+    /// Returns jobs of 16 KiB, 32 at a time, on one unit of the default speed.
     pub fn new(kind: Kind, data: Bytes) -> Jobs {
         Jobs {
             kind,
@@ -222,10 +226,9 @@ impl Jobs {
         }
     }
 
-    /// Does them.
+    /// Runs the jobs.
     ///
-    /// # Errors
-    /// If jobs of this size do not go, one fails, or a NIC does not do that inline.
+    /// # Errors If the size is not supported, a job fails, or the place of work does not support the transform.
     pub fn run(&self, way: JobWay) -> Result<JobRun, JobsError> {
         if self.kind.works_on_blocks() && !self.size.is_multiple_of(BLOCK) {
             return Err(JobsError::Blocks { kind: self.kind, size: self.size });
@@ -238,7 +241,8 @@ impl Jobs {
         }
     }
 
-    /// How many in flight keep the units busy: rate x latency, and the job that is read meanwhile.
+    /// Returns the number of outstanding jobs that keeps the units busy: rate x latency, plus the job that is being
+    /// read.
     pub fn fills(&self) -> f64 {
         let of = |unit: &LookasideUnit| {
             unit.rate.map_or(0.0, |rate| rate as f64 * unit.latency.as_secs_f64() / self.size as f64)
@@ -246,13 +250,13 @@ impl Jobs {
         self.units.iter().map(of).sum::<f64>() + 1.0
     }
 
-    /// The bytes of each job; those that work on blocks get whole ones.
+    /// Returns the source of each job. Transforms that work on blocks get whole blocks.
     fn sources(&self) -> Vec<Bytes> {
         let whole = if self.kind.works_on_blocks() { self.data.len() / BLOCK * BLOCK } else { self.data.len() };
         (0..whole).step_by(self.size.max(1)).map(|at| self.data.slice(at..whole.min(at + self.size))).collect()
     }
 
-    /// One job after the other on this core. The queue does a job when it is submitted.
+    /// Runs one job after the other on this core. The queue does a job on submission.
     fn on_the_cpu(&self) -> Result<JobRun, JobsError> {
         let mut queue = CpuQueue::new(CpuConfig::default());
         let session = self.open(&mut queue);
@@ -267,6 +271,7 @@ impl Jobs {
             results += done.map_or(Ok(0), |done| result(&done))?;
         }
         let (jobs, bytes) = (sources.len().max(1) as f64, total(&sources));
+        // Reading the clock takes time too, which is subtracted.
         let nanos = (took.as_nanos() as f64 - jobs * clock()).max(1.0);
         Ok(JobRun {
             in_flight: 1,
@@ -281,7 +286,7 @@ impl Jobs {
         })
     }
 
-    /// By the accelerator, in virtual time; what the host does about it is measured.
+    /// Runs the jobs on the accelerator, in virtual time, and measures the host's cost.
     fn by_jobs(&self) -> Result<JobRun, JobsError> {
         let config =
             LookasideConfig { depth: self.in_flight + 1, units: self.units.clone(), ..LookasideConfig::default() };
@@ -289,6 +294,7 @@ impl Jobs {
         let queue = &mut queues[0];
         let session = self.open(queue);
         settle(&mut device, queue);
+        // Opening the session moved bytes over PCIe too, which are not part of the jobs.
         let before = pcie(&device);
         let sources = self.sources();
         let (mut now, mut host, mut results) = (Instant::ZERO, Duration::ZERO, 0);
@@ -296,7 +302,7 @@ impl Jobs {
         let mut submitted_at = vec![Instant::ZERO; sources.len()];
         let (mut jobs, mut dones) = (Vec::new(), Vec::new());
         while ended < sources.len() {
-            // The program's own part, buffers, is not the queue's.
+            // Building jobs and their buffers is the application's work and is not measured.
             while next < sources.len() && next - ended < self.in_flight {
                 submitted_at[next] = now;
                 jobs.push(job(session, next as u64, &sources[next]));
@@ -315,6 +321,7 @@ impl Jobs {
                 dones.push(done);
             }
             host += start.elapsed();
+            // Time advances only when no job has completed, so that each completion gets its exact time.
             if dones.is_empty() {
                 now = device.next_event().unwrap_or(now).max(now);
             }
@@ -337,7 +344,7 @@ impl Jobs {
         })
     }
 
-    /// By a device of services, in virtual time, whose controller may take all of the area.
+    /// Runs the jobs on a device of services, in virtual time. The controller may use the whole area.
     fn by_services(&self) -> Result<JobRun, JobsError> {
         let config = ServiceQueueConfig { depth: self.in_flight, ..ServiceQueueConfig::default() };
         let goal = Goal::new(SERVICES_TARGET_NS, config.fabric.area);
@@ -359,6 +366,7 @@ impl Jobs {
                 results += result(&done)?;
                 ended += 1;
             }
+            // Time advances only when no more jobs can be submitted, so that the queue stays full.
             if queue.room() == 0 || next == sources.len() {
                 now = queue.next_event().unwrap_or(now).max(now);
             }
@@ -373,9 +381,10 @@ impl Jobs {
         })
     }
 
-    /// By the NIC of a sender of TLS records of this size, beside one of plain bytes.
+    /// Sends TLS records of the job's size through a NIC, and the same bytes in plain for comparison.
     fn inline(&self) -> Result<JobRun, JobsError> {
         let suite = self.kind.suite().ok_or(JobsError::NotInline(self.kind))?;
+        // A job becomes one TLS record, so the record's limit applies.
         if self.size > RECORD_MAX {
             return Err(JobsError::RecordSize(self.size));
         }
@@ -387,7 +396,7 @@ impl Jobs {
         };
         let (plain, sealed) = (transfer(Mode::Tcp)?, transfer(Mode::TlsNic)?);
         let bytes = sealed.bytes.max(1) as f64;
-        // What a record has beside its content crosses too, and so does what tells the NIC of it. Both NICs take part.
+        // Record overhead and the metadata for the NIC cross PCIe too. Both NICs take part, hence the half.
         let pcie = |run: &Run| run.dma_bytes.values().sum::<u64>() as f64 / 2.0;
         let cost = sealed.tx_host_ns_per_byte;
         let host = cost.framing + cost.crypto;
@@ -427,12 +436,12 @@ impl Jobs {
     }
 }
 
-/// So many bytes of text that repeats itself, to be worked on.
+/// Returns `bytes` bytes of repetitive text, as a source.
 pub fn text(bytes: usize) -> Bytes {
     b"It is a block of a volume, and repeats itself. ".iter().copied().cycle().take(bytes).collect::<Vec<u8>>().into()
 }
 
-/// The rows as text: one each.
+/// Returns the runs as a table, one row each.
 ///
 /// ```
 /// assert!(offload_bench::jobs::table(&[]).contains("in flight"));
@@ -469,7 +478,7 @@ fn result(done: &CompletedJob) -> Result<usize, JobsError> {
     }
 }
 
-/// Runs the device until it has nothing to do.
+/// Runs the device until it is idle.
 fn settle(device: &mut Lookaside, queue: &mut impl JobQueue) {
     let mut now = Instant::ZERO;
     queue.flush(now);
@@ -486,8 +495,8 @@ fn pcie(device: &Lookaside) -> u64 {
     dma.job_descriptors + dma.job_source + dma.job_target + dma.completions
 }
 
-/// What a look at the clock takes at least, as seen by the clock, in nanoseconds: with few jobs in flight that is as much as they
-/// are.
+/// Returns the least time of reading the clock twice, in nanoseconds. With few jobs outstanding, this is as long as the
+/// work itself.
 fn clock() -> f64 {
     let batch = |_| (0..LOOKS).map(|_| std::time::Instant::now().elapsed()).sum::<Duration>();
     let least = (0..10).map(batch).min().unwrap_or_default();
@@ -501,11 +510,11 @@ fn total(sources: &[Bytes]) -> f64 {
 /// Bytes of a block.
 pub const BLOCK: usize = 4096;
 const LOOKS: u32 = 1000;
-/// Within which 99 of 100 jobs are to pass a device of services.
+/// Latency target of 99 of 100 jobs on a device of services.
 const SERVICES_TARGET_NS: f64 = 1e6;
-/// Content bytes of a TLS record, at most.
+/// Most content bytes of a TLS record.
 const RECORD_MAX: usize = 16 << 10;
-/// Header, content type and tag of one.
+/// Bytes of a record's header, content type and tag.
 const RECORD_BESIDE: f64 = 22.0;
 
 #[cfg(test)]
@@ -517,16 +526,17 @@ mod tests {
         Jobs { in_flight, ..Jobs::new(kind, text(4 << 20)) }
     }
 
-    /// Two constants, calibrated on these very rows: one thread, and 128. What lies between is a curve of ours.
+    /// Two constants are calibrated on these rows, at 1 and at 128 threads. The curve between both is a prediction.
     #[test]
-    fn the_published_rows_that_a_unit_was_calibrated_on_come_out() {
+    fn calibrated_unit_reproduces_the_published_rows() {
         let figures = published::figures();
         for (kind, id) in [(Kind::Aes128Gcm, "serrano-qat-gcm"), (Kind::CbcSha1, "serrano-qat-cbc-sha1")] {
             let figure = figures.iter().find(|figure| figure.id == id).expect("it is published");
             for in_flight in [1, 128] {
-                // So many that the first ones' latency does not count.
+                // Enough jobs that the latency of the first ones does not count.
                 let plan = Jobs { in_flight, ..Jobs::new(kind, text(32 << 20)) };
                 let found = plan.run(JobWay::Lookaside).unwrap().megabytes_per_second;
+                // The published axis is threads, each of which waits for one job.
                 let theirs = figure.value("lookaside", in_flight as f64).unwrap();
                 assert!((0.97..=1.03).contains(&(found / theirs)), "{id}, {in_flight}: {found}, not {theirs}");
             }
@@ -535,26 +545,30 @@ mod tests {
 
     #[test]
     fn rate_times_latency_in_flight_is_the_full_rate() {
+        // `fills` is between 12 and 13, so 13 jobs must reach the full rate, and 6 about half.
         let plan = jobs(Kind::Copy, 13);
         assert!((12.0..13.0).contains(&plan.fills()), "{}", plan.fills());
         let full = jobs(Kind::Copy, 128).run(JobWay::Lookaside).unwrap().megabytes_per_second;
         let found = plan.run(JobWay::Lookaside).unwrap().megabytes_per_second;
         assert!(found > 0.97 * full, "{found} of {full}");
+        // Below the product of rate and latency, throughput is proportional to the jobs in flight.
         let half = jobs(Kind::Copy, 6).run(JobWay::Lookaside).unwrap().megabytes_per_second;
         assert!(half < 0.6 * full, "{half} of {full}");
     }
 
     #[test]
-    fn each_kind_runs_both_on_the_cpu_and_by_jobs_with_the_same_result() {
+    fn cpu_jobs_and_services_give_the_same_result() {
         for kind in Kind::ALL {
             let plan = Jobs { size: 8192, ..Jobs::new(kind, text(1 << 18)) };
             let (cpu, lookaside) = (plan.run(JobWay::Cpu).unwrap(), plan.run(JobWay::Lookaside).unwrap());
             assert_eq!(cpu.result_bytes_per_byte, lookaside.result_bytes_per_byte, "{kind}");
             assert_eq!(cpu.pcie_bytes_per_byte, Some(0.0));
+            // Transforms without a chain of services must be refused instead of giving wrong results.
             match plan.run(JobWay::Services) {
                 Ok(services) => assert_eq!(cpu.result_bytes_per_byte, services.result_bytes_per_byte, "{kind}"),
                 Err(error) => assert!(!kind.has_services(), "{error}"),
             }
+            // The source and the result cross PCIe once each; the rest is descriptors.
             let crossed = 1.0 + lookaside.result_bytes_per_byte;
             assert!(
                 (crossed..crossed + 0.1).contains(&lookaside.pcie_bytes_per_byte.unwrap()),
@@ -564,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_costs_pcie_next_to_nothing_and_what_is_no_tls_is_refused() {
+    fn inline_tls_adds_hardly_any_pcie_traffic() {
         let run = jobs(Kind::Aes128Gcm, 1).run(JobWay::Inline).unwrap();
         assert!((0.0..0.05).contains(&run.pcie_bytes_per_byte.unwrap()), "{run:?}");
         let refused = |jobs: Jobs, way| jobs.run(way).unwrap_err().to_string();

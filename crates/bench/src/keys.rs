@@ -1,4 +1,4 @@
-//! IPsec for the emulated hosts of our programs, with SAs and policies from a file.
+//! IPsec for emulated hosts, with SAs and policies from a file.
 //!
 //! ```
 //! use ipsec::{KeyFile, KeyMemory, KeyedDevice};
@@ -23,23 +23,22 @@ use offload_esp::selectors::rank;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Reads a file of SAs and policies, and sees whether a host of these addresses can use it.
+/// Reads a file of SAs and policies, and checks that a host with these addresses can use the file.
 ///
-/// # Errors
-/// In words, with the name of the file.
+/// # Errors Text with the name of the file.
 pub fn read(path: &Path, addresses: &[IpAddr]) -> Result<KeyFile, String> {
     read_with(path, |keys| refused(keys, addresses).map(drop))
 }
 
-/// The same for a file of the first of two hosts, which the second uses mirrored; they are to speak TCP, over IPv6 or IPv4,
-/// to `port` of the first.
+/// Reads a file for the first of two hosts; the second uses the mirrored keys. The hosts will use TCP, over IPv6 or
+/// IPv4, to `port` of the first.
 ///
-/// # Errors
-/// In words, with the name of the file; also if nothing of it protects what they say.
+/// # Errors Text with the name of the file; also if no policy protects that traffic.
 pub fn read_for_both(path: &Path, hosts: [&[IpAddr]; 2], ipv6: bool, port: u16) -> Result<KeyFile, String> {
     read_with(path, |keys| {
         refused(keys, hosts[0])?;
         refused(&keys.mirrored(), hosts[1]).map_err(|error| format!("at the other end, {error}"))?;
+        // The policy is checked for the IP version that the transfer will use.
         let of_family = |addresses: &[IpAddr]| addresses.iter().copied().find(|address| address.is_ipv6() == ipv6);
         let [Some(here), Some(there)] = hosts.map(of_family) else {
             return Err("is for hosts without addresses of that family".into());
@@ -51,7 +50,8 @@ pub fn read_for_both(path: &Path, hosts: [&[IpAddr]; 2], ipv6: bool, port: u16) 
     })
 }
 
-/// Those SAs of a host that a device is asked to take and will not, and why: they work in software.
+/// Returns the SAs of a host for which a device rejects the requested offload, with the reasons. These SAs work in
+/// software.
 ///
 /// ```
 /// use ipsec::KeyFile;
@@ -66,24 +66,24 @@ pub fn read_for_both(path: &Path, hosts: [&[IpAddr]; 2], ipv6: bool, port: u16) 
 /// ```
 ///
 /// # Errors
-/// In words, if some of the SAs are not this host's.
+/// Text, if an SA does not belong to this host.
 pub fn refused(keys: &KeyFile, addresses: &[IpAddr]) -> Result<Vec<RefusedSa>, String> {
     refused_after(keys, addresses, &KeyMemory::new())
 }
 
-/// The same where keys were used before, as `memory` says; it learns nothing of it.
+/// Returns the rejected SAs like [`refused`], if keys were used before according to `memory`, which is not changed.
 ///
-/// # Errors
-/// In words, if some of the SAs are not this host's, or their keys may not send any more.
+/// # Errors Text, if an SA does not belong to this host, or its key must not send any more.
 pub fn refused_after(keys: &KeyFile, addresses: &[IpAddr], memory: &KeyMemory) -> Result<Vec<RefusedSa>, String> {
     let (_device, driver) = nic(NicConfig::default());
     secured(keys, vec![Box::new(driver)], addresses, memory.trial()).map(|(_, refused)| refused)
 }
 
-/// Which way packets go that policies have tunnelled: that of the tunnel's other end, whatever they are addressed to. What a policy lets pass
-/// or protects as it is goes its own way. The first of the routes that has a packet's destination decides, as the policy of the lowest priority number
-/// does. Routes do not look at protocols and ports: what a policy has tunnelled that does, goes that way with all for its destinations; what
-/// it lets pass or protects makes no route.
+/// Returns the routes of tunnelled packets: a packet in a tunnel is routed to the tunnel's other end instead of its own
+/// destination. Packets of other policies are routed by their own destinations. Routes are in the order of policy
+/// priorities, and the first route with a packet's destination decides. Routes ignore protocols and ports: a tunnel
+/// policy with a protocol or port routes all packets to its destinations, and other policies with a protocol or port
+/// make no route.
 ///
 /// ```
 /// use ipsec::KeyFile;
@@ -99,8 +99,10 @@ pub fn refused_after(keys: &KeyFile, addresses: &[IpAddr], memory: &KeyMemory) -
 pub fn routes<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Vec<(Prefix, Option<IpAddr>)> {
     let mut policies: Vec<&Policy> =
         policies.into_iter().filter(|policy| policy.direction == Direction::Transmit).collect();
+    // Policies are matched in this order, so routes must have the same one.
     policies.sort_by_key(|policy| rank(&policy.selector, policy.priority));
     let everybody = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()].map(|all| Prefix::new(all, 0));
+    // A policy for some ports cannot exempt all packets of its destinations from a tunnel.
     let route = |policy: &Policy| {
         let via = match policy.action {
             Action::Protect(template) => template.destination,
@@ -116,14 +118,14 @@ pub fn routes<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Vec<(Prefix
     policies.into_iter().flat_map(route).collect()
 }
 
-/// Opens the memory of the keys that a host uses with real peers: in this process, and in the store of numbers in the folder `store`. The
-/// store takes over the numbers that earlier versions kept beside `path`, a key file or the socket of a daemon's agent.
+/// Opens the memory of the keys that a host uses with real peers: in this process, and in the store of numbers in the
+/// folder `store`. The store takes over the numbers that earlier versions stored beside `path`, a key file or the
+/// socket of a daemon's agent.
 ///
-/// `keys` is the key file, or `None` if the user says that all its keys are new: a key that was written before the store began, and has no
-/// entry, may have been used.
+/// `keys` is the key file, or `None` if the user declares that all its keys are new. A key without an entry may have
+/// been used before if its file is older than the store.
 ///
-/// # Errors
-/// If the store cannot be used, or may not know the last number of a key. The error is a text for the user.
+/// # Errors If the store cannot be used, or may not know the last number of a key. The error is a text for the user.
 pub fn memory(store: &Path, path: &Path, keys: Option<&KeyFile>) -> Result<KeyMemory, String> {
     let mut numbers = NumberFile::in_folder(store).map_err(|error| error.to_string())?;
     numbers.take_over(path).map_err(|error| error.to_string())?;
@@ -145,17 +147,16 @@ pub fn memory(store: &Path, path: &Path, keys: Option<&KeyFile>) -> Result<KeyMe
 /// Returns the default folder of the store: `$XDG_STATE_HOME/nic-offload`; else `/var/lib/nic-offload` for root, and
 /// `~/.local/state/nic-offload` for other users.
 ///
-/// # Errors
-/// If the user has no home. The error is a text for the user.
+/// # Errors If the user has no home. The error is a text for the user.
 pub fn default_store() -> Result<PathBuf, String> {
-    // Linux tells the user of the process; elsewhere the process counts as unprivileged.
+    // Linux reports the user of the process; elsewhere the process counts as unprivileged.
     let is_root =
         std::fs::metadata("/proc/self").is_ok_and(|process| std::os::unix::fs::MetadataExt::uid(&process) == 0);
     store_of(is_root, |name| std::env::var_os(name))
 }
 
 fn store_of(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, String> {
-    // XDG Base Directory Specification: a path that is not absolute is to be ignored.
+    // XDG Base Directory Specification: a relative path must be ignored.
     let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = match (absolute("XDG_STATE_HOME"), is_root) {
         (Some(state), _) => state,
@@ -165,13 +166,13 @@ fn store_of(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> Resul
     Ok(state.join("nic-offload"))
 }
 
-/// The queues of a NIC, as a host's shards see them.
+/// The queues of a NIC, as a host's shards use them.
 pub type Queues = Vec<Box<dyn NetDevice>>;
 
-/// An SA that a device would not take.
+/// An SA that a device refused to offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedSa {
-    /// Its SPI.
+    /// The SPI.
     pub spi: u32,
     /// Why.
     pub why: SaRefusal,
@@ -189,11 +190,10 @@ impl fmt::Display for RefusedSa {
     }
 }
 
-/// The drivers of a NIC's queues with IPsec around them, and `keys` in that, for a host of these addresses; and the SAs
-/// that the device below would not take.
+/// Wraps the drivers of a NIC's queues in IPsec with `keys`, for a host with these addresses. Also returns the SAs
+/// whose offload the device rejected.
 ///
-/// # Errors
-/// In words, if some of the SAs are not this host's, or their keys may not send any more.
+/// # Errors Text, if an SA does not belong to this host, or its key must not send any more.
 pub fn secured(
     keys: &KeyFile,
     drivers: Queues,
@@ -209,22 +209,20 @@ pub fn secured(
     Ok((queues, refused))
 }
 
-/// The same for keys that were found to be good before.
+/// Wraps drivers like [`secured`], with keys that were checked before.
 ///
-/// # Panics
-/// If they are not.
+/// # Panics If the keys are refused after all.
 pub fn tried(keys: &KeyFile, drivers: Queues, addresses: &[IpAddr], memory: KeyMemory) -> Queues {
     match secured(keys, drivers, addresses, memory) {
         Ok((queues, _)) => queues,
-        Err(error) => panic!("keys that were tried before: {error}"),
+        Err(error) => panic!("keys that were checked before are refused: {error}"),
     }
 }
 
-/// Does with a host's SAs and policies what a file says: other lifetimes, successors, an end to what there was. Says how many
-/// SAs came, and which of them the device below would not take.
+/// Applies a file of changes to a host's SAs and policies: other lifetimes, successors, deletions. Returns the number
+/// of new SAs, and the SAs whose offload the device rejected.
 ///
-/// # Errors
-/// In words, with the name of the file. What its statements did before stays done.
+/// # Errors Text with the name of the file. Changes before the failed statement stay in force.
 pub fn change(
     path: &Path,
     now: Instant,
@@ -248,7 +246,7 @@ fn read_with(path: &Path, check: impl FnOnce(&KeyFile) -> Result<(), String>) ->
     Ok(keys)
 }
 
-/// Whether a policy has what `server` and `client` say over TCP protected, from some port of the client's at least.
+/// Returns whether a policy protects TCP between `server` and `client`, at least for some port of the client.
 fn protects(policy: &Policy, (server, port): (IpAddr, u16), client: IpAddr) -> bool {
     let Policy { direction, selector, action, .. } = policy;
     let sent = *direction == Direction::Transmit;
@@ -283,7 +281,7 @@ mod tests {
         assert_eq!(store(false, &[]), None);
     }
 
-    /// Of policies for the same packet, the one of the lowest priority number decides which way it goes.
+    /// Among policies for the same packet, the one with the lowest priority number decides the route.
     #[test]
     fn routes_follow_priorities() {
         let tunnel = |to: &str, by: &str, rest: &str| {
@@ -291,6 +289,7 @@ mod tests {
                 "policy add src 10.0.0.1 dst {to} {rest} dir out tmpl src 10.0.0.1 dst {by} proto esp reqid 1 mode tunnel\n"
             )
         };
+        // Overlapping destinations with all combinations of priority and prefix length.
         let text = tunnel("192.168.7.0/24", "10.0.0.7", "priority 20")
             + &tunnel("192.168.0.0/16", "10.0.0.9", "priority 10")
             + &tunnel("172.16.0.0/12", "10.0.0.7", "priority 30")
@@ -307,7 +306,7 @@ mod tests {
         };
         let by = |end: &str| Some(end.to_owned());
         assert_eq!(way("192.168.7.1"), by("10.0.0.9"), "the lower number, though less specific");
-        assert_eq!(way("172.16.1.1"), by("10.0.0.7"), "what passes by port alone is no way for all");
+        assert_eq!(way("172.16.1.1"), by("10.0.0.7"), "a bypass of one port makes no route");
         assert_eq!(way("172.16.5.1"), by("10.0.0.9"), "of one number, the more specific");
         assert_eq!(way("172.16.9.1"), None, "it passes");
         assert_eq!(way("172.20.0.1"), by("10.0.0.9"), "some ports are tunnelled");

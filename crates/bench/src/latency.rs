@@ -1,4 +1,4 @@
-//! How long requests took, and what each of them cost.
+//! Latencies of requests, and the cost of each.
 
 use core::time::Duration;
 use hdrhistogram::Histogram;
@@ -11,42 +11,42 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// See [`Http`](crate::http::Http) for an example.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Latency {
-    /// Half of them are shorter.
+    /// Median.
     pub p50: f64,
-    /// Nine tenths are shorter.
+    /// 90th percentile.
     pub p90: f64,
-    /// 99 % are shorter.
+    /// 99th percentile.
     pub p99: f64,
-    /// 99.9 % are shorter.
+    /// 99.9th percentile.
     pub p999: f64,
-    /// The longest.
+    /// Maximum.
     pub max: f64,
 }
 
-/// How long requests of many tasks took, in one histogram: it has a quarter of a megabyte, which a task for itself would pay
-/// for with CPU time that is measured.
+/// Latencies of the requests of many tasks, in one histogram. A histogram takes a quarter of a megabyte; one per task
+/// would cost measured CPU time.
 #[derive(Clone)]
 pub(crate) struct Latencies(Arc<Mutex<Histogram<u64>>>);
 
 impl Latencies {
-    /// None so far. To be made before anything is measured.
+    /// Creates an empty histogram. Must precede the measurement.
     pub(crate) fn new() -> Latencies {
         let nanoseconds = Histogram::new_with_bounds(1, LONGEST_LATENCY_NS, 3).expect("the bounds are in order");
         Latencies(Arc::new(Mutex::new(nanoseconds)))
     }
 
-    /// A request took so long. What that takes is not the host's.
+    /// Records a latency. The CPU time of recording is not charged to the host.
     pub(crate) fn record(&self, took: Duration) {
         let _application = cost::work(WorkKind::Application);
         self.histogram().saturating_record(took.as_nanos() as u64);
     }
 
-    /// How many there were.
+    /// Returns the number of recorded latencies.
     pub(crate) fn count(&self) -> u64 {
         self.histogram().len()
     }
 
-    /// Their percentiles.
+    /// Returns the percentiles.
     pub(crate) fn percentiles(&self) -> Latency {
         let latencies = self.histogram();
         let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
@@ -58,7 +58,7 @@ impl Latencies {
     }
 }
 
-/// CPU time of `host` per request, in microseconds.
+/// Returns the CPU time of `host` per request, in microseconds.
 pub(crate) fn per_request(report: &CpuReport, host: Domain, requests: u64) -> f64 {
     let work = WORKS.iter().filter(|work| **work != WorkKind::Application);
     let spent: f64 = work.map(|work| report.cpu(host, *work).as_nanos() as f64).sum();

@@ -1,21 +1,22 @@
-//! Measured runs: scenarios and the benches. The bulk transfer over TLS, and the facts and tables of every run, are the crate `offload-bench-tls`.
+//! Measured runs: scenarios and benches. Crate `offload-bench-tls` has the bulk transfer over TLS, and the facts and
+//! tables of every run.
 //!
-//! - [`iperf`]: many streams at once, for so long or so much;
-//! - [`http`]: a web server and many clients that ask it for files;
-//! - [`drive_storage`]: NVMe's storage on a drive in virtual time;
-//! - [`fio`]: commands to an NVMe/TCP target, so many under way at a time;
-//! - [`mod@nvme`]: a disk read or written over NVMe/TCP, several ways;
-//! - [`mod@ipsec`]: packets of one size, plain and under ESP, over so many SAs;
+//! - [`iperf`]: many simultaneous streams, limited by bytes or time;
+//! - [`http`]: a web server, and many clients that fetch files;
+//! - [`drive_storage`]: NVMe storage on a drive in virtual time;
+//! - [`fio`]: commands to an NVMe/TCP target, several at a time;
+//! - [`mod@nvme`]: a disk read or written over NVMe/TCP, with different offloads;
+//! - [`mod@ipsec`]: packets of one size, in clear text and under ESP, over several SAs;
 //! - [`mod@pdcp`]: user packets of 5G, ciphered by the CPU, by jobs or by the NIC;
-//! - [`services`]: NICs whose ciphers are services on a small device;
+//! - [`services`]: NICs with ciphers as services on a small device;
 //! - [`quic`]: one stream of QUIC, without protection, sealed by the CPU or by the NIC;
 //! - [`reservoir`]: bulk transfer from disk to disk over a long fat path;
 //! - [`vms`]: virtual machines behind switches, in overlays and under ESP;
-//! - [`recovery`]: what loss and reordering leave of the offload;
+//! - [`recovery`]: the share of offload that remains under loss and reordering;
 //! - [`cipher`]: the ciphers of 5G beside AES-GCM, on one core;
-//! - [`jobs`]: one piece of work on the CPU, by jobs of an accelerator, inline in a NIC;
+//! - [`jobs`]: one transform on the CPU, by jobs of an accelerator, inline in a NIC;
 //! - [`workbench`], [`sa_tables`]: a device and its driver, and tables of SAs, alone, for the benches;
-//! - [`published`]: figures of others;
+//! - [`published`]: figures of published studies;
 //! - [`keys`]: IPsec for emulated hosts, with SAs and policies from a file.
 
 #![forbid(unsafe_code)]
@@ -44,7 +45,7 @@ pub mod services;
 pub mod vms;
 pub mod workbench;
 
-/// The README's example runs with the others.
+/// Runs the README's example as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

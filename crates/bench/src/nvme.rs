@@ -1,7 +1,8 @@
-//! A disk read in order, or written, over NVMe/TCP with data digests: the cost of a byte if the CPU or the NIC copies, checks and encrypts.
+//! The cost of a byte of a disk that is read or written in order, over NVMe/TCP with data digests, if the CPU or the
+//! NIC copies, checks and encrypts.
 //!
-//! The target serves a namespace in memory that repeats one MiB. When all queues stand, the clock runs and the meter counts, until
-//! the last command has ended.
+//! The target serves a namespace in memory that repeats one MiB. The clock and the meter run from the moment when all
+//! queues are connected to the end of the last command.
 
 use crate::disk::{DiskWire, SUBSYSTEM};
 use bytes::{Bytes, BytesMut};
@@ -37,15 +38,16 @@ choices! {
         Cpu = "cpu",
         /// The NIC places, the CPU checks.
         Place = "place",
-        /// The NIC places and checks; the target's NIC fills digests in.
+        /// The NIC places and checks; the target's NIC fills in digests.
         PlaceCheck = "place-check",
-        /// Nobody does either: an estimate of the last.
+        /// An estimate of `place-check` without a NIC: nobody copies or checks.
         Emulate = "emulate",
-        /// As `cpu`, over TLS by the CPUs.
+        /// Like `cpu`, over TLS by the CPUs.
         TlsCpu = "tls-cpu",
-        /// As `cpu`, over TLS by the NICs.
+        /// Like `cpu`, over TLS by the NICs.
         TlsNic = "tls-nic",
-        /// Over TLS by the NICs: the one that sends data makes XTS and fills digests in, then seals; that of the host opens, places and checks.
+        /// Over TLS by the NICs: the sender's NIC does XTS, fills in digests and encrypts; the host's NIC decrypts,
+        /// places and checks.
         TlsPlaceCheck = "tls-place-check",
     }
 }
@@ -70,7 +72,7 @@ impl NvmeMode {
     }
 }
 
-/// A run to be made.
+/// The settings of a run.
 ///
 /// ```
 /// use offload_bench::nvme::{Nvme, NvmeMode};
@@ -84,36 +86,36 @@ impl NvmeMode {
 pub struct Nvme {
     /// The work of the CPUs and of the NICs.
     pub mode: NvmeMode,
-    /// Bytes to be read, or written.
+    /// Bytes to read or write.
     pub bytes: u64,
     /// Bytes of a command: whole blocks of 4096, 1 MiB at most.
     pub io: u64,
-    /// Commands under way at a time.
+    /// Outstanding commands.
     pub depth: u16,
     /// I/O queues.
     pub queues: u16,
-    /// Whether the disk holds ciphertext, of AES-256-XTS.
+    /// Whether the disk holds ciphertext of AES-256-XTS.
     pub xts: bool,
     /// Whether the disk is written.
     pub write: bool,
     /// The clock.
     pub clock: ClockKind,
-    /// The seed of everything random.
+    /// The seed of all random numbers.
     pub seed: Seed,
-    /// Both NICs.
+    /// Settings of both NICs.
     pub nic: NicConfig,
-    /// Each direction of the wire.
+    /// Settings of each direction of the wire.
     pub link: LinkConfig,
     /// The observers of the run.
     pub observers: Observers,
 }
 
-/// The facts of one run. See [`Nvme`] for an example.
+/// The result of one run. See [`Nvme`] for an example.
 #[derive(Clone, Debug, Serialize)]
 pub struct NvmeRun {
     /// The name of the [mode](NvmeMode).
     pub mode: String,
-    /// Bytes that were read, or written.
+    /// Bytes read or written.
     pub bytes: u64,
     /// Whether the host, or the disk, has the right bytes.
     pub data_ok: bool,
@@ -123,16 +125,16 @@ pub struct NvmeRun {
     pub host_ns_per_byte: HostCost,
     /// CPU time of the target.
     pub target_ns_per_byte: HostCost,
-    /// CPU time of both devices: what emulating them cost.
+    /// CPU time of both emulated devices.
     pub device_ns_per_byte: f64,
     /// The share of the bytes that the host's NIC placed.
     pub placed_share: f64,
-    /// Counters of both hosts, devices and the wire, added up by name; those that moved.
+    /// Counters of both hosts, devices and the wire that moved, summed by name.
     pub counters: BTreeMap<String, u64>,
 }
 
 impl Nvme {
-    /// Reads of 256 MiB in commands of 256 KiB, 16 under way in one queue, in virtual time over a clean wire.
+    /// Returns reads of 256 MiB in commands of 256 KiB, 16 outstanding in one queue, in virtual time over a clean wire.
     pub fn new(mode: NvmeMode) -> Nvme {
         Nvme {
             mode,
@@ -162,10 +164,9 @@ impl Nvme {
         Ok(())
     }
 
-    /// Makes the run. Bytes that differ are a fact, not an error.
+    /// Runs the commands. Wrong bytes are reported in the result and are not an error.
     ///
-    /// # Errors
-    /// If the size of a command is bad, the testbed cannot be set up, a connection or a command fails.
+    /// # Errors If the size of a command is invalid, the testbed cannot be set up, or a connection or a command fails.
     pub fn run(self) -> io::Result<NvmeRun> {
         self.check()?;
         let meter = CpuMeter::new();
@@ -179,8 +180,9 @@ impl Nvme {
         let mut bed = self.observers.attach(builder).build()?;
         let attached = meter.attach();
         let (there, here) = (bed.host(0).clone(), bed.host(1).clone());
+        // The key is imported before the measurement, because that is a one-time cost.
         let volume = self.xts.then(|| volume(self.seed, &here)).transpose()?;
-        let job = Arc::new(Job { pattern: pattern(self.seed, self.mode), volume, plan: self });
+        let job = Arc::new(NvmeJob { pattern: pattern(self.seed, self.mode), volume, plan: self });
         let plan = &job.plan;
         let disk = match plan.write {
             true => Arc::new(MemoryStorage::new(plan.bytes.next_multiple_of(PATTERN as u64))),
@@ -199,11 +201,13 @@ impl Nvme {
         drop(attached);
         plan.observers.finish()?;
         let counters = bed.counters();
+        // `counters` sums both hosts, but the placed share needs the counters of this host alone.
         let mut of_host = CounterSet::default();
         bed.host(1).count(&mut of_host);
-        // Threads report what they spent when they end.
+        // Threads report their CPU time when they end, so the testbed is dropped first.
         drop(bed);
         let report = meter.take();
+        // Reads are checked as they complete; writes can be checked only on the disk.
         if plan.write {
             data_ok &= job.is_written(&disk)?;
         }
@@ -224,24 +228,25 @@ impl Nvme {
 }
 
 /// A run with the content of its disk.
-struct Job {
+struct NvmeJob {
     plan: Nvme,
     pattern: Bytes,
     volume: Option<KeyedVolume>,
 }
 
-impl Job {
+impl NvmeJob {
     /// Returns storage that holds the pattern over and over, or the volume's ciphertext of it.
     fn filled(&self) -> io::Result<MemoryStorage> {
         let bytes = self.plan.bytes.next_multiple_of(PATTERN as u64);
         let storage = MemoryStorage::new(bytes);
+        // Each piece is encrypted for its own position.
         for at in (0..bytes).step_by(PATTERN) {
             storage.write(at, &[self.on_medium(at)?])?;
         }
         Ok(storage)
     }
 
-    /// Tests whether the disk holds what was written.
+    /// Tests whether the disk holds the written data.
     fn is_written(&self, storage: &MemoryStorage) -> io::Result<bool> {
         let bytes = self.plan.bytes;
         for at in (0..bytes).step_by(PATTERN) {
@@ -254,7 +259,7 @@ impl Job {
         Ok(true)
     }
 
-    /// Returns the pattern as the medium holds it from `at` on.
+    /// Returns the pattern as stored on the medium from `at` on.
     fn on_medium(&self, at: u64) -> io::Result<Bytes> {
         let Some(volume) = &self.volume else { return Ok(self.pattern.clone()) };
         let mut made = BytesMut::from(&self.pattern[..]);
@@ -263,14 +268,20 @@ impl Job {
     }
 }
 
-/// Reads or writes everything in order. Returns whether all bytes that were read are right, and how long it took.
-async fn work_through(job: Arc<Job>, host: Host, bed_host: BedHost, meter: CpuMeter) -> io::Result<(bool, Duration)> {
+/// Reads or writes everything in order. Returns whether all read bytes are right, and the time taken.
+async fn work_through(
+    job: Arc<NvmeJob>,
+    host: Host,
+    bed_host: BedHost,
+    meter: CpuMeter,
+) -> io::Result<(bool, Duration)> {
     let plan = &job.plan;
     host.ready().await.map_err(io::Error::other)?;
     let mut disk = host.disk(1).await.map_err(io::Error::other)?;
     if let Some(volume) = &job.volume {
         disk = disk.with_volume(volume.clone()).map_err(io::Error::other)?;
     }
+    // Buffers are reused, as an application would do, so their allocation is not measured.
     let mut buffers: Vec<Buffer> = (0..plan.depth).map(|_| disk.buffer((plan.io / u64::from(BLOCK)) as u32)).collect();
     meter.restart();
     let started = bed_host.now();
@@ -280,19 +291,20 @@ async fn work_through(job: Arc<Job>, host: Host, bed_host: BedHost, meter: CpuMe
         while next < plan.bytes
             && let Some(buffer) = buffers.pop()
         {
-            // The last command may go beyond what is wanted; the disk is as long as that.
+            // The last command may reach beyond the requested bytes; the disk is long enough for that.
             let first = (next / u64::from(BLOCK)).min(disk.blocks() - plan.io / u64::from(BLOCK));
             let working = match plan.write {
                 true => {
-                    Working::Write(disk.write(first, part_of(&job.pattern, first * u64::from(BLOCK), plan.io)), buffer)
+                    Command::Write(disk.write(first, part_of(&job.pattern, first * u64::from(BLOCK), plan.io)), buffer)
                 }
-                false => Working::ReadFuture(disk.read(first, buffer)),
+                false => Command::ReadFuture(disk.read(first, buffer)),
             };
             under_way.push(async move { (first, working.finish().await) });
             next += plan.io;
         }
         let Some((first, finished)) = under_way.next().await else { break };
         let buffer = finished?;
+        // Comparing is the work of the test application and is not charged to the host.
         let _application = cost::work(WorkKind::Application);
         all_right &=
             plan.write || plan.mode == NvmeMode::Emulate || holds(&buffer, &job.pattern, first * u64::from(BLOCK));
@@ -305,7 +317,7 @@ async fn work_through(job: Arc<Job>, host: Host, bed_host: BedHost, meter: CpuMe
     Ok((all_right, took))
 }
 
-/// A volume with a key of this seed, which the NIC of `host` has too.
+/// Returns a volume with a key from this seed, which the NIC of `host` has too.
 fn volume(seed: Seed, host: &BedHost) -> io::Result<KeyedVolume> {
     let drawn = |name, bytes| {
         let mut key = vec![0; bytes];
@@ -325,7 +337,7 @@ fn volume(seed: Seed, host: &BedHost) -> io::Result<KeyedVolume> {
     Ok(volume)
 }
 
-/// What the disk holds.
+/// Returns the content of the disk.
 fn pattern(seed: Seed, mode: NvmeMode) -> Bytes {
     let mut pattern = BytesMut::zeroed(PATTERN);
     match mode {
@@ -335,22 +347,22 @@ fn pattern(seed: Seed, mode: NvmeMode) -> Bytes {
     pattern.freeze()
 }
 
-/// A command under way, and the buffer for the next.
-enum Working {
+/// An outstanding command, with the buffer for the next.
+enum Command {
     ReadFuture(ReadFuture),
     Write(CommandFuture, Buffer),
 }
 
-impl Working {
+impl Command {
     async fn finish(self) -> io::Result<Buffer> {
         match self {
-            Working::ReadFuture(reading) => reading.await.map_err(io::Error::other),
-            Working::Write(writing, buffer) => writing.await.map(|_| buffer).map_err(io::Error::other),
+            Command::ReadFuture(reading) => reading.await.map_err(io::Error::other),
+            Command::Write(writing, buffer) => writing.await.map(|_| buffer).map_err(io::Error::other),
         }
     }
 }
 
-/// What the disk is to hold from `at` on: at most a whole pattern.
+/// Returns the pieces of the content from `at` on: at most one whole pattern.
 fn part_of(pattern: &Bytes, at: u64, bytes: u64) -> impl Iterator<Item = Bytes> {
     let from = (at % PATTERN as u64) as usize;
     let first = (bytes as usize).min(PATTERN - from);
@@ -358,7 +370,7 @@ fn part_of(pattern: &Bytes, at: u64, bytes: u64) -> impl Iterator<Item = Bytes> 
     pieces.into_iter().filter(|piece| !piece.is_empty())
 }
 
-/// Whether a buffer holds what the disk does from `at` on.
+/// Tests whether a buffer equals the content from `at` on.
 fn holds(buffer: &Buffer, pattern: &Bytes, at: u64) -> bool {
     let mut at = (at % PATTERN as u64) as usize;
     buffer.parts().iter().all(|part| {

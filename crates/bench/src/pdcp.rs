@@ -1,8 +1,9 @@
-//! User packets of a mobile network from one host to the other, over PDCP in GTP-U: ciphered by nobody, by the hosts, by accelerators
-//! beside their CPUs, by the NICs.
+//! User packets of a mobile network from one host to the other, over PDCP in GTP-U: without ciphering, or ciphered by
+//! the hosts, by accelerators, or by the NICs.
 //!
-//! The sender is a base station's unit or a gateway that has PDCP; the receiver stands for all behind it, down to the phone. There is no
-//! radio between them, and no RLC that would send again: what the wire loses is lost, and held up others until t-Reordering ended.
+//! The sender is a base station's unit or a gateway with PDCP; the receiver stands for everything down to the phone.
+//! There is no radio between both, and no RLC to retransmit: a lost packet stays lost and delays later ones until
+//! t-Reordering expires.
 
 use core::fmt;
 use core::future::poll_fn;
@@ -34,20 +35,20 @@ use std::io;
 use std::sync::Arc;
 
 choices! {
-    /// Who ciphers and authenticates PDUs.
+    /// The place of ciphering and integrity protection.
     pub enum Mode {
-        /// Nobody: the null algorithms.
+        /// No protection: the null algorithms.
         PdcpPlain = "pdcp-plain",
-        /// The hosts, up to 64 PDUs at a time in lanes.
+        /// The hosts' CPUs, up to 64 PDUs at a time in parallel lanes.
         PdcpCpu = "pdcp-cpu",
-        /// Accelerators beside their CPUs, a job for the PDUs that are there at once.
+        /// Accelerators beside the CPUs, one job for the PDUs that are ready together.
         PdcpJobs = "pdcp-jobs",
         /// The NICs.
         PdcpNic = "pdcp-nic",
     }
 }
 
-/// A transfer to be made.
+/// The settings of a transfer.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -60,41 +61,42 @@ choices! {
 /// ```
 #[derive(Clone)]
 pub struct PdcpBulk {
-    /// Who ciphers and authenticates.
+    /// The place of ciphering and integrity protection.
     pub mode: Mode,
-    /// What is sent, on each bearer.
+    /// The data sent on each bearer.
     pub payload: Payload,
-    /// Bearers at the same time.
+    /// Simultaneous bearers.
     pub bearers: u16,
-    /// Bytes of an SDU; the last one has fewer.
+    /// Bytes of an SDU; the last SDU is shorter.
     pub sdu: u16,
-    /// NEA and NIA by this one.
+    /// The algorithm of ciphering (NEA) and integrity (NIA).
     pub algorithm: Algorithm,
-    /// Whether there is integrity: on data bearers it is a network's choice.
+    /// Whether there is integrity protection. On data bearers that is the network's choice.
     pub integrity: bool,
-    /// Bits of a sequence number.
+    /// Length of sequence numbers.
     pub sn: SnLen,
-    /// How long a missing PDU holds up others (t-Reordering). At most half of all sequence numbers may pass meanwhile, or COUNTs are mistaken.
+    /// Time that a missing PDU delays later ones (t-Reordering). At most half of all sequence numbers may pass
+    /// meanwhile, or COUNT is guessed wrongly.
     pub reordering: Duration,
     /// The clock.
     pub clock: ClockKind,
-    /// The seed of everything random.
+    /// The seed of all random numbers.
     pub seed: Seed,
-    /// Both NICs; with several queues, each host has as many shards, and its node a socket at each.
+    /// Settings of both NICs. Each host has one shard per queue, and its node one socket per shard.
     pub nic: NicConfig,
-    /// Each direction of the wire.
+    /// Settings of each direction of the wire.
     pub link: LinkConfig,
-    /// Over IPv6 rather than IPv4.
+    /// Whether to use IPv6 instead of IPv4.
     pub ipv6: bool,
     /// The observers of the run.
     pub observers: Observers,
 }
 
-/// Why a transfer could not be made.
+/// The reason why a transfer failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PdcpError {
-    /// The testbed, a socket or what is to be sent.
+    /// An error of the testbed, of a socket or of the payload.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A bearer was not opened.
@@ -103,18 +105,18 @@ pub enum PdcpError {
     /// An SDU was not sent.
     #[error("an SDU was not sent: {0}")]
     Bearer(#[from] BearerError),
-    /// A packet takes no SDU of this size.
+    /// An SDU of this size does not fit a packet.
     #[error("SDUs of {sdu} bytes do not fit the MTU: {most} do")]
     SduTooLong {
-        /// What was asked for.
+        /// The requested size.
         sdu: u16,
-        /// What fits.
+        /// The largest size that fits.
         most: u16,
     },
 }
 
 impl PdcpBulk {
-    /// A transfer in virtual time over a clean wire, on one bearer, by SNOW 3G with integrity.
+    /// Returns a transfer in virtual time over a clean wire, on one bearer, by SNOW 3G with integrity.
     pub fn new(mode: Mode, payload: Payload) -> PdcpBulk {
         PdcpBulk {
             mode,
@@ -134,17 +136,16 @@ impl PdcpBulk {
         }
     }
 
-    /// The longest SDU that goes in one packet.
+    /// Returns the longest SDU that fits one packet.
     pub fn most_sdu(&self) -> u16 {
         let ip = if self.ipv6 { 40 } else { 20 };
         self.nic.mtu.saturating_sub(ip + UDP_AND_GTPU + HEADER_AND_MAC)
     }
 
-    /// Makes the transfer and tells what came of it. `sha256_ok` says that no SDU came changed, twice or out of order, and that all came if the
-    /// wire lost none.
+    /// Runs the transfer and returns the result. `sha256_ok` means that no SDU arrived changed, twice or out of order,
+    /// and that all arrived if the wire lost none.
     ///
-    /// # Errors
-    /// When the transfer cannot be made.
+    /// # Errors If the transfer cannot be made.
     pub fn run(self) -> Result<Run, PdcpError> {
         if self.sdu > self.most_sdu() || self.sdu == 0 {
             return Err(PdcpError::SduTooLong { sdu: self.sdu, most: self.most_sdu() });
@@ -165,6 +166,7 @@ impl PdcpBulk {
         let attached = meter.attach();
         let [(sends, from), (receives, to)] = [self.node(&sender)?, self.node(&receiver)?];
         let bulk = Arc::new(self);
+        // The tasks below move the hosts, so the spawning handles are cloned first.
         let (sent, received) = (sender.clone(), receiver.clone());
         let sending = bulk.clone().send(sends.clone(), sender.clone(), address(&receiver, bulk.ipv6), meter.clone());
         let receiving = bulk.clone().receive(receives.clone(), receiver.clone(), address(&sender, bulk.ipv6));
@@ -176,6 +178,7 @@ impl PdcpBulk {
         bulk.observers.finish()?;
         let mut counters = CounterSet::default();
         [sends, receives].iter().for_each(|node| counters.add(&node.counters()));
+        // PDCP does not retransmit, so completeness is expected only of a clean wire.
         let lossless = bulk.link.impairments == Default::default();
         let whole = arrived.iter().all(|one| one.right && (!lossless || one.bytes == bulk.payload.len()));
         let bytes = arrived.iter().map(|one| one.bytes).sum();
@@ -197,7 +200,7 @@ impl PdcpBulk {
         Ok((node, drivers.into_iter().map(|driver| host.spawn("pdcp", driver)).collect()))
     }
 
-    /// Keys are of the seed: for ciphering and for integrity, of each bearer and direction.
+    /// Returns the keys of ciphering and integrity of a bearer and direction, derived from the seed.
     fn secrets(&self, number: u16, direction: Direction) -> [Vec<u8>; 2] {
         let mut secrets = self.seed.stream(&format!("bearer {number} {direction:?}"));
         [(); 2].map(|()| {
@@ -207,14 +210,14 @@ impl PdcpBulk {
         })
     }
 
-    /// TEIDs at the end that sends downlink, and at the other: each end has its own numbers.
+    /// Returns the TEIDs at the sender and at the receiver: each end chooses its own.
     fn tunnels(number: u16) -> [u32; 2] {
         [0, TUNNELS].map(|base| base + u32::from(number) + 1)
     }
 
-    /// The keys of all bearers, for who reads a capture: a line for each direction of each, with the TEID, `uplink` or `downlink`, the bearer
-    /// (1 to 32), the bits of a sequence number, the algorithm's number, and the keys of ciphering and of integrity in hexadecimal digits (`-`:
-    /// there is none).
+    /// Returns the keys of all bearers, for readers of a capture. Each direction of a bearer has a line with the TEID,
+    /// `uplink` or `downlink`, the bearer (1 to 32), the bits of a sequence number, the algorithm's number, and the
+    /// keys of ciphering and of integrity in hexadecimal digits (`-` without a key).
     ///
     /// ```
     /// use offload_base::Seed;
@@ -229,6 +232,7 @@ impl PdcpBulk {
         let mut lines = String::new();
         for number in 0..self.bearers {
             let [at_sender, at_receiver] = PdcpBulk::tunnels(number);
+            // A packet carries the TEID of its receiver.
             let ways = [(at_receiver, Direction::Downlink, "downlink"), (at_sender, Direction::Uplink, "uplink")];
             for (tunnel, direction, name) in ways {
                 let [cipher, integrity] = match self.mode {
@@ -265,7 +269,7 @@ impl PdcpBulk {
         node.open(Tunnel { local, remote, peer }, config, sent, received)
     }
 
-    /// Says when it began.
+    /// Sends on all bearers and returns the start time.
     async fn send(
         self: Arc<PdcpBulk>,
         node: Node,
@@ -276,7 +280,7 @@ impl PdcpBulk {
         let peer = SocketAddr::new(to, PORT);
         let bearers = (0..self.bearers).map(|number| self.open(&node, number, peer, true));
         let bearers = bearers.collect::<Result<Vec<_>, _>>()?;
-        // Both NICs have what they need by then.
+        // The contexts of both NICs are installed by then.
         host.runtime().sleep(SETTLED).await;
         meter.restart();
         let started = host.now();
@@ -292,7 +296,7 @@ impl PdcpBulk {
         } {
             bearer.send(piece?).await?;
         }
-        // An end marker may be lost.
+        // An end marker may be lost, so it is repeated until the receiver answers.
         let mut heard = pin!(bearer.receive());
         loop {
             bearer.end();
@@ -310,28 +314,35 @@ impl PdcpBulk {
         }
     }
 
-    async fn receive(self: Arc<PdcpBulk>, node: Node, host: BedHost, from: IpAddr) -> Result<Vec<Arrived>, PdcpError> {
+    async fn receive(
+        self: Arc<PdcpBulk>,
+        node: Node,
+        host: BedHost,
+        from: IpAddr,
+    ) -> Result<Vec<ReceivedSdus>, PdcpError> {
         let peer = SocketAddr::new(from, PORT);
         let bearers = (0..self.bearers).map(|number| self.open(&node, number, peer, false));
         let bearers = bearers.collect::<Result<Vec<_>, _>>()?;
         let arrived = try_join_all(bearers.iter().map(|bearer| self.receive_on(bearer, &host))).await?;
-        // What says so is on its way.
+        // The answers are still in transit.
         host.runtime().sleep(SETTLED).await;
         Ok(arrived)
     }
 
-    async fn receive_on(&self, bearer: &Bearer, host: &BedHost) -> Result<Arrived, PdcpError> {
-        let mut arrived = Arrived { bytes: 0, right: true, last: host.now() };
+    async fn receive_on(&self, bearer: &Bearer, host: &BedHost) -> Result<ReceivedSdus, PdcpError> {
+        let mut arrived = ReceivedSdus { bytes: 0, right: true, last: host.now() };
         let mut expected = (0..).zip(self.payload.pieces(self.sdu.into())?);
         while let Some(Sdu { count, data }) = bearer.receive().await {
             let _application = cost::work(WorkKind::Application);
             arrived.bytes += data.len() as u64;
             arrived.last = host.now();
-            // Its COUNT is its place; what is passed over did not come. One that came late, or twice, is found no more.
+            // COUNT is the SDU's position. Skipped positions were lost. A late or duplicated SDU is behind the iterator
+            // and counts as wrong.
             let found = expected.find(|(place, _)| *place == count);
             arrived.right &= found.is_some_and(|(_, piece)| piece.is_ok_and(|piece| piece == data));
             self.observers.arrived(data.len() as u64);
         }
+        // The sender waits for one of these answers.
         for _ in 0..DONE_TIMES {
             bearer.send(DONE.into()).await?;
         }
@@ -339,10 +350,10 @@ impl PdcpBulk {
     }
 }
 
-/// What came on a bearer.
-struct Arrived {
+/// The received data of a bearer.
+struct ReceivedSdus {
     bytes: u64,
-    /// Each was as it was sent, and none came twice or out of order.
+    /// Whether all SDUs were unchanged, in order, and without duplicates.
     right: bool,
     last: Instant,
 }
@@ -358,17 +369,17 @@ fn address(host: &BedHost, ipv6: bool) -> IpAddr {
 }
 
 const PORT: u16 = 2152;
-/// UDP's header, and GTP-U's.
+/// Bytes of the headers of UDP and GTP-U.
 const UDP_AND_GTPU: u16 = 8 + 8;
-/// The longer of PDCP's headers, and MAC-I.
+/// Bytes of the longest PDCP header and of MAC-I.
 const HEADER_AND_MAC: u16 = 3 + 4;
-/// Where the receiver's TEIDs begin.
+/// First TEID of the receiver, less one.
 const TUNNELS: u32 = 1 << 16;
 const CONTEXTS: u32 = 1 << 17;
 const SETTLED: Duration = Duration::from_millis(5);
 const PAUSE: Duration = Duration::from_millis(10);
 const DONE: &[u8] = b"done";
-/// It may be lost; nobody says it again.
+/// The answer is sent several times because it may be lost and is not acknowledged.
 const DONE_TIMES: usize = 8;
 
 #[cfg(test)]
@@ -385,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mode_carries_the_payload_and_counts_what_it_should() {
+    fn each_mode_carries_the_payload_and_counts_its_packets() {
         for mode in Mode::ALL {
             for ipv6 in [false, true] {
                 let run = PdcpBulk { ipv6, ..bulk(mode) }.run().unwrap();
@@ -393,6 +404,7 @@ mod tests {
                 let by = |name: &str| counted(&run, name) > 1000;
                 assert_eq!(by("PdcpProtectedDevice") && by("pdcp_tx_pdus"), mode == Mode::PdcpNic, "{mode}: {run:?}");
                 assert_eq!(by("PdcpProtectedJobs"), mode == Mode::PdcpJobs, "{mode}");
+                // The null algorithms are software too.
                 let here = matches!(mode, Mode::PdcpPlain | Mode::PdcpCpu);
                 assert_eq!(by("PdcpProtectedSw"), here, "{mode}");
                 assert_eq!(by("PdcpOpenedDevice"), !here, "{mode}: {run:?}");
@@ -402,9 +414,9 @@ mod tests {
         }
     }
 
-    /// A sequence number of 12 bits goes round; packets are lost, doubled and overtaken.
+    /// Sequence numbers of 12 bits wrap around; packets are lost, duplicated and reordered.
     #[test]
-    fn over_a_bad_wire_what_comes_is_right_and_in_order() {
+    fn received_sdus_are_right_and_in_order_over_a_bad_wire() {
         let share = |text: &str| text.parse::<Share>().unwrap();
         let impairments = Impairments {
             loss: share("0.02"),
@@ -418,6 +430,7 @@ mod tests {
                 let rate = Some(1_000_000_000);
                 let link = LinkConfig { impairments, rate, ..LinkConfig::default() };
                 let payload = Payload::seeded(Seed(2), 6_000_000);
+                // The rate is low, so that reordered packets really overtake each other.
                 let usual = PdcpBulk { payload, link, algorithm, ..bulk(mode) };
                 let run = PdcpBulk { sn: SnLen::Twelve, bearers: 2, sdu: 700, ..usual }.run().unwrap();
                 assert!(run.sha256_ok && run.bytes > 11_000_000, "{mode} {algorithm:?}: {run:?}");
@@ -435,7 +448,7 @@ mod tests {
                 let nic = NicConfig { queues, ..usual.nic.clone() };
                 let run = PdcpBulk { nic, bearers: 4, ..usual }.run().unwrap();
                 assert!(run.sha256_ok && run.bytes == 8_000_000, "{mode}: {run:?}");
-                // A NIC with contexts brings each PDU to the queue of its bearer.
+                // A NIC with contexts delivers each PDU to its bearer's queue.
                 let handed = counted(&run, "GtpuHandedOn");
                 assert_eq!(handed > 1000, mode != Mode::PdcpNic, "{mode}: {run:?}");
             }

@@ -1,4 +1,4 @@
-//! Figures that others published, with their source: data files of this crate, to set ours beside.
+//! Published figures with their sources, in data files of this crate, for comparison with our own.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -9,33 +9,34 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// What studies call it.
+    /// Identifier used by studies.
     pub id: String,
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// Where it was published.
+    /// The publication.
     pub source: String,
-    /// On what it was measured.
+    /// The measured system.
     pub setup: String,
-    /// The unit of its values.
+    /// The unit of the values.
     pub unit: String,
-    /// Why ours may differ.
+    /// Reasons why our values may differ.
     pub differs: String,
-    /// Values along the horizontal axis, as our sweeps name them.
+    /// Values of the horizontal axis, named as in our sweeps.
     pub x: Vec<f64>,
-    /// A line of values each, by our name for it, as long as `x`; `nan` where nothing was published.
+    /// Curves by our name for the mode, each as long as `x`; `nan` where nothing was published.
     pub series: BTreeMap<String, Vec<f64>>,
 }
 
 impl Figure {
-    /// The value of a series at `x`.
+    /// Returns the value of a series at `x`.
     pub fn value(&self, series: &str, x: f64) -> Option<f64> {
+        // Values of the axis were parsed from text, so they are compared with a tolerance.
         let at = self.x.iter().position(|known| (known - x).abs() <= 1e-9 * known.abs().max(1.0))?;
         self.series.get(series)?.get(at).copied().filter(|value| value.is_finite())
     }
 }
 
-/// All of them.
+/// Returns all published figures.
 ///
 /// ```
 /// use offload_bench::published;
@@ -47,7 +48,7 @@ pub fn figures() -> Vec<Figure> {
     FILES.iter().flat_map(|text| read(text).expect("a test reads every file")).collect()
 }
 
-/// The figures in the text of a file.
+/// Parses the figures in a file's text.
 ///
 /// ```
 /// use offload_bench::published::read;
@@ -68,7 +69,7 @@ pub fn figures() -> Vec<Figure> {
 /// ```
 ///
 /// # Errors
-/// [`InvalidFigures`], when they cannot be read, or a line has more or fewer values than its axis.
+/// [`InvalidFigures`] if the text cannot be parsed, or a curve has more or fewer values than its axis.
 pub fn read(text: &str) -> Result<Vec<Figure>, InvalidFigures> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -84,24 +85,24 @@ pub fn read(text: &str) -> Result<Vec<Figure>, InvalidFigures> {
     Ok(file.figure)
 }
 
-/// A file that holds no figures.
+/// The error of a file of figures.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidFigures {
-    /// It is not what such a file looks like.
+    /// The text is not a valid TOML file of figures.
     #[error("{0}")]
     Toml(String),
-    /// A line does not fit its axis.
+    /// A curve does not match its axis.
     #[error("figure `{figure}`: `{series}` must have as many values as `x`")]
     Length {
         /// The figure.
         figure: String,
-        /// The line.
+        /// The curve.
         series: String,
     },
 }
 
-/// What is wrong with a TOML file, in a line: where, and what.
+/// Returns the position and the message of a TOML error in one line.
 pub fn toml_error(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().and_then(|span| text.get(..span.start));
     let place = before.map_or(String::new(), |before| format!("line {}: ", 1 + before.matches('\n').count()));

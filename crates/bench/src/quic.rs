@@ -1,8 +1,8 @@
-//! Streams of QUIC from one host to the other: without protection, sealed and opened by the hosts, or by the NICs.
+//! Streams of QUIC from one host to another: without protection, or protected by the hosts or by the NICs.
 //!
-//! The client connects, opens more paths if it is to, and a while later, when both NICs have what they need, says *go* on each stream.
-//! From there the clock runs and the meter counts, until the last byte has arrived. Where NICs have several queues, each host has an
-//! endpoint at each of its shards, and connections take them by turns.
+//! The client connects, opens further paths if requested, waits until both NICs have their contexts, and then says *go*
+//! on each stream. The clock and the meter run from there to the last byte. With several queues, each host has an
+//! endpoint on each of its shards, and connections take turns.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -37,11 +37,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 choices! {
-    /// Who protects the packets.
+    /// The place of packet protection.
     pub enum Mode {
-        /// Nobody: they have room for a tag, and leave as they are.
+        /// No protection: packets have room for a tag, but are sent in clear text.
         QuicPlain = "quic-plain",
-        /// The hosts.
+        /// The hosts' CPUs.
         QuicCpu = "quic-cpu",
         /// The NICs.
         QuicNic = "quic-nic",
@@ -58,7 +58,7 @@ impl Mode {
     }
 }
 
-/// A transfer to be made.
+/// The settings of a transfer.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -71,69 +71,70 @@ impl Mode {
 /// ```
 #[derive(Clone)]
 pub struct QuicBulk {
-    /// Who protects the packets.
+    /// The place of packet protection.
     pub mode: Mode,
-    /// What is sent, on each stream.
+    /// The data sent on each stream.
     pub payload: Payload,
-    /// Connections at the same time.
+    /// Simultaneous connections.
     pub connections: u16,
     /// Streams of each connection.
     pub streams: u16,
-    /// By what.
+    /// The cipher of packets.
     pub suite: QuicCipher,
-    /// Paths: the first over IPv4, or IPv6, further ones over either in turn; with wires of their own, one on each.
+    /// Number of paths. The first is over IPv4, or over IPv6 if `ipv6` is set; further paths alternate. With separate
+    /// wires, each wire has one path.
     pub paths: u32,
-    /// The sender asks for other keys after so many packets, if ever.
+    /// Number of packets after which the sender updates its key. `None`: never.
     pub key_update_every: Option<u32>,
     /// The clock.
     pub clock: ClockKind,
-    /// The seed of everything random.
+    /// The seed of all random numbers.
     pub seed: Seed,
-    /// Both NICs.
+    /// Settings of both NICs.
     pub nic: NicConfig,
-    /// Each direction of the wire.
+    /// Settings of each direction of the wire.
     pub link: LinkConfig,
-    /// Wires of their own for the paths, one to three, instead of one for all: the first for IPv4, the second for IPv6, the
-    /// third for link-local addresses.
+    /// Separate wires for the paths, one to three, instead of a common one: the first for IPv4, the second for IPv6,
+    /// the third for link-local addresses.
     pub wires: Vec<LinkConfig>,
-    /// How long it goes on before anything is counted.
+    /// Time at the beginning that is excluded from the result.
     pub omit: Duration,
-    /// Wires that are cut so long after the transfer began.
+    /// Wires to cut, with the time from the start of the transfer.
     pub cuts: Vec<(usize, Duration)>,
-    /// Over IPv6 rather than IPv4.
+    /// Whether to use IPv6 instead of IPv4.
     pub ipv6: bool,
     /// The observers of the run.
     pub observers: Observers,
-    /// A folder that is there, for the events of both ends (qlog): a file for each end of each connection.
+    /// An existing folder for event logs (qlog), one file for each end of each connection.
     pub qlog: Option<PathBuf>,
 }
 
-/// Why a transfer could not be made.
+/// The reason why a transfer failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuicError {
-    /// The testbed, a socket or what is to be sent.
+    /// An error of the testbed, of a socket or of the payload.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The connection did not even begin.
+    /// The connection could not be started.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The connection came to an end too early.
+    /// The connection ended early.
     #[error("the connection ended: {0}")]
     Closed(#[from] Closed),
-    /// A stream of it did.
+    /// A stream ended early.
     #[error("the stream ended: {0}")]
     Stream(#[from] quic_offload::StreamError),
-    /// There is no second path.
-    #[error("there is no path more: {0}")]
+    /// Another path could not be opened.
+    #[error("no further path: {0}")]
     Path(#[from] quic_offload::PathError),
-    /// Everything arrived while nothing was counted.
-    #[error("all had arrived after {0:?}, which are not counted: send more, or omit less")]
+    /// All data arrived within the excluded time.
+    #[error("all data arrived within the first {0:?}, which are not counted: send more, or omit less")]
     NothingCounted(Duration),
 }
 
 impl QuicBulk {
-    /// A transfer in virtual time over a clean wire, on one path.
+    /// Returns a transfer in virtual time over a clean wire, on one path.
     pub fn new(mode: Mode, payload: Payload) -> QuicBulk {
         QuicBulk {
             mode,
@@ -157,6 +158,7 @@ impl QuicBulk {
     }
 
     fn config(&self, end: &str) -> Config {
+        // The UDP payload must fit the MTU on every path, so IPv6 headers count as soon as a path may use IPv6.
         let headers = if self.ipv6 || self.paths > 1 { 48 } else { 28 };
         Config::default().with(|c| {
             c.random = match self.clock {
@@ -173,7 +175,8 @@ impl QuicBulk {
         })
     }
 
-    /// Room for what is under way on all wires, and for what waits meanwhile for what was lost on the slowest.
+    /// Returns a window for the data in flight on all wires, and for the data that waits meanwhile for losses on the
+    /// slowest one.
     fn window(&self, usual: u32) -> u32 {
         let slowest = self.wires.iter().map(|wire| wire.delay).max().unwrap_or_default();
         let rates = self.wires.iter().filter_map(|wire| wire.rate).sum::<u64>();
@@ -181,7 +184,7 @@ impl QuicBulk {
         usual.max((WINDOW_ROUND_TRIPS * under_way) as u32)
     }
 
-    /// Where each path goes: from, and to.
+    /// Returns the source and the destination of each path.
     fn routes(&self, server: &BedHost, client: &BedHost) -> Vec<(IpAddr, IpAddr)> {
         let four = (client.address().into(), server.address().into());
         let six = (client.ipv6_address().into(), server.ipv6_address().into());
@@ -211,10 +214,9 @@ impl QuicBulk {
         Ok(ServerTls::new(config).map_err(io::Error::other)?)
     }
 
-    /// Makes the transfer and tells what came of it. A checksum that differs is a fact, not an error.
+    /// Runs the transfer and returns the result. A wrong checksum is reported in the result and is not an error.
     ///
-    /// # Errors
-    /// When the transfer cannot be made.
+    /// # Errors If the transfer cannot be made.
     pub fn run(self) -> Result<Run, QuicError> {
         let expected = self.payload.checksum()?;
         let (meter, nic) = (CpuMeter::new(), nic_on(self.clock, &self.nic));
@@ -254,9 +256,10 @@ impl QuicBulk {
         drop((attached, serves, connects));
         let (started, fetched) = both?;
         bulk.observers.finish()?;
-        let Fetched { asked, ended, counted, streams } = fetched;
+        let QuicClientResult { asked, ended, counted, streams } = fetched;
         let whole = streams.iter().all(|(bytes, checksum)| *bytes == bulk.payload.len() && *checksum == expected);
         let counters: Vec<_> = ends.iter().map(Endpoint::counters).collect();
+        // Without an excluded time, the server's clock starts the count, as in the other scenarios.
         let counted_from = if bulk.omit.is_zero() { started } else { asked + bulk.omit };
         if ended <= counted_from {
             return Err(QuicError::NothingCounted(bulk.omit));
@@ -273,7 +276,7 @@ impl fmt::Debug for QuicBulk {
     }
 }
 
-type Running = offload_testbed::JoinHandle<io::Result<()>>;
+type EndpointTask = offload_testbed::JoinHandle<io::Result<()>>;
 
 fn start(
     host: &BedHost,
@@ -281,7 +284,7 @@ fn start(
     port: u16,
     config: Config,
     tls: Option<ServerTls>,
-) -> io::Result<(Endpoint, Running)> {
+) -> io::Result<(Endpoint, EndpointTask)> {
     let (endpoint, driver) = Endpoint::new(shard.bind_udp(Some(port))?, host.runtime(), config, tls)?;
     Ok((endpoint, host.spawn("quic", driver)))
 }
@@ -293,6 +296,7 @@ async fn serve(
     meter: CpuMeter,
     cuts: Vec<(Cable, Duration)>,
 ) -> Result<Instant, QuicError> {
+    // Streams are accepted before the clock starts, so that handshakes are not measured.
     let mut streams = Vec::new();
     for number in 0..usize::from(bulk.connections) {
         let connection = endpoints[number % endpoints.len()].accept().await.ok_or(Closed::Endpoint)?;
@@ -318,7 +322,7 @@ async fn serve(
     Ok(started)
 }
 
-/// Sends what is to be sent, on one stream.
+/// Sends the payload on one stream.
 async fn send(bulk: &QuicBulk, connection: Connection, mut stream: SendStream) -> Result<(), QuicError> {
     let mut pieces = bulk.payload.pieces(PIECE)?;
     let (mut left, each) = (u64::MAX, bulk.key_update_every.map(|packets| u64::from(packets) * A_PACKET));
@@ -327,6 +331,7 @@ async fn send(bulk: &QuicBulk, connection: Connection, mut stream: SendStream) -
         pieces.next()
     } {
         let piece = piece?;
+        // Updates are requested by bytes, because the application does not see packets.
         if let Some(each) = each {
             left = left.min(each).saturating_sub(piece.len() as u64);
             if left == 0 {
@@ -337,20 +342,20 @@ async fn send(bulk: &QuicBulk, connection: Connection, mut stream: SendStream) -
         stream.send(piece).await?;
     }
     stream.finish()?;
-    // The client closes when it has all of it; its checksum says whether that is so.
+    // The client closes when it has received everything; its checksum proves that.
     connection.closed().await;
     Ok(())
 }
 
-/// What the client got.
-struct Fetched {
-    /// When it said *go*.
+/// Measurements at the client.
+struct QuicClientResult {
+    /// Time of the client's *go*.
     asked: Instant,
-    /// When the last byte came.
+    /// Time of the last byte.
     ended: Instant,
-    /// Bytes that came when they were to be counted.
+    /// Bytes received after the excluded time.
     counted: u64,
-    /// What came on each stream.
+    /// Bytes and checksum of each stream.
     streams: Vec<(u64, Checksum)>,
 }
 
@@ -359,14 +364,15 @@ async fn fetch(
     endpoints: Vec<Endpoint>,
     host: BedHost,
     routes: Vec<(IpAddr, IpAddr)>,
-) -> Result<Fetched, QuicError> {
+) -> Result<QuicClientResult, QuicError> {
     let tls = bulk.client_tls()?;
     let connecting = (0..usize::from(bulk.connections)).map(|number| {
+        // Each client endpoint talks to the server endpoint of the same number.
         let at = number % endpoints.len();
         connect(&bulk, &endpoints[at], &tls, PORT + at as u16, &routes)
     });
     let connections = try_join_all(connecting).await?;
-    // Both NICs have what they need by then.
+    // The contexts of both NICs are installed by then.
     host.runtime().sleep(SETTLED).await;
     let mut streams = Vec::new();
     for connection in &connections {
@@ -380,6 +386,7 @@ async fn fetch(
     let counted = AtomicU64::new(0);
     let asked = host.now();
     let counted_from = asked + bulk.omit;
+    // Bytes of the excluded beginning still count as progress.
     let note = |bytes: u64| {
         if host.now() >= counted_from {
             counted.fetch_add(bytes, Relaxed);
@@ -389,7 +396,7 @@ async fn fetch(
     let fetched = try_join_all(streams.into_iter().map(|stream| receive(stream, &note))).await?;
     let ended = host.now();
     connections.iter().for_each(close);
-    Ok(Fetched { asked, ended, counted: counted.into_inner(), streams: fetched })
+    Ok(QuicClientResult { asked, ended, counted: counted.into_inner(), streams: fetched })
 }
 
 async fn connect(
@@ -408,7 +415,7 @@ async fn connect(
     Ok(connection)
 }
 
-/// All that comes on one stream.
+/// Receives one stream and returns its length and checksum.
 async fn receive(mut stream: ReceiveStream, note: &impl Fn(u64)) -> Result<(u64, Checksum), QuicError> {
     let (mut hasher, mut bytes) = (Sha256::new(), 0);
     while let Some(data) = stream.receive(PIECE).await? {
@@ -424,7 +431,7 @@ fn close(connection: &Connection) {
     connection.close(0, "");
 }
 
-/// A file for each end of a connection, in a folder.
+/// Returns a log that writes one file in `folder` for each end of a connection.
 fn events(folder: PathBuf, mode: Mode) -> Qlog {
     Qlog::new(move |of| {
         let file = File::create(folder.join(format!("{mode}-{}", of.file_name()))).ok()?;
@@ -432,7 +439,7 @@ fn events(folder: PathBuf, mode: Mode) -> Qlog {
     })
 }
 
-/// All ends' together.
+/// Adds the counters of all endpoints.
 fn add(counters: &mut BTreeMap<String, u64>, ends: Vec<Counters>) {
     let mut set = CounterSet::default();
     ends.iter().for_each(|end| set.add(end));
@@ -441,10 +448,10 @@ fn add(counters: &mut BTreeMap<String, u64>, ends: Vec<Counters>) {
 
 /// Bytes handed to the stream at once.
 const PIECE: usize = 256 << 10;
-/// Bytes of a stream in a packet of 1,472.
+/// Stream bytes in a packet of 1,472 bytes.
 const A_PACKET: u64 = 1437;
 const SETTLED: Duration = Duration::from_millis(5);
-/// What goes on arriving while what was lost is sent again, and lost again.
+/// Round trips of data that may arrive while a lost packet is retransmitted, and perhaps lost again.
 const WINDOW_ROUND_TRIPS: f64 = 4.0;
 
 #[cfg(test)]
@@ -452,9 +459,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_mode_carries_the_payload_and_counts_what_it_should() {
+    fn each_mode_carries_the_payload_and_counts_its_packets() {
         for mode in Mode::ALL {
             let payload = Payload::seeded(Seed(1), 2_000_000);
+            // Key updates and a second path exercise every kind of context.
             let run = QuicBulk { paths: 2, key_update_every: Some(100), ..QuicBulk::new(mode, payload) }.run().unwrap();
             assert!(run.sha256_ok, "{mode}");
             let counted = |name: &str| run.counters.get(name).copied().unwrap_or(0);
@@ -465,7 +473,7 @@ mod tests {
         }
     }
 
-    /// Each shard has its connections, and each connection its paths; what comes by any of them comes to its shard.
+    /// Each shard has its own connections, and packets on any path of a connection reach its shard.
     #[test]
     fn many_connections_are_spread_over_queues() {
         let payload = Payload::seeded(Seed(1), 20_000);
@@ -479,7 +487,7 @@ mod tests {
         assert!(count("QuicOpenedDevice") > 22 * 40 && count("QuicCidsDevice") >= 22 * 4 * 2, "{:?}", run.counters);
     }
 
-    /// Each path has a wire of its own, and one of them is cut.
+    /// Each path has its own wire, and one wire is cut.
     #[test]
     fn a_wire_may_be_cut_while_others_carry_on() {
         for mode in [Mode::QuicCpu, Mode::QuicNic] {
@@ -488,6 +496,7 @@ mod tests {
             let bulk = QuicBulk {
                 paths: 3,
                 wires: vec![wire; 3],
+                // The cut comes after the start, when all three paths carry data.
                 cuts: vec![(1, Duration::from_millis(20))],
                 ..QuicBulk::new(mode, Payload::seeded(Seed(1), 40_000_000))
             };
@@ -497,9 +506,9 @@ mod tests {
         }
     }
 
-    /// Slow start is left out, and what is counted fills the wire.
+    /// Slow start is excluded, and the remaining time fills the wire.
     #[test]
-    fn what_came_before_counting_began_is_not_counted() {
+    fn bytes_of_the_excluded_beginning_are_not_counted() {
         let wire = LinkConfig { rate: Some(100_000_000), delay: Duration::from_millis(5), ..LinkConfig::default() };
         let usual = QuicBulk::new(Mode::QuicNic, Payload::seeded(Seed(1), 4_000_000));
         let run = |omit| QuicBulk { link: wire.clone(), omit, ..usual.clone() }.run();

@@ -1,9 +1,9 @@
-//! How much of the offload survives loss and reordering, and what finding the place again costs.
+//! The share of offload that remains under loss and reordering, and the cost of resynchronization.
 //!
-//! Many streams share one pair of NICs; each sends full records one way, and only the wire that way is impaired. What
-//! is told are counts, not times: records by who opened them, and bytes that the sender's NIC read again. The policy
-//! that takes flows which retransmit off their device is switched off. Each way of receiving NICs to find their places,
-//! and of sending ones to go on after a retransmission, can be asked for.
+//! Many streams share one pair of NICs; each sends full records in one direction, and only that direction of the wire
+//! is impaired. The results are counts, not times: records by the place of their decryption, and bytes that the
+//! sender's NIC read again. The policy that ends the offload of flows with many retransmissions is off. All modes of
+//! receive and transmit resynchronization can be selected.
 
 use bytes::Bytes;
 use core::fmt;
@@ -26,13 +26,13 @@ use serde::Serialize;
 use std::io;
 use std::sync::Arc;
 
-/// What the wire does to a share of the packets.
+/// The impairment of a share of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Trouble {
-    /// It loses them.
+    /// Packets are lost.
     Loss,
-    /// It holds them back for [`HOLD`], so that others overtake them.
+    /// Packets are delayed by [`HOLD`], so that others overtake them.
     Reordering,
 }
 
@@ -45,7 +45,7 @@ impl Trouble {
     }
 }
 
-/// A run to be made.
+/// The settings of a run.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -59,36 +59,36 @@ impl Trouble {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    /// What the wire does.
+    /// The impairment.
     pub trouble: Trouble,
-    /// To which share of the packets, 0 to 1.
+    /// The share of impaired packets, 0 to 1.
     pub share: f64,
-    /// Connections at once.
+    /// Simultaneous connections.
     pub streams: u64,
-    /// Records that each sends.
+    /// Records sent on each connection.
     pub records: u64,
-    /// How the receiving NIC finds its place again.
+    /// Resynchronization of the receiving NIC.
     pub resync: ResyncMode,
-    /// How the sending one goes on after a retransmission.
+    /// Resynchronization of the sending NIC.
     pub transmit_resync: TransmitResync,
-    /// Both NICs, but for the two ways above.
+    /// Settings of both NICs, except for the two above.
     pub nic: NicConfig,
-    /// The seed of everything random.
+    /// The seed of all random numbers.
     pub seed: Seed,
     /// The observers of the run.
     pub observers: Observers,
 }
 
 impl Recovery {
-    /// 128 streams of 64 records; driver requests, and DUMPs.
+    /// Returns 128 streams of 64 records with driver requests and DUMPs.
     pub fn new(trouble: Trouble, share: f64, seed: Seed) -> Recovery {
         let (resync, transmit_resync) = (ResyncMode::default(), TransmitResync::default());
         let (nic, observers) = (NicConfig::default(), Observers::default());
         Recovery { trouble, share, streams: 128, records: 64, resync, transmit_resync, nic, seed, observers }
     }
 
-    /// The runs of the whole table: each way to find the place, over loss and reordering at the published shares; and the
-    /// other way to go on after a retransmission, over loss.
+    /// Returns the runs of the whole table: each receive mode over loss and reordering at the published shares, and the
+    /// other transmit mode over loss.
     pub fn grid(self) -> Vec<Recovery> {
         let ways = [ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous];
         let mut runs: Vec<Recovery> = ways
@@ -96,6 +96,7 @@ impl Recovery {
             .flat_map(|resync| [Trouble::Loss, Trouble::Reordering].map(|trouble| (resync, trouble)))
             .map(|(resync, trouble)| Recovery { trouble, resync, ..self.clone() })
             .collect();
+        // The transmit mode matters only for retransmissions, which reordering causes rarely.
         runs.push(Recovery { trouble: Trouble::Loss, transmit_resync: TransmitResync::NextRecord, ..self });
         let shares = |run: Recovery| PERCENTAGES.map(|percent| Recovery { share: percent / 100.0, ..run.clone() });
         runs.into_iter().flat_map(shares).collect()
@@ -107,13 +108,11 @@ impl Recovery {
         format!("{}-{}-{resync}-{transmit_resync}", self.trouble.name(), self.share).replace(' ', "-")
     }
 
-    /// Makes the run, in virtual time.
+    /// Runs the streams in virtual time.
     ///
-    /// # Errors
-    /// When a connection fails.
+    /// # Errors If a connection fails.
     ///
-    /// # Panics
-    /// If the share is none.
+    /// # Panics If the share is not from 0 to 1.
     pub fn run(self) -> io::Result<RecoveryRun> {
         let meter = CpuMeter::new();
         let mut nic = self.nic.clone();
@@ -125,7 +124,9 @@ impl Recovery {
             .host("client", nic, TcpConfig::default())
             .wire(0, 1, LinkConfig::default());
         let mut bed = self.observers.attach(builder).build()?;
+        // Only the data's direction is impaired, so that lost acknowledgments do not blur the counts.
         if self.share > 0.0 {
+            // The server is on the left, so this is the direction of the data.
             let link = bed.cable(0).left_to_right.clone();
             link.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).impair(self.impairment());
         }
@@ -142,6 +143,7 @@ impl Recovery {
         let of_payload = |bytes: u64| bytes as f64 * 100.0 / (plan.streams * plan.records * RECORD as u64) as f64;
         let of_records = |records: u64| records as f64 * 100.0 / (plan.streams * plan.records) as f64;
         let (resync, transmit_resync) = plan.ways();
+        // Shares are of records or of payload, so that runs of different lengths compare.
         let row = Row {
             trouble: plan.trouble,
             share: plan.share,
@@ -151,6 +153,7 @@ impl Recovery {
             partial: of_records(opened.value("TlsRxRecordsPartial")),
             none: of_records(opened.value("TlsRxRecordsSw")),
             dumped: of_payload(counters.value("tx_tls_dump_bytes")),
+            // Descriptors of DUMPs are counted with their data by the device, so the data is subtracted.
             descriptors: of_payload(dma.tx_parameters + dma.tx_resync - counters.value("tx_tls_dump_bytes")),
             retransmitted: counters.value("TcpRetransSegs"),
             resyncs: counters.value("tx_tls_ooo"),
@@ -158,12 +161,13 @@ impl Recovery {
             told: counters.value("rx_tls_resync_res_ok"),
             sealed: counters.value("tx_tls_needs_software"),
         };
+        // Counters of TLS streams are added, because the streams are closed by now.
         let measured = Measured::take(bed, &meter, sent.iter().chain(&fetched.tls));
         let bytes = plan.streams * plan.records * RECORD as u64;
         Ok(RecoveryRun { run: measured.run(Mode::TlsNic, bytes, fetched.whole, fetched.ended - Instant::ZERO), row })
     }
 
-    /// The ways in which the receiving and the sending NIC go on, as tables name them.
+    /// Returns the names of the receive and transmit modes in tables.
     fn ways(&self) -> (&'static str, &'static str) {
         let resync = match self.resync {
             ResyncMode::CoreHint => "core hint",
@@ -187,14 +191,15 @@ impl Recovery {
         }
     }
 
-    /// The keys of a stream, from the server's side.
+    /// Returns the keys of a stream at the server.
     fn keys(&self, stream: u64) -> TrafficKeys {
         let mut secrets = self.seed.stream(&format!("stream {stream}"));
         TrafficKeys { transmit: (0, key(&mut secrets)), receive: (0, key(&mut secrets)) }
     }
 }
 
-/// What one run reports: what `ktls_loopback` does, of the whole time with connecting in it, and what was left.
+/// The result of one run: the fields of `ktls_loopback`, over the whole time including connecting, and the remaining
+/// offload.
 ///
 /// See [`Recovery`] for an example.
 #[derive(Clone, Debug, Serialize)]
@@ -202,47 +207,47 @@ pub struct RecoveryRun {
     /// The common fields.
     #[serde(flatten)]
     pub run: Run,
-    /// What was left of the offload.
+    /// The remaining offload.
     #[serde(flatten)]
     pub row: Row,
 }
 
-/// What was left of the offload. Shares in percent.
+/// The offload that remained, with shares in percent.
 ///
 /// See [`Recovery`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What the wire did.
+    /// The impairment.
     pub trouble: Trouble,
-    /// To which share of the packets, 0 to 1.
+    /// The share of impaired packets, 0 to 1.
     pub share: f64,
-    /// How the receiving NIC found its place again.
+    /// Resynchronization of the receiving NIC.
     pub resync: &'static str,
-    /// How the sending one went on after a retransmission.
+    /// Resynchronization of the sending NIC.
     pub transmit_resync: &'static str,
-    /// Records that the receiver's NIC opened.
+    /// Records fully decrypted by the receiver's NIC.
     pub full: f64,
-    /// Records that it opened in part.
+    /// Records partly decrypted by the receiver's NIC.
     pub partial: f64,
-    /// Records that it left to software.
+    /// Records decrypted in software.
     pub none: f64,
     /// Payload that the sender's NIC read again in DUMPs, in percent of all payload.
     pub dumped: f64,
     /// Descriptors of DUMPs, parameters and fences, in percent of all payload.
     pub descriptors: f64,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmitted: u64,
-    /// Times a packet was not the next of its context.
+    /// Packets that were not the next of their context.
     pub resyncs: u64,
-    /// Times the receiver's TLS was asked where a record begins.
+    /// Requests to the receiver's TLS for the position of a record.
     pub questions: u64,
-    /// Times the receiver's NIC was told of one, asked or not, and had use for it.
+    /// Record positions, requested or not, that the receiver's NIC could use.
     pub told: u64,
-    /// Records that the sender's software sealed, for they were sent again.
+    /// Retransmitted records that the sender encrypted in software.
     pub sealed: u64,
 }
 
-/// Rows, as a table in Markdown.
+/// Rows as a Markdown table.
 ///
 /// ```
 /// use offload_bench::recovery::Table;
@@ -289,8 +294,9 @@ async fn serve(run: Arc<Recovery>, host: BedHost) -> io::Result<Vec<TlsCounters>
     let mut sending = Vec::new();
     for _ in 0..run.streams {
         let stream = listener.accept().await?;
-        // Clients say by their port which stream they are.
+        // Clients choose their port by the number of their stream.
         let number = u64::from(stream.peer_addr().port() - FIRST_CLIENT_PORT);
+        // Each stream has a task of its own, because a lossy stream must not delay the others.
         sending.push(host.spawn(format!("stream {number}"), send(run.clone(), stream, number)));
     }
     join_all(sending).await.into_iter().collect()
@@ -298,8 +304,9 @@ async fn serve(run: Arc<Recovery>, host: BedHost) -> io::Result<Vec<TlsCounters>
 
 async fn send(run: Arc<Recovery>, stream: TcpStream, number: u64) -> io::Result<TlsCounters> {
     let mut stream = tls(stream, run.keys(number))?;
+    // The stream must stay offloaded however often it retransmits, because the run measures exactly that.
     stream.set_retransmit_limit(None);
-    // From the first record on the client knows where records are; the device makes those after it.
+    // The first record tells the client's software where records are. The device encrypts the records after it.
     stream.send_chunk(Bytes::from_static(b"hello")).await?;
     stream.next_chunk().await?;
     stream.offload(Offload { tx: true, rx: false });
@@ -311,24 +318,26 @@ async fn send(run: Arc<Recovery>, stream: TcpStream, number: u64) -> io::Result<
     Ok(*stream.counters())
 }
 
-/// What the client can tell afterwards.
-struct Fetched {
-    /// Records by who opened them; not the first of a stream, nor the one that closes it.
+/// Measurements at the client.
+struct RecoveryClientResult {
+    /// Records by the place of decryption, without the first and the closing record of a stream.
     opened: CounterSet,
     tls: Vec<TlsCounters>,
     whole: bool,
     ended: Instant,
 }
 
-async fn fetch(run: Arc<Recovery>, host: BedHost, server: BedHost) -> io::Result<Fetched> {
+async fn fetch(run: Arc<Recovery>, host: BedHost, server: BedHost) -> io::Result<RecoveryClientResult> {
     let receiving: Vec<_> = (0..run.streams)
         .map(|number| {
             host.spawn(format!("stream {number}"), receive(run.clone(), host.clone(), server.clone(), number))
         })
         .collect();
-    let mut fetched = Fetched { opened: CounterSet::default(), tls: Vec::new(), whole: true, ended: host.now() };
+    let mut fetched =
+        RecoveryClientResult { opened: CounterSet::default(), tls: Vec::new(), whole: true, ended: host.now() };
     for received in join_all(receiving).await {
         let (counters, before, equal) = received?;
+        // Records before the offload were decrypted in software and do not count.
         fetched.opened.add(&TlsCounters { rx_records_sw: counters.rx_records_sw - before, ..counters });
         fetched.tls.push(counters);
         fetched.whole &= equal;
@@ -337,16 +346,18 @@ async fn fetch(run: Arc<Recovery>, host: BedHost, server: BedHost) -> io::Result
     Ok(fetched)
 }
 
-/// Counters, records opened before any was counted, and whether all bytes are what was sent.
-type Received = (TlsCounters, u64, bool);
+/// Counters, records decrypted before the measurement, and whether all bytes are right.
+type RecoveryStreamResult = (TlsCounters, u64, bool);
 
-async fn receive(run: Arc<Recovery>, host: BedHost, server: BedHost, number: u64) -> io::Result<Received> {
+async fn receive(run: Arc<Recovery>, host: BedHost, server: BedHost, number: u64) -> io::Result<RecoveryStreamResult> {
     let port = FIRST_CLIENT_PORT + number as u16;
     let stream = host.stack().connect(Some(port), (server.address(), PORT).into()).await?;
     let mut stream = tls(stream, run.keys(number).swapped())?;
     stream.next_chunk().await?;
     let before = stream.counters().rx_records_sw;
+    // Only records after this point can be offloaded, so the server waits for the word `go`.
     stream.offload(Offload { tx: false, rx: true });
+    // The receive context must be installed before the data is requested.
     stream.ready().await?;
     stream.send_chunk(Bytes::from_static(b"go")).await?;
     let (mut left, mut equal) = (run.records * RECORD as u64, true);
@@ -371,7 +382,7 @@ fn key(secrets: &mut Rng) -> TlsKey {
     TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &key, iv).expect("16 bytes are such a key")
 }
 
-/// How long a reordered packet is held back: four times the wire's delay.
+/// Time that a reordered packet is delayed: four times the wire's delay.
 pub const HOLD: core::time::Duration = core::time::Duration::from_micros(20);
 /// The shares of the published figures, in percent.
 pub const PERCENTAGES: [f64; 6] = [0.0, 0.5, 1.0, 2.0, 3.0, 5.0];

@@ -1,4 +1,4 @@
-//! SAs and policies, so many of them, and what is looked up among them: for a bench by the clock, and for a profiler.
+//! Tables of many SAs and policies, and lookups in them: for a bench and for a profiler.
 
 use core::net::{IpAddr, Ipv4Addr};
 use ipsec::{Sad, Spd};
@@ -6,7 +6,7 @@ use offload_api::ipsec::Packet;
 use offload_api::{Action, Direction, EspKey, EspSuite, Policy, Prefix, SaParams, Selector, Template};
 use offload_base::Instant;
 
-/// The databases of a host with an SA each way, and a policy to send by, for each of many peers.
+/// The databases of a host with an SA in each direction, and a transmit policy, for each of many peers.
 ///
 /// ```
 /// use offload_bench::sa_tables::SaTables;
@@ -23,14 +23,14 @@ pub struct SaTables {
 }
 
 impl SaTables {
-    /// Those of `sas` peers, up to 65,536.
+    /// Creates the databases for `sas` peers, up to 65,536.
     ///
-    /// # Panics
-    /// With more of them, whose addresses would be this host's.
+    /// # Panics With more peers, because their addresses would collide with this host's.
     pub fn of(sas: u32) -> SaTables {
         assert!(sas <= 1 << 16, "peers have 16 bits of address");
         let SaTables { mut sad, mut spd } = SaTables::default();
         for number in 0..sas {
+            // The keys of both directions differ, as they must for AES-GCM.
             for direction in [Direction::Transmit, Direction::Receive] {
                 let key = EspKey::new(EspSuite::Aes128Gcm, &[7 + direction as u8; 20]);
                 let key = key.expect("as long as its suite wants");
@@ -43,7 +43,7 @@ impl SaTables {
         SaTables { sad, spd }
     }
 
-    /// The policy of a packet to peer `number`, and the SPI of the SA that it wants.
+    /// Looks up the policy of a packet to peer `number`, and returns the SPI of the required SA.
     #[inline(never)]
     pub fn to_send_by(&self, number: u32) -> Option<u32> {
         let (source, destination) = (HERE.into(), peer(number));
@@ -52,7 +52,7 @@ impl SaTables {
         self.sad.find_wanted(&template, &packet).and_then(|id| self.sad.find(id)).map(|sa| sa.params.spi)
     }
 
-    /// The SA of a packet received with the SPI of peer `number`.
+    /// Returns the SPI of the SA of a packet received with the SPI of peer `number`.
     #[inline(never)]
     pub fn received_by(&self, number: u32) -> Option<u32> {
         let found = self.sad.find_received(FIRST_SPI + number, HERE.into(), peer(number));
@@ -60,7 +60,7 @@ impl SaTables {
     }
 }
 
-/// An SA with peer `number`.
+/// Returns the parameters of an SA with peer `number`.
 pub fn sa(direction: Direction, number: u32, key: EspKey) -> SaParams {
     SaParams::new(direction, FIRST_SPI + number, HERE.into(), peer(number), key)
 }
@@ -69,7 +69,8 @@ fn peer(number: u32) -> IpAddr {
     Ipv4Addr::from(0x0a01_0000 + number).into()
 }
 
-/// From peer to peer so that no neighbour's memory is at hand already: a prime, and prime to any round number of SAs.
+/// Distance between successive peers, so that no neighbouring entry is in the cache already. A prime number, and
+/// coprime to any round number of SAs.
 pub const STEP: u32 = 3_571;
 /// The SPI of peer 0.
 pub const FIRST_SPI: u32 = 0x1000;

@@ -1,4 +1,4 @@
-//! NICs whose ciphers are services on a small device: what inline ESP takes there.
+//! NICs with ciphers as services on a small device: the cost of inline ESP on such a device.
 
 use core::fmt;
 use core::time::Duration;
@@ -17,19 +17,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 choices! {
-    /// Who decides how many instances of a service there are.
+    /// The policy that decides the number of instances of a service.
     pub enum ServiceController {
-        /// It predicts by queueing theory.
+        /// Prediction by queueing theory.
         Queue = "queue",
-        /// By how busy services are.
+        /// Thresholds of utilization.
         Hysteresis = "hysteresis",
-        /// One instance of each.
+        /// One instance of each service.
         Fixed = "fixed",
     }
 }
 
 impl ServiceController {
-    /// One for a device of so much area, by which 99 of 100 packets are to be through in `target`.
+    /// Returns the controller of a device with `area`, which is to pass 99 of 100 packets within `target`.
     pub fn controller(self, target: Duration, area: f64) -> Box<dyn Controller + Send> {
         match self {
             ServiceController::Queue => Box::new(Predictive::new(Goal::new(target.as_nanos() as f64, area))),
@@ -59,7 +59,7 @@ impl ServiceController {
 pub struct EspServices {
     config: ServicePortConfig,
     controller: ServiceController,
-    /// Which chain packets of an SPI pass.
+    /// The chain of each SPI.
     chains: Arc<HashMap<u64, usize>>,
     ports: Arc<Mutex<Vec<SharedPort>>>,
 }
@@ -67,17 +67,17 @@ pub struct EspServices {
 type SharedPort = Arc<Mutex<ServicePort<Box<dyn Port>>>>;
 
 impl EspServices {
-    /// Devices of so much area, in AES-128 instances, that do the ciphers of the SAs: AES-GCM and ChaCha20-Poly1305. Packets of other SAs pass by
-    /// their side.
+    /// Creates devices of this area, in AES-128 instances, for the ciphers of the SAs: AES-GCM and ChaCha20-Poly1305.
+    /// Packets of other SAs bypass the device.
     ///
-    /// # Errors
-    /// [`FabricError::Area`]: that is not enough for one instance of each service.
+    /// # Errors [`FabricError::Area`] if the area is too small for one instance of each service.
     pub fn new(keys: &KeyFile, area: f64, controller: ServiceController) -> Result<EspServices, FabricError> {
         let mut config = ServicePortConfig { chains: Vec::new(), ..ServicePortConfig::default() };
         config.fabric.area = area;
         let mut chains = HashMap::new();
         for sa in keys.sas() {
             let Some(suite) = suite_of(sa.key.suite()) else { continue };
+            // SAs of one suite share a chain, so that instances serve all of them.
             let known = config.chains.iter().position(|chain| chain.suite == suite);
             let chain = known.unwrap_or_else(|| {
                 config.chains.push(InlineChain { suite, share: 1 });
@@ -85,6 +85,7 @@ impl EspServices {
             });
             chains.insert(sa.spi.into(), chain);
         }
+        // The fabric is only built to check the area; each port builds its own.
         let mut fabric = Fabric::new(config.fabric.clone());
         for InlineChain { suite, share } in &config.chains {
             fabric.add_chain(suite.graph(TransformDirection::Apply), *share)?;
@@ -93,7 +94,7 @@ impl EspServices {
         Ok(EspServices { config, controller, chains: Arc::new(chains), ports: Arc::default() })
     }
 
-    /// What puts one between each NIC and the wire.
+    /// Returns the function that inserts a device between each NIC and the wire.
     pub fn port(&self) -> PortOfHost {
         let (config, controller, chains) = (self.config.clone(), self.controller, self.chains.clone());
         let ports = self.ports.clone();
@@ -104,6 +105,7 @@ impl EspServices {
                 Some(InlineWork { chain: *chains.get(&work.flow)?, ..work })
             };
             let controller = controller.controller(TARGET, config.fabric.area);
+            // The fabric of `new` had room for the same chains, so this one has, too.
             let port = ServicePort::new(port, config.clone(), controller, look);
             let port = Arc::new(Mutex::new(port.expect("there was room for the chains in another one like it")));
             ports.lock().unwrap_or_else(PoisonError::into_inner).push(port.clone());
@@ -111,7 +113,7 @@ impl EspServices {
         })
     }
 
-    /// Adds what they counted to a run's counters, and the most instances of a service, the mean area in thousandths, and the changes of each.
+    /// Adds the devices' counters to a run's counters, together with the largest number of instances of each service.
     pub fn count(&self, run: &mut Run) {
         for (port, host) in self.ports.lock().unwrap_or_else(PoisonError::into_inner).iter().zip(["server", "client"]) {
             let port = port.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,7 +138,7 @@ impl fmt::Debug for EspServices {
     }
 }
 
-/// The suite that does what an SA's packets need.
+/// Returns the service suite for an SA's cipher.
 fn suite_of(suite: EspSuite) -> Option<Suite> {
     match suite {
         EspSuite::Aes128Gcm => Some(Suite::Aes128Gcm),
@@ -146,5 +148,5 @@ fn suite_of(suite: EspSuite) -> Option<Suite> {
     }
 }
 
-/// In which 99 of 100 packets are to be through: more would be seen as a loss by TCP on a short wire.
+/// Latency target of 99 of 100 packets. On a short wire, TCP would take a longer delay for a loss.
 const TARGET: Duration = Duration::from_micros(100);

@@ -1,9 +1,10 @@
-//! Virtual machines that send to each other from one hypervisor to another: plain, in an overlay, and in one under ESP, by the
-//! NICs. What a byte costs the guests, the hypervisors' hosts and the devices, by how many virtual machines there are.
+//! Virtual machines on one hypervisor that send to virtual machines on another: in clear text, in an overlay, or in an
+//! overlay under ESP, all by the NICs. The result is the cost of a byte for the guests, the hypervisors' hosts and the
+//! devices, by number of virtual machines.
 //!
-//! Every virtual machine on the left sends to the one of the same number on the right, all at once. What arrives is compared
-//! with what was sent. In all modes the guests have the MTU that the protected overlay leaves them, so that modes differ in
-//! what the NICs do and not in how long packets are.
+//! Each virtual machine on the left sends to its counterpart on the right, all at once. Received data is compared with
+//! the sent data. Guests have the same MTU in all modes, as small as the protected overlay requires, so that modes
+//! differ in the NICs' work and not in packet sizes.
 
 use crate::iperf::continues;
 use bytes::{Bytes, BytesMut};
@@ -26,19 +27,19 @@ use std::collections::BTreeMap;
 use std::io;
 
 choices! {
-    /// What happens to guests' frames between the hypervisors.
+    /// The treatment of guests' frames between the hypervisors.
     pub enum VmMode {
-        /// Nothing.
+        /// Frames are forwarded unchanged.
         Plain = "plain",
-        /// They are wrapped.
+        /// Frames are encapsulated.
         Overlay = "overlay",
-        /// They are wrapped, and ESP protects that.
+        /// Frames are encapsulated and protected by ESP.
         OverlayEsp = "overlay-esp",
     }
 }
 
 choices! {
-    /// How frames are wrapped.
+    /// The encapsulation of frames.
     pub enum TunnelChoice {
         /// VXLAN.
         Vxlan = "vxlan",
@@ -59,7 +60,7 @@ impl TunnelChoice {
     }
 }
 
-/// A run to be made, in virtual time.
+/// The settings of a run, in virtual time.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -72,44 +73,44 @@ impl TunnelChoice {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Vms {
-    /// What happens between the hypervisors.
+    /// The treatment of frames between the hypervisors.
     pub mode: VmMode,
-    /// How frames are wrapped.
+    /// The encapsulation.
     pub tunnel: TunnelChoice,
     /// Virtual machines on each side, 1 to 256.
     pub vms: u16,
     /// SAs of each virtual machine and direction.
     pub sas: u16,
-    /// Whether the hypervisors talk over IPv6.
+    /// Whether the hypervisors use IPv6.
     pub ipv6: bool,
-    /// Bytes in all, shared out among the virtual machines.
+    /// Bytes in total, shared by the virtual machines.
     pub bytes: u64,
     /// The hypervisors' NICs.
     pub nic: NicConfig,
-    /// The virtual machines' functions, but for their MTU.
+    /// Settings of the virtual machines' functions, except for their MTU.
     pub function: NicConfig,
     /// The wire between the hypervisors.
     pub link: LinkConfig,
-    /// The seed of everything random.
+    /// The seed of all random numbers.
     pub seed: Seed,
     /// The observers of the run.
     pub observers: Observers,
 }
 
-/// What one run reports.
+/// The result of one run.
 ///
 /// See [`Vms`] for an example.
 #[derive(Clone, Debug, Serialize)]
 pub struct VmsRun {
-    /// What happened between the hypervisors.
+    /// The treatment of frames between the hypervisors.
     pub mode: String,
     /// Virtual machines on each side.
     pub vms: u16,
     /// The guests' MTU.
     pub mtu: u16,
-    /// Bytes that arrived.
+    /// Received bytes.
     pub bytes: u64,
-    /// Whether what arrived is what was sent.
+    /// Whether the received data equals the sent data.
     pub whole: bool,
     /// Bytes of all guests in 10^9 bits per second of virtual time.
     pub goodput_gbps: f64,
@@ -119,22 +120,22 @@ pub struct VmsRun {
     pub rx_guests_ns_per_byte: HostCost,
     /// CPU time of both hypervisors' hosts.
     pub hypervisors_ns_per_byte: HostCost,
-    /// CPU time of both devices: what emulating them cost.
+    /// CPU time of both emulated devices.
     pub device_ns_per_byte: f64,
-    /// Frames that the hypervisors' hosts were shown: by representors, and by their own functions.
+    /// Frames delivered to the hypervisors' hosts, by representors and by the hosts' own functions.
     pub represented: u64,
-    /// Packets on the wire, both ways.
+    /// Packets on the wire in both directions.
     pub packets: u64,
-    /// Packets that the devices wrapped.
+    /// Packets that the devices encapsulated.
     pub wrapped: u64,
-    /// Packets that they protected.
+    /// Packets that the devices protected by ESP.
     pub protected: u64,
-    /// Counters of all hosts, devices and the wire, added up by name; those that moved.
+    /// Counters of all hosts, devices and the wire that moved, summed by name.
     pub counters: BTreeMap<String, u64>,
 }
 
 impl Vms {
-    /// 64 MiB of 8 virtual machines, in VXLAN over IPv4, with one SA each way.
+    /// Returns 64 MiB over 8 virtual machines, in VXLAN over IPv4, with one SA in each direction.
     pub fn new(mode: VmMode) -> Vms {
         let Overlay { nic, function, .. } = Overlay::new(1);
         Vms {
@@ -157,10 +158,9 @@ impl Vms {
         format!("{}-{}", self.mode, self.vms)
     }
 
-    /// Makes the run.
+    /// Runs the transfers.
     ///
-    /// # Errors
-    /// When the options make no sense, or a connection is lost.
+    /// # Errors If the options are invalid, or a connection is lost.
     pub fn run(&self) -> io::Result<VmsRun> {
         if !(1..=256).contains(&self.vms) || self.sas == 0 || self.bytes < u64::from(self.vms) {
             let text = "there are 1 to 256 virtual machines, an SA at least, and a byte for each of them";
@@ -173,7 +173,9 @@ impl Vms {
         let mut bed = self.observers.attach(builder).build()?;
         let attached = meter.attach();
         overlay.install(&mut bed)?;
+        // Installing the overlay moves counters too, so only the differences are reported.
         let before = bed.counters();
+        // Each virtual machine talks only to its counterpart, so that the load is symmetric.
         let pair = |number| (bed.host(overlay.left_vm(number)).clone(), bed.host(overlay.right_vm(number)).clone());
         let pairs = (0..self.vms).map(pair).collect();
         let moved = self.observers.run(&mut bed, self.label(), self.transfer(pairs, meter.clone()));
@@ -181,6 +183,7 @@ impl Vms {
         let moved = moved?;
         self.observers.finish()?;
         let after = bed.counters();
+        // Only the transfer counts, not the setup before.
         let value = |name: &str| after.value(name) - before.value(name);
         let hosts = [overlay.left(), overlay.right()].map(|host| bed.host(host).queue_counters());
         let represented = hosts.iter().flatten().map(|queue| queue.value("rx_packets")).sum::<u64>();
@@ -190,6 +193,7 @@ impl Vms {
             value("eswitch_encap_packets"),
             value("eswitch_ipsec_tx_pkts"),
         ];
+        // Threads report their CPU time when they end, so the testbed is dropped before the meter is read.
         drop(bed);
         let report = meter.take();
         let cost = |domains: [Domain; 2]| domains.map(|domain| HostCost::of(&report, domain, moved.bytes));
@@ -228,6 +232,7 @@ impl Vms {
             seed: self.seed,
             ..Overlay::new(self.vms)
         };
+        // All modes use the MTU of the protected overlay, see the module's description.
         let mtu = Some(protected.vm_mtu());
         match self.mode {
             VmMode::Plain => Overlay { tunnel: None, suite: None, mtu, ..protected },
@@ -236,8 +241,8 @@ impl Vms {
         }
     }
 
-    /// Connects all pairs, and then has all of them send.
-    async fn transfer(&self, pairs: Vec<(BedHost, BedHost)>, meter: CpuMeter) -> io::Result<Moved> {
+    /// Connects all pairs, and then starts all transfers.
+    async fn transfer(&self, pairs: Vec<(BedHost, BedHost)>, meter: CpuMeter) -> io::Result<VmsResult> {
         let mut message = BytesMut::zeroed(MESSAGE_BYTES);
         self.seed.stream("message").fill(&mut message);
         let message = message.freeze();
@@ -247,18 +252,20 @@ impl Vms {
             let stream = left.stack().connect(None, (right.address(), PORT).into()).await?;
             connected.push((Connection::Plain(stream), Connection::Plain(listener.accept().await?)));
         }
+        // Connections exist by now, so handshakes are not measured.
         meter.restart();
         let started = pairs[0].0.now();
         let mut sending = Vec::new();
         let mut receiving = Vec::new();
         for (number, ((left, right), (from, to))) in (0..).zip(pairs.into_iter().zip(connected)) {
+            // The remainder goes to the first machines, so that the total is exact.
             let of_each = self.bytes / u64::from(self.vms);
             let bytes = of_each + u64::from(number < self.bytes % u64::from(self.vms));
             sending.push(left.spawn("sending", send(from, message.clone(), bytes)));
             receiving
                 .push(right.clone().spawn("receiving", receive(to, message.clone(), right, self.observers.clone())));
         }
-        let mut moved = Moved { bytes: 0, whole: true, span: Duration::ZERO };
+        let mut moved = VmsResult { bytes: 0, whole: true, span: Duration::ZERO };
         for received in join_all(receiving).await {
             let (bytes, equal, ended) = received?;
             moved.bytes += bytes;
@@ -270,8 +277,8 @@ impl Vms {
     }
 }
 
-/// What came of all transfers.
-struct Moved {
+/// The result of all transfers.
+struct VmsResult {
     bytes: u64,
     whole: bool,
     span: Duration,
@@ -285,12 +292,13 @@ async fn send(mut connection: Connection, message: Bytes, bytes: u64) -> io::Res
         connection.send(next).await?;
     }
     connection.close().await?;
+    // The connection must not be dropped with unacknowledged data.
     connection.acknowledged(sent).await?;
     connection.closed().await;
     Ok(())
 }
 
-/// What arrives, whether it is what was sent, and when the last of it came.
+/// Receives everything. Returns the number of bytes, whether all are right, and the time of the last one.
 async fn receive(
     mut connection: Connection,
     message: Bytes,
@@ -317,12 +325,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_the_nics_do_the_hypervisors_hosts_do_nothing() {
+    fn hypervisor_hosts_stay_idle_in_every_mode() {
         for mode in VmMode::ALL {
             for vms in [1, 9] {
                 let run = Vms { vms, bytes: 3_000_001, ..Vms::new(mode) }.run().unwrap();
                 assert!(run.whole, "{run:?}");
                 assert_eq!(run.mtu, 1416);
+                // A frame at a representor would mean that software switched it.
                 assert_eq!(run.represented, 0, "{mode}");
                 let hypervisors = run.hypervisors_ns_per_byte;
                 assert_eq!((hypervisors.crypto, hypervisors.copy), (0.0, 0.0), "{mode}");
@@ -334,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_options_are_refused() {
         for (vms, sas, bytes) in [(0, 1, 100), (257, 1, 1000), (2, 0, 100), (200, 1, 100)] {
             let run = Vms { vms, sas, bytes, ..Vms::new(VmMode::Overlay) }.run();
             assert_eq!(run.unwrap_err().kind(), io::ErrorKind::InvalidInput);

@@ -1,5 +1,5 @@
-//! A device and its driver on a workbench: no wire, no delays, packets put in and taken out by hand. What the benches
-//! of the device measure on, without a stack above or a clock beside it.
+//! A device and its driver without wire, delays, stack or clock: packets are put in and taken out by hand. For benches
+//! of the device.
 
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use offload_api::{
 };
 use offload_base::{Instant, Seq};
 
-/// A device, its driver, and the stream that flows through them.
+/// A device and its driver.
 ///
 /// ```
 /// use nic_sim::stats::TlsCounters;
@@ -36,50 +36,50 @@ use offload_base::{Instant, Seq};
 pub struct Workbench {
     /// The device.
     pub device: Device,
-    /// Its driver.
+    /// The driver.
     pub driver: Driver,
 }
 
 impl Workbench {
-    /// A NIC as `config`, but without delays and line rate.
+    /// Creates a NIC with `config`, but without delays and line rate.
     pub fn new(config: NicConfig) -> Workbench {
         let (device, driver) = nic(NicConfig { delays: Delays::NONE, line_rate: None, ..config });
         Workbench { device, driver }
     }
 
-    /// A TLS context that encrypts what `flow` sends from record `number` on, which starts at sequence number 0.
+    /// Adds a TLS context that encrypts the transmitted data of `flow` from record `number` on, which starts at
+    /// sequence number 0.
     ///
-    /// # Panics
-    /// If the device has no room for it.
+    /// # Panics If the device has no room for the context.
     pub fn transmit_context(&mut self, flow: FlowKey, number: u64) -> Handle {
         self.context(flow, Direction::Transmit, number)
     }
 
-    /// The same for what arrives on `flow`.
+    /// Adds a TLS context that decrypts the received data of `flow`.
     ///
-    /// # Panics
-    /// If the device has no room for it.
+    /// # Panics If the device has no room for the context.
     pub fn receive_context(&mut self, flow: FlowKey, number: u64) -> Handle {
         self.context(flow, Direction::Receive, number)
     }
 
-    /// Gives a context back, and waits until it is gone.
+    /// Removes a context and waits for the device.
     pub fn remove(&mut self, context: Handle) {
         self.driver.tls().unwrap().remove(context);
         self.settle();
     }
 
-    /// Posts a range of the stream in packets as large as the device takes, to be cut at `mss`.
+    /// Posts a range of the stream in packets as large as the device accepts, to be cut at `mss`.
     ///
-    /// # Panics
-    /// If the device takes one of them not.
+    /// # Panics If the device rejects a packet.
     pub fn send(&mut self, stream: &Stream, range: core::ops::Range<usize>, mss: u16, context: Option<Handle>) {
         let most = (self.device.config().tso_max_bytes as usize / mss as usize).max(1) * mss as usize;
         let checksum = self.device.config().checksum_offload;
         let mut at = range.start;
         while at < range.end {
             let end = range.end.min(at + most);
+            // A packet that fits one segment is not cut.
             let mss = (end - at > mss as usize).then_some(mss);
+            // The stream has one layer of units, so the second place of the request stays empty.
             let of_packet = |context| StreamAsk::whole(context, at as u64, (end - at) as u32);
             let streams = [context.map(of_packet), None];
             let ask = TxAsk { seq: Seq(at as u32), streams, checksum, mss, ..TxAsk::default() };
@@ -91,29 +91,31 @@ impl Workbench {
         self.driver.flush(Instant::ZERO);
     }
 
-    /// Has the device do what there is to do; the frames that leave.
+    /// Lets the device work and returns the transmitted frames.
     pub fn frames(&mut self) -> Vec<Frame> {
         self.device.process(Instant::ZERO);
         core::iter::from_fn(|| self.device.poll_frame(Instant::ZERO)).collect()
     }
 
-    /// Has the device do what there is to do, lets the frames go, and the driver look at what came of it. How many frames.
+    /// Lets the device work, discards its frames and handles the driver's events. Returns the number of frames.
     pub fn settle(&mut self) -> usize {
         self.device.process(Instant::ZERO);
         let mut left = 0;
         while self.device.poll_frame(Instant::ZERO).is_some() {
             left += 1;
         }
+        // Unread events would fill the driver's queue over many iterations.
         while self.driver.poll_event().is_some() {}
         left
     }
 
-    /// A frame arrives at the device.
+    /// Delivers a frame to the device.
     pub fn arrive(&mut self, frame: Frame) {
         self.device.receive_frame(Instant::ZERO, frame);
     }
 
-    /// Has the device look at what arrived, and the driver take it: payload bytes, in TCP packets without options.
+    /// Lets the device process received frames and the driver take them. Returns the payload bytes, for TCP packets
+    /// without options.
     pub fn drain(&mut self) -> usize {
         self.device.process(Instant::ZERO);
         let mut bytes = 0;
@@ -131,7 +133,7 @@ impl Workbench {
     }
 }
 
-/// A byte stream as a stack queues it, with TLS records or without.
+/// A byte stream as a stack queues it, with or without TLS records.
 #[derive(Clone, Debug)]
 pub struct Stream {
     flow: FlowKey,
@@ -140,7 +142,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// `count` TLS 1.3 records of `content` bytes each, numbered from 0 on, on [`flow`] 0.
+    /// Creates `count` TLS 1.3 records of `content` bytes each, numbered from 0, on [`flow`] 0.
     pub fn records(count: usize, content: usize) -> Stream {
         let body = (content + 1 + 16) as u16;
         let mut queued = Vec::with_capacity(count * (content + RECORD_OVERHEAD));
@@ -148,27 +150,28 @@ impl Stream {
             queued.extend_from_slice(&[23, 3, 3, (body >> 8) as u8, body as u8]);
             queued.resize(queued.len() + content, 0x5a);
             queued.push(23);
+            // The device writes the tag here.
             queued.resize(queued.len() + 16, 0);
         }
         Stream { flow: flow(0), record: content + RECORD_OVERHEAD, queued: queued.into() }
     }
 
-    /// `bytes` bytes that are no records.
+    /// Creates `bytes` bytes without records.
     pub fn plain(bytes: usize) -> Stream {
         Stream { flow: flow(0), record: 0, queued: vec![0x5a; bytes].into() }
     }
 
-    /// The same bytes on another flow.
+    /// Returns the same bytes on another flow.
     pub fn on(&self, flow: FlowKey) -> Stream {
         Stream { flow, ..self.clone() }
     }
 
-    /// Bytes of it.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.queued.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.queued.is_empty()
     }
@@ -191,15 +194,16 @@ impl RecordSource for Stream {
     }
 }
 
-/// The flow of this number, from the sender's side: one server, a client address and port for each.
+/// Returns the flow with this number at the sender: one server, and a client address and port for each flow.
 pub fn flow(number: u32) -> FlowKey {
     let client = Ipv4Addr::from_bits(0x0b00_0000 + number / PORTS);
     let client = SocketAddr::new(IpAddr::V4(client), 1024 + (number % PORTS) as u16);
     FlowKey::tcp(SocketAddr::new(IpAddr::V4(SERVER), 443), client)
 }
 
-/// Ethernet, IPv4 and TCP headers whose lengths and checksums the device fills in.
+/// Returns headers of Ethernet, IPv4 and TCP, without the lengths and checksums that the device fills in.
 fn headers(flow: FlowKey, seq: u32) -> [u8; HEADER_BYTES] {
+    // `flow` makes only IPv4 flows.
     let (IpAddr::V4(source), IpAddr::V4(destination)) = (flow.local.ip(), flow.remote.ip()) else {
         unreachable!("the workbench has IPv4 flows only");
     };
@@ -219,10 +223,10 @@ fn key() -> TlsKey {
     TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [3; 12]).expect("as long as the suite has it")
 }
 
-/// Record header, content type and tag.
+/// Bytes of a record's header, content type and tag.
 pub const RECORD_OVERHEAD: usize = 5 + 1 + 16;
-/// Ethernet, IPv4 and TCP without options.
+/// Bytes of the headers of Ethernet, IPv4 and TCP without options.
 const HEADER_BYTES: usize = 14 + 20 + 20;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-/// Flows to a client address.
+/// Number of flows of one client address.
 const PORTS: u32 = 60_000;

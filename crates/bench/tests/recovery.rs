@@ -1,4 +1,4 @@
-//! What loss and reordering leave of the offload, kept as a table; and the law behind the bytes read again.
+//! The offload that remains under loss and reordering, stored as a table, and the law of the bytes read again.
 
 use nic_sim::TransmitResync;
 use offload_api::ResyncMode;
@@ -20,11 +20,12 @@ fn row(run: Recovery) -> Row {
 }
 
 #[test]
-fn what_loss_and_reordering_leave() {
+fn offload_under_loss_and_reordering_matches_the_snapshot() {
     let mut rows = Vec::new();
     for trouble in [Trouble::Loss, Trouble::Reordering] {
         rows.extend([0.0, 1.0, 5.0].map(|percent| run(trouble, percent)));
     }
+    // The other modes differ only in resynchronization, so one loss rate is enough for them.
     let lossy = recovery(Trouble::Loss, 1.0);
     for other in [
         Recovery { resync: ResyncMode::CoreHint, ..lossy.clone() },

@@ -1,8 +1,8 @@
-//! Two hosts with NICs on a wire that loses one packet and holds one back, and a server that sends records.
+//! Two hosts with NICs on a wire that loses one packet and delays one, and a server that sends records.
 
 use crate::story::log::Log;
 use crate::story::reading::Reading;
-use crate::story::watch::{Fate, FateCounters, Role, WatchedDriver, WatchedPort};
+use crate::story::watch::{FateCounters, Role, StoryImpairment, WatchedDriver, WatchedPort};
 use crate::story::{Opened, Story, What};
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr};
@@ -19,30 +19,30 @@ use offload_testbed::{Runtime, Station, VirtualTime, connect};
 use std::io;
 use std::sync::Arc;
 
-/// A story to be told. The same course is the same story, every time and everywhere.
+/// The settings of a story. Equal settings give the same story on every machine.
 ///
 /// See [`Story`] for an example.
 #[derive(Clone, Copy, Debug)]
-pub struct Course {
-    /// How many records the server sends.
+pub struct Script {
+    /// Number of records that the server sends.
     pub records: u64,
-    /// How many records follow when the client has all of those.
+    /// Number of records that follow after the client has received all of them.
     pub more: u64,
-    /// Content bytes of each.
+    /// Content bytes of each record.
     pub record_size: u16,
-    /// The packet that is lost, counted from 1.
+    /// The packet to lose, counted from 1.
     pub lose: Option<usize>,
-    /// The packet that the next one overtakes, counted from 1.
+    /// The packet to delay so that the next one overtakes it, counted from 1.
     pub hold_back: Option<usize>,
-    /// How the client's NIC finds its place again.
+    /// Resynchronization of the client's NIC.
     pub resync: ResyncMode,
-    /// How much later than usual the NIC's questions come to its driver.
+    /// Additional delay of the NIC's questions to its driver.
     pub question_delay: Duration,
 }
 
-impl Default for Course {
-    fn default() -> Course {
-        Course {
+impl Default for Script {
+    fn default() -> Script {
+        Script {
             records: 6,
             more: 3,
             record_size: 4000,
@@ -54,11 +54,10 @@ impl Default for Course {
     }
 }
 
-impl Course {
-    /// Lets it happen, in virtual time.
+impl Script {
+    /// Runs the connection in virtual time.
     ///
-    /// # Errors
-    /// If the connection is lost.
+    /// # Errors If the connection is lost.
     pub fn run(&self) -> io::Result<Story> {
         let mut time = VirtualTime::new();
         let runtime: Arc<dyn Runtime> = Arc::new(time.handle());
@@ -67,11 +66,12 @@ impl Course {
         let (client, client_device) = self.host(Role::Client, &runtime, &log);
         let watched = WatchedPort { device: client_device, reading: Reading::default(), log: log.clone() };
         let link = LinkConfig::default();
+        // Both directions have their own seed, as on two separate fibres.
         let (there, back) = (Link::new(&link, Seed(1)), Link::new(&link, Seed(2)));
         let left = Station::new("server", Domain::Device(0), server_device);
         let right = Station::new("client", Domain::Device(1), watched);
         let cable = connect(&runtime, left, right, there, back);
-        let fate = Fate {
+        let fate = StoryImpairment {
             lose: self.lose,
             hold_back: self.hold_back,
             by: HELD_BACK,
@@ -81,30 +81,31 @@ impl Course {
         cable.left_to_right.lock().expect("nobody panicked with it").impair(Box::new(fate));
         let serving = time.spawn("server", serve(*self, server.listen(PORT, 1)?, log.clone()));
         let fetching = fetch(*self, client, runtime, log.clone());
+        // The client ends first, because the server waits for its close.
         time.block_on(fetching)?;
         time.block_on(serving)?;
         Ok(log.story())
     }
 
-    /// Whether a story is what was asked for: with the packets that were to be lost and held back, and not too long.
+    /// Checks that a story contains the packets to lose and to delay, and is not too long.
     ///
     /// ```
-    /// use offload_demos::story::course::Course;
+    /// use offload_demos::story::course::Script;
     ///
-    /// let course = Course { lose: Some(999), ..Course::default() };
+    /// let course = Script { lose: Some(999), ..Script::default() };
     /// let error = course.check(&course.run()?).unwrap_err();
     /// assert!(error.starts_with("--lose 999: the story has"), "{error}");
     /// # Ok::<(), std::io::Error>(())
     /// ```
     ///
     /// # Errors
-    /// In words, if not.
+    /// The reason as text.
     pub fn check(&self, story: &Story) -> Result<(), String> {
         let packets = story.packets.len();
-        if packets > MOST_PACKETS {
+        if packets > MAX_PACKETS {
             return Err(format!(
-                "the story has {packets} packets, and {MOST_PACKETS} are as many as one cares to read about: fewer or smaller \
-                 records, please"
+                "the story has {packets} packets, more than the limit of {MAX_PACKETS}: choose fewer or smaller \
+                 records"
             ));
         }
         for (option, packet) in [("--lose", self.lose), ("--hold-back", self.hold_back)] {
@@ -115,13 +116,13 @@ impl Course {
         Ok(())
     }
 
-    /// A host of the two, and the device of its NIC.
+    /// Builds one of the two hosts, and the device of its NIC.
     fn host(&self, role: Role, runtime: &Arc<dyn Runtime>, log: &Log) -> (Host, Device) {
         let ((own, mac), (other, other_mac)) = match role {
             Role::Server => (SERVER, CLIENT),
             Role::Client => (CLIENT, SERVER),
         };
-        // Each packet is to be seen by itself, and when it would have come if nobody looked.
+        // Pacing and joining (LRO) are off, so that each packet is visible by itself and at its usual time.
         let config = NicConfig {
             mac,
             engines: TlsEngineConfig { resync: self.resync, ..TlsEngineConfig::default() }.into(),
@@ -139,14 +140,16 @@ impl Course {
     }
 }
 
-async fn serve(course: Course, mut listener: TcpListener, log: Log) -> io::Result<()> {
+async fn serve(course: Script, mut listener: TcpListener, log: Log) -> io::Result<()> {
     let mut config = identity::server_config(Randomness::Seeded(Seed(1)), None);
-    // Tickets are records as well: without any, the first of the story is number 0.
+    // Tickets are records too. Without tickets, the first record of the story is number 0.
     config.send_tls13_tickets = 0;
     let stream = listener.accept().await?;
     let mut stream = offloaded(ktls_offload::accept(stream, Arc::new(config)).await?).await?;
     stream.set_record_size(course.record_size.into());
+    // The handshake is not part of the story.
     log.begin();
+    // Each batch waits for the client's request.
     for records in [course.records, course.more] {
         stream.next_chunk().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let content = vec![b'.'; records as usize * usize::from(course.record_size)];
@@ -156,7 +159,8 @@ async fn serve(course: Course, mut listener: TcpListener, log: Log) -> io::Resul
     stream.close().await
 }
 
-async fn fetch(course: Course, host: Host, runtime: Arc<dyn Runtime>, log: Log) -> io::Result<()> {
+// The client asks for both batches, so that the second one starts after all of the first was received.
+async fn fetch(course: Script, host: Host, runtime: Arc<dyn Runtime>, log: Log) -> io::Result<()> {
     let config = Arc::new(identity::client_config(Randomness::Seeded(Seed(2)), None));
     let stream = host.connect(None, (SERVER.0, PORT).into()).await?;
     let mut stream = offloaded(ktls_offload::connect(stream, config, identity::server_name()).await?).await?;
@@ -180,7 +184,7 @@ async fn fetch(course: Course, host: Host, runtime: Arc<dyn Runtime>, log: Log) 
     Ok(())
 }
 
-/// Both directions on the NIC, and left there however much is sent again.
+/// Offloads both directions, and keeps them offloaded regardless of retransmissions.
 async fn offloaded(mut stream: KtlsStream<TcpStream>) -> io::Result<KtlsStream<TcpStream>> {
     stream.set_retransmit_limit(None);
     stream.offload(Offload::BOTH);
@@ -188,7 +192,7 @@ async fn offloaded(mut stream: KtlsStream<TcpStream>) -> io::Result<KtlsStream<T
     Ok(stream)
 }
 
-/// Who opened the records that were counted meanwhile.
+/// Returns the place of decryption of each record counted between two readings.
 fn opened_between(before: &TlsCounters, after: &TlsCounters) -> impl Iterator<Item = Opened> {
     let counts = [
         (Opened::ByNic, after.rx_records_device - before.rx_records_device),
@@ -198,12 +202,12 @@ fn opened_between(before: &TlsCounters, after: &TlsCounters) -> impl Iterator<It
     counts.into_iter().flat_map(|(by, count)| core::iter::repeat_n(by, count as usize))
 }
 
-/// An IP and an Ethernet address.
+/// An IP address and an Ethernet address.
 type End = (Ipv4Addr, [u8; 6]);
 
 const SERVER: End = (Ipv4Addr::new(10, 0, 0, 1), [0x02, 0, 0, 0, 0, 1]);
 const CLIENT: End = (Ipv4Addr::new(10, 0, 0, 2), [0x02, 0, 0, 0, 0, 2]);
 const PORT: u16 = 443;
-const MOST_PACKETS: usize = 200;
-/// Longer than a full packet takes on the line, shorter than two.
+const MAX_PACKETS: usize = 200;
+/// A delay longer than the transmission time of a full packet, and shorter than that of two.
 const HELD_BACK: Duration = Duration::from_nanos(200);

@@ -1,34 +1,34 @@
-//! What all that look on write down, and the story that it makes.
+//! The log of all observers, and the story made from it.
 
-use crate::story::{Event, Rebuilt, Span, Story, What};
+use crate::story::{Event, Span, StateRebuild, Story, What};
 use offload_base::{Instant, Seq};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What is written down, for all that look on.
+/// The log shared by all observers.
 ///
-/// Invariant: before [`begin`](Log::begin) and after [`end`](Log::end) nothing is.
+/// Invariant: events are recorded only between [`begin`](Log::begin) and [`end`](Log::end).
 #[derive(Clone, Debug, Default)]
-pub(super) struct Log(Arc<Mutex<Pages>>);
+pub(super) struct Log(Arc<Mutex<LogState>>);
 
 #[derive(Debug, Default)]
-struct Pages {
+struct LogState {
     is_open: bool,
-    /// When the first packet was posted, and the sequence number of its first byte.
+    /// Time of the first posted packet, and the sequence number of its first byte.
     first: Option<(Instant, Seq)>,
     events: Vec<Event>,
     packets: Vec<Span>,
     records: BTreeMap<u64, Span>,
-    /// What a question was announced about, until it comes.
+    /// The bytes of an announced question that has not come yet.
     announced: Option<Span>,
-    /// Where the records noted for it begin.
+    /// Positions of record headers noted for that question.
     noted: Vec<u32>,
-    /// How many records were given out.
+    /// Number of delivered records.
     opened: u64,
 }
 
-impl Pages {
-    /// TLS knows where the record `number` begins: it notes that, if it is to.
+impl LogState {
+    /// Records that TLS notes the header of record `number`, if the header lies in announced bytes.
     fn note_record(&mut self, at: Instant, number: u64) {
         let (Some(announced), Some(record)) = (self.announced, self.records.get(&number)) else { return };
         let header = record.from;
@@ -40,27 +40,28 @@ impl Pages {
 }
 
 impl Log {
-    /// The server's next packet is the first of the story.
+    /// Starts recording. The server's next packet is the first of the story.
     pub(super) fn begin(&self) {
         self.pages().is_open = true;
     }
 
-    /// The rest does not belong to it.
+    /// Stops recording.
     pub(super) fn end(&self) {
         self.pages().is_open = false;
     }
 
-    /// What was written.
+    /// Returns the recorded story.
     pub(super) fn story(&self) -> Story {
         let pages = self.pages();
         let mut events = pages.events.clone();
-        // What the wire does is written down early, with the time of an arrival.
+        // Events of the wire are recorded early, with the time of the packet's arrival.
         events.sort_by_key(|event| event.at);
         Story { events, packets: pages.packets.clone(), records: pages.records.values().copied().collect() }
     }
 
     pub(super) fn note(&self, at: Instant, what: What) {
         let mut pages = self.pages();
+        // Events before the first packet belong to the handshake.
         let (true, Some((first, _))) = (pages.is_open, pages.first) else { return };
         let at = Instant::ZERO + (at - first);
         if let What::Opened { number, .. } = what {
@@ -70,12 +71,12 @@ impl Log {
         pages.events.push(Event { at, what });
         if let What::Announced(bytes) = what {
             (pages.announced, pages.noted) = (Some(bytes), Vec::new());
-            // Those that were read before the news.
+            // TLS also remembers records that were read before the announcement.
             (0..pages.opened).for_each(|number| pages.note_record(at, number));
         }
     }
 
-    /// TLS has answered a question, from what it noted or not.
+    /// Records the answer to a question, and whether it was noted before.
     pub(super) fn note_answer(&self, at: Instant, header: u32, number: Option<u64>) {
         let noted = {
             let mut pages = self.pages();
@@ -85,7 +86,7 @@ impl Log {
         self.note(at, What::Answered { header, number, noted });
     }
 
-    /// Where the story's stream has the byte at `seq`; `None` before its first one was sent.
+    /// Returns the stream position of the byte at `seq`, or `None` before the first byte was sent.
     pub(super) fn place(&self, seq: Seq) -> Option<u32> {
         let (_, first) = self.pages().first?;
         seq.at_or_after(first).then(|| seq.distance_from(first))
@@ -96,14 +97,14 @@ impl Log {
         (bytes > 0).then_some(Span { from, to: from + bytes })
     }
 
-    /// The server's driver has posted bytes of records.
+    /// Records that the server's driver posted bytes of records.
     pub(super) fn note_posted(
         &self,
         now: Instant,
         seq: Seq,
         records: &[(u64, Seq, Seq)],
         bytes: u32,
-        rebuilt: Option<Rebuilt>,
+        rebuilt: Option<StateRebuild>,
     ) {
         if !self.pages().is_open {
             return;
@@ -118,9 +119,10 @@ impl Log {
         self.note(now, What::Posted { bytes: posted, rebuilt });
     }
 
-    /// The number of a packet that passes for the first time; those of a stream pass in order at first.
+    /// Returns the number of a packet that passes for the first time. Packets of a stream first pass in order.
     pub(super) fn number_if_new(&self, bytes: Span) -> Option<usize> {
         let mut pages = self.pages();
+        // A retransmission begins before the end of the last new packet.
         let is_new = pages.is_open && pages.packets.last().is_none_or(|last| last.to <= bytes.from);
         is_new.then(|| {
             pages.packets.push(bytes);
@@ -128,7 +130,7 @@ impl Log {
         })
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages> {
+    fn pages(&self) -> MutexGuard<'_, LogState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,14 +1,14 @@
-//! One TLS connection between two emulated hosts, told packet by packet: what the NICs, the drivers and the TLS layer
-//! made of a packet that was lost and of one that was overtaken.
+//! One TLS connection between two emulated hosts, shown packet by packet: how the NICs, the drivers and the TLS layer
+//! handled a lost packet and an overtaken one.
 //!
-//! - [`course`]: the two hosts, and what happens on them;
-//! - `watch`: who looks on: a driver around a driver, a port around a device, and a wire that loses what it is told to;
-//!   `log`: what they write down;
-//! - [`reading`]: what a NIC made of a packet, from what it counted;
-//! - [`table`]: the story in words; [`picture`]: as a sequence picture, in SVG.
+//! - [`course`]: the two hosts and their wire;
+//! - `watch`: the observers: a driver around a driver, a port around a device, and a wire that loses a packet; `log`:
+//!   their log;
+//! - [`reading`]: the result of a packet in a NIC, derived from the counters;
+//! - [`table`]: the story as text; [`picture`]: as a sequence diagram in SVG.
 //!
-//! Nothing here changes what it looks at: drivers, devices and TLS are those that every other example runs on. Only
-//! questions of the NIC may be held up on their way, as a slow device holds them up.
+//! The observers change nothing: drivers, devices and TLS are the same as in every other example. Only questions of the
+//! NIC can be delayed, as a slow device would delay them.
 
 pub mod course;
 mod log;
@@ -18,15 +18,15 @@ pub mod table;
 mod watch;
 
 use offload_base::Instant;
-use reading::Made;
+use reading::PacketResult;
 
-/// What happened on one connection from the server's first record on.
+/// The events of one connection from the server's first record on.
 ///
 /// ```
-/// use offload_demos::story::course::Course;
+/// use offload_demos::story::course::Script;
 /// use offload_demos::story::{Opened, What};
 ///
-/// let story = Course { lose: None, hold_back: None, ..Course::default() }.run()?;
+/// let story = Script { lose: None, hold_back: None, ..Script::default() }.run()?;
 /// assert_eq!(story.records.len(), 9);
 /// let all_by_nic = story.events.iter().all(|event| match event.what {
 ///     What::Opened { by, .. } => by == Opened::ByNic,
@@ -37,128 +37,129 @@ use reading::Made;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Story {
-    /// In the order they happened.
+    /// The events in chronological order.
     pub events: Vec<Event>,
     /// The packets with data, numbered from 1 in the order of the stream.
     pub packets: Vec<Span>,
-    /// The records, numbered from 0 as TLS does.
+    /// The records, numbered from 0 as in TLS.
     pub records: Vec<Span>,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, from the server's first packet on.
+    /// Time since the server's first packet.
     pub at: Instant,
-    /// What, and thereby where.
+    /// The kind of the event, which also determines its place.
     pub what: What,
 }
 
-/// What can happen.
+/// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// The server's driver posted bytes to its NIC.
     Posted {
-        /// Which; the NIC cuts packets from them.
+        /// The bytes, which the NIC cuts into packets.
         bytes: Span,
-        /// They are not what the NIC expects next, so the driver had to rebuild its state.
-        rebuilt: Option<Rebuilt>,
+        /// The work of rebuilding the NIC's state, if the bytes were not the expected ones.
+        rebuilt: Option<StateRebuild>,
     },
     /// The wire lost a packet.
     Lost(Span),
-    /// The wire held a packet back, so that another overtook it.
+    /// The wire delayed a packet, so that another overtook it.
     HeldBack(Span),
-    /// A packet came to the client's NIC.
+    /// A packet arrived at the client's NIC.
     Arrived {
-        /// Its bytes.
+        /// The packet's bytes.
         bytes: Span,
-        /// What the NIC made of it.
-        made: Made,
+        /// The result in the NIC.
+        made: PacketResult,
     },
-    /// The client's driver told its TLS layer that a question about these bytes will come, so that it notes what records
-    /// begin there.
+    /// The client's driver announced to its TLS layer a question about these bytes, so that the layer notes the records
+    /// that begin there.
     Announced(Span),
-    /// The client's TLS layer noted where a record begins, for a question that was announced.
+    /// The client's TLS layer noted the start of a record, for an announced question.
     Noted {
-        /// Where.
+        /// The start of the record.
         header: u32,
         /// The record's number.
         number: u64,
     },
     /// The client's driver asked its TLS layer whether a record begins here.
     Asked {
-        /// Where.
+        /// The position in question.
         header: u32,
     },
-    /// The client's TLS layer told the NIC.
+    /// The client's TLS layer answered the NIC.
     Answered {
-        /// About which place.
+        /// The position in question.
         header: u32,
-        /// The number of the record that begins there; `None`: none does.
+        /// The number of the record that begins there; `None` if no record does.
         number: Option<u64>,
-        /// It was noted before it was asked for.
+        /// Whether the record was noted before the question.
         noted: bool,
     },
-    /// The client's TLS layer gave out a record.
+    /// The client's TLS layer delivered a record.
     Opened {
-        /// Its number.
+        /// The record's number.
         number: u64,
-        /// Who had decrypted it.
+        /// The place of decryption.
         by: Opened,
     },
 }
 
-/// Bytes of the server's stream, counted from its first record on.
+/// Bytes of the server's stream, counted from its first record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
-    /// The first.
+    /// The first byte.
     pub from: u32,
-    /// One past the last.
+    /// One past the last byte.
     pub to: u32,
 }
 
 impl Span {
-    /// How many bytes.
+    /// Returns the number of bytes.
     pub fn len(self) -> u32 {
         self.to - self.from
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     pub fn is_empty(self) -> bool {
         self.to == self.from
     }
 
-    /// Whether any byte is in both.
+    /// Returns whether both spans share a byte.
     pub fn meets(self, other: Span) -> bool {
         self.from < other.to && other.from < self.to
     }
 }
 
-/// What it took to have a NIC send bytes that it does not expect.
+/// The work to make a NIC send bytes that it does not expect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rebuilt {
+pub struct StateRebuild {
     /// DUMPs of the record's earlier bytes.
     pub dumps: u64,
-    /// Bytes in them: read over PCIe, encrypted, not sent.
+    /// Bytes in the DUMPs: read over PCIe and encrypted, but not sent.
     pub dumped_bytes: u64,
 }
 
-/// Who decrypted a record.
+/// The place of a record's decryption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// The NIC, all of it.
+    /// The NIC alone.
     ByNic,
-    /// The NIC some of it, and software the rest.
+    /// The NIC in part, software for the rest.
     InPart,
-    /// Software, all of it.
+    /// Software alone.
     InSoftware,
 }
 
 impl Story {
-    /// What packets with these bytes are called: `P3`, or `P3-P5`.
+    /// Returns the name of the packets with these bytes: `P3`, or `P3-P5`.
     pub fn name(&self, bytes: Span) -> String {
         let holds = |packet: &Span| packet.meets(bytes);
         let (first, last) = (self.packets.iter().position(holds), self.packets.iter().rposition(holds));
+        // Bytes without a packet are named by their positions.
         match (first, last) {
             (Some(first), Some(last)) if first == last => format!("P{}", first + 1),
             (Some(first), Some(last)) => format!("P{}-P{}", first + 1, last + 1),
@@ -166,14 +167,14 @@ impl Story {
         }
     }
 
-    /// The records that these bytes belong to: `record 2`, or `records 2 and 3`.
+    /// Returns the names of the records with these bytes: `record 2`, or `records 2 and 3`.
     pub fn records_of(&self, bytes: Span) -> String {
         let met = (0_u32..).zip(&self.records).filter(|(_, record)| record.meets(bytes));
         let numbers: Vec<String> = met.map(|(number, _)| number.to_string()).collect();
         format!("record{} {}", if numbers.len() > 1 { "s" } else { "" }, numbers.join(" and "))
     }
 
-    /// Whether these bytes were posted before, by the event at `index`.
+    /// Returns whether these bytes were posted before the event at `index`.
     pub fn is_again(&self, index: usize, bytes: Span) -> bool {
         let posted = |event: &Event| matches!(event.what, What::Posted { bytes: earlier, .. } if earlier.meets(bytes));
         self.events[..index].iter().any(posted)

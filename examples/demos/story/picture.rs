@@ -1,19 +1,19 @@
-//! The story as a sequence picture: one SVG file that needs nothing else.
+//! The story as a sequence diagram in one self-contained SVG file.
 //!
-//! Time runs down, not to scale: a row for each thing that happened. Lifelines from the server's driver to the client's
-//! TLS layer; the client NIC's is coloured by what the NIC knows about its place in the stream.
+//! Time runs down, not to scale: each event has a row. There are lifelines from the server's driver to the client's TLS
+//! layer; the client NIC's lifeline is coloured by the NIC's knowledge of its position in the stream.
 
-use crate::story::reading::Made;
+use crate::story::reading::PacketResult;
 use crate::story::table::{in_words, micros, which};
 use crate::story::{Opened, Story, What};
 use core::fmt::Write;
 
-/// Draws it.
+/// Draws a story.
 ///
 /// ```
-/// use offload_demos::story::{course::Course, picture};
+/// use offload_demos::story::{course::Script, picture};
 ///
-/// let svg = picture::of(&Course::default().run()?);
+/// let svg = picture::of(&Script::default().run()?);
 /// assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -23,6 +23,7 @@ pub fn of(story: &Story) -> String {
     drawing.begin(bottom + LEGEND);
     drawing.lifelines(bottom);
     drawing.knowledge(story, bottom);
+    // Rows are equally high, because the times of events differ too much for a scale.
     for (index, event) in story.events.iter().enumerate() {
         let y = TOP + ROW * index as u32 + ROW / 2;
         drawing.text(TIME, y, "end", GREY, &micros(event.at));
@@ -55,14 +56,18 @@ impl Drawing {
         }
     }
 
-    /// The band along the client NIC's lifeline.
+    /// Draws the band along the client NIC's lifeline.
     fn knowledge(&mut self, story: &Story, bottom: u32) {
         let (mut since, mut colour) = (TOP, GREEN);
         for (index, event) in story.events.iter().enumerate() {
+            // The colour changes only at events that change the NIC's knowledge.
             let next = match event.what {
-                What::Arrived { made: Made::Early, .. } => AMBER,
-                What::Arrived { made: Made::Lost | Made::Asked | Made::LostAndAsked | Made::Failed, .. } => RED,
-                What::Arrived { made: Made::Found | Made::FoundAtOnce, .. } => GREEN,
+                What::Arrived { made: PacketResult::Early, .. } => AMBER,
+                What::Arrived {
+                    made: PacketResult::Lost | PacketResult::Asked | PacketResult::LostAndAsked | PacketResult::Failed,
+                    ..
+                } => RED,
+                What::Arrived { made: PacketResult::Found | PacketResult::FoundAtOnce, .. } => GREEN,
                 What::Answered { number: Some(_), .. } => AMBER,
                 _ => colour,
             };
@@ -107,6 +112,7 @@ impl Drawing {
                 self.add(format_args!(
                     "<line x1=\"{SERVER_NIC}\" y1=\"{y}\" x2=\"{x}\" y2=\"{y}\" stroke=\"{colour}\" stroke-width=\"1.5\"/>\n"
                 ));
+                // A cross marks a loss, a double bar a delay.
                 let mark = if matches!(what, What::Lost(_)) {
                     format!("M{} {above}L{} {below}M{} {below}L{} {above}", x - 5, x + 5, x - 5, x + 5)
                 } else {
@@ -141,7 +147,7 @@ impl Drawing {
         ));
     }
 
-    /// On the arrow of a packet.
+    /// Writes a label on the arrow of a packet.
     fn label(&mut self, y: u32, colour: &str, text: &str) {
         let (width, top) = (text.len() as u32 * 6 + 6, y - 7);
         let left = WIRE_MIDDLE - width / 2;
@@ -149,7 +155,7 @@ impl Drawing {
         self.text(WIRE_MIDDLE, y, "middle", colour, text);
     }
 
-    /// With its middle at `y`.
+    /// Writes a text that is vertically centred at `y`.
     fn text(&mut self, x: u32, y: u32, anchor: &str, colour: &str, text: &str) {
         let y = y + 4;
         self.add(format_args!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" fill=\"{colour}\">{text}</text>\n"));

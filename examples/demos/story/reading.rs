@@ -1,58 +1,59 @@
-//! What a receiving NIC made of a packet, from what it counted.
+//! The result of a packet in a receiving NIC, derived from the NIC's counters.
 
 use crate::story::Span;
 
-/// What a NIC made of a packet of its flow.
+/// The result of a packet of the NIC's flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
-    /// The next of the stream: decrypted.
+pub enum PacketResult {
+    /// The expected packet: decrypted.
     Decrypted,
-    /// From the past: passed on as it is.
+    /// A packet from before the expected position: passed on unchanged.
     Late,
-    /// After a gap, and before the next header: passed on as it is.
+    /// A packet after a gap, before the next record header: passed on unchanged.
     Early,
-    /// After a gap, with the next header in it: passed on as it is, but the packet after it can be decrypted.
+    /// A packet after a gap that contains the next record header: passed on unchanged, but the packet after it can be
+    /// decrypted.
     Found,
-    /// Told that a record begins with it: decrypted.
+    /// A packet that begins with a record, as the NIC was told: decrypted.
     FoundAtOnce,
-    /// The next header is missing, so the NIC searches for one: passed on as it is.
+    /// A packet after a lost record header, so the NIC searches for a header: passed on unchanged.
     Lost,
-    /// Something that looks like a header is in it: passed on as it is, and software is asked.
+    /// A packet with a possible header: passed on unchanged, and software is asked.
     Asked,
-    /// The same, and it is the packet with which the NIC lost its place.
+    /// The packet with which the NIC lost its position, and with a possible header: software is asked.
     LostAndAsked,
-    /// While the NIC searches or waits for an answer: passed on as it is.
+    /// A packet while the NIC searches or waits for an answer: passed on unchanged.
     Waiting,
-    /// A tag is wrong, or there is no record: passed on as it is.
+    /// A packet with a wrong tag, or without a valid record: passed on unchanged.
     Failed,
 }
 
-impl Made {
-    /// What is said about it.
+impl PacketResult {
+    /// Returns the description in the story.
     pub const fn in_words(self) -> &'static str {
         match self {
-            Made::Decrypted => "decrypted",
-            Made::Late => "from the past: left as it is",
-            Made::Early => "not the next: left as it is, the next header is still to come",
-            Made::Found => "holds the next header: left as it is, in step again behind it",
-            Made::FoundAtOnce => "begins where it was told: in step again, decrypted",
-            Made::Lost => "a header before it is missing: left as it is, out of step",
-            Made::Asked => "may hold a header: left as it is, software is asked",
-            Made::LostAndAsked => "out of step; may hold a header: software is asked",
-            Made::Waiting => "left as it is",
-            Made::Failed => "does not verify: left as it is",
+            PacketResult::Decrypted => "decrypted",
+            PacketResult::Late => "from the past: left as it is",
+            PacketResult::Early => "not the next: left as it is, the next header is still to come",
+            PacketResult::Found => "holds the next header: left as it is, in step again behind it",
+            PacketResult::FoundAtOnce => "begins where it was told: in step again, decrypted",
+            PacketResult::Lost => "a header before it is missing: left as it is, out of step",
+            PacketResult::Asked => "may hold a header: left as it is, software is asked",
+            PacketResult::LostAndAsked => "out of step; may hold a header: software is asked",
+            PacketResult::Waiting => "left as it is",
+            PacketResult::Failed => "does not verify: left as it is",
         }
     }
 
-    /// Whether the payload is plaintext now.
+    /// Returns whether the payload is plaintext now.
     pub const fn is_decrypted(self) -> bool {
-        matches!(self, Made::Decrypted | Made::FoundAtOnce)
+        matches!(self, PacketResult::Decrypted | PacketResult::FoundAtOnce)
     }
 }
 
-/// What the NIC's counters did with one packet.
+/// The NIC's counters that one packet incremented.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Moved {
+pub(super) struct CounterChanges {
     pub(super) decrypted: bool,
     pub(super) asked: bool,
     pub(super) failed: bool,
@@ -60,33 +61,35 @@ pub(super) struct Moved {
     pub(super) found: bool,
 }
 
-/// Follows a NIC through a stream.
+/// The position of a NIC in a stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reading {
-    /// Where it goes on if it is in step; how far it has seen if not.
+    /// The expected sequence position if the NIC is in sync, else the furthest position seen.
     next: u32,
     is_lost: bool,
 }
 
 impl Reading {
-    /// The NIC has worked on a packet.
-    pub(super) fn note(&mut self, bytes: Span, moved: Moved) -> Made {
+    /// Records a packet and returns its result.
+    // The order of the arms matters: a packet may move several counters, and the first match describes it best.
+    pub(super) fn note(&mut self, bytes: Span, moved: CounterChanges) -> PacketResult {
         let made = match moved {
-            Moved { failed: true, .. } => Made::Failed,
-            Moved { decrypted: true, found: true, .. } => Made::FoundAtOnce,
-            Moved { decrypted: true, .. } => Made::Decrypted,
-            Moved { found: true, .. } => Made::Found,
-            Moved { asked: true, lost: true, .. } => Made::LostAndAsked,
-            Moved { asked: true, .. } => Made::Asked,
-            Moved { lost: true, .. } => Made::Lost,
-            _ if bytes.from < self.next => Made::Late,
-            _ if self.is_lost => Made::Waiting,
-            _ => Made::Early,
+            CounterChanges { failed: true, .. } => PacketResult::Failed,
+            CounterChanges { decrypted: true, found: true, .. } => PacketResult::FoundAtOnce,
+            CounterChanges { decrypted: true, .. } => PacketResult::Decrypted,
+            CounterChanges { found: true, .. } => PacketResult::Found,
+            CounterChanges { asked: true, lost: true, .. } => PacketResult::LostAndAsked,
+            CounterChanges { asked: true, .. } => PacketResult::Asked,
+            CounterChanges { lost: true, .. } => PacketResult::Lost,
+            _ if bytes.from < self.next => PacketResult::Late,
+            _ if self.is_lost => PacketResult::Waiting,
+            _ => PacketResult::Early,
         };
         if moved.found || moved.decrypted {
             *self = Reading { next: bytes.to, is_lost: false };
         }
         self.is_lost |= moved.lost;
+        // A lost NIC only notes how far the stream has come.
         if self.is_lost {
             self.next = self.next.max(bytes.to);
         }

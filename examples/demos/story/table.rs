@@ -1,20 +1,21 @@
-//! The story in words: a line for each thing that happened.
+//! The story as text, a line for each event.
 
-use crate::story::{Opened, Rebuilt, Story, What};
+use crate::story::{Opened, StateRebuild, Story, What};
 use core::fmt::Write;
 use offload_base::Instant;
 
-/// When, where, which packet or record, and what, line by line.
+/// Returns the time, the place, the packet or record, and the description of each event, one line each.
 ///
 /// ```
-/// use offload_demos::story::{course::Course, table};
+/// use offload_demos::story::{course::Script, table};
 ///
-/// let story = Course::default().run()?;
+/// let story = Script::default().run()?;
 /// assert!(table::of(&story).contains("P12, records 3 and 4      lost"));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn of(story: &Story) -> String {
     let mut text = format!("{:>6}  {:13}  {:24}  what\n", "us", "where", "which");
+    // The index tells whether bytes were posted before.
     for (index, event) in story.events.iter().enumerate() {
         let (micros, place) = (micros(event.at), place_of(event.what));
         let (which, what) = (which(story, index), in_words(event.what));
@@ -23,12 +24,12 @@ pub fn of(story: &Story) -> String {
     text
 }
 
-/// Microseconds from the beginning on.
+/// Returns a time in microseconds.
 pub(super) fn micros(at: Instant) -> String {
     format!("{:.1}", at.as_nanos() as f64 / 1000.0)
 }
 
-/// Who it happened to.
+/// Returns the place of an event.
 const fn place_of(what: What) -> &'static str {
     match what {
         What::Posted { .. } => "server driver",
@@ -39,7 +40,7 @@ const fn place_of(what: What) -> &'static str {
     }
 }
 
-/// What the event at `index` happened to.
+/// Returns the packet, record or byte of the event at `index`.
 pub(super) fn which(story: &Story, index: usize) -> String {
     match story.events[index].what {
         What::Posted { bytes, .. } if story.is_again(index, bytes) => format!("{} again", story.name(bytes)),
@@ -52,14 +53,14 @@ pub(super) fn which(story: &Story, index: usize) -> String {
     }
 }
 
-/// What happened to it.
+/// Returns the description of an event.
 pub(super) fn in_words(what: What) -> String {
     match what {
         What::Posted { rebuilt: None, .. } => "posted: what the NIC expects next".into(),
-        What::Posted { rebuilt: Some(Rebuilt { dumps: 0, .. }), .. } => {
+        What::Posted { rebuilt: Some(StateRebuild { dumps: 0, .. }), .. } => {
             "not the next: parameters and a fence first".into()
         }
-        What::Posted { rebuilt: Some(Rebuilt { dumps, dumped_bytes }), .. } => {
+        What::Posted { rebuilt: Some(StateRebuild { dumps, dumped_bytes }), .. } => {
             format!("not the next: parameters, a fence, {dumps} DUMPs of {dumped_bytes} bytes first")
         }
         What::Lost(_) => "lost".into(),

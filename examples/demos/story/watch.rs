@@ -1,8 +1,8 @@
-//! Who looks on: wrappers around what a host and a wire are made of, which write down what passes.
+//! Observers: wrappers around the parts of a host and a wire that record passing events.
 
 use crate::story::log::Log;
-use crate::story::reading::{Moved, Reading};
-use crate::story::{Rebuilt, What};
+use crate::story::reading::{CounterChanges, Reading};
+use crate::story::{StateRebuild, What};
 use core::any::Any;
 use core::task::Waker;
 use core::time::Duration;
@@ -20,41 +20,42 @@ use offload_base::{Instant, Seq};
 use offload_formats::IpHeaders;
 use std::collections::VecDeque;
 
-/// Whose driver it is.
+/// The host of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Sends: what it posts is part of the story.
+    /// The sender. Its posted bytes belong to the story.
     Server,
-    /// Receives: what its NIC asks, and is told, is.
+    /// The receiver. Questions of its NIC and their answers belong to the story.
     Client,
 }
 
-/// A driver that is looked at.
+/// An observed driver.
 pub(super) struct WatchedDriver {
     driver: Driver,
     role: Role,
     log: Log,
-    /// When the host last came.
+    /// Time of the host's last call.
     now: Instant,
-    /// How long questions of the NIC are held up.
+    /// Additional delay of the NIC's questions.
     question_delay: Duration,
-    /// Those that are, and until when.
+    /// Delayed questions, each with its due time.
     held_up: VecDeque<(Instant, DeviceEvent)>,
 }
 
 impl WatchedDriver {
-    /// Looks at a driver.
+    /// Wraps a driver.
     pub(super) fn new(driver: Driver, role: Role, log: Log, question_delay: Duration) -> WatchedDriver {
         WatchedDriver { driver, role, log, now: Instant::ZERO, question_delay, held_up: VecDeque::new() }
     }
 
-    /// The next event for the host, when its time has come.
+    /// Returns the next event for the host, if it is due.
     fn due_event(&mut self) -> Option<DeviceEvent> {
         loop {
             if self.held_up.front().is_some_and(|(until, _)| *until <= self.now) {
                 return self.held_up.pop_front().map(|(_, event)| event);
             }
             match self.driver.poll_event()? {
+                // Only questions are delayed; all other events keep their order.
                 event @ DeviceEvent::ResyncRequested { .. } if !self.question_delay.is_zero() => {
                     self.held_up.push_back((self.now + self.question_delay, event));
                 }
@@ -71,11 +72,13 @@ impl NetDevice for WatchedDriver {
         let Some(ask) = packet.ask.streams[Layer::FIRST.index()].filter(|_| self.role == Role::Server) else {
             return self.driver.transmit(now, packet, source);
         };
+        // The packet moves to the driver below, so its request is read first.
         let records = records_of(source, ask);
+        // The difference of the counters shows the work that this packet caused.
         let before = self.driver.context_counters(engines::TLS);
         let sent = self.driver.transmit(now, packet, source);
         let after = self.driver.context_counters(engines::TLS);
-        let rebuilt = (after.ooo > before.ooo).then(|| Rebuilt {
+        let rebuilt = (after.ooo > before.ooo).then(|| StateRebuild {
             dumps: after.dump_packets - before.dump_packets,
             dumped_bytes: after.dump_bytes - before.dump_bytes,
         });
@@ -129,6 +132,7 @@ impl NetDevice for WatchedDriver {
     }
 
     fn next_event(&self) -> Option<Instant> {
+        // The host must wake for a delayed question even if the driver is idle.
         let held_up = self.held_up.front().map(|(until, _)| *until);
         [self.driver.next_event(), held_up].into_iter().flatten().min()
     }
@@ -210,7 +214,7 @@ impl Contexts for WatchedDriver {
     }
 }
 
-/// The records that the bytes belong to that a context is asked to work on.
+/// Returns the records of the bytes in `ask`.
 fn records_of(source: &dyn RecordSource, ask: StreamAsk) -> Vec<(u64, Seq, Seq)> {
     let (mut records, mut at) = (Vec::new(), ask.offset);
     while at < ask.end() {
@@ -221,7 +225,7 @@ fn records_of(source: &dyn RecordSource, ask: StreamAsk) -> Vec<(u64, Seq, Seq)>
     records
 }
 
-/// A device that is looked at as it works on what arrives.
+/// An observed device, for its receive path.
 pub(super) struct WatchedPort {
     pub(super) device: Device,
     pub(super) reading: Reading,
@@ -231,11 +235,12 @@ pub(super) struct WatchedPort {
 impl Port for WatchedPort {
     fn receive_frame(&mut self, now: Instant, frame: Frame) {
         let data = tcp_data(&frame).and_then(|(seq, bytes)| self.log.span(seq, bytes));
+        // The difference of the counters shows the packet's result.
         let before: TlsCounters = self.device.engine_counters();
         self.device.receive_frame(now, frame);
         let after: TlsCounters = self.device.engine_counters();
         if let Some(bytes) = data {
-            let moved = Moved {
+            let moved = CounterChanges {
                 decrypted: after.rx_tls_decrypted_packets > before.rx_tls_decrypted_packets,
                 asked: after.rx_tls_resync_req_pkt > before.rx_tls_resync_req_pkt,
                 failed: after.rx_tls_err > before.rx_tls_err,
@@ -264,18 +269,18 @@ impl Port for WatchedPort {
 }
 
 offload_base::counters! {
-    /// What the wire did to the two packets.
+    /// Counters of the wire's impairment.
     pub(super) struct FateCounters {
-        /// Packets lost.
+        /// Lost packets.
         pub lost: "wire_lost",
-        /// Packets held back.
+        /// Delayed packets.
         pub held_back: "wire_reordered",
     }
 }
 
-/// Loses one packet and holds another back, each the first time that it comes by. Packets are counted from 1 on.
+/// Loses one packet and delays another, each at its first passage. Packets are counted from 1.
 #[derive(Debug)]
-pub(super) struct Fate {
+pub(super) struct StoryImpairment {
     pub(super) lose: Option<usize>,
     pub(super) hold_back: Option<usize>,
     pub(super) by: core::time::Duration,
@@ -283,10 +288,11 @@ pub(super) struct Fate {
     pub(super) counters: FateCounters,
 }
 
-impl Impairment for Fate {
+impl Impairment for StoryImpairment {
     fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         let data = tcp_data(&crossing.frame).and_then(|(seq, bytes)| self.log.span(seq, bytes));
         let Some(bytes) = data else { return onward(crossing) };
+        // Retransmissions have no number and always pass, so that the story ends.
         let number = self.log.number_if_new(bytes);
         if number.is_none() {
             onward(crossing);
@@ -307,7 +313,7 @@ impl Impairment for Fate {
     }
 }
 
-/// Sequence number and length of what a frame carries, if that is TCP.
+/// Returns the sequence number and the length of a frame's payload, if the frame carries TCP.
 fn tcp_data(frame: &Frame) -> Option<(Seq, u32)> {
     let packet = frame.data.get(ETHERNET_HEADER..)?;
     let ip = IpHeaders::parse(packet).ok().filter(|ip| ip.protocol == PROTOCOL_TCP)?;
@@ -318,5 +324,5 @@ fn tcp_data(frame: &Frame) -> Option<(Seq, u32)> {
 }
 
 const ETHERNET_HEADER: usize = 14;
-/// IANA's number.
+/// Protocol number of TCP (IANA).
 const PROTOCOL_TCP: u8 = 6;

@@ -1,14 +1,15 @@
-//! The story of a lost and an overtaken packet: what `docs/` shows is what happens, and what happens is what ought to.
+//! The story of a lost and an overtaken packet: the files in `docs/` show the actual events, and the events are the
+//! intended ones.
 
 use core::time::Duration;
 use offload_api::ResyncMode;
-use offload_demos::story::course::Course;
-use offload_demos::story::reading::Made;
-use offload_demos::story::{Opened, Rebuilt, Story, What, picture, table};
+use offload_demos::story::course::Script;
+use offload_demos::story::reading::PacketResult;
+use offload_demos::story::{Opened, StateRebuild, Story, What, picture, table};
 
 #[test]
-fn what_the_docs_show_is_what_happens() {
-    let story = Course::default().run().unwrap();
+fn docs_show_the_current_story() {
+    let story = Script::default().run().unwrap();
     for (shown, told) in [
         (include_str!("../../../docs/resync-story.txt"), table::of(&story)),
         (include_str!("../../../docs/resync-story.svg"), picture::of(&story)),
@@ -23,8 +24,12 @@ fn what_the_docs_show_is_what_happens() {
 
 #[test]
 fn a_gap_inside_a_record_costs_that_record_and_the_next() {
-    let story = Course { lose: None, ..Course::default() }.run().unwrap();
-    assert_eq!(made_of(&story, 4..=7), [Made::Early, Made::Decrypted, Made::Found, Made::Decrypted]);
+    let story = Script { lose: None, ..Script::default() }.run().unwrap();
+    // Packet 4 is overtaken, so packet 5 arrives first and leaves a gap inside a record.
+    assert_eq!(
+        made_of(&story, 4..=7),
+        [PacketResult::Early, PacketResult::Decrypted, PacketResult::Found, PacketResult::Decrypted]
+    );
     let opened = opened(&story);
     assert_eq!(opened[..4], [Opened::ByNic, Opened::InPart, Opened::InPart, Opened::ByNic]);
     assert!(opened[4..].iter().all(|by| *by == Opened::ByNic));
@@ -32,16 +37,17 @@ fn a_gap_inside_a_record_costs_that_record_and_the_next() {
 }
 
 #[test]
-fn a_lost_header_costs_a_question_and_the_retransmission_its_dumps() {
-    let story = Course { hold_back: None, ..Course::default() }.run().unwrap();
+fn lost_header_causes_a_question_and_dumps() {
+    let story = Script { hold_back: None, ..Script::default() }.run().unwrap();
     let asked = story.events.iter().position(|event| matches!(event.what, What::Asked { .. })).unwrap();
     let answer = story.events[asked..].iter().find_map(|event| match event.what {
         What::Answered { header, number, .. } => Some((header, number)),
         _ => None,
     });
     assert_eq!(answer, Some((story.records[5].from, Some(5))), "the first header behind the one that is missing");
-    let rebuilt: Vec<Rebuilt> = story
+    let rebuilt: Vec<StateRebuild> = story
         .events
+        // The retransmitted packet is not at a record's start, so the NIC must encrypt the record's beginning again.
         .iter()
         .filter_map(|event| match event.what {
             What::Posted { rebuilt, .. } => rebuilt,
@@ -49,42 +55,49 @@ fn a_lost_header_costs_a_question_and_the_retransmission_its_dumps() {
         })
         .collect();
     let prefix = story.packets[11].from - story.records[3].from;
-    assert_eq!(rebuilt[0].dumped_bytes, u64::from(prefix), "what the record has before the packet is read again");
-    assert_eq!(rebuilt[1], Rebuilt { dumps: 0, dumped_bytes: 0 }, "the next record begins with the packet after it");
+    assert_eq!(rebuilt[0].dumped_bytes, u64::from(prefix), "the NIC reads the record's bytes before the packet again");
+    assert_eq!(
+        rebuilt[1],
+        StateRebuild { dumps: 0, dumped_bytes: 0 },
+        "the next record begins with the packet after it"
+    );
     assert_eq!(opened(&story).last(), Some(&Opened::ByNic));
 }
 
 #[test]
 fn each_way_to_find_the_place_again_leads_back() {
     for resync in [ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous] {
-        let story = Course { more: 40, resync, ..Course::default() }.run().unwrap();
+        let story = Script { more: 40, resync, ..Script::default() }.run().unwrap();
         let opened = opened(&story);
         assert_eq!(opened.len(), 46, "{resync:?}");
         assert!(opened.contains(&Opened::InSoftware), "{resync:?}");
+        // In the end every record must be decrypted by the NIC again.
         assert!(opened[40..].iter().all(|by| *by == Opened::ByNic), "{resync:?}: {opened:?}");
+        // Hints come without a question.
         let asks = story.events.iter().any(|event| matches!(event.what, What::Asked { .. }));
         assert_eq!(asks, resync != ResyncMode::CoreHint, "{resync:?}");
     }
 }
 
 #[test]
-fn a_late_question_is_answered_from_what_was_noted() {
+fn late_question_is_answered_from_noted_headers() {
     let late =
-        |resync| Course { resync, question_delay: Duration::from_micros(40), ..Course::default() }.run().unwrap();
+        |resync| Script { resync, question_delay: Duration::from_micros(40), ..Script::default() }.run().unwrap();
     let story = late(ResyncMode::Asynchronous);
     let at = |wanted: &dyn Fn(What) -> bool| story.events.iter().position(|event| wanted(event.what));
     let header = story.records[5].from;
+    // The steps in the order in which they must happen.
     let steps = [
         at(&|what| matches!(what, What::Announced(bytes) if bytes == story.packets[13])),
         at(&|what| what == What::Noted { header, number: 5 }),
         at(&|what| matches!(what, What::Opened { number: 5, .. })),
         at(&|what| what == What::Asked { header }),
         at(&|what| what == What::Answered { header, number: Some(5), noted: true }),
-        at(&|what| matches!(what, What::Arrived { made: Made::Found, bytes } if bytes.from > header)),
+        at(&|what| matches!(what, What::Arrived { made: PacketResult::Found, bytes } if bytes.from > header)),
     ];
     assert!(steps.is_sorted() && steps[0].is_some(), "{steps:?}\n{}", table::of(&story));
     assert_eq!(opened(&story).last(), Some(&Opened::ByNic));
-    // A driver that asks at once announces nothing, and TLS finds the answer in what it remembers.
+    // A driver that asks at once announces nothing, and TLS finds the answer in its own memory.
     let plain = late(ResyncMode::DriverRequest);
     assert!(!plain.events.iter().any(|event| matches!(event.what, What::Announced(_) | What::Noted { .. })));
     let answer = What::Answered { header, number: Some(5), noted: false };
@@ -92,20 +105,20 @@ fn a_late_question_is_answered_from_what_was_noted() {
 }
 
 #[test]
-fn a_story_has_what_was_asked_for_or_is_refused() {
-    let check = |course: Course| course.check(&course.run().unwrap());
-    assert_eq!(check(Course::default()), Ok(()));
+fn story_contains_the_requested_packets_or_is_refused() {
+    let check = |course: Script| course.check(&course.run().unwrap());
+    assert_eq!(check(Script::default()), Ok(()));
     assert!(
-        check(Course { hold_back: Some(27), ..Course::default() })
+        check(Script { hold_back: Some(27), ..Script::default() })
             .unwrap_err()
             .starts_with("--hold-back 27: the story has")
     );
-    assert!(check(Course { records: 100, more: 100, record_size: 16_384, ..Course::default() }).is_err());
+    assert!(check(Script { records: 100, more: 100, record_size: 16_384, ..Script::default() }).is_err());
 }
 
-/// What the client's NIC made of the packets that arrived, counted from 1 in the order of their arrival.
-fn made_of(story: &Story, which: core::ops::RangeInclusive<usize>) -> Vec<Made> {
-    let made: Vec<Made> = story
+/// Returns the results of the packets that arrived at the client's NIC, counted from 1 in the order of arrival.
+fn made_of(story: &Story, which: core::ops::RangeInclusive<usize>) -> Vec<PacketResult> {
+    let made: Vec<PacketResult> = story
         .events
         .iter()
         .filter_map(|event| match event.what {

@@ -1,4 +1,4 @@
-//! Links lead somewhere, and no chapter is left out of the contents.
+//! Links have targets, and the table of contents lists every chapter.
 
 use crate::{files, page, pages, root};
 use std::collections::BTreeSet;
@@ -14,6 +14,7 @@ fn every_link_leads_to_a_file_and_every_anchor_to_a_heading() {
             }
             let (path, anchor) = link.split_once('#').map_or((&link[..], None), |(path, anchor)| (path, Some(anchor)));
             let to = if path.is_empty() { PathBuf::from(&from) } else { beside(&from, path) };
+            // A link without a path refers to the page itself.
             assert!(root().join(&to).exists(), "{from}: {link} leads to nothing");
             if let Some(anchor) = anchor {
                 let anchors = anchors(&page(to.to_str().unwrap()));
@@ -44,10 +45,11 @@ fn headings_are_anchors_as_sites_make_them() {
     assert_eq!(links(text), ["to#there", "of.svg"]);
 }
 
-/// Where links lead, pictures too. Code is passed over.
+/// Returns the targets of links and pictures outside of code.
 fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in prose(text) {
+        // Brackets in code spans are no links.
         let plain: String = line.split('`').step_by(2).collect();
         for rest in plain.split("](").skip(1) {
             found.extend(rest.split_once(')').map(|(link, _)| link.to_owned()));
@@ -56,7 +58,7 @@ fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// Headings as anchors: lower case, spaces as hyphens, without punctuation; repeated ones are numbered.
+/// Returns the anchors of headings: lower case, hyphens for spaces, no punctuation; repeated ones are numbered.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for line in prose(text).filter(|line| line.starts_with('#')) {
@@ -69,7 +71,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// Lines outside of code.
+/// Returns the lines outside of code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut is_code = false;
     text.lines().filter(move |line| {
@@ -79,7 +81,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The file that `path` names on the page `from`.
+/// Returns the path of the file that `path` names on the page `from`.
 fn beside(from: &str, path: &str) -> PathBuf {
     let mut to = PathBuf::new();
     for part in Path::new(from).parent().unwrap().join(path).components() {

@@ -1,4 +1,4 @@
-//! Commands that pages show: the examples, tests and scripts are there, and take the options that are shown.
+//! Commands shown on pages: the examples, tests and scripts exist and accept the shown options.
 
 use crate::shown::{commands, options_in};
 use crate::{page, pages, program, root};
@@ -15,12 +15,15 @@ fn every_command_that_is_shown_exists_with_its_options() {
     {
         let words: Vec<&str> = command.split_whitespace().collect();
         let [first, verb, ..] = words[..] else { continue };
+        // A command with a path runs a script of this repository.
         if first.contains('/') {
             assert!(root().join(first).exists(), "{path}: {command}: there is no {first}");
         }
+        // Other commands, such as curl, are not ours to check.
         if first != "cargo" || !["run", "test", "bench", "doc", "build"].contains(&verb) {
             continue;
         }
+        // Words after `--` belong to the program, the others to cargo.
         let split = words.iter().position(|word| *word == "--").unwrap_or(words.len());
         let (ours, theirs) = (&words[..split], words.get(split + 1..).unwrap_or_default());
         let value = |name: &str| ours.iter().position(|word| *word == name).and_then(|at| ours.get(at + 1)).copied();
@@ -48,6 +51,7 @@ fn every_command_that_is_shown_exists_with_its_options() {
         let ours =
             value("--example").filter(|_| package == "offload-examples").or(value("--bin").filter(|_| of_programs));
         if let Some(name) = ours {
+            // Values of options are not checked, only the names.
             let options: Vec<&str> = theirs.iter().copied().filter(|word| word.starts_with("--")).collect();
             let exists = !is_example || manifest.contains(&format!("name = \"{name}\""));
             assert!(exists, "{path}: {command}: there is no example {name}");
@@ -60,7 +64,7 @@ fn every_command_that_is_shown_exists_with_its_options() {
         }
         if let Some(name) = value("--bin").filter(|_| !of_programs) {
             assert_eq!((package, name), ("nicbench", "nicbench"), "{path}: {command}");
-            // That package's own test `shown_commands` looks at the options.
+            // Test `shown_commands` of that package checks the options.
         }
         if let Some(features) = value("--features") {
             let manifest = std::fs::read_to_string(root().join(&folder).join("Cargo.toml")).unwrap();
@@ -74,13 +78,14 @@ fn every_command_that_is_shown_exists_with_its_options() {
     assert!(checked > 30, "only {checked} commands were found");
 }
 
-/// Options that an example takes, subcommands' too.
+/// Returns the options of an example, with the options of its subcommands.
 fn options_of(name: &str) -> BTreeSet<String> {
     let text = |arguments: &[&str]| {
         let output = program(name).args(arguments).output().unwrap();
         assert!(output.status.success(), "{name} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
+    // Options of subcommands appear only in the subcommands' own help.
     let mut help = text(&["--help"]);
     let subcommands = help.split("Commands:\n").nth(1).unwrap_or_default().lines().take_while(|line| !line.is_empty());
     let names: Vec<String> = subcommands.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
@@ -90,9 +95,9 @@ fn options_of(name: &str) -> BTreeSet<String> {
     options_in(&help)
 }
 
-/// Where a package of this workspace is.
+/// Returns the folder of a package of this workspace.
 fn folder_of(package: &str) -> Option<String> {
-    // Unpublished packages have no line among the dependencies, but a folder of their name.
+    // Unpublished packages are not among the dependencies, but have a folder of their name.
     let mut folders = ["crates", "tests"].map(|parent| format!("{parent}/{package}")).into_iter();
     if let Some(unpublished) = folders.find(|folder| root().join(folder).exists()) {
         return Some(unpublished);

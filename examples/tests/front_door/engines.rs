@@ -1,4 +1,4 @@
-//! The device, its driver and the host's stack know engines by number and by trait: few files name a built-in one.
+//! The device, its driver and the host's stack use engines by number and by trait: few files name a built-in engine.
 
 use super::{files, page, root};
 
@@ -10,12 +10,16 @@ fn few_files_name_a_built_in_engine() {
             files(&root().join(folder), &|path| path.ends_with(".rs") && !path.ends_with("tests.rs"))
         });
     let mut foreign: Vec<String> = sources
-        // The driver of the IPsec function.
+        // This file is the driver of the IPsec function.
         .filter(|path| path != "crates/nic-driver/src/ipsec.rs")
         .filter(|path| names_an_engine(&page(path)))
         .collect();
     foreign.sort();
-    assert_eq!(foreign, ["crates/nic-sim/src/accelerator.rs", "crates/nic-sim/src/lib.rs"], "what puts a NIC together");
+    assert_eq!(
+        foreign,
+        ["crates/nic-sim/src/accelerator.rs", "crates/nic-sim/src/lib.rs"],
+        "only the assembly of a NIC may name an engine"
+    );
 }
 
 #[test]
@@ -29,6 +33,7 @@ fn an_engine_is_named_by_a_part_of_an_identifier() {
 
 /// Tests whether code, without comments and tests, has an identifier with an engine's name in it.
 fn names_an_engine(source: &str) -> bool {
+    // Comments and tests may name engines.
     let code =
         source.lines().take_while(|line| *line != "#[cfg(test)]").map(|line| line.split("//").next().unwrap_or(""));
     let named = |identifier: &str| {
@@ -38,7 +43,7 @@ fn names_an_engine(source: &str) -> bool {
     code.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_')).any(named)
 }
 
-/// The words of an identifier in camel case, in lower case.
+/// Splits a camel-case identifier into words in lower case.
 fn words_of(identifier: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_lower = false;

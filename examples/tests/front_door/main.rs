@@ -1,4 +1,5 @@
-//! The way in: README, book, and the examples that teach. What they claim, name and show is there, and runs.
+//! The entry points for readers: README, book and teaching examples. Everything that they claim, name and show exists
+//! and runs.
 
 mod book;
 mod commands;
@@ -17,10 +18,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }
 
-/// Every page that a reader may come to, by its path from the root.
+/// Returns the path of every page of documentation, relative to the root.
 fn pages() -> Vec<String> {
     let mut pages: Vec<String> = files(&root(), &|path| path.ends_with(".md"));
-    // Patches and inputs for tests are no pages of ours, nor is what a build leaves.
+    // Inputs for tests are no pages, and neither are files of a build.
     pages.retain(|page| !page.starts_with("target") && !page.starts_with("fuzz/corpus"));
     pages.sort();
     pages
@@ -30,12 +31,14 @@ fn page(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Files under a folder that are wanted, by their paths from the root. Hidden folders are left out.
+/// Returns the paths, relative to the root, of the files under a folder that satisfy `is_wanted`. Hidden folders are
+/// left out.
 fn files(folder: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+        // Hidden folders hold no pages, and the target folder holds copies.
         if path.file_name().unwrap().to_str().unwrap().starts_with('.') || name == "target" {
             continue;
         }
@@ -48,7 +51,8 @@ fn files(folder: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Vec<String> {
     found
 }
 
-/// A program or an example where cargo puts it: in the folder above this test's, or beside it in `examples`.
+/// Returns a command that runs a program or an example. Cargo puts programs in the folder above this test's, and
+/// examples beside it in `examples`.
 fn program(name: &str) -> Command {
     let here = std::env::current_exe().unwrap();
     let built = here.parent().and_then(Path::parent).unwrap();

@@ -1,8 +1,8 @@
-//! What blocks of a shell on a page show, and which options a program takes.
+//! Commands shown in shell blocks on pages, and the options of programs.
 
 use std::collections::BTreeSet;
 
-/// Lines of blocks marked `sh`, without comments, continued lines joined.
+/// Returns the lines of blocks marked `sh`, without comments, with continued lines joined.
 pub(crate) fn commands(text: &str) -> impl Iterator<Item = String> {
     let blocks = text.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
     let lines: Vec<String> =
@@ -12,14 +12,14 @@ pub(crate) fn commands(text: &str) -> impl Iterator<Item = String> {
     uncommented.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|line| !line.is_empty())
 }
 
-/// Options that a help text names.
+/// Returns the options that a help text names.
 pub(crate) fn options_in(help: &str) -> BTreeSet<String> {
     let words = help.split(|c: char| !c.is_alphanumeric() && c != '-');
     words.filter(|word| word.starts_with("--")).map(str::to_owned).collect()
 }
 
 #[test]
-fn commands_are_what_stands_in_blocks_of_a_shell() {
+fn commands_are_read_from_shell_blocks_only() {
     let text = "cargo run\n```sh\ncargo run --example a  # why\n# nothing\na \\\n  b\n```\n```text\ncargo test\n```\n";
     assert_eq!(commands(text).collect::<Vec<_>>(), ["cargo run --example a", "a b"]);
 }

@@ -1,18 +1,19 @@
-//! The examples that teach: each runs, shows what it says, and is short.
+//! The teaching examples: each runs, prints the expected output, and is short.
 
 use crate::{files, page, program, root};
 
-/// What an example prints, in a folder of its own.
+/// Runs an example in a folder of its own and returns its output.
 fn printed(name: &str, arguments: &[&str]) -> String {
     let folder = std::env::temp_dir().join(format!("nic-offload-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let output = program(name).args(arguments).current_dir(&folder).output().unwrap();
+    // The folder is removed before the checks, so that a failure leaves no files.
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The numbers in a line, in order.
+/// Returns the numbers in a line, in order.
 fn numbers(line: &str) -> Vec<f64> {
     line.split(|at: char| !at.is_ascii_digit() && at != '.').filter_map(|word| word.parse().ok()).collect()
 }
@@ -37,8 +38,9 @@ fn two_hosts_cut_and_join() {
 }
 
 #[test]
-fn loss_costs_the_offload_more_and_more_and_the_reader_nothing() {
+fn loss_reduces_offload_but_loses_no_bytes() {
     let text = printed("lose_a_packet", &[]);
+    // The columns are the loss, records by NIC, both and software, answers, and the share read again.
     let rows: Vec<Vec<f64>> = text.lines().skip(2).map(numbers).collect();
     assert_eq!(rows.len(), 4, "{text}");
     assert_eq!((rows[0][2], rows[0][3], rows[0][5]), (0.0, 0.0, 0.0), "nothing was lost: {text}");
@@ -101,13 +103,13 @@ fn capture_keeps_an_existing_file() {
 }
 
 #[test]
-fn each_is_read_at_a_sitting_and_says_how_it_is_run() {
+fn teaching_examples_are_short_and_begin_with_their_docs() {
     for path in files(&root().join("examples"), &|path| path.starts_with("examples/") && path.ends_with(".rs")) {
         let is_example = path.matches('/').count() == 1 && path != "examples/lib.rs";
         if is_example {
             let (text, limit) = (page(&path), if path == "examples/own_engine.rs" { 150 } else { 100 });
             assert!(text.lines().count() <= limit, "{path} has {} lines", text.lines().count());
-            assert!(text.starts_with("//! "), "{path} does not say what it teaches");
+            assert!(text.starts_with("//! "), "{path} must begin with a sentence about its subject");
         }
     }
 }
@@ -128,6 +130,7 @@ fn the_readme_is_short_and_shows_an_example_whole() {
     let shown = readme.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     // A reader's own crate has no helper for `--help`.
     let example = page("examples/tls_over_nic.rs");
+    // The README shows the file without that helper.
     let lines = example.lines().filter(|line| !line.contains("offload_examples::"));
     let lines: String = lines.map(|line| format!("{line}\n")).collect();
     assert_eq!(shown, lines, "README.md shows examples/tls_over_nic.rs");

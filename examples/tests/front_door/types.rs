@@ -1,21 +1,20 @@
 //! Each public type of the published crates has an example that runs.
 //!
-//! The rule: a code block that runs, in the documentation or the README of the type's crate, names the type; or the type's
-//! own documentation leads to a type or function of the crate whose documentation has a block ("See [`Device`] for an
-//! example"). A public type is a
-//! `pub struct`, `enum`, `union` or `trait` at the start of a line: `unreachable_pub` is denied in all crates, so each of
-//! those can be reached.
+//! The rule: a code block that runs, in the documentation or the README of the type's crate, names the type; or the
+//! type's own documentation refers to a type or function of the crate with such a block ("See [`Device`] for an
+//! example"). A public type is a `pub struct`, `enum`, `union` or `trait` at the start of a line: `unreachable_pub` is
+//! denied in all crates, so each such type can be reached.
 
 use super::{files, page, root};
 use std::collections::BTreeMap;
 
 #[derive(Default)]
 struct Crate {
-    /// Lines of all blocks that run.
+    /// Lines of all code blocks that run.
     examples: String,
-    /// Types, and where each is.
+    /// The public types.
     types: Vec<Type>,
-    /// Functions whose documentation has a block that runs.
+    /// Functions with a block that runs in their documentation.
     functions: Vec<String>,
 }
 
@@ -47,7 +46,7 @@ fn an_example_is_a_block_that_runs_and_names_the_type() {
     assert_eq!(shown, [("Named", true), ("Ignored", false), ("Led", true), ("Made", true), ("Astray", false)]);
 }
 
-/// The published crates.
+/// Returns the published crates by folder name.
 fn crates() -> BTreeMap<String, Crate> {
     let mut crates: BTreeMap<String, Crate> = BTreeMap::new();
     let manifests = files(&root().join("crates"), &|path| path.ends_with("/Cargo.toml"));
@@ -56,6 +55,7 @@ fn crates() -> BTreeMap<String, Crate> {
     for path in files(&root().join("crates"), &|path| path.ends_with(".rs") || path.ends_with("/README.md")) {
         let mut parts = path.split('/').skip(1);
         let (Some(name), Some(within)) = (parts.next(), parts.next()) else { continue };
+        // Unpublished crates are used only inside this workspace.
         if unpublished.contains(&format!("crates/{name}/Cargo.toml")) {
             continue;
         }
@@ -75,11 +75,14 @@ fn crates() -> BTreeMap<String, Crate> {
 impl Crate {
     fn read(&mut self, path: &str, text: &str) {
         let (mut docs, mut in_block, mut runs, mut has_block) = (String::new(), false, false, false);
+        // Tests come last in a file, and their types are not public.
         for line in text.lines().take_while(|line| *line != "#[cfg(test)]") {
             let trimmed = line.trim_start();
+            // Documentation belongs to the next item.
             if let Some(doc) = trimmed.strip_prefix("///").or_else(|| trimmed.strip_prefix("//!")) {
                 let doc = doc.strip_prefix(' ').unwrap_or(doc);
                 if let Some(kind) = doc.strip_prefix("```") {
+                    // Blocks marked `ignore`, `text` and the like prove nothing.
                     runs = !in_block && matches!(kind, "" | "rust" | "should_panic");
                     has_block |= runs;
                     in_block = !in_block;
@@ -116,6 +119,7 @@ impl Crate {
             || words(&self.examples).any(|word| word == one.name)
             || one.docs.split("See [`").skip(1).any(|rest| {
                 rest.split_once("`]").is_some_and(|(name, rest)| {
+                    // A link may have an explicit target in parentheses.
                     let behind =
                         rest.strip_prefix('(').and_then(|rest| rest.split_once(')')).map_or(rest, |(_, rest)| rest);
                     leads_to(name) && behind.trim_start().starts_with("for an example")
@@ -128,7 +132,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|character: char| !character.is_alphanumeric() && character != '_')
 }
 
-/// The name of the public type that a line defines.
+/// Returns the name of the public type that a line defines.
 fn type_of(line: &str) -> Option<String> {
     let item = line.strip_prefix("pub ")?;
     let item = item.strip_prefix("unsafe ").unwrap_or(item);

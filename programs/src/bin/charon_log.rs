@@ -1,4 +1,5 @@
-//! An agent for a strongSwan whose kernel has no ESP: it keeps SAs to itself (plugin `kernel-libipsec`), and its log shows them.
+//! Mirrors the SAs of a strongSwan without ESP in its kernel. Plugin `kernel-libipsec` keeps the SAs in the daemon, so
+//! this agent reads them from the daemon's log.
 //!
 //! `cargo run --release --bin charon_log -- LOG SOCKET 10.77.0.1 10.77.0.2` beside a program with `--mirror SOCKET`.
 
@@ -17,10 +18,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Tells a mirror of the SAs that strongSwan's log shows. All between both addresses goes by tunnels of AES-256-GCM in UDP, and nothing else
-/// passes. For tests: logging of the group `chd` is to be at level 4, and then the log has keys in it.
+/// Reads SAs from strongSwan's log and sends them to a mirror. All traffic between both addresses is protected by
+/// AES-256-GCM tunnels in UDP; other traffic is dropped. For tests only: the log group `chd` must be at level 4, and
+/// the log then contains keys.
 ///
-/// Exit status: 0 if the mirror went; 1 if the log cannot be read or nobody is at the socket; 2 if an option is bad.
+/// Exit status: 0 if the mirror closed the connection; 1 if the log cannot be read or nobody listens at the socket; 2
+/// if an option is bad.
 #[derive(Debug, Parser)]
 #[command(name = "charon_log", version)]
 struct Options {
@@ -30,7 +33,7 @@ struct Options {
     socket: PathBuf,
     /// The emulated host's address
     local: IpAddr,
-    /// The peer's
+    /// The peer's address
     remote: IpAddr,
 }
 
@@ -45,10 +48,10 @@ fn run(options: &Options) -> io::Result<()> {
     let policies = policies(options.local, options.remote);
     let (mut log, mut stream) =
         (opened(&options.log, |path| File::open(path))?, opened(&options.socket, |path| UnixStream::connect(path))?);
-    let mut reading = Reading::default();
+    let mut reading = LogReader::default();
     stream.set_read_timeout(Some(BETWEEN_LOOKS))?;
     let (mut line, mut decoder, mut bytes) = (Vec::new(), FrameDecoder::new(), [0; 4096]);
-    let snapshot = |reading: &Reading| {
+    let snapshot = |reading: &LogReader| {
         let all = reading.sas.values().map(|sa| SaChange::Sa(Box::new(sa.clone())));
         let defaults = SaChange::Defaults { receive: false, transmit: false };
         let policies = policies.iter().cloned().map(SaChange::Policy);
@@ -58,7 +61,8 @@ fn run(options: &Options) -> io::Result<()> {
     };
     let mut say = snapshot(&reading);
     loop {
-        // What the log has by now comes before the answer to who asks whether that was told.
+        // Changes in the log must be sent before the answer to a sync request: the answer confirms all changes that the
+        // log had by then.
         let mut more = Vec::new();
         log.read_to_end(&mut more)?;
         for byte in more {
@@ -87,7 +91,7 @@ fn run(options: &Options) -> io::Result<()> {
     }
 }
 
-/// Everything between both addresses goes through a tunnel between them.
+/// Returns the policies that send all traffic between both addresses through a tunnel.
 fn policies(local: IpAddr, remote: IpAddr) -> [MirroredPolicy; 2] {
     let both = [(1, Direction::Transmit, local, remote), (2, Direction::Receive, remote, local)];
     both.map(|(index, direction, from, to)| {
@@ -97,11 +101,11 @@ fn policies(local: IpAddr, remote: IpAddr) -> [MirroredPolicy; 2] {
     })
 }
 
-/// What the log has said.
+/// The state of the log's reader.
 #[derive(Default)]
-struct Reading {
-    /// By charon's threads, whose lines are mixed.
-    threads: HashMap<String, Exchange>,
+struct LogReader {
+    /// Exchanges by charon's thread name, because lines of several threads are interleaved.
+    threads: HashMap<String, ChildExchange>,
     /// The SAs of each pair.
     pairs: HashMap<String, Vec<KernelSaId>>,
     /// SAs by which nothing is sent before the peer deletes their predecessors.
@@ -109,23 +113,23 @@ struct Reading {
     sas: BTreeMap<KernelSaId, MirroredSa>,
 }
 
-/// What a thread is about.
+/// The exchange that a thread of charon works on.
 #[derive(Default)]
-struct Exchange {
-    /// Whether this side asked.
+struct ChildExchange {
+    /// Whether this end is the initiator.
     asked: bool,
-    /// The initiator's key, and the responder's.
+    /// The initiator's key and the responder's key.
     keys: [Vec<u8>; 2],
-    /// Which of them the next bytes are of.
+    /// The index in `keys` of the key that is being read from a hexadecimal dump. `None` outside a dump.
     dumped: Option<usize>,
-    /// Whether the next SPI is of an SA that receives, and whether that is added later.
+    /// Whether the next SPI belongs to a receive SA; and, below, whether that SA is installed later.
     receives: bool,
     registers: bool,
     /// SAs that were added last.
     added: Vec<KernelSaId>,
 }
 
-impl Reading {
+impl LogReader {
     /// Reads a line; what it changes.
     fn read(&mut self, line: &str) -> Vec<SaChange> {
         let head_and_text = line.split_once(']').and_then(|(head, text)| Some((head.split_once('[')?.0, text)));
@@ -153,13 +157,14 @@ impl Reading {
                 let added = core::mem::take(&mut exchange.added);
                 self.pairs.insert((*pair).to_owned(), added);
             }
+            // Both SAs of a CHILD_SA end together.
             ["CHILD_SA", pair, "state", "change:", _, "=>", "DESTROYING"] => {
                 let gone = self.pairs.remove(*pair).unwrap_or_default();
                 gone.iter().for_each(|name| drop(self.sas.remove(name)));
                 return gone.into_iter().map(SaChange::SaGone).collect();
             }
             [place, bytes @ ..] if place.ends_with(':') && exchange.dumped.is_some() => {
-                // Sixteen at most, then the same in letters.
+                // A dump line has at most 16 bytes in hexadecimal, then the same bytes as text.
                 let key = &mut exchange.keys[exchange.dumped.unwrap_or(0)];
                 let missing = MATERIAL.saturating_sub(key.len()).min(16);
                 key.extend(bytes.iter().take(missing).map_while(|byte| u8::from_str_radix(byte, 16).ok()));
@@ -175,7 +180,7 @@ impl Reading {
             self.sas.insert(name, sa.clone());
             return Some(SaChange::Sa(Box::new(sa)));
         }
-        // Who asked sends by the initiator's key.
+        // The initiator sends with the initiator's key and receives with the responder's.
         let of_initiator = exchange.asked != exchange.receives;
         let key = EspKey::new(EspSuite::Aes256Gcm, &exchange.keys[usize::from(!of_initiator)])?;
         let direction = if exchange.receives { Direction::Receive } else { Direction::Transmit };
@@ -187,6 +192,7 @@ impl Reading {
         };
         exchange.added.push(name);
         let sa = MirroredSa { params, direction: Some(direction), sent: 0, received: 0, used: KernelSaUse::default() };
+        // A registered SA is used for sending only after the peer has deleted its predecessor.
         if exchange.registers {
             self.registered.insert(name, sa);
             return None;
@@ -197,13 +203,13 @@ impl Reading {
 }
 
 const REQID: u32 = 1;
-/// Of IKE and of ESP in UDP.
+/// UDP port of IKE and of ESP in UDP.
 const PORT: u16 = 4500;
-/// Bytes of a key of AES-256-GCM with its salt.
+/// Bytes of an AES-256-GCM key with its salt.
 const MATERIAL: usize = 36;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 
-/// Opens a file or a socket; an error names it.
+/// Opens a file or a socket. Errors contain the path.
 fn opened<T>(path: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     open(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }

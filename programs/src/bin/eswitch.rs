@@ -1,7 +1,8 @@
-//! A NIC with a switch for virtual machines of other processes, QEMU guests for example, each at a virtual function.
+//! A NIC with a switch for virtual machines in other processes, for example QEMU guests, each attached to a virtual
+//! function.
 //!
-//! `cargo run --release --features tap --bin eswitch -- --rules FILE --vf 0=vm0.sock --vf 1=vm1.sock --uplink tap:nic0` prints each
-//! guest's arguments for QEMU. Rules are lines of `tc filter`; tunnels and ESP are the NIC's work.
+//! `cargo run --release --features tap --bin eswitch -- --rules FILE --vf 0=vm0.sock --vf 1=vm1.sock --uplink tap:nic0`
+//! prints the QEMU arguments of each guest. Rules are lines of `tc filter`; the NIC does tunnels and ESP.
 
 use clap::Parser;
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -18,68 +19,71 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::PoisonError;
 
-/// A NIC with a switch. Each --vf is a virtual machine of another process at a virtual function of the NIC: a QEMU guest, whose arguments
-/// are printed. The NIC's own host has --address; tunnels end there.
+/// A NIC with a switch. Each --vf attaches a virtual machine of another process, for example a QEMU guest, to a virtual
+/// function; the guest's QEMU arguments are printed. The NIC's own host has --address, and tunnels end there.
 ///
-/// Without --rules the switch learns addresses (legacy mode). SIGHUP has the file read anew, under traffic: each frame meets the old
-/// rules or the new ones. Ctrl-C or SIGTERM ends it, and shows what was counted.
+/// Without --rules the switch learns addresses (legacy mode). SIGHUP reloads the rules under traffic: each frame meets
+/// either the old rules or the new ones. Ctrl-C or SIGTERM ends the program and prints the counters.
 ///
-/// Exit status: 0; 1 if the TAP was deleted; 2 if an option or a file is bad, or a socket or the wire's end cannot be opened.
+/// Exit status: 0; 1 if the TAP was deleted; 2 if an option or a file is bad, or a socket or the wire's end cannot be
+/// opened.
 #[derive(Debug, Parser)]
 #[command(name = "eswitch", version, allow_negative_numbers = true)]
 struct Options {
     /// Rules and functions: lines of `tc filter ... flower`, `ip link set p0 vf ...` and `devlink`
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// A socket for the agent of a Linux, `linux-mirror tc`: the flower filters that its kernel has are the rules
+    /// A socket for the agent `linux-mirror tc` of a Linux machine: the flower filters of that machine's kernel become
+    /// the rules
     #[arg(long, value_name = "SOCKET", conflicts_with_all = ["rules", "networks"])]
     filters: Option<PathBuf>,
-    /// The representor of a port (p0, pf0vf0) as a network card of that Linux, at a QEMU's `-netdev dgram`: this side receives at SOCKET,
-    /// the guest at SOCKET.guest. Several times for several ports
+    /// The representor of a port (p0, pf0vf0), as a network card of the same Linux machine, attached to QEMU's `-netdev
+    /// dgram`: this end receives at SOCKET, the guest at SOCKET.guest. Repeatable
     #[arg(long = "representor", value_name = "PORT=SOCKET", requires = "filters")]
     representors: Vec<RepresentorAt>,
-    /// A virtual machine at function N, whose network card is a QEMU's `-netdev dgram`: this side receives at SOCKET, the guest at
-    /// SOCKET.guest. Several times for several machines
+    /// A virtual machine at function N with a network card at QEMU's `-netdev dgram`: this end receives at SOCKET, the
+    /// guest at SOCKET.guest. Repeatable
     #[arg(long = "vf", value_name = "N=SOCKET", required = true)]
     machines: Vec<MachineAt>,
-    /// Where the wire ends: tap:NAME, dgram:OURS,THEIRS or stream:PATH
+    /// End of the wire: tap:NAME, dgram:OURS,THEIRS or stream:PATH
     #[arg(long, value_name = "END")]
     uplink: EndAt,
-    /// The address of the NIC's own host, where tunnels end
+    /// Address of the NIC's own host, where tunnels end
     #[arg(long, default_value = "10.77.0.1")]
     address: Ipv4Addr,
-    /// The address that the other end is told to take
+    /// Address that the printed instructions give to the other end
     #[arg(long, default_value = "10.77.0.2")]
     peer: Ipv4Addr,
-    /// The host's IPv6 address, which it has beside the IPv4 one
+    /// IPv6 address of the host, in addition to the IPv4 one
     #[arg(long, value_name = "ADDRESS", default_value = "fd77::1")]
     address6: Ipv6Addr,
-    /// The IPv6 address that the other end is told to take
+    /// IPv6 address that the printed instructions give to the other end
     #[arg(long, value_name = "PEER", default_value = "fd77::2")]
     peer6: Ipv6Addr,
-    /// The neighbour by which other networks of IPv4 are reached, by the host and by tunnels
+    /// Next hop to other IPv4 networks, for the host and for tunnels
     #[arg(long, value_name = "ADDRESS")]
     gateway: Option<Ipv4Addr>,
-    /// The neighbour by which other networks of IPv6 are reached
+    /// Next hop to other IPv6 networks
     #[arg(long, value_name = "ADDRESS")]
     gateway6: Option<Ipv6Addr>,
-    /// SAs and policies in words of `ip xfrm`. Those of protected networks need `offload packet`, and each run needs new keys
+    /// SAs and policies in the syntax of `ip xfrm`. SAs of protected networks need `offload packet`, and each run needs
+    /// new keys
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
     #[command(flatten)]
     numbers: NumberOptions,
-    /// Take SAs and policies from that Linux, whose keying daemon speaks for the NIC's host: `linux-mirror sa` there brings them to this socket. No
-    /// packet of a tunnel passes without an SA then. The daemon's network card is the representor of p0.
+    /// Take SAs and policies from the same Linux machine. Its keying daemon negotiates for the NIC's host.
+    /// `linux-mirror sa` there sends them to this socket. No packet of a tunnel passes without an SA then. The daemon's
+    /// network card is the representor of p0.
     #[arg(long, value_name = "SOCKET", requires = "filters", conflicts_with = "keys")]
     mirror: Option<PathBuf>,
-    /// At each SIGHUP, read this file and do with SAs and policies what it says
+    /// At each SIGHUP, read this file and apply its changes to SAs and policies
     #[arg(long, value_name = "FILE", requires = "keys")]
     key_changes: Option<PathBuf>,
-    /// A network of a tunnel that nothing enters or leaves but under the SAs of these reqids: vxlan0:100=16. Several times for several
-    /// networks
+    /// A tunnel network that must be protected by the SAs of these reqids: vxlan0:100=16. Repeatable
     #[arg(long = "protect", value_name = "NETWORK=REQID", requires = "keys")]
     networks: Vec<ProtectedNetwork>,
-    /// Print what was counted as a line of JSON
+    /// Print the counters as a line of JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -92,7 +96,7 @@ fn main() -> ExitCode {
     program::main(NAME, |options| told(NAME, run(options)))
 }
 
-/// Switches until it is interrupted, and tells what was counted.
+/// Switches frames until interrupted and returns the counters as text.
 fn run(options: &Options) -> Result<String, Stop> {
     let outside_options = options.outside();
     let sas = match &options.keys {
@@ -109,6 +113,7 @@ fn run(options: &Options) -> Result<String, Stop> {
     if let Some(filters) = &options.filters {
         let steering = Steering::new(&options.representors, Some(filters));
         let steering = steering.map_err(|error| unusable(format!("{}: {error}", filters.display())))?;
+        // Serving consumes the manager with its steering, so the shared counters are taken here.
         steered = Some(steering.counters());
         manager = manager.steered(steering);
     }
@@ -118,6 +123,7 @@ fn run(options: &Options) -> Result<String, Stop> {
     let files =
         RunFiles { read: options.rules.iter().map(PathBuf::as_path).collect(), ..RunFiles::new(&options.trace) };
     let mut ends = Vec::new();
+    // The machines' ports are added before the testbed starts, so no frame arrives at a missing port.
     let mut outside = OutsideHost::open_with(NAME, "hypervisor", &outside_options, &options.wire, &files, |builder| {
         let mut builder = builder.switched(SwitchConfig::default());
         for machine in &options.machines {
@@ -131,6 +137,7 @@ fn run(options: &Options) -> Result<String, Stop> {
     })?;
     let host = outside.host().clone();
     let gate = options.mirror.as_ref().map(|_| outside.gate());
+    // The switch is configured before it serves: a refused rule must end the program with an error.
     outside.set_up(manager.begin(&host)).map_err(unusable)?;
     let instructions = options.instructions(&manager, &outside_options);
     let mut rules = Vec::new();
@@ -162,7 +169,7 @@ impl Options {
         options
     }
 
-    /// What to do at the other end, and for each machine.
+    /// Returns the commands to run at the other end and for each machine.
     fn instructions(&self, manager: &Manager, outside: &OutsideOptions) -> String {
         let mut text = String::new();
         for machine in &self.machines {
@@ -170,7 +177,7 @@ impl Options {
             text += &format!("{}: qemu-system-x86_64 {line}\n", machine.port());
         }
         text + &format!(
-            "The NIC's host is {}. At the other end of its wire, as root:\n{}Ctrl-C ends it and shows what was counted.\n",
+            "The NIC's host is {}. At the other end of its wire, as root:\n{}Ctrl-C ends it and prints the counters.\n",
             outside.host(),
             outside.set_up(self.wire.mtu)
         )

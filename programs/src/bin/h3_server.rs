@@ -1,6 +1,8 @@
-//! Serves a folder over HTTP/3 from an emulated host whose wire ends outside: packets protected by the CPU, and by the NIC.
+//! Serves a folder over HTTP/3 from an emulated host with a wire to the outside. Packets are protected by
+//! the CPU or by the NIC.
 //!
-//! `cargo run --release --features tap --bin h3_server -- FOLDER --tap nic0` prints what to do at the other end.
+//! `cargo run --release --features tap --bin h3_server -- FOLDER --tap nic0` prints the commands to run at the other
+//! end.
 
 use clap::Parser;
 use futures_util::future::join_all;
@@ -16,29 +18,29 @@ use quic_offload::Config;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Serves a folder over HTTP/3 from an emulated host: at UDP port 443 the NIC protects packets (h3-nic), at 8443 the CPU does
-/// (h3-cpu). GET gives files, whole or in ranges, and lists folders; what is sent with PUT or POST is answered with its size and
-/// SHA-256.
+/// Serves a folder over HTTP/3 from an emulated host: at UDP port 443 the NIC protects packets (h3-nic), at 8443 the
+/// CPU does (h3-cpu). GET returns files, whole or in ranges, and folder listings; uploads with PUT or POST are answered
+/// with their size and SHA-256.
 ///
-/// Ctrl-C or SIGTERM ends it; answers under way have ten more seconds, or until a second Ctrl-C.
+/// Ctrl-C or SIGTERM ends the server; pending answers have ten more seconds, or until a second Ctrl-C.
 ///
 /// Exit status: 0; 1 if the TAP was deleted; 2 if an option is bad, or the folder or the wire's end cannot be opened.
 #[derive(Debug, Parser)]
 #[command(name = "h3_server", version, allow_negative_numbers = true)]
 struct Options {
-    /// What to serve
+    /// The folder to serve
     #[arg(default_value = ".")]
     folder: PathBuf,
     /// Only these modes, comma-separated: h3-cpu, h3-nic
     #[arg(long, value_delimiter = ',', default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
-    /// The cipher of packets that the server takes before others
+    /// The cipher that the server prefers for packets
     #[arg(long, value_parser = QUIC_CIPHERS.parser(), default_value = "aes128-gcm")]
     suite: QuicCipher,
-    /// Ask for other keys after so many packets; QUIC allows it every three probe timeouts
+    /// Request a key update after this many packets; QUIC allows one every three probe timeouts
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
     key_update_every: Option<u64>,
-    /// Paths of a connection that a client may have at a time (draft-ietf-quic-multipath-21)
+    /// Paths that a client may use at a time on a connection (draft-ietf-quic-multipath-21)
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     paths: u32,
     #[command(flatten)]
@@ -49,11 +51,11 @@ fn main() -> ExitCode {
     program::main(NAME, |options| told(NAME, serve(options)))
 }
 
-/// Serves the peer at the other end of the wire until it is interrupted, and tells what was counted.
+/// Serves the peer at the other end of the wire until interrupted and returns the counters as text.
 fn serve(options: &Options) -> Result<String, Stop> {
     let (site, mut outside) = options.serving.open(NAME, "server", &options.folder)?;
     let limits = options.serving.limits.limits();
-    // IPv6's and UDP's headers.
+    // The MTU less the headers of IPv6 and UDP.
     let config = Config::default().with(|c| {
         c.paths = options.paths;
         c.max_connections = options.serving.limits.max_connections();
@@ -64,6 +66,7 @@ fn serve(options: &Options) -> Result<String, Stop> {
         let server = Server::new(site.clone(), *mode, tls, config.clone()).map_err(unusable)?;
         Ok(server.with_limits(limits.clone()).with_key_update_every(options.key_update_every))
     });
+    // All servers share the limits, so that one client cannot use up each mode's slots in turn.
     let servers = servers.collect::<Result<Vec<_>, Stop>>()?;
     let listening = || servers.iter().zip(&options.mode);
     let ended = outside.until_interrupted(
@@ -77,7 +80,7 @@ fn serve(options: &Options) -> Result<String, Stop> {
     Ok(listed(&counters))
 }
 
-/// What to do at the other end.
+/// Returns the commands to run at the other end.
 fn instructions(options: &Options, folder: &Path) -> String {
     let (address, authority) = (options.serving.outside.address, authority_file());
     let mut text = options.serving.instructions(folder);
@@ -87,7 +90,7 @@ fn instructions(options: &Options, folder: &Path) -> String {
             "  curl --http3-only --cacert {authority} --resolve {name}:{port}:{address} https://{name}:{port}/\n"
         );
     }
-    text + "Ctrl-C ends it and shows what was counted.\n"
+    text + "Ctrl-C ends it and prints the counters.\n"
 }
 
 const NAME: &str = "h3_server";

@@ -29,15 +29,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Fetches files with an emulated host whose NIC does the TLS, one after the other on one connection, and prints what
-/// arrived and what was counted. The server is outside the emulation, so the wire needs an end: --tap, --dgram or --stream.
+/// Fetches files with an emulated host and TLS by its NIC, one after the other on one connection, and prints their
+/// sizes and hashes and the counters. The server is outside the emulation, so the wire needs an end: --tap, --dgram or
+/// --stream.
 ///
-/// Exit status: 0; 1 if it did not arrive, or the server's certificate is not to be trusted; 2 if an option is bad or the
+/// Exit status: 0; 1 if a file did not arrive, or the server's certificate is not trusted; 2 if an option is bad or the
 /// wire's end cannot be opened.
 #[derive(Debug, Parser)]
 #[command(name = "https_client", version, allow_negative_numbers = true)]
 struct Options {
-    /// What to fetch. Names are not looked up: give a name's address with --connect
+    /// URLs to fetch. Names are not looked up: give a name's address with --connect
     #[arg(required = true)]
     urls: Vec<Uri>,
     /// The server's address, if the URL has a name or another address
@@ -46,20 +47,20 @@ struct Options {
     /// Trust the authorities in this file (PEM) instead of the testbed's own
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
-    /// And of what they signed, only the certificate with this SHA-256: https_server prints its own when it starts, `openssl
-    /// x509 -in FILE -noout -fingerprint -sha256` that of any
+    /// Also require that the server's certificate has this SHA-256. https_server prints its own at the start; `openssl
+    /// x509 -in FILE -noout -fingerprint -sha256` prints that of any certificate
     #[arg(long, value_name = "SHA256")]
     pin: Option<Pin>,
-    /// Only this part: bytes=0-99
+    /// Fetch only this part: bytes=0-99
     #[arg(long, value_parser = byte_range)]
     range: Option<String>,
-    /// Keep the file (the last URL's)
+    /// Store the file (the last URL's)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// TLS on the CPU, not on the NIC
     #[arg(long)]
     cpu: bool,
-    /// Change the transmit key after so many records
+    /// Change the transmit key after this many records
     #[arg(long, value_name = "RECORDS", value_parser = clap::value_parser!(u64).range(2..))]
     records_per_key: Option<u64>,
     #[command(flatten)]
@@ -82,16 +83,16 @@ fn execute(options: &Options) -> ExitCode {
     }
 }
 
-/// What a `Range` header may say.
+/// Checks the value of a `Range` header.
 fn byte_range(text: &str) -> Result<String, String> {
     if is_range(text) { Ok(text.into()) } else { Err("a range is bytes=0-99, bytes=100- or bytes=-100".into()) }
 }
 
-/// Why nothing was fetched.
+/// The reason why nothing was fetched.
 enum Stop {
-    /// An option, a file or the TAP is of no use.
+    /// An option, a file or the TAP cannot be used.
     Unusable(String),
-    /// The server is not there, is not to be trusted, or did not give it.
+    /// The server is unreachable, is not trusted, or did not return the file.
     NotFetched(Failure),
 }
 
@@ -107,9 +108,9 @@ fn unusable(message: impl ToString) -> Stop {
 
 fn run(options: &Options) -> Result<(), Stop> {
     options.outside.check(&options.wire).map_err(unusable)?;
-    let target = Target::of(options).map_err(unusable)?;
+    let target = FetchTarget::of(options).map_err(unusable)?;
     if options.outside.changes_keys() {
-        return Err(unusable("--key-changes and --mirror are for what runs until it is interrupted"));
+        return Err(unusable("--key-changes and --mirror are for programs that run until interrupted"));
     }
     let mut tls = if target.secure { Some(client_tls(options, &target).map_err(unusable)?) } else { None };
     let files = RunFiles {
@@ -117,12 +118,13 @@ fn run(options: &Options) -> Result<(), Stop> {
         out: options.out.as_deref(),
         ..RunFiles::new(&options.trace)
     };
+    // All options are checked before the wire is opened, so that a bad option leaves no TAP behind.
     let mut outside = OutsideHost::open(NAME, "client", &options.outside, &options.wire, &files)?;
     if let (Some(tls), Some(secrets)) = (&mut tls, outside.secrets()) {
         Arc::make_mut(&mut tls.config).key_log = secrets;
     }
     let host = outside.host().clone();
-    // The output is optional: a fetch needs no reader.
+    // The instructions are optional: a fetch needs no reader.
     let _written = write_out(&format!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu)));
     let fetched = outside.until_done(fetch(options, &host, &target, tls));
     let mut counters = outside.end()?;
@@ -134,17 +136,17 @@ fn run(options: &Options) -> Result<(), Stop> {
     fetched.map_err(Stop::NotFetched).and(written.map_err(Stop::NotFetched))
 }
 
-/// Where to go, and whom to expect there.
-struct Target {
+/// The server to connect to, and the name expected in its certificate.
+struct FetchTarget {
     secure: bool,
     address: SocketAddr,
     name: String,
     authority: String,
 }
 
-impl Target {
-    /// All URLs must name the same server, for there is one connection.
-    fn of(options: &Options) -> Result<Target, String> {
+impl FetchTarget {
+    /// Returns the server of all URLs. All URLs must name the same server because there is one connection.
+    fn of(options: &Options) -> Result<FetchTarget, String> {
         let first = &options.urls[0];
         let server = |url: &Uri| (url.scheme().cloned(), url.authority().map(ToString::to_string));
         if let Some(other) = options.urls.iter().find(|other| server(other) != server(first)) {
@@ -161,11 +163,11 @@ impl Target {
         let name = host.trim_start_matches('[').trim_end_matches(']').to_string();
         let address = options.connect.or_else(|| name.parse().ok()).ok_or("a name needs --connect ADDRESS")?;
         let port = first.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        Ok(Target { secure, address: (address, port).into(), name, authority: authority.to_string() })
+        Ok(FetchTarget { secure, address: (address, port).into(), name, authority: authority.to_string() })
     }
 }
 
-fn client_tls(options: &Options, target: &Target) -> Result<ClientTls, String> {
+fn client_tls(options: &Options, target: &FetchTarget) -> Result<ClientTls, String> {
     let mut config = identity::client_config(Randomness::System, None);
     match &options.cacert {
         None => trust(&mut config, vec![identity::authority()], options.pin).map_err(|error| error.to_string())?,
@@ -179,20 +181,21 @@ fn client_tls(options: &Options, target: &Target) -> Result<ClientTls, String> {
             trust(&mut config, authorities, options.pin).map_err(|error| about(&error))?;
         }
     }
+    // The client speaks only HTTP/1.1, so ALPN offers nothing else.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let name = ServerName::try_from(target.name.clone()).map_err(|error| error.to_string())?;
     Ok(ClientTls { config: Arc::new(config), name, nic: !options.cpu, records_per_key: options.records_per_key })
 }
 
-/// Fetches one URL after the other; gives what TLS counted.
+/// Fetches one URL after the other and returns the TLS counters.
 async fn fetch(
     options: &Options,
     host: &BedHost,
-    target: &Target,
+    target: &FetchTarget,
     tls: Option<ClientTls>,
 ) -> Result<CounterSet, Failure> {
     let mut session = Session::open(host, target.address, &target.authority, tls).await?;
-    // A fetch goes on if its lines cannot be written.
+    // Failures to print are reported at the end: the fetch itself goes on.
     let mut told = Ok(());
     if target.secure {
         told = write_out(&format!("{}: {}\n", target.authority, session.suite()));
@@ -227,5 +230,5 @@ fn not_written(error: io::Error) -> Failure {
 }
 
 const NAME: &str = "https_client";
-/// What a server has to close its side in.
+/// Time limit for the server to close its end of the connection.
 const PATIENCE: Duration = Duration::from_secs(2);

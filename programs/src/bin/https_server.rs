@@ -1,8 +1,8 @@
-//! Serves a folder over HTTP/1.1 from an emulated host: over plain TCP, over TLS on the CPU, over TLS on the NIC.
+//! Serves a folder over HTTP/1.1 from an emulated host: over plain TCP, over TLS on the CPU, and over TLS on the NIC.
 //!
-//! `cargo run --release --bin https_server -- [FOLDER]` fetches every file, in folders of the folder too, from a second
-//! emulated host, and shows what each way cost. `cargo run --release --features tap --bin https_server -- [FOLDER] --tap nic0` serves this machine,
-//! and prints what to do there.
+//! `cargo run --release --bin https_server -- [FOLDER]` fetches every file, including subfolders, from a second
+//! emulated host and prints the cost of each mode. `cargo run --release --features tap --bin https_server -- [FOLDER]
+//! --tap nic0` serves this machine and prints the commands to run there.
 
 use clap::Parser;
 use futures_util::future::join_all;
@@ -24,18 +24,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Serves a folder over HTTP/1.1 from an emulated host, in three modes: http, https-cpu (TLS by the host) and https-nic
-/// (TLS by the NIC). Without an end for its wire, a client on a second emulated host fetches every file, in folders of the
-/// folder too, whole and in ranges, and a table tells what that cost. With one, any peer is served: http at port
-/// 80, https-nic at 443, https-cpu at 8443.
+/// (TLS by the NIC). Without an end for its wire, a client on a second emulated host fetches every file, including
+/// subfolders, whole and in ranges, and a table shows the cost. With an end, any peer is served: http at port 80,
+/// https-nic at 443, https-cpu at 8443.
 ///
-/// Ctrl-C or SIGTERM ends it; answers under way have ten more seconds, or until a second Ctrl-C.
+/// Ctrl-C or SIGTERM ends the server; pending answers have ten more seconds, or until a second Ctrl-C.
 ///
-/// Exit status: 0; 1 if something did not arrive as it should, or the TAP was deleted; 2 if an option is bad or nothing can
-/// be served.
+/// Exit status: 0; 1 if something did not arrive as it should, or the TAP was deleted; 2 if an option is bad or nothing
+/// can be served.
 #[derive(Debug, Parser)]
 #[command(name = "https_server", version, allow_negative_numbers = true)]
 struct Options {
-    /// What to serve. Without it: three files of seeded data, or with an end for the wire, this folder
+    /// The folder to serve. Default: three files of seeded data, or this folder if the wire has an end
     folder: Option<PathBuf>,
     /// Only these modes, comma-separated: http, https-cpu, https-nic
     #[arg(long, value_delimiter = ',', default_values_t = Mode::ALL)]
@@ -43,13 +43,13 @@ struct Options {
     /// Serve at this port; for one mode only
     #[arg(long)]
     port: Option<u16>,
-    /// Change the transmit key of each TLS connection after so many records
+    /// Change the transmit key of each TLS connection after this many records
     #[arg(long, value_name = "RECORDS", value_parser = clap::value_parser!(u64).range(2..))]
     records_per_key: Option<u64>,
     /// Connections of the built-in client
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1000))]
     connections: u16,
-    /// The SHA-256 of the only certificate that the built-in client takes. That of the server's is printed at the start
+    /// SHA-256 of the only certificate that the built-in client accepts. The server's own is printed at the start
     #[arg(long, value_name = "SHA256")]
     pin: Option<Pin>,
     #[command(flatten)]
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Serves the peer at the other end of the wire until it is interrupted, and tells what was counted.
+/// Serves the peer at the other end of the wire until interrupted and returns the counters as text.
 fn serve(options: &Options) -> Result<String, Stop> {
     if options.port.is_some() && options.mode.len() != 1 {
         return Err(unusable("--port is for one --mode only"));
@@ -81,6 +81,7 @@ fn serve(options: &Options) -> Result<String, Stop> {
         })
         .collect();
     let port = |mode: &Mode| options.port.unwrap_or(mode.port());
+    // All servers share the limits, so that one client cannot use up each mode's slots in turn.
     let listening = || servers.iter().zip(&options.mode);
     let ended = outside.until_interrupted(
         &instructions(options, site.folder()),
@@ -93,7 +94,7 @@ fn serve(options: &Options) -> Result<String, Stop> {
     Ok(listed(&counters))
 }
 
-/// What to do at the other end.
+/// Returns the commands to run at the other end.
 fn instructions(options: &Options, folder: &Path) -> String {
     let address = options.serving.outside.address;
     let mut text = options.serving.instructions(folder);
@@ -107,10 +108,10 @@ fn instructions(options: &Options, folder: &Path) -> String {
         };
         text += &format!("  curl {how}{url}\n  curl {how}-T FILE {url}\n");
     }
-    text + &pin_to_take() + &second_pin() + "Ctrl-C ends it and shows what was counted.\n"
+    text + &pin_to_take() + &second_pin() + "Ctrl-C ends it and prints the counters.\n"
 }
 
-/// The same for clients that do not know Ed25519.
+/// Returns a line with the SHA-256 of the certificate for clients without Ed25519.
 fn second_pin() -> String {
     format!(
         "Clients without Ed25519 are shown an ECDSA certificate: {}\n",
@@ -118,7 +119,7 @@ fn second_pin() -> String {
     )
 }
 
-/// What a client may hold the server to.
+/// Returns a line with the SHA-256 of the certificate, for a client's `--pin`.
 fn pin_to_take() -> String {
     format!(
         "The SHA-256 of the server's certificate, for a client's --pin: {}\n",
@@ -126,7 +127,7 @@ fn pin_to_take() -> String {
     )
 }
 
-/// Serves a second emulated host, once for each mode, and tells what that cost.
+/// Serves a second emulated host, once for each mode, and returns a table of the costs.
 fn compare(options: &Options) -> Result<String, Stop> {
     if options.port.is_some() {
         return Err(unusable("--port is for a wire with an end: --tap, --dgram, --stream"));
@@ -138,6 +139,7 @@ fn compare(options: &Options) -> Result<String, Stop> {
         None => Some(SeededFolder::new(seed).map_err(unusable)?),
     };
     let folder = options.folder.as_deref().or(own.as_ref().map(|own| &*own.0)).unwrap_or(Path::new("."));
+    // Virtual time is the default, because a comparison should be the same on every run.
     let comparison = Comparison {
         connections: usize::from(options.connections),
         clock: if wire.real { ClockKind::Real } else { ClockKind::Virtual },
@@ -153,7 +155,8 @@ fn compare(options: &Options) -> Result<String, Stop> {
         comparison.run(mode).map_err(|error| (format!("{mode}: {error}"), program::FAILED))
     };
     if options.mode.len() > 1 {
-        // Whatever runs first pays for memory that the others find ready. Let that be none of those compared.
+        // The first run pays for memory that later runs find ready. A discarded run keeps that cost out of the
+        // comparison.
         run(&Comparison { connections: 1, ..comparison.clone() }, options.mode[0])?;
     }
     let mut rows = Vec::new();
@@ -170,7 +173,7 @@ fn compare(options: &Options) -> Result<String, Stop> {
     Ok(pin_to_take() + &comparison::table(&rows))
 }
 
-/// A folder with a page, a picture and a film, as far as their sizes go, that goes when this does.
+/// A temporary folder with files of the sizes of a page, a picture and a film. Deleted on drop.
 struct SeededFolder(PathBuf);
 
 impl SeededFolder {
@@ -189,7 +192,7 @@ impl SeededFolder {
 
 impl Drop for SeededFolder {
     fn drop(&mut self) {
-        // It is among the temporary files: nothing depends on its going.
+        // The folder is temporary: a failure to delete it does no harm.
         let _remains = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,5 +1,5 @@
-//! A cipher as a chain of small services on a device: how long packets take, and how many instances of each service there are, as a controller
-//! has it.
+//! Runs a cipher as a chain of small services on a device, and shows the latency of packets and the number of instances
+//! that a controller gives each service.
 //!
 //! `cargo run --release --bin microservices -- --chain aes-128-gcm --load bursty --svg run.svg`
 
@@ -14,10 +14,12 @@ use offload_cli::{options, program};
 use serde_json::json;
 use std::process::ExitCode;
 
-/// Passes a load through a chain of services on a small device, in virtual time. Prints how long packets took by their size, how many windows of
-/// 10 ms had one packet of 100 or more that took longer than the target, and the area that instances took up.
+/// Passes a load through a chain of services on a small device, in virtual time. Prints the latency of packets by size,
+/// the number of windows of 10 ms in which more than one packet in 100 exceeded the target, and the area that instances
+/// occupied.
 ///
-/// Of the costs of services only AES's is fitted, on two rows of a published table; the others are assumed (--sensitivity, --poster).
+/// Only the cost of AES is fitted, to two rows of a published table; the costs of the other services are assumed
+/// (--sensitivity, --poster).
 ///
 /// Exit status: 0; 1 if the device has no room for the chain; 2 if an option is bad or a file cannot be read.
 #[derive(Debug, Parser)]
@@ -26,31 +28,32 @@ struct Options {
     /// A suite (aes-128-gcm, chacha20-poly1305, aes-128-cbc-sha, nea1 ...) or a graph: "counter > aes-128:extra=1 > ghash"
     #[arg(long, default_value = "aes-128-gcm", value_parser = chain)]
     chain: Chain,
-    /// steady, bursty, mixed, on-off, imix, web-search, data-mining, or a file with a line for each packet: microseconds, flow, bytes
+    /// steady, bursty, mixed, on-off, imix, web-search, data-mining, or a file with a line for each packet:
+    /// microseconds, flow, bytes
     #[arg(long, default_value = "bursty")]
     load: String,
-    /// Bits a second of the load: 1G, 200M
+    /// Bits per second of the load: 1G, 200M
     #[arg(long, value_parser = rate, default_value = "1G")]
     rate: u64,
-    /// How long it lasts
+    /// Duration of the load
     #[arg(long, value_parser = options::time, default_value = "2s")]
     time: Duration,
-    /// Where the load's chance begins
+    /// Seed of the load's random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Area of the device, in AES-128 instances
     #[arg(long, default_value = "64", value_parser = options::area)]
     area: f64,
-    /// queue (predicts by queueing theory), hysteresis (by how busy services are), fixed (one instance of each)
+    /// queue (predicts by queueing theory), hysteresis (by utilisation of services), fixed (one instance of each)
     #[arg(long, value_parser = options::choice::<ServiceController>(), default_value_t = ServiceController::Queue)]
     controller: ServiceController,
-    /// 99 of 100 packets are to be through in this time
+    /// Latency that 99 of 100 packets must meet
     #[arg(long, value_parser = options::time, default_value = "1ms")]
     target: Duration,
-    /// Also print the least area that would have done, had all packets been known
+    /// Also print the least area that would have sufficed if all packets had been known
     #[arg(long)]
     optimum: bool,
-    /// Also print how the area changes when what a service costs is halved and doubled
+    /// Also print how the area changes when the costs of services are halved and doubled
     #[arg(long)]
     sensitivity: bool,
     /// Also print each decision of the controller
@@ -59,7 +62,7 @@ struct Options {
     /// Only print the published table beside the model
     #[arg(long)]
     poster: bool,
-    /// Draw instances, load and times into a file
+    /// Draw instances, load and latencies into a file
     #[arg(long)]
     svg: Option<std::path::PathBuf>,
     /// Print the run as JSON
@@ -164,7 +167,7 @@ fn sealed(suite: Suite, load: &[PacketArrival]) -> String {
         let mut packet = plain.clone();
         cipher.seal(&iv, &aad, &mut packet);
         if cipher.open(&iv, &aad, &mut packet).is_err() || packet != plain {
-            return format!("packet {number} was not what it should be when it was opened again\n");
+            return format!("packet {number} differs after sealing and opening\n");
         }
         bytes += plain.len();
     }
@@ -240,11 +243,11 @@ fn rate(text: &str) -> Result<u64, String> {
 }
 
 const NAME: &str = "microservices";
-/// As many as there is memory for.
+/// Most packets of a load, limited by memory.
 const PACKETS_MAX: usize = 50_000_000;
-/// Packets that are sealed for a look at the bytes.
+/// Packets that are sealed as a check of the bytes.
 const SEALED: usize = 1000;
-/// A record of TLS has no more.
+/// Most bytes of a TLS record.
 const LONGEST_SEALED: u32 = 16_384;
-/// A day.
+/// One day.
 const LONGEST_NS: f64 = 86_400e9;

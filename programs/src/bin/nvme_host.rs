@@ -1,7 +1,8 @@
-//! A host for NVMe/TCP targets, over the kernel's TCP: `nvme_target`, Linux's nvmet, or any other.
+//! A host for NVMe/TCP targets: `nvme_target`, Linux's nvmet, or any other.
 //!
-//! `cargo run --release --bin nvme_host -- --connect 127.0.0.1:4420 --data-digest verify`; with an end for a wire
-//! (`--tap` and the like) it runs on an emulated host, whose NIC may place what is read and do the digests.
+//! `cargo run --release --bin nvme_host -- --connect 127.0.0.1:4420 --data-digest verify` uses the kernel's TCP. With
+//! an end for a wire (`--tap` and similar) it runs on an emulated host, and the NIC may place read data and check the
+//! digests.
 
 use bytesize::ByteSize;
 use clap::{Parser, Subcommand};
@@ -31,24 +32,23 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-/// Looks at, reads, writes and tests what an NVMe/TCP target serves: over the kernel's TCP, or from an emulated host whose
-/// wire ends outside.
+/// Discovers, reads, writes and tests the namespaces of an NVMe/TCP target, over the kernel's TCP or from an emulated
+/// host with a wire to the outside.
 ///
-/// Exit status: 0; 1 if the target is not reached or does not do what it should; 2 if an option is bad.
+/// Exit status: 0; 1 if the target is not reached or does not behave as it should; 2 if an option is bad.
 #[derive(Debug, Parser)]
 #[command(name = "nvme_host", version, allow_negative_numbers = true)]
 struct Options {
-    /// Where the target listens; without --nqn, where to ask for subsystems
+    /// Address of the target; without --nqn, of its discovery service
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
     connect: SocketAddr,
-    /// The subsystem; default: the first that discovery tells of, where it tells
+    /// The subsystem. Default: the first that discovery lists
     #[arg(long, value_name = "NQN")]
     nqn: Option<String>,
-    /// Who this host is; default: made of its identifier
+    /// Name of this host. Default: derived from its identifier
     #[arg(long, value_name = "NQN")]
     hostnqn: Option<String>,
-    /// This host's identifier, which no other host may have. Default: another one in each run, or with --seed always the
-    /// same
+    /// Unique identifier of this host. Default: a new one in each run, or with --seed always the same
     #[arg(long, value_name = "UUID", value_parser = uuid)]
     hostid: Option<[u8; 16]>,
     /// Header digests
@@ -69,14 +69,14 @@ struct Options {
     /// The namespace
     #[arg(long, default_value_t = 1)]
     namespace: u32,
-    /// The volume is encrypted: blocks are written and read under AES-XTS with the key in this file, 32 or 64 bytes; the target
-    /// has ciphertext only. The CPU encrypts and decrypts what the emulated host's NIC does not
+    /// Encrypt the volume: blocks are written and read under AES-XTS with the key in this file, 32 or 64 bytes; the
+    /// target has ciphertext only. The CPU encrypts and decrypts the blocks that the emulated host's NIC does not
     #[arg(long, value_name = "KEYFILE")]
     xts: Option<PathBuf>,
-    /// Seconds until a target that says nothing is given up; 0: never, and what changes something is not sent again then
+    /// Seconds until a silent target is given up; 0: never, and commands that change data are then not sent again
     #[arg(long, default_value_t = 5)]
     keep_alive: u64,
-    /// What the emulated host's NIC does: place, or place-check, where it does the data digests as well
+    /// Work of the emulated host's NIC: place, or place-check to check the data digests as well
     #[arg(long, value_parser = options::choice::<NvmeOffload>(), default_value_t = NvmeOffload::None, requires = "end")]
     offload: NvmeOffload,
     #[command(flatten)]
@@ -86,45 +86,45 @@ struct Options {
     #[command(flatten)]
     wire: WireOptions,
     #[command(subcommand)]
-    what: What,
+    what: HostAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Tells which subsystems there are, or where the one named is
+enum HostAction {
+    /// Lists the subsystems, or the addresses of the one named
     Discover,
-    /// Tells about the controller and its namespaces
+    /// Describes the controller and its namespaces
     Id,
     /// Writes blocks to standard output
     Read {
-        /// The first
+        /// The first block
         #[arg(long, default_value_t = 0)]
         first: u64,
-        /// How many
+        /// Number of blocks
         #[arg(long, default_value_t = 1)]
         blocks: u64,
     },
-    /// Writes standard input to blocks; the last is filled up with zeros
+    /// Writes standard input to blocks and pads the last block with zeros
     Write {
-        /// The first
+        /// The first block
         #[arg(long, default_value_t = 0)]
         first: u64,
     },
-    /// Writes at random, and reads what it wrote. What was there is lost!
+    /// Writes at random and reads the data back. Existing data is lost!
     Verify {
         /// Bytes to write and read in all
         #[arg(long, default_value = "256MiB")]
         size: ByteSize,
-        /// How much of the namespace is used, from its beginning
+        /// Size of the part of the namespace that is used, from its beginning
         #[arg(long, default_value = "64MiB")]
         span: ByteSize,
         /// Most bytes of a command
         #[arg(long, default_value = "128KiB")]
         command: ByteSize,
-        /// Everything follows from it
+        /// Seed of all random choices
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Not with Write Zeroes, which some targets do not know
+        /// Do not use Write Zeroes, which some targets do not support
         #[arg(long)]
         no_zeroes: bool,
     },
@@ -144,7 +144,7 @@ fn execute(options: &Options) -> ExitCode {
 fn check(options: &Options) -> Result<(), &'static str> {
     options.outside.check_with(&options.wire, &options.trace)?;
     if options.outside.changes_keys() {
-        return Err("--key-changes and --mirror are for what runs until it is interrupted");
+        return Err("--key-changes and --mirror are for programs that run until interrupted");
     }
     if options.offload == NvmeOffload::Emulate {
         return Err("--offload emulate leaves buffers as they are: it is for measurements, with nicbench fio");
@@ -160,7 +160,7 @@ fn emulated_or_not(options: &Options) -> Result<(), Stop> {
     told(options, tokio.block_on(run(options, &Network::Kernel(tokio.handle().clone()))))
 }
 
-/// The same from an emulated host; what its NIC counted goes to standard error.
+/// Runs on an emulated host and prints the counters to standard error.
 fn emulated(options: &Options) -> Result<(), Stop> {
     let files = RunFiles::new(&options.trace);
     let mut outside = OutsideHost::open(NAME, "host", &options.outside, &options.wire, &files)?;
@@ -172,7 +172,7 @@ fn emulated(options: &Options) -> Result<(), Stop> {
     told(options, done.unwrap_or_else(|gone| Err(gone.into())))
 }
 
-/// What to say of a failure, if it is one.
+/// Turns a failure into a message. A reader that closed standard output early is no failure.
 fn told(options: &Options, outcome: Result<(), Box<dyn Error>>) -> Result<(), Stop> {
     let heard_enough = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     match outcome {
@@ -182,12 +182,12 @@ fn told(options: &Options, outcome: Result<(), Box<dyn Error>>) -> Result<(), St
     }
 }
 
-/// Where the streams run.
+/// The network that streams use.
 #[derive(Clone)]
 enum Network {
-    /// Over the kernel's TCP.
+    /// The kernel's TCP.
     Kernel(tokio::runtime::Handle),
-    /// From an emulated host.
+    /// An emulated host.
     Emulated(BedHost),
 }
 
@@ -206,7 +206,7 @@ impl Network {
         }
     }
 
-    /// A volume with the key in a file. A NIC has the key too.
+    /// Creates a volume with the key in a file. An emulated host's NIC gets the key too.
     fn volume(&self, key: &Path, block: u32) -> Result<KeyedVolume, String> {
         match self {
             Network::Kernel(_) => volume::read(key, block, None),
@@ -214,18 +214,18 @@ impl Network {
         }
     }
 
-    fn to(&self, address: SocketAddr) -> Opens {
-        Opens { network: self.clone(), address }
+    fn to(&self, address: SocketAddr) -> KernelOrEmulatedConnector {
+        KernelOrEmulatedConnector { network: self.clone(), address }
     }
 }
 
-/// Opens streams to a target. Small PDUs must not wait for acknowledgments there.
-struct Opens {
+/// Connects streams to a target without Nagle's delay, because small PDUs must not wait for acknowledgments.
+struct KernelOrEmulatedConnector {
     network: Network,
     address: SocketAddr,
 }
 
-impl Connector for Opens {
+impl Connector for KernelOrEmulatedConnector {
     fn connect(&self) -> ConnectFuture {
         let address = self.address;
         match self.network.clone() {
@@ -256,7 +256,7 @@ async fn run(options: &Options, network: &Network) -> Result<(), Box<dyn Error>>
     if let Some(name) = &options.hostnqn {
         config.host.clone_from(name);
     }
-    let only_discovers = matches!(options.what, What::Discover);
+    let only_discovers = matches!(options.what, HostAction::Discover);
     if options.nqn.is_none() || only_discovers {
         let log = discover(&network.to(address), &timers, &config).await?;
         if only_discovers {
@@ -268,24 +268,25 @@ async fn run(options: &Options, network: &Network) -> Result<(), Box<dyn Error>>
             }
             return Ok(());
         }
-        // Targets list discovery itself, too, as Linux's does.
+        // Some targets, Linux's among them, list the discovery subsystem too.
         let disks = log.entries.into_iter().filter(|entry| entry.kind == NVM_SUBSYSTEM);
         let mut reachable = disks.filter_map(|entry| Some((entry.socket_address()?, entry.subsystem)));
-        (address, config.subsystem) = reachable.next().ok_or("discovery tells of no subsystem over TCP")?;
+        (address, config.subsystem) = reachable.next().ok_or("discovery lists no NVM subsystem over TCP")?;
     }
     let (host, tasks) = Host::new(network.to(address), timers, config);
     tasks.into_iter().for_each(|task| network.spawn(task));
     host.ready().await?;
     let (headers, data) = host.digests().unwrap_or((options.hdgst, options.ddgst));
     if (options.hdgst && !headers) || (options.ddgst && !data) {
-        return Err("it does not do the digests asked for".into());
+        return Err("the target does not support the requested digests".into());
     }
+    // The connection is closed even if the work failed, so that the target frees it at once.
     let done = work(options, &host, network).await;
     host.close().await;
     done
 }
 
-/// Who this host is: nobody else, unless a seed is to repeat the run.
+/// Returns the identity of this host: a random one, unless a seed is to repeat the run.
 fn identity(options: &Options) -> io::Result<HostIdentity> {
     if let Some(id) = options.hostid {
         return Ok(HostIdentity::from_uuid(id));
@@ -297,7 +298,7 @@ fn identity(options: &Options) -> io::Result<HostIdentity> {
     Ok(HostIdentity::random(&mut source.stream("nvme host")))
 }
 
-/// 32 hexadecimal digits, with or without dashes.
+/// Parses 32 hexadecimal digits, with or without dashes.
 fn uuid(text: &str) -> Result<[u8; 16], &'static str> {
     let digits = text.replace('-', "");
     let is_one = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -306,7 +307,7 @@ fn uuid(text: &str) -> Result<[u8; 16], &'static str> {
 }
 
 async fn work(options: &Options, host: &Host, network: &Network) -> Result<(), Box<dyn Error>> {
-    if matches!(options.what, What::Id | What::Discover) {
+    if matches!(options.what, HostAction::Id | HostAction::Discover) {
         return identify(host).await;
     }
     let mut disk = host.disk(options.namespace).await?;
@@ -315,10 +316,12 @@ async fn work(options: &Options, host: &Host, network: &Network) -> Result<(), B
         disk = disk.with_volume(volume)?;
     }
     let block = u64::from(disk.block_size());
+    // 256 blocks keep the program's own buffers small where a target allows very large transfers.
     let most = u64::from(disk.max_transfer() / disk.block_size()).min(256);
     match options.what {
-        What::Discover | What::Id => {}
-        What::Read { first, blocks } => {
+        HostAction::Discover | HostAction::Id => {}
+        HostAction::Read { first, blocks } => {
+            // The sum may overflow: the numbers come from the command line.
             let end = first.checked_add(blocks).filter(|end| *end <= disk.blocks());
             let end = end.ok_or_else(|| format!("the namespace has {} blocks", disk.blocks()))?;
             let mut next = first;
@@ -330,19 +333,21 @@ async fn work(options: &Options, host: &Host, network: &Network) -> Result<(), B
             }
             io::stdout().flush()?;
         }
-        What::Write { first } => {
+        HostAction::Write { first } => {
             let mut next = first;
             let mut input = input(most * block);
             while let Some(data) = input.recv().await {
                 let mut data = data?;
+                // A namespace is written in whole blocks.
                 data.resize(data.len().next_multiple_of(block as usize), 0);
                 let count = data.len() as u64 / block;
                 disk.write(next, [data.into()]).await?;
                 next += count;
             }
+            // Written data may still be in the target's volatile cache.
             disk.flush().await?;
         }
-        What::Verify { size, span, command, seed, no_zeroes } => {
+        HostAction::Verify { size, span, command, seed, no_zeroes } => {
             let exercise = Exercise {
                 bytes: size.as_u64(),
                 depth: usize::from(options.depth) * host.queues(),
@@ -357,8 +362,8 @@ async fn work(options: &Options, host: &Host, network: &Network) -> Result<(), B
     Ok(())
 }
 
-/// Standard input in pieces of so many bytes, the last one shorter. A thread of its own waits for it, so that a signal is heard
-/// meanwhile.
+/// Reads standard input in pieces of `piece` bytes, the last one shorter. A separate thread waits for input so that
+/// signals are handled meanwhile.
 fn input(piece: u64) -> mpsc::Receiver<io::Result<Vec<u8>>> {
     let (sender, receiver) = mpsc::channel(1);
     std::thread::spawn(move || {
@@ -393,6 +398,7 @@ async fn identify(host: &Host) -> Result<(), Box<dyn Error>> {
 
 async fn verify(exercise: Exercise, host: &Host, disk: &Disk) -> Result<(), Box<dyn Error>> {
     let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}")?;
+    // Control characters of a progress bar would spoil a log file.
     let bar = if io::stderr().is_terminal() { ProgressBar::new(exercise.bytes) } else { ProgressBar::hidden() };
     let bar = bar.with_style(style);
     let started = Instant::now();
@@ -414,5 +420,5 @@ async fn verify(exercise: Exercise, host: &Host, disk: &Disk) -> Result<(), Box<
 }
 
 const NAME: &str = "nvme_host";
-/// SUBTYPE of a discovery entry.
+/// Subsystem type (SUBTYPE) of a discovery entry for an NVM subsystem.
 const NVM_SUBSYSTEM: u8 = 2;

@@ -1,7 +1,8 @@
-//! Serves disks over NVMe/TCP: a Linux host connects with `nvme connect -t tcp`, or ours with `nvme_host`.
+//! Serves disks over NVMe/TCP: a Linux host connects with `nvme connect -t tcp`, ours with `nvme_host`.
 //!
-//! `cargo run --release --bin nvme_target -- --listen 127.0.0.1:4420 --nqn nqn.2026-01.example:disk --memory 1GiB`;
-//! with an end for a wire (`--tap` and the like) it serves from an emulated host, whose NIC makes the data digests.
+//! `cargo run --release --bin nvme_target -- --listen 127.0.0.1:4420 --nqn nqn.2026-01.example:disk --memory 1GiB` uses
+//! the kernel's TCP. With an end for a wire (`--tap` and similar) it serves from an emulated host, and the NIC computes
+//! the data digests.
 
 use bytesize::ByteSize;
 use clap::Parser;
@@ -28,46 +29,46 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Serves disks over NVMe/TCP, and tells hosts about them by discovery at the same address. Prints `ready ADDR` when
-/// it listens: over the kernel's TCP, or on an emulated host whose wire ends outside, at port 4420 or that of `--listen`.
+/// Serves disks over NVMe/TCP and announces them by discovery at the same address. Prints `ready ADDR` when listening:
+/// over the kernel's TCP, or on an emulated host with a wire to the outside, at port 4420 or the port of `--listen`.
 ///
-/// Ctrl-C or SIGTERM ends it; what it has received of hosts is carried out and answered before.
+/// Ctrl-C or SIGTERM ends the target; commands already received are carried out and answered first.
 ///
-/// Exit status: 0 when it is interrupted; 1 if the TAP was deleted; 2 if an option is bad or nothing can be served.
+/// Exit status: 0 when interrupted; 1 if the TAP was deleted; 2 if an option is bad or nothing can be served.
 #[derive(Debug, Parser)]
 #[command(name = "nvme_target", version, allow_negative_numbers = true)]
 struct Options {
     /// The address to listen at
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
     listen: SocketAddr,
-    /// The subsystem's name
+    /// Name (NQN) of the subsystem
     #[arg(long, value_name = "NQN", default_value = "nqn.2026-01.example:disk")]
     nqn: String,
-    /// A namespace in memory, of this size; repeatable. Those in memory are numbered first, from 1 on; hosts take them for
-    /// other disks after each start
+    /// A namespace in memory, of this size; repeatable. Namespaces in memory are numbered first, from 1; hosts see them
+    /// as new disks after each start
     #[arg(long, value_name = "SIZE")]
     memory: Vec<ByteSize>,
-    /// A namespace in a file or block device, as large as it is; repeatable. What Write Uncorrectable marks in a file is
-    /// kept in PATH.uncorrectable as long as something is marked; of a block device it is forgotten with the program. The
-    /// UUID by which hosts recognise a file is kept in PATH.identity: keep them together. A block device's follows from its
-    /// own name
+    /// A namespace in a file or block device, as large as that is; repeatable. Blocks of a file that Write
+    /// Uncorrectable marks are listed in PATH.uncorrectable while any is marked; marks of a block device are lost when
+    /// the program ends. The UUID by which hosts recognise a file is stored in PATH.identity: keep both together. A
+    /// block device's UUID follows from the device's own name
     #[arg(long, value_name = "PATH")]
     file: Vec<PathBuf>,
-    /// Serial number, at most 20 ASCII characters; default: one that follows from this machine, the subsystem's name and the
+    /// Serial number, at most 20 ASCII characters. Default: derived from this machine, the subsystem's name and the
     /// port
     #[arg(long, value_parser = serial_number)]
     serial: Option<String>,
-    /// Memory that all hosts together may fill with commands and data on their way; beyond it connections wait, or are
-    /// refused. Each 304 KiB allow one connection; a further one replaces a connection without a Connect
+    /// Memory for commands and data in transit of all hosts together; beyond it connections wait or are refused. Each
+    /// 304 KiB allow one connection; a further one replaces a connection without a Connect
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     max_memory: ByteSize,
-    /// Open files with O_DIRECT, past the page cache
+    /// Open files with O_DIRECT, bypassing the page cache
     #[arg(long)]
     direct: bool,
     /// Size of a block: 512 or 4KiB
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = options::size::<u32>(512..=4096))]
     block_size: u32,
-    /// The address that discovery tells; default: where it listens. Repeatable
+    /// Address that discovery announces. Default: the listening address. Repeatable
     #[arg(long, value_name = "ADDR")]
     advertise: Vec<SocketAddr>,
     /// A host that may connect; repeatable. Default: any
@@ -82,7 +83,7 @@ struct Options {
     /// Data bytes of one C2HData PDU at most: a multiple of 4, from 4 KiB to 1 GiB
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = transfer_size)]
     data_pdu: u32,
-    /// Data digests are made by the emulated host, not by its NIC
+    /// Compute data digests on the emulated host, not on its NIC
     #[arg(long, requires = "end")]
     cpu: bool,
     #[command(flatten)]
@@ -94,7 +95,8 @@ struct Options {
 }
 
 impl Options {
-    /// Returns the number of connections: they must not use up the memory before their hosts have sent a Connect, nor the open files.
+    /// Returns the maximum number of connections. Connections must not use up the memory before their hosts have sent a
+    /// Connect, nor the open files.
     fn connections(&self, files: Option<u64>) -> usize {
         let by_memory = self.max_memory.as_u64() / (2 * STRANGER_BYTES);
         let by_files = files.map(|files| files.saturating_sub(OTHER_FILES + self.file.len() as u64));
@@ -115,6 +117,7 @@ fn execute(options: &Options) -> ExitCode {
 
 fn serve(options: &Options) -> Result<(), Stop> {
     options.outside.check_with(&options.wire, &options.trace).map_err(unusable)?;
+    // Files beside a namespace hold its identity and its marks, so no output may overwrite them.
     let kept: Vec<PathBuf> = options.file.iter().flat_map(|file| kept_of(file)).collect();
     let read = kept.iter().map(PathBuf::as_path).collect();
     let files = RunFiles { read, ..RunFiles::new(&options.trace) };
@@ -128,7 +131,7 @@ fn serve(options: &Options) -> Result<(), Stop> {
     served.map_err(|error| unusable(format!("{}: {error}", options.listen)))
 }
 
-/// A namespace's file, and what is kept beside it.
+/// Returns the paths of a namespace's file, of its marks and of its identity.
 fn kept_of(file: &Path) -> [PathBuf; 3] {
     ["", ".uncorrectable", ".identity"].map(|ending| {
         let mut name = file.as_os_str().to_owned();
@@ -137,12 +140,12 @@ fn kept_of(file: &Path) -> [PathBuf; 3] {
     })
 }
 
-/// The target with its namespaces.
+/// Builds the target with its namespaces.
 fn prepare(options: &Options) -> Result<Target, String> {
     let transport =
         TransportConfig { request_bytes: options.request, data_bytes: options.data_pdu, ..TransportConfig::default() };
     let serial = options.serial.clone().unwrap_or_else(|| {
-        // Without a name of its own the machine is not told apart from others.
+        // Without a machine id, serial numbers of two machines may be equal.
         let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
         derived_serial(&format!("{}\0{}\0{}", machine.trim(), options.nqn, options.listen.port()))
     });
@@ -151,6 +154,7 @@ fn prepare(options: &Options) -> Result<Target, String> {
         .map_err(|error| error.to_string())?;
     let hosts = (!options.host.is_empty()).then(|| options.host.clone());
     target.add_subsystem(&options.nqn, hosts).map_err(|error| error.to_string())?;
+    // The order of `storages` decides the namespace numbers: namespaces in memory come first, as the help says.
     let mut storages: Vec<Arc<dyn Storage>> = Vec::new();
     for size in &options.memory {
         let memory = FileStorage::in_memory(size.as_u64());
@@ -179,7 +183,7 @@ fn prepare(options: &Options) -> Result<Target, String> {
     Ok(target)
 }
 
-/// Serves from an emulated host until it is interrupted, and tells what was counted.
+/// Serves from an emulated host until interrupted and prints the counters.
 fn serve_emulated(options: &Options, mut target: Target, files: &RunFiles<'_>) -> Result<(), Stop> {
     let mut outside = OutsideHost::open(NAME, "target", &options.outside, &options.wire, files)?;
     let address = SocketAddr::new(options.outside.address.into(), options.listen.port());
@@ -191,11 +195,12 @@ fn serve_emulated(options: &Options, mut target: Target, files: &RunFiles<'_>) -
     let (set_up, nqn) = (options.outside.set_up(options.wire.mtu), &options.nqn);
     let instructions = format!(
         "{} serve {nqn}. At the other end, as root:\n{set_up}then\n  nvme connect -t tcp -a {} -s {} -n {nqn}\n\
-         Ctrl-C ends it and shows what was counted.\nready {address}\n",
+         Ctrl-C ends it and prints the counters.\nready {address}\n",
         options.outside.host(),
         address.ip(),
         address.port()
     );
+    // Connections of the emulated host use no file descriptors, so only memory limits them.
     let slots = ConnectionSlots::new(options.connections(None));
     let ended = outside.until_interrupted(
         &instructions,
@@ -225,7 +230,7 @@ async fn accept(
             continue;
         };
         let serving = server.serve_in(slot, stream);
-        // A connection ends when it ends: nobody waits for it.
+        // Connections end by themselves, so the task is not awaited.
         let _ends_by_itself = host.spawn("connection", async move {
             if let Err(error) = serving.await {
                 say!("{peer}: {error}");
@@ -238,6 +243,7 @@ async fn serve_over_the_kernel(options: &Options, mut target: Target) -> io::Res
     let listener = TcpListener::bind(options.listen).await?;
     let address = listener.local_addr()?;
     let advertised = if options.advertise.is_empty() { vec![address] } else { options.advertise.clone() };
+    // A host that learns the address 0.0.0.0 by discovery would connect to itself.
     if let Some(unspecified) = advertised.iter().find(|address| address.ip().is_unspecified()) {
         say!("{NAME}: hosts cannot connect to {unspecified}, which discovery tells them: give --advertise ADDR");
     }
@@ -259,7 +265,8 @@ async fn accept_over_the_kernel(
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
-            // Out of descriptors, perhaps: it would be the same at once.
+            // Accept fails at once again while file descriptors are short. The pause keeps this loop from spinning, and
+            // the flag keeps it from filling the log.
             Err(error) => {
                 if !core::mem::replace(&mut failing, true) {
                     say!("{NAME}: no connection can be accepted: {error}");
@@ -269,7 +276,7 @@ async fn accept_over_the_kernel(
             }
         };
         failing = false;
-        // The stream is closed if it gets no slot.
+        // Without a slot the stream is dropped, which closes it.
         let Some(slot) = slots.acquire(peer.ip()) else { continue };
         let serving = server.serve_in(slot, TokioSegments::new(without_delay(stream)));
         tokio::spawn(async move {
@@ -280,14 +287,14 @@ async fn accept_over_the_kernel(
     }
 }
 
-/// Small PDUs must not wait for acknowledgments.
+/// Turns off Nagle's delay, because small PDUs must not wait for acknowledgments.
 fn without_delay(stream: TcpStream) -> TcpStream {
-    // It works without, only slower.
+    // The stream works with the delay too, only slower.
     let _ = stream.set_nodelay(true);
     stream
 }
 
-/// Bytes of a PDU's data or of a request.
+/// Parses the number of bytes of a data PDU or of a request.
 fn transfer_size(text: &str) -> Result<u32, String> {
     let size: ByteSize = text.parse()?;
     match u32::try_from(size.as_u64()) {
@@ -307,11 +314,11 @@ fn host_name(text: &str) -> Result<String, String> {
 }
 
 const NAME: &str = "nvme_target";
-/// Memory of a connection whose host has sent only an ICReq.
+/// Memory of a connection after the host's ICReq.
 const STRANGER_BYTES: u64 = 152 << 10;
-/// Open files besides connections and namespaces: the runtime's own, and new connections before others have ended.
+/// Open files besides connections and namespaces: the runtime's own, and new connections that overlap ending ones.
 const OTHER_FILES: u64 = 48;
 /// Connections that may wait to be accepted.
 const BACKLOG: usize = 1024;
-/// Between two attempts to accept when there is no room for a connection.
+/// Pause between two attempts to accept while no connection can be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -1,7 +1,7 @@
-//! An emulated host on this machine's network: it answers ping, serves a folder over HTTP, and is a server for iperf3.
+//! An emulated host on this machine's network that answers ping, serves a folder over HTTP and is a server for iperf3.
 //!
-//! `cargo run --release --features tap --bin tap_server -- [FOLDER] --tap nic0` prints what to do on this machine.
-//! `https_server` serves the same folder over TLS as well.
+//! `cargo run --release --features tap --bin tap_server -- [FOLDER] --tap nic0` prints the commands to run on this
+//! machine. `https_server` serves the same folder over TLS as well.
 
 use clap::Parser;
 use offload_cli::program;
@@ -14,16 +14,16 @@ use offload_testbed::identity::{self, Randomness};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// An emulated host that answers ping, serves a folder over HTTP at port 80, takes what is sent there (and answers with its
-/// size and SHA-256), and does at port 5201 what `iperf3 -s` does, for TCP.
+/// An emulated host that answers ping, serves a folder over HTTP at port 80, accepts uploads (and answers with their
+/// size and SHA-256), and is an `iperf3 -s` for TCP at port 5201.
 ///
-/// Ctrl-C or SIGTERM ends it; answers under way have ten more seconds, or until a second Ctrl-C.
+/// Ctrl-C or SIGTERM ends the server; pending answers have ten more seconds, or until a second Ctrl-C.
 ///
 /// Exit status: 0; 1 if the TAP was deleted; 2 if an option is bad, or the folder or the wire's end cannot be opened.
 #[derive(Debug, Parser)]
 #[command(name = "tap_server", version, allow_negative_numbers = true)]
 struct Options {
-    /// What to serve
+    /// The folder to serve
     #[arg(default_value = ".")]
     folder: PathBuf,
     #[command(flatten)]
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     program::main(NAME, |options| told(NAME, serve(options)))
 }
 
-/// Serves the peer at the other end of the wire until it is interrupted, and tells what was counted.
+/// Serves the peer at the other end of the wire until interrupted and returns the counters as text.
 fn serve(options: &Options) -> Result<String, Stop> {
     let (site, mut outside) = options.serving.open(NAME, "host", &options.folder)?;
     let instructions = instructions(options, site.folder());
@@ -51,12 +51,12 @@ fn serve(options: &Options) -> Result<String, Stop> {
     Ok(listed(&counters))
 }
 
-/// What to do at the other end.
+/// Returns the commands to run at the other end.
 fn instructions(options: &Options, folder: &Path) -> String {
     let address = options.serving.outside.address;
     format!(
         "{}  curl http://{address}/\n  curl -T FILE http://{address}/\n  iperf3 -c {address} --bidir\n\
-         Ctrl-C ends it and shows what was counted.\n",
+         Ctrl-C ends it and prints the counters.\n",
         options.serving.instructions(folder)
     )
 }

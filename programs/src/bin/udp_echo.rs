@@ -1,6 +1,7 @@
-//! UDP on an emulated host whose wire ends outside: an echo, and bursts that its NIC cuts into datagrams.
+//! UDP on an emulated host with a wire to the outside: an echo service, and bursts that the NIC cuts into datagrams.
 //!
-//! `cargo run --release --features tap --bin udp_echo -- --tap nic0` answers this machine, and prints what to do there.
+//! `cargo run --release --features tap --bin udp_echo -- --tap nic0` answers this machine and prints the commands to
+//! run there.
 
 use bytes::{Bytes, BytesMut};
 use clap::Parser;
@@ -13,9 +14,9 @@ use offload_programs::outside::{OutsideHost, OutsideOptions, RunFiles, Stop, lis
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 
-/// UDP on an emulated host: at port 7, whatever comes is sent back (RFC 862). To `COUNT SIZE` at port 19 it answers with
-/// so many datagrams of that size, the first eight bytes of each its number, as large sends that the NIC cuts. The source
-/// address of a request may be forged, so do not open this port to networks with strangers.
+/// UDP on an emulated host. Port 7 returns each datagram (RFC 862). To `COUNT SIZE`, port 19 answers with COUNT
+/// datagrams of SIZE bytes, each beginning with its number in eight bytes, in large sends that the NIC cuts. The source
+/// address of a request may be forged, so do not open this port to untrusted networks.
 ///
 /// Exit status: 0; 1 if the TAP was deleted; 2 if an option is bad or the wire's end cannot be opened.
 #[derive(Debug, Parser)]
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
     program::main(NAME, |options| told(NAME, answer(options)))
 }
 
-/// Answers the peer at the other end of the wire until it is interrupted, and tells what was counted.
+/// Answers the peer at the other end of the wire until interrupted and returns the counters as text.
 fn answer(options: &Options) -> Result<String, Stop> {
     let files = RunFiles::new(&options.trace);
     let mut outside = OutsideHost::open(NAME, "host", &options.outside, &options.wire, &files)?;
@@ -51,11 +52,11 @@ fn answer(options: &Options) -> Result<String, Stop> {
     Ok(listed(&counters))
 }
 
-/// What to do at the other end.
+/// Returns the commands to run at the other end.
 fn instructions(options: &Options) -> String {
     format!(
         "{} answer at UDP ports {ECHO_PORT} and {BURST_PORT}. At the other end, as root:\n{}then\n  \
-         socat - UDP:{}:{ECHO_PORT}\nCtrl-C ends it and shows what was counted.\n",
+         socat - UDP:{}:{ECHO_PORT}\nCtrl-C ends it and prints the counters.\n",
         options.outside.host(),
         options.outside.set_up(options.wire.mtu),
         options.outside.address
@@ -73,22 +74,23 @@ async fn bursts(socket: UdpSocket) -> io::Result<()> {
     loop {
         let (asked, from) = socket.recv_from().await?;
         let Some((count, size)) = asked_for(&asked) else { continue };
-        let a_send = (MOST_BYTES / usize::from(size.get())).clamp(1, MOST_DATAGRAMS);
+        // The stack refuses a segmented send of more datagrams or bytes than these limits.
+        let a_send = (MAX_BYTES / usize::from(size.get())).clamp(1, MAX_DATAGRAMS);
         for first in (0..count).step_by(a_send) {
             let data = numbered(first..count.min(first + a_send), size);
             if socket.send_segmented(data, size, from).await.is_err() {
-                // No way there, or none for datagrams of that size.
+                // The peer is unreachable, or datagrams of that size do not pass.
                 break;
             }
         }
     }
 }
 
-/// How many datagrams, and of which size.
+/// Parses a request: the number of datagrams and their size.
 fn asked_for(text: &[u8]) -> Option<(usize, NonZeroU16)> {
     let (count, size) = core::str::from_utf8(text).ok()?.trim().split_once(' ')?;
     let (count, size): (usize, NonZeroU16) = (count.parse().ok()?, size.parse().ok()?);
-    (count <= MOST_ASKED && usize::from(size.get()) >= NUMBER_BYTES).then_some((count, size))
+    (count <= MAX_ASKED && usize::from(size.get()) >= NUMBER_BYTES).then_some((count, size))
 }
 
 fn numbered(numbers: core::ops::Range<usize>, size: NonZeroU16) -> Bytes {
@@ -101,7 +103,7 @@ fn numbered(numbers: core::ops::Range<usize>, size: NonZeroU16) -> Bytes {
     data.freeze()
 }
 
-/// That one cannot be answered is nobody else's affair.
+/// Ignores errors that concern only one peer, so that the service goes on for the others.
 fn may_fail(sent: io::Result<()>) -> io::Result<()> {
     sent.or_else(|error| match error.kind() {
         ErrorKind::HostUnreachable | ErrorKind::InvalidInput => Ok(()),
@@ -110,12 +112,12 @@ fn may_fail(sent: io::Result<()>) -> io::Result<()> {
 }
 
 const NAME: &str = "udp_echo";
-/// RFC 862, RFC 864.
+/// Ports of RFC 862 and RFC 864.
 const ECHO_PORT: u16 = 7;
 const BURST_PORT: u16 = 19;
-/// What one send may hold.
-const MOST_DATAGRAMS: usize = 128;
-const MOST_BYTES: usize = 65_000;
-/// What one request may ask for.
-const MOST_ASKED: usize = 100_000;
+/// Limits of one send.
+const MAX_DATAGRAMS: usize = 128;
+const MAX_BYTES: usize = 65_000;
+/// Limit of one request.
+const MAX_ASKED: usize = 100_000;
 const NUMBER_BYTES: usize = 8;

@@ -1,6 +1,8 @@
-//! SAs and policies of a host from a Linux whose keying daemon keys it: an agent, `linux-mirror sa`, brings them to a Unix socket.
+//! Receives SAs and policies of a host from the Linux machine that negotiates its keys: an agent, `linux-mirror sa`,
+//! sends them to a Unix socket.
 //!
-//! One agent at a time, and only one of this process's owner. What it says is replayed at once; every second it hears what SAs did.
+//! One agent at a time is accepted, and only one of this process's owner. Its changes are applied at once; every second
+//! it is told the counters of the SAs.
 
 use super::{OutsideOptions, route_by_policies};
 use clap::ValueEnum;
@@ -18,14 +20,14 @@ use std::io::{self, ErrorKind};
 use tokio::net::{UnixListener, UnixStream};
 use zeroize::Zeroizing;
 
-/// How much of mirrored SAs the NIC is to do.
+/// The NIC's share of the work for mirrored SAs
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MirrorOffload {
-    /// Nothing: the host makes ESP
+    /// No offload: the host does ESP
     None,
     /// The cipher, under headers of the host
     Crypto,
-    /// All of it
+    /// All of ESP
     Packet,
 }
 
@@ -38,15 +40,15 @@ pub(super) fn bind(options: &OutsideOptions) -> Result<Option<MirrorListener>, S
     bound.transpose()
 }
 
-/// The socket, and what came by it.
+/// The mirror's socket and the mirrored state.
 pub(super) struct Mirroring {
     agents: UnixListener,
     mirror: SaMirror,
-    /// Where what the daemon says waits until its kernel is mirrored.
+    /// Holds the daemon's IKE messages until its kernel's state is mirrored.
     gate: Gate,
-    /// If SAs are the NIC's alone, for a switch, which are to be lent: this host sends by none.
+    /// Present if the SAs belong to the NIC's switch, to which they are lent. The host itself then sends with no SA.
     lending: Option<Lending>,
-    /// What was said last of SAs that the switch does not get.
+    /// The last complaint about SAs that the switch does not get.
     complaint: String,
 }
 
@@ -92,9 +94,10 @@ impl Mirroring {
         }
     }
 
-    /// Mirrors what `agent` says until it goes.
+    /// Mirrors the changes that `agent` sends until it disconnects.
     async fn listen_to(&mut self, agent: UnixStream, host: &BedHost) -> io::Error {
         self.mirror.connect();
+        // The agent's bytes contain keys, which must not stay in freed memory.
         let mut bytes = Zeroizing::new(vec![0; 1 << 16]);
         let (mut sending, mut sent) = (Zeroizing::new(Vec::new()), 0);
         let mut time_to_report = tokio::time::interval(BETWEEN_REPORTS);
@@ -122,7 +125,7 @@ impl Mirroring {
                 Ok(_) = self.agents.accept() => say!("mirror: refused a second agent"),
                 _ = time_to_report.tick() => host.stack().with_device(|device| {
                     let Some(keying) = device.keying() else { return };
-                    // What the NIC had no time for, or could not be written down, may be lent by now.
+                    // SAs that the NIC refused before, for lack of time or of stored numbers, may be lent now.
                     let due = self.lending.as_mut().map(|lending| lending.due(&self.mirror.reqids()));
                     self.lend(due.unwrap_or_default(), keying);
                     self.mirror.report(keying);
@@ -141,16 +144,18 @@ impl Mirroring {
             let changed = self.mirror.poll_reqids();
             self.lend(changed, keying);
         });
+        // Routes follow from policies only, so SA changes leave them alone.
         if policies(&self.mirror) != before {
             route_by_policies(host);
         }
+        // The daemon's messages leave only after the state that they refer to is installed.
         self.gate.pass(self.mirror.synced());
         while let Some(refusal) = self.mirror.poll_refusal() {
             say!("mirror: {refusal}");
         }
     }
 
-    /// Has the switch work by SAs of these reqids, if they are its own.
+    /// Lends the SAs of these reqids to the switch, if the SAs are the switch's.
     fn lend(&mut self, reqids: BTreeSet<u32>, keying: &mut dyn Keying) {
         let Some(lending) = &mut self.lending else { return };
         for reqid in reqids {
@@ -160,6 +165,7 @@ impl Mirroring {
                     Ok(sas) => lent += sas.len(),
                     Err(error) => {
                         let complaint = format!("mirror: the switch does not get the SAs of reqid {reqid}: {error}");
+                        // The switch is asked again every second, but the same complaint is logged once.
                         if complaint != self.complaint {
                             say!("{complaint}");
                         }
@@ -172,18 +178,19 @@ impl Mirroring {
     }
 }
 
-/// Which SAs are to be lent again, for not all of them could be, or not all that policies want of them.
+/// SAs that are lent again because not all could be lent, or not all that policies need exist.
 ///
-/// Invariant: of however many there are, [`AT_A_TIME`] are tried at a time, those first that are known not to be lent, and in the end all.
+/// Invariant: each turn tries at most [`AT_A_TIME`] reqids, starting with reqids known not to be lent, and reaches
+/// every reqid in the end.
 #[derive(Debug, Default)]
 struct Lending {
     unlent: BTreeSet<u32>,
-    /// The one that was tried last.
+    /// The reqid that was tried last.
     last: u32,
 }
 
 impl Lending {
-    /// Whether all SAs of a reqid are lent.
+    /// Records whether all SAs of a reqid are lent.
     fn note(&mut self, reqid: u32, all: bool) {
         if all {
             self.unlent.remove(&reqid);
@@ -192,14 +199,14 @@ impl Lending {
         }
     }
 
-    /// The reqids, of those that are there, whose SAs are to be lent now.
+    /// Returns the reqids out of `there` with SAs to be lent now.
     fn due(&mut self, there: &BTreeSet<u32>) -> BTreeSet<u32> {
         self.unlent.retain(|reqid| there.contains(reqid));
         let in_turn = |all: &BTreeSet<u32>, most| {
             let (before, behind) = (all.range(..=self.last), all.range(self.last.saturating_add(1)..));
             behind.chain(before).take(most).copied().collect::<Vec<_>>()
         };
-        // Half of the turn is for all the others.
+        // Half of the turn is left to reqids that were lent, so that unlendable ones cannot starve them.
         let mut due = in_turn(&self.unlent, AT_A_TIME / 2);
         let others = in_turn(there, AT_A_TIME - due.len());
         self.last = others.last().copied().unwrap_or(self.last);
@@ -208,10 +215,10 @@ impl Lending {
     }
 }
 
-/// Reqids whose SAs are lent again every second: each costs a look at all SAs.
+/// Reqids that are lent again every second. Each costs a scan of all SAs.
 const AT_A_TIME: usize = 64;
 
-/// How long nobody is accepted when that failed, for want of files perhaps.
+/// Pause after a failed accept, for example for want of file descriptors.
 const PATIENCE: Duration = Duration::from_millis(100);
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
 
@@ -220,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_sas_some_are_lent_again_at_a_time_and_all_in_turn() {
+    fn each_turn_lends_some_sas_and_all_get_their_turn() {
         let there: BTreeSet<u32> = (0..1000).collect();
         let mut lending = Lending::default();
         lending.note(7, false);
@@ -237,7 +244,7 @@ mod tests {
         let few: BTreeSet<u32> = [3, u32::MAX].into();
         (0..3).for_each(|_| assert_eq!(lending.due(&few), few));
         assert!(lending.due(&BTreeSet::new()).is_empty());
-        // Nor do many that cannot be lent keep the others from their turn.
+        // Many unlendable reqids do not starve the others.
         (0..1000).for_each(|reqid| lending.note(reqid, false));
         let tried: BTreeSet<u32> = (0..32).flat_map(|_| lending.due(&there)).collect();
         assert_eq!(tried, there);

@@ -1,7 +1,8 @@
-//! An emulated host in real time whose wire ends outside: at a TAP of this machine, or at a QEMU's network card.
+//! An emulated host in real time with a wire that ends outside the emulation: at a TAP of this machine, or at a QEMU network
+//! card.
 //!
-//! `serving`: what every program with such a host does around its own work; `mirroring`: SAs from a Linux's keying daemon; `tcp`: the
-//! knobs of TCP.
+//! `serving`: common work of all programs with such a host; `mirroring`: SAs from the keying daemon of a Linux machine;
+//! `tcp`: options of TCP.
 
 mod mirroring;
 mod serving;
@@ -32,73 +33,73 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tcp::TcpOptions;
 
-/// Where the wire ends, and who is there.
+/// The end of the wire, and the addresses at both ends.
 #[derive(Args, Clone, Debug)]
 pub struct OutsideOptions {
-    /// The wire ends at this TAP, which is made if it is not there
+    /// End the wire at this TAP, which is created if absent
     #[arg(long, value_name = "NAME", group = "end")]
     pub tap: Option<String>,
-    /// The wire ends at a QEMU's `-netdev dgram`: the socket this side receives at, and the other side's
+    /// End the wire at a QEMU `-netdev dgram`: the socket of this end and the socket of the other end
     #[arg(long, value_names = ["OURS", "THEIRS"], num_args = 2, group = "end")]
     pub dgram: Vec<PathBuf>,
-    /// The wire ends at a QEMU's `-netdev stream`, which connects to this socket
+    /// End the wire at a QEMU `-netdev stream`, which connects to this socket
     #[arg(long, value_name = "PATH", group = "end")]
     pub stream: Option<PathBuf>,
-    /// The emulated host's address
+    /// Address of the emulated host
     #[arg(long, default_value = "10.77.0.1")]
     pub address: Ipv4Addr,
-    /// The address that the other end is told to take
+    /// Address that the printed instructions give to the other end
     #[arg(long, default_value = "10.77.0.2")]
     pub peer: Ipv4Addr,
-    /// The emulated host's IPv6 address, which it has beside the IPv4 one
+    /// IPv6 address of the emulated host, in addition to the IPv4 one
     #[arg(long, value_name = "ADDRESS", default_value = "fd77::1")]
     pub address6: Ipv6Addr,
-    /// The IPv6 address that the other end is told to take
+    /// IPv6 address that the printed instructions give to the other end
     #[arg(long, value_name = "PEER", default_value = "fd77::2")]
     pub peer6: Ipv6Addr,
-    /// The neighbour by which the emulated host reaches other networks of IPv4
+    /// Next hop of the emulated host to other IPv4 networks
     #[arg(long, value_name = "ADDRESS", requires = "end")]
     pub gateway: Option<Ipv4Addr>,
-    /// The neighbour by which it reaches other networks of IPv6
+    /// Next hop of the emulated host to other IPv6 networks
     #[arg(long, value_name = "ADDRESS", requires = "end", conflicts_with = "autoconf")]
     pub gateway6: Option<Ipv6Addr>,
-    /// The emulated host takes its IPv6 addresses from what routers advertise, and uses none before it has asked whether
-    /// somebody has it
+    /// Derive the emulated host's IPv6 addresses from router advertisements, and check each for duplicates before use
     #[arg(long, requires = "end", conflicts_with = "address6")]
     pub autoconf: bool,
-    /// Protect the packets of the emulated host with ESP, by SAs and policies in words of `ip xfrm`
+    /// Protect the packets of the emulated host with ESP, by SAs and policies in the syntax of `ip xfrm`
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
-    /// The place of the numbers of ESP packets.
+    /// The store of the numbers of ESP packets.
     #[command(flatten)]
     pub numbers: NumberOptions,
-    /// At each SIGHUP, read this file and do with SAs and policies what it says: `state rekey`, `state delete` and the like.
-    /// Not for https_client, which ends by itself
+    /// At each SIGHUP, read this file and apply its changes to SAs and policies: `state rekey`, `state delete` and the
+    /// like. Not for https_client, which ends by itself
     #[arg(long, value_name = "FILE", requires = "keys")]
     pub key_changes: Option<PathBuf>,
-    /// Take SAs and policies from a Linux whose keying daemon speaks for the emulated host: `linux-mirror sa` there brings them to this socket,
-    /// which only this user may open. Not for programs that end by themselves
+    /// Take SAs and policies from a Linux machine with a keying daemon that negotiates for the emulated host: `linux-mirror
+    /// sa` there sends them to this socket, which only this user may open. Not for programs that end by themselves
     #[arg(long, value_name = "SOCKET", conflicts_with = "keys")]
     pub mirror: Option<PathBuf>,
-    /// The network card of the Linux whose keying daemon speaks for the emulated host, a QEMU's `-netdev dgram`: the socket this side receives at, and
-    /// the other side's. It has the emulated host's addresses and hears IKE; nothing else of it leaves
+    /// The network card of that Linux machine, at a QEMU `-netdev dgram`: the socket of this end and the socket of the
+    /// other end. The card has the emulated host's addresses and receives IKE; only IKE leaves it
     #[arg(long, value_names = ["OURS", "THEIRS"], num_args = 2, requires = "mirror")]
     pub daemon: Vec<PathBuf>,
-    /// How much of mirrored SAs the NIC is to do
+    /// The NIC's share of the work for mirrored SAs
     #[arg(long, value_name = "KIND", default_value = "packet", requires = "mirror")]
     pub mirror_offload: MirrorOffload,
-    /// Mirrored SAs are for the switch of the host's NIC, and not for the host.
+    /// Whether mirrored SAs belong to the switch of the host's NIC instead of the host.
     #[arg(skip)]
     pub lends: bool,
     #[command(flatten)]
     tcp: TcpOptions,
 }
 
-/// The place of the numbers of ESP packets, so that no key counts from one again.
+/// The store of the numbers of ESP packets, so that no key is used with the same number twice.
 #[derive(Args, Clone, Debug, Default)]
 pub struct NumberOptions {
-    /// Keep the used numbers of the keys in this folder, by the keys themselves: the name of the key file does not matter. [default:
-    /// $XDG_STATE_HOME/nic-offload; else /var/lib/nic-offload for root, ~/.local/state/nic-offload for others]
+    /// Folder for the used numbers of keys. Numbers are stored by key: the name of the key file does not matter.
+    /// [default: $XDG_STATE_HOME/nic-offload; else /var/lib/nic-offload for root, ~/.local/state/nic-offload for
+    /// others]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// Declare that the keys of --keys were never used. Otherwise keys older than the folder of --state, and without an entry there, are refused
@@ -112,14 +113,14 @@ impl NumberOptions {
     }
 }
 
-/// Where a wire ends, in one word: `tap:NAME`, `dgram:OURS,THEIRS` or `stream:PATH`.
+/// The end of a wire as one word: `tap:NAME`, `dgram:OURS,THEIRS` or `stream:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndAt {
     /// A TAP of this machine.
     Tap(String),
-    /// A QEMU's `-netdev dgram`, or another program of ours: our socket, and theirs.
+    /// A QEMU `-netdev dgram`, or another program of this project: our socket and the peer's.
     Dgram([PathBuf; 2]),
-    /// A QEMU's `-netdev stream`.
+    /// A QEMU `-netdev stream`.
     Stream(PathBuf),
 }
 
@@ -139,12 +140,12 @@ impl FromStr for EndAt {
 }
 
 impl OutsideOptions {
-    /// Whether any end was asked for.
+    /// Returns whether any end was requested.
     pub fn is_asked_for(&self) -> bool {
         self.tap.is_some() || self.stream.is_some() || !self.dgram.is_empty()
     }
 
-    /// The usual ones, for a wire that ends there.
+    /// Returns the default options for a wire with this end.
     pub fn ending_at(end: &EndAt) -> OutsideOptions {
         #[derive(clap::Parser)]
         struct Usual {
@@ -159,13 +160,12 @@ impl OutsideOptions {
         }
     }
 
-    /// Refuses what cannot be of an emulated host with such a wire, or of a program that has none now.
+    /// Rejects options that contradict a wire with an outside end, or that need one if there is none.
     ///
-    /// # Errors
-    /// In words.
+    /// # Errors The reason as text.
     pub fn check(&self, wire: &WireOptions) -> Result<(), &'static str> {
         if wire.virtual_time {
-            return Err("what is outside the emulation has no virtual time");
+            return Err("a wire to the outside needs real time: leave out --virtual");
         }
         if !self.is_asked_for() && wire.are_given() {
             return Err(NO_END);
@@ -173,34 +173,34 @@ impl OutsideOptions {
         Ok(())
     }
 
-    /// The network device at the other end: a guest's first, unless it is a TAP.
+    /// Returns the name of the network device at the other end. Without a TAP, that is a guest's first device.
     fn device(&self) -> &str {
         self.tap.as_deref().unwrap_or("eth0")
     }
 
-    /// The emulated host's addresses, in words.
+    /// Returns the emulated host's addresses as text.
     pub fn host(&self) -> String {
         match self.autoconf {
-            true => format!("{}, and whatever routers make of IPv6,", self.address),
+            true => format!("{} and IPv6 addresses from routers", self.address),
             false => format!("{} and {}", self.address, self.address6),
         }
     }
 
-    /// As [`check`](Self::check), for a program that may run without an emulated host: there is no timeline then.
+    /// Checks the options like [`check`](Self::check), for a program that may run without an emulated host. Without a
+    /// host there is no timeline and no capture.
     ///
-    /// # Errors
-    /// In words.
+    /// # Errors The reason as text.
     pub fn check_with(&self, wire: &WireOptions, trace: &TraceOptions) -> Result<(), &'static str> {
         self.check(wire)?;
         if !self.is_asked_for() && (trace.trace.is_some() || trace.pcap.is_some()) {
             return Err(
-                "--trace and --pcap show an emulated host, whose wire needs an end outside: --tap, --dgram or --stream",
+                "--trace and --pcap show an emulated host, and its wire needs an end outside: --tap, --dgram or --stream",
             );
         }
         Ok(())
     }
 
-    /// Whether keys change while the program runs.
+    /// Returns whether keys may change while the program runs.
     pub fn changes_keys(&self) -> bool {
         self.key_changes.is_some() || self.mirror.is_some()
     }
@@ -208,6 +208,7 @@ impl OutsideOptions {
     /// Returns the files of used numbers, if there are keys: the store, and the files of earlier versions.
     fn number_files(&self) -> Result<Vec<PathBuf>, String> {
         let Some(keyed_by) = self.keys.as_deref().or(self.mirror.as_deref()) else { return Ok(Vec::new()) };
+        // Earlier versions stored the numbers beside the key file.
         let mut earlier = keyed_by.as_os_str().to_owned();
         earlier.push(".numbers");
         let store = self.numbers.folder()?;
@@ -218,7 +219,7 @@ impl OutsideOptions {
         [self.address.into(), self.address6.into()]
     }
 
-    /// The keys can be read, if there are any.
+    /// Checks that the key file can be read, if there is one.
     fn check_keys(&self) -> Result<(), String> {
         self.keys.as_deref().map_or(Ok(()), |path| keys::read(path, &self.addresses()).map(drop))
     }
@@ -231,7 +232,7 @@ impl OutsideOptions {
         }
     }
 
-    /// What makes the other end a neighbour, a line each.
+    /// Returns the commands that set up the other end, one per line.
     pub fn set_up(&self, mtu: u16) -> String {
         let (peer, peer6, device) = (self.peer, self.peer6, self.device());
         format!(
@@ -241,24 +242,23 @@ impl OutsideOptions {
     }
 }
 
-/// What the wire leads to.
+/// The opened end of a wire.
 struct Outside {
     end: End,
-    /// The end's, or the front's before it.
+    /// The port of `end`, or of `front` if there is one.
     port: Arc<Mutex<dyn Port>>,
     front: Option<Arc<Mutex<Front>>>,
-    /// Where what a keying daemon says waits: at the front, or wherever else it comes by.
+    /// Holds a keying daemon's messages: at the front, or wherever else the messages pass.
     gate: Gate,
 }
 
-/// In front of an emulated host, with a Linux that negotiates for it beside it.
+/// The front of an emulated host with a Linux machine beside it that negotiates its keys.
 type Front = KeyingFront<Arc<Mutex<dyn Port>>, DgramPort>;
 
 impl Outside {
-    /// Opens the end that was asked for.
+    /// Opens the requested end.
     ///
-    /// # Errors
-    /// In words, if it cannot be opened.
+    /// # Errors The reason as text.
     fn open(options: &OutsideOptions) -> Result<Outside, String> {
         let end = Outside::end(options)?;
         let mut outside = Outside { port: end.port(), end, front: None, gate: Gate::default() };
@@ -272,7 +272,7 @@ impl Outside {
         Ok(outside)
     }
 
-    /// The end itself.
+    /// Opens the end itself, without a front.
     fn end(options: &OutsideOptions) -> Result<End, String> {
         if let [ours, theirs] = &options.dgram[..] {
             return End::dgram(ours, theirs).map_err(|error| format!("{}: {error}", ours.display()));
@@ -286,15 +286,15 @@ impl Outside {
         }
     }
 
-    /// Ready when the end of the wire has gone for good, with what to tell of that.
+    /// Completes when the end of the wire is gone for good, with the error to report.
     async fn gone(&self) -> io::Error {
         self.end.gone().await
     }
 
-    /// A testbed of one host, called `host`, with this at the other end of its wire; `behind` may add to the host.
+    /// Builds a testbed of one host, called `host`, with this end on the other side of its wire. `behind` may add to
+    /// the host.
     ///
-    /// # Errors
-    /// If it cannot be started.
+    /// # Errors If the testbed cannot be started.
     fn bed(
         &self,
         host: &str,
@@ -307,10 +307,11 @@ impl Outside {
             mtu: wire.mtu,
             delays: Delays::NONE,
             line_rate: None,
-            // A host thread that waits for a core must not cost packets.
+            // A delayed host thread must not cost packets.
             receive_ring: 8192,
             ..NicConfig::default()
         };
+        // The peer outside has a real clock.
         let wire = WireOptions { real: true, ..wire.clone() };
         let mut builder = Testbed::builder(wire.seed());
         if let Some(seed) = wire.seed {
@@ -333,6 +334,7 @@ impl Outside {
         if let Some(path) = &options.keys {
             let addresses = options.addresses();
             let keys = keys::read(path, &addresses).map_err(io::Error::other)?;
+            // Keys of unknown age are refused, because a repeated packet number breaks AES-GCM.
             let to_check = (!options.numbers.new_keys).then_some(&keys);
             let store = options.numbers.folder().map_err(io::Error::other)?;
             let memory = keys::memory(&store, path, to_check).map_err(io::Error::other)?;
@@ -356,7 +358,7 @@ impl Outside {
         builder.build()
     }
 
-    /// Adds what passed to `set`.
+    /// Adds the end's counters to `set`.
     fn count(&self, set: &mut CounterSet) {
         set.add(&self.end.counters());
         if let Some(front) = &self.front {
@@ -367,23 +369,25 @@ impl Outside {
     }
 }
 
-/// Has the host's packets go the ways that its policies say now.
+/// Sets the host's routes to match its current policies.
 fn route_by_policies(host: &BedHost) {
     let policies = host.stack().with_device(|device| Some(device.keying()?.policies(Direction::Transmit)));
     host.set_routes(&keys::routes(&policies.unwrap_or_default()));
 }
 
-/// The file with the authority's certificate, as it may be called from here.
+/// Returns the path of the authority's certificate, relative to the current directory if possible.
 pub fn authority_file() -> String {
     let in_project = Path::new("crates/offload-testbed/identity/ca.pem");
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     let file = project.join(in_project).canonicalize().unwrap_or(in_project.to_owned());
     let here = std::env::current_dir().and_then(|here| here.canonicalize());
+    // A relative path is shorter to type; outside the project the absolute one remains.
     let file = here.ok().and_then(|here| file.strip_prefix(here).ok().map(Path::to_owned)).unwrap_or(file);
     file.display().to_string()
 }
 
-/// Counters, a line each: TLS' as Linux' `/proc/net/tls_stat` shows them, if there was any TLS; then the others that moved.
+/// Returns the counters that moved, one per line. TLS counters come first, in the format of Linux'
+/// `/proc/net/tls_stat`.
 pub fn listed(counters: &CounterSet) -> String {
     let is_tls = |name: &str| name.starts_with("Tls");
     let tls =

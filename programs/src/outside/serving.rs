@@ -1,10 +1,10 @@
-//! A program on an emulated host whose wire ends outside: what is opened before it, what ends it, what it leaves.
+//! The life of a program on an emulated host with a wire to the outside.
 //!
 //! ```text
-//!   files are checked, then the wire is opened, then capture and timeline begin      OutsideHost::open
-//!   a server: until SIGINT, SIGTERM or the wire goes; then answers may end           OutsideHost::until_interrupted
-//!   a client: until it is done, or one of these                                      OutsideHost::until_done
-//!   capture and timeline end, whatever came of it                                    OutsideHost::end
+//!   open: check the files, open the wire, begin capture and timeline                  OutsideHost::open
+//!   a server: until SIGINT, SIGTERM or the loss of the wire; then pending answers      OutsideHost::until_interrupted
+//!   a client: until done, or interrupted like a server                                OutsideHost::until_done
+//!   end capture and timeline in any case                                              OutsideHost::end
 //! ```
 
 use super::mirroring::{self, Mirroring};
@@ -30,15 +30,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What went wrong, and the exit status that says so.
+/// An error message and the exit status.
 pub type Stop = (String, u8);
 
-/// An option is bad, or a file or a wire cannot be used.
+/// Returns the error for a bad option, or for a file or a wire that cannot be used.
 pub fn unusable(message: impl ToString) -> Stop {
     (message.to_string(), program::UNUSABLE)
 }
 
-/// What a program of this kind says at its end, and its exit status.
+/// Prints the result of a program and returns its exit status.
 pub fn told(name: &str, result: Result<String, Stop>) -> std::process::ExitCode {
     match result {
         Ok(text) => program::write_out(name, &text),
@@ -46,29 +46,28 @@ pub fn told(name: &str, result: Result<String, Stop>) -> std::process::ExitCode 
     }
 }
 
-/// The files of one run, beside those that [`OutsideOptions`] name.
+/// The files of one run, besides the files named in [`OutsideOptions`].
 #[derive(Clone, Debug)]
 pub struct RunFiles<'a> {
-    /// As in [`Files`].
+    /// Files that are read, as in [`Files`].
     pub read: Vec<&'a Path>,
-    /// As in [`Files`].
+    /// The folder that is served, as in [`Files`].
     pub served: Option<&'a Path>,
-    /// What arrives.
+    /// The file for received data.
     pub out: Option<&'a Path>,
-    /// A capture and a timeline.
+    /// Options of the capture and the timeline.
     pub trace: &'a TraceOptions,
 }
 
 impl<'a> RunFiles<'a> {
-    /// No files but a capture and a timeline, if they are asked for.
+    /// Returns the files of a run that has at most a capture and a timeline.
     pub fn new(trace: &'a TraceOptions) -> RunFiles<'a> {
         RunFiles { read: Vec::new(), served: None, out: None, trace }
     }
 
-    /// Sees that none of them is another one, and that those to be written can be; none is left that was not there.
+    /// Checks that no two of the files are the same, and that output files can be written. Leaves no new files behind.
     ///
-    /// # Errors
-    /// If one of them is of no use.
+    /// # Errors If a file cannot be used.
     pub fn check(&self, options: &OutsideOptions) -> Result<(), Stop> {
         self.claim(options).map(drop).map_err(unusable)
     }
@@ -77,7 +76,7 @@ impl<'a> RunFiles<'a> {
         self.with(options, &options.number_files()?).claim()
     }
 
-    /// All of them, with those of the options.
+    /// Returns these files together with the files of the options.
     fn with<'b>(&'b self, options: &'b OutsideOptions, numbers: &'b [PathBuf]) -> Files<'b> {
         let of_options = options.keys.iter().chain(&options.key_changes).chain(numbers).map(PathBuf::as_path);
         let written = [self.out, self.trace.pcap.as_deref(), self.trace.trace.as_deref()];
@@ -89,7 +88,7 @@ impl<'a> RunFiles<'a> {
     }
 }
 
-/// An emulated host whose wire ends outside, with what is written about it.
+/// An emulated host with a wire to the outside, with its capture and its timeline.
 pub struct OutsideHost {
     name: &'static str,
     options: OutsideOptions,
@@ -103,11 +102,11 @@ pub struct OutsideHost {
 }
 
 impl OutsideHost {
-    /// Checks the files, opens the end of the wire, and makes a host there, called `host`. `name` is the program's.
+    /// Checks the files, opens the end of the wire, and builds a host there, called `host`. `name` is the program's
+    /// name.
     ///
-    /// # Errors
-    /// If a file is one of the others or cannot be written, or the end or a file of keys cannot be used. Then no file is left
-    /// that was not there.
+    /// # Errors If two files are the same or one cannot be written, or the end or a key file cannot be used. No new
+    /// file is left then.
     pub fn open(
         name: &'static str,
         host: &str,
@@ -118,10 +117,9 @@ impl OutsideHost {
         OutsideHost::open_with(name, host, options, wire, files, Ok)
     }
 
-    /// The same for a host that is more: `behind` adds to it, when its wire is open.
+    /// Opens a host like [`open`](Self::open); `behind` extends the testbed after the wire is open.
     ///
-    /// # Errors
-    /// As [`open`](Self::open); if `behind` says so.
+    /// # Errors As [`open`](Self::open), and if `behind` fails.
     pub fn open_with(
         name: &'static str,
         host: &str,
@@ -139,36 +137,36 @@ impl OutsideHost {
         let trace = files.trace.begin().map_err(unusable)?;
         let tracer = trace.as_ref().map(TraceFile::tracer);
         let bed = outside.bed(host, options, wire, (capture.as_ref(), tracer), behind).map_err(unusable)?;
+        // From here on the files are used. On an earlier return, new files are deleted again.
         claimed.keep();
         Ok(OutsideHost { name, options: options.clone(), outside, bed, capture, trace, agents, mirrored: None })
     }
 
-    /// The host.
+    /// Returns the host.
     pub fn host(&self) -> &BedHost {
         self.bed.host(0)
     }
 
-    /// Where what a keying daemon says waits, for a Linux that does not come by the front.
+    /// Returns the gate that holds a keying daemon's messages, for a Linux machine that does not use the front.
     pub fn gate(&self) -> Gate {
         self.outside.gate.clone()
     }
 
-    /// Does something with the host before it serves.
+    /// Runs `work` with the host before it serves.
     pub fn set_up<T>(&mut self, work: impl Future<Output = T>) -> T {
         self.bed.run(work)
     }
 
-    /// Where secrets of TLS are to go, if there is a capture that they open.
+    /// Returns the log for TLS secrets, if a capture is to contain them.
     pub fn secrets(&self) -> Option<Arc<dyn rustls::KeyLog>> {
         self.capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>)
     }
 
-    /// Has `listen` open what is to be served, says `instructions`, and serves until SIGINT or SIGTERM, or until the end of the
-    /// wire goes. Until then, keys change as the options say. Then `close` may end what is under way, for ten seconds, or
-    /// until somebody is out of patience.
+    /// Opens the services with `listen`, prints `instructions`, and serves until SIGINT, SIGTERM or the loss of the
+    /// wire. Meanwhile keys change as the options say. Then `close` may finish pending work for ten seconds, or until a
+    /// second signal.
     ///
-    /// # Errors
-    /// If nothing can be served; if the end of the wire goes.
+    /// # Errors If nothing can be served, or the end of the wire is lost.
     pub fn until_interrupted<L>(
         &mut self,
         instructions: &str,
@@ -188,10 +186,10 @@ impl OutsideHost {
         )
     }
 
-    /// The same for a program with work of its own, which `begin` begins: it goes on until then.
+    /// Serves like [`until_interrupted`](Self::until_interrupted), for a program with work of its own, which `begin`
+    /// starts.
     ///
-    /// # Errors
-    /// As [`until_interrupted`](Self::until_interrupted).
+    /// # Errors As [`until_interrupted`](Self::until_interrupted).
     pub fn until_interrupted_beside<W: Future<Output = Infallible>>(
         &mut self,
         instructions: &str,
@@ -204,10 +202,11 @@ impl OutsideHost {
         let ended = self.bed.run(async {
             let mut mirroring =
                 agents.as_ref().map(|agents| Mirroring::listen(agents, options, outside.gate.clone())).transpose()?;
-            // Signals are heard from the first line on that anybody can read.
+            // Signals must be handled before the first output line, because scripts signal the program as soon as they
+            // have read that line.
             let (mut interrupts, mut changes) = (Interrupts::listen()?, Changes::listen(options)?);
             let mut work = core::pin::pin!(begin(&host)?);
-            // Nobody has to read this to be served.
+            // The instructions are optional: the host serves without a reader.
             let _written = program::write_out(name, instructions);
             let changed = async {
                 match &mut changes {
@@ -229,29 +228,31 @@ impl OutsideHost {
                 never = mirror => match never {},
                 never = &mut work => match never {},
             };
+            // The counters are read before the mirror is dropped with this future.
             *mirrored = mirroring.as_ref().map(Mirroring::counters);
             if ended.is_ok() {
                 interrupts.take_leave(close, host.runtime().sleep(FAREWELL)).await;
             }
-            // Some were used until now.
+            // Numbers were used until now, so they are stored after the farewell.
             write_numbers(&host);
             ended
         });
         ended.map_err(|error| match error.kind() {
-            // It could serve until then.
+            // The host served until the wire was lost, so this is no bad option.
             ErrorKind::NetworkDown => (error.to_string(), program::FAILED),
             _ => unusable(error),
         })
     }
 
-    /// Runs a program that ends by itself. While a file is written that ought to be ended, SIGINT and SIGTERM end it too.
+    /// Runs a program that ends by itself. If a capture or a timeline is being written, SIGINT and SIGTERM end the
+    /// program in order, so that the file is completed.
     ///
-    /// # Errors
-    /// If it was ended, or the end of the wire goes.
+    /// # Errors If the program was interrupted, or the end of the wire was lost.
     pub fn until_done<T>(&mut self, work: impl Future<Output = T>) -> io::Result<T> {
         let (outside, writes) = (&self.outside, self.capture.is_some() || self.trace.is_some());
         let host = self.host().clone();
         self.bed.run(async {
+            // Without an output file the default action of a signal is right: the program just ends.
             let mut interrupts = if writes { Some(Interrupts::listen()?) } else { None };
             let interrupted = async {
                 match &mut interrupts {
@@ -263,21 +264,20 @@ impl OutsideHost {
                 biased;
                 gone = outside.gone() => Err(gone),
                 () = interrupted => Err(ErrorKind::Interrupted.into()),
-                // The peer is to hear that connections were closed, though a packet is lost.
+                // The host lingers so that a lost closing packet can be sent again.
                 done = async { (work.await, host.runtime().sleep(LINGER).await).0 } => Ok(done),
             }
         })
     }
 
-    /// Ends capture and timeline, says on standard error what the timeline holds, and tells what was counted.
+    /// Ends the capture and the timeline, prints a summary of the timeline to standard error, and returns the counters.
     ///
-    /// # Errors
-    /// If a file could not be written.
+    /// # Errors If a file could not be written.
     pub fn end(self) -> Result<CounterSet, Stop> {
         let mut counters = self.bed.counters();
         self.outside.count(&mut counters);
         self.mirrored.iter().for_each(|mirrored| counters.add(mirrored));
-        // What is still sent is written too.
+        // Dropping the testbed sends pending packets, which belong in the capture.
         drop(self.bed);
         let traced = self.trace.map(TraceFile::end).transpose();
         let captured = self.capture.map(|capture| capture.finish()).transpose();
@@ -289,11 +289,10 @@ impl OutsideHost {
     }
 }
 
-/// The same over the kernel's network, on a runtime of tokio's: `serve` runs until SIGINT or SIGTERM, then `close` does what is
-/// to be done.
+/// Serves over the kernel's network, on a tokio runtime: `serve` runs until SIGINT or SIGTERM, then `close` finishes
+/// pending work.
 ///
-/// # Errors
-/// What `serve` fails with; if signals cannot be waited for.
+/// # Errors The error of `serve`; if signal handlers cannot be installed.
 pub async fn kernel_until_interrupted(
     serve: impl Future<Output = io::Result<Infallible>>,
     close: impl Future,
@@ -310,13 +309,12 @@ pub async fn kernel_until_interrupted(
 
 /// Begins a capture in the file at `path`.
 ///
-/// # Errors
-/// In words, if it cannot be written.
+/// # Errors The reason as text, if the file cannot be written.
 pub fn begin_capture(path: &Path) -> Result<Capture, String> {
     Capture::create(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// SIGINT and SIGTERM, from the moment that this is there.
+/// SIGINT and SIGTERM, received from its creation on.
 struct Interrupts {
     interrupt: Signal,
     terminate: Signal,
@@ -327,7 +325,7 @@ impl Interrupts {
         Ok(Interrupts { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// Ready when somebody wants the program to end.
+    /// Completes at the next signal.
     async fn next(&mut self) {
         tokio::select! {
             biased;
@@ -336,7 +334,7 @@ impl Interrupts {
         }
     }
 
-    /// Lets what is under way end, until the time is over or somebody is out of patience.
+    /// Runs `close` until it is done, the time is over, or the next signal arrives.
     async fn take_leave(&mut self, close: impl Future, time: impl Future) {
         tokio::select! {
             biased;
@@ -351,7 +349,7 @@ fn write_numbers(host: &BedHost) {
     host.stack().with_device(|device| device.keying().into_iter().for_each(|keying| keying.write_numbers()));
 }
 
-/// The file that says what changes, and the signal to read it.
+/// The file of key changes, and the signal to read it.
 struct Changes {
     file: PathBuf,
     addresses: [IpAddr; 2],
@@ -359,20 +357,20 @@ struct Changes {
 }
 
 impl Changes {
-    /// Those of the options, if there are to be any.
+    /// Returns the changes of the options, if there are any.
     fn listen(options: &OutsideOptions) -> io::Result<Option<Changes>> {
         let Some(file) = options.key_changes.clone() else { return Ok(None) };
         Ok(Some(Changes { file, addresses: options.addresses(), hangup: signal(SignalKind::hangup())? }))
     }
 
-    /// Changes keys of `host` at each signal.
+    /// Applies the file to the keys of `host` at each signal.
     async fn make(&mut self, host: &BedHost) -> Infallible {
         loop {
             self.hangup.recv().await;
             let now = host.now();
             let done = host.stack().with_device(|device| match device.keying() {
                 Some(keying) => keys::change(&self.file, now, keying, &self.addresses),
-                None => Err("there is no ESP whose keys could change".into()),
+                None => Err("the host has no ESP, so no keys can change".into()),
             });
             match done {
                 Ok((added, refused)) => {
@@ -381,13 +379,13 @@ impl Changes {
                 }
                 Err(error) => say!("keys did not change: {error}"),
             }
-            // Of what was done before an error, too.
+            // An error may follow changes that were applied, so the routes are updated in any case.
             route_by_policies(host);
         }
     }
 }
 
-/// How long a host stays after its program is done: longer than TCP waits before it sends a closing packet again.
+/// Time that a host stays after its program is done, longer than TCP's delay before it retransmits a FIN.
 const LINGER: Duration = Duration::from_secs(1);
-/// What clients have to take their last answers in.
+/// Time for clients to receive their last answers.
 const FAREWELL: Duration = Duration::from_secs(10);

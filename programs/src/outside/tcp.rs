@@ -1,25 +1,25 @@
-//! The options of the emulated host's TCP.
+//! Options of the emulated host's TCP.
 
 use clap::{Args, ValueEnum};
 use core::time::Duration;
 use offload_cli::options::bytes;
 use offload_host_stack::{CongestionAlgorithm, Ecn, TcpConfig};
 
-/// The knobs of TCP.
+/// The options of TCP.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TcpOptions {
-    /// What controls congestion
+    /// Congestion control algorithm
     #[arg(long, default_value = "cubic", requires = "end")]
     pub(super) congestion: Congestion,
-    /// Ask for marks instead of losses (ECN); that others ask for them is accepted in any case
+    /// Request explicit congestion notification (ECN). Requests of peers are accepted in any case
     #[arg(long, requires = "end")]
     pub(super) ecn: bool,
-    /// Bytes of a connection's send buffer, and of its receive buffer: 16MiB. Default: 4 MiB and 6 MiB
+    /// Bytes of a connection's send buffer and of its receive buffer: 16MiB. Default: 4 MiB and 6 MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes, requires = "end")]
     pub(super) buffers: Option<u64>,
 }
 
-/// What may control congestion.
+/// Congestion control algorithms.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Congestion {
     /// RFC 9438.
@@ -28,11 +28,11 @@ pub(super) enum Congestion {
     NewReno,
 }
 
-/// How long a peer outside may keep its window closed and answer: who reads nothing for so long is not waited for.
+/// Time that a peer outside may keep its window closed while still answering; then the connection is given up.
 const ZERO_WINDOW: Duration = Duration::from_secs(300);
 
 impl TcpOptions {
-    /// A TCP with these options, and otherwise the usual one.
+    /// Returns the default configuration of TCP, changed by these options.
     pub(super) fn config(&self) -> TcpConfig {
         let usual = TcpConfig::default();
         let buffer = |usual| self.buffers.map_or(usual, |bytes| bytes as usize);

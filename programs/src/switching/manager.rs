@@ -1,8 +1,8 @@
-//! Keeps a switch as a file says, with what changes by itself: which way tunnels' other ends are, and which SAs there are.
+//! Configures a switch from a file and keeps it up to date: with the next hops of tunnel endpoints, and with SAs.
 //!
-//! Invariant: a network that is to be protected is protected before the first rule is there, by no SA if need be.
+//! Invariant: a protected network is protected before its first rule is installed, if need be by an empty set of SAs.
 
-use super::steering::{SAMPLING, Said, Steering};
+use super::steering::{SAMPLING, Steering, SteeringEvent};
 use super::{MachineAt, ProtectedNetwork, Setup};
 use core::convert::Infallible;
 use core::net::{IpAddr, Ipv6Addr};
@@ -26,35 +26,35 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What manages the switch of a host's NIC.
+/// The manager of the switch in a host's NIC.
 #[derive(Debug)]
 pub struct Manager {
-    /// Read anew at each SIGHUP; `None`: the switch learns addresses, and there are no rules.
+    /// The file of rules, read again at each SIGHUP. `None`: the switch learns addresses and has no rules.
     file: Option<PathBuf>,
     setup: Setup,
     machines: Vec<MachineAt>,
     networks: Vec<ProtectedNetwork>,
-    /// The Linux that says which rules there are.
+    /// The Linux machine that supplies the rules, if there is one.
     steering: Option<Steering>,
-    /// SAs as the file of keys has them.
+    /// SAs as in the key file.
     sas: Vec<SaParams>,
-    /// Whether a Linux' daemon negotiates SAs: an example of those, for which tunnels leave room.
+    /// An example of the SAs that a daemon negotiates. Tunnels must leave room for its overhead. `None` without a
+    /// daemon.
     negotiated: Option<SaParams>,
-    /// The longest packet on the wire.
+    /// MTU of the wire.
     mtu: u16,
-    /// What the switch was told last.
+    /// Next hops as last reported to the switch.
     hops: BTreeMap<IpAddr, Option<NextHop>>,
     protections: Vec<Option<TunnelProtection>>,
-    /// Looks in a row at which a network had no SA.
+    /// Consecutive checks at which a network had no SA.
     looks_without: u32,
     complaint: String,
 }
 
 impl Manager {
-    /// One that reads `file`.
+    /// Creates a manager that reads `file`.
     ///
-    /// # Errors
-    /// In words, if the file is wrong, or no SA is there for a network that is to be protected.
+    /// # Errors The reason as text: the file is wrong, or a protected network has no SA.
     pub fn new(
         file: Option<PathBuf>,
         machines: Vec<MachineAt>,
@@ -72,6 +72,7 @@ impl Manager {
                 "--protect: rules lead to tunnels, and there are none without --rules, or in legacy mode".into()
             );
         }
+        // Two entries for one network would overwrite each other in the switch.
         let twice = networks.iter().enumerate().find(|(at, network)| {
             networks[..*at].iter().any(|other| (other.device, other.key) == (network.device, network.key))
         });
@@ -100,7 +101,7 @@ impl Manager {
         })
     }
 
-    /// The same, steered by a Linux: its filters are the rules.
+    /// Takes the rules from a Linux machine's filters.
     #[must_use]
     pub fn steered(mut self, steering: Steering) -> Manager {
         self.setup.mode = SwitchMode::Switchdev;
@@ -108,7 +109,7 @@ impl Manager {
         self
     }
 
-    /// The same, whose SAs a keying daemon of that Linux negotiates: no packet of a tunnel passes without one.
+    /// Takes the SAs from the keying daemon of the same Linux machine. No packet of a tunnel passes without an SA then.
     #[must_use]
     pub fn keyed(mut self, host: IpAddr) -> Manager {
         let key = EspKey::new(EspSuite::Aes256Gcm, &[0; 36]).expect("36 bytes");
@@ -116,10 +117,11 @@ impl Manager {
         self
     }
 
-    /// The longest packet of a machine.
+    /// Returns the MTU of a machine.
     pub fn machine_mtu(&self, machine: &MachineAt) -> u16 {
         let room = match &self.negotiated {
-            // Which tunnels there will be is that Linux' to say, and a machine is told but once: so it leaves room for the longest headers.
+            // Tunnels come and go with the filters, but a machine learns its MTU only once. So the MTU leaves room for
+            // the longest headers.
             Some(sa) => {
                 let end = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
                 inner_mtu(TunnelKind::Vxlan, &TunnelSet::new(end, end), Some(sa), self.mtu)
@@ -129,16 +131,15 @@ impl Manager {
         room.min(self.function(machine).mtu)
     }
 
-    /// A machine's function.
+    /// Returns the configuration of a machine's function.
     pub fn function(&self, machine: &MachineAt) -> FunctionConfig {
         let usual = FunctionConfig { mtu: self.mtu, ..FunctionConfig::new(machine.usual_mac()) };
         self.setup.function(machine.port(), usual)
     }
 
-    /// Tells the switch everything.
+    /// Configures the switch for the first time.
     ///
-    /// # Errors
-    /// In words, if it refuses, or the SAs of a network are of no use.
+    /// # Errors The reason as text, if the switch refuses, or the SAs of a network cannot be used.
     pub async fn begin(&mut self, host: &BedHost) -> Result<(), String> {
         let eswitch = switch_of(host);
         tell(eswitch, EswitchCommand::Mode(self.setup.mode)).await?;
@@ -148,15 +149,16 @@ impl Manager {
         tell(eswitch, EswitchCommand::ProtectAll(self.negotiated.is_some())).await?;
         let represented = self.steering.as_ref().is_some_and(Steering::has_uplink);
         tell(eswitch, EswitchCommand::RepresentUplink(represented)).await?;
+        // Protections come before rules, or frames of a protected network could leave in clear text in between.
         self.tell_protections(host).await?;
         self.tell_setup(host).await
     }
 
-    /// Does what comes up, for ever: signals to read the file anew, neighbours that come and go, SAs as well, and what a Linux says that
-    /// steers. Frames that no rule took go to that one, or nowhere; the switch has counted them. What a keying daemon says waits at `gate`.
+    /// Serves forever: reloads the file at signals, follows changes of neighbours and SAs, and applies the filters of
+    /// the steering Linux machine. That machine also gets the frames that no rule matched; without it they are only
+    /// counted. A keying daemon's messages wait at `gate`.
     ///
-    /// # Errors
-    /// If signals cannot be waited for, or sockets not be opened.
+    /// # Errors If signal handlers or sockets cannot be created.
     pub fn serve(mut self, host: BedHost, gate: Option<Gate>) -> io::Result<impl Future<Output = Infallible>> {
         let mut hangup = signal(SignalKind::hangup())?;
         let mut steering = self.steering.take();
@@ -166,11 +168,11 @@ impl Manager {
             let mut look = pin!(runtime.sleep(BETWEEN_LOOKS));
             let mut report = pin!(runtime.sleep(BETWEEN_REPORTS));
             loop {
-                // In turn: who floods one way does not close the others.
+                // Not biased: a flood of one kind of event must not starve the others.
                 tokio::select! {
                     _ = hangup.recv() => self.read_anew(&host).await,
                     () = &mut look => {
-                        // A network without SAs does not keep the others from their ways.
+                        // A network without SAs must not keep next hops of other networks from being updated.
                         let protected = self.tell_protections(&host).await;
                         let looked = protected.and(self.tell_hops(&host).await);
                         self.complain(looked.err().unwrap_or_default());
@@ -185,9 +187,9 @@ impl Manager {
                         steering.iter_mut().for_each(|steering| steering.represent(port, &frame));
                     }
                     said = said(&mut steering, &runtime) => match said {
-                        // What there is no room for is lost, as on any wire.
-                        Said::Frame(port, frame) => drop(switch_of(&host).send(port, frame)),
-                        Said::Rules(rules) => {
+                        // A full send queue loses frames, as on any wire.
+                        SteeringEvent::Frame(port, frame) => drop(switch_of(&host).send(port, frame)),
+                        SteeringEvent::Rules(rules) => {
                             if let Err(error) = self.tell_rules(&host, rules).await {
                                 say!("{error}");
                             }
@@ -198,7 +200,7 @@ impl Manager {
         })
     }
 
-    /// The rules and what they have seen.
+    /// Returns the rules and their counters.
     pub async fn rules(host: &BedHost) -> Vec<RuleReport> {
         match switch_of(host).ask(EswitchCommand::Report).await {
             EswitchAnswer::Rules(rules) => rules,
@@ -206,7 +208,7 @@ impl Manager {
         }
     }
 
-    /// Has these rules in place of all that there are.
+    /// Replaces all rules.
     async fn tell_rules(&mut self, host: &BedHost, rules: Vec<Rule>) -> Result<(), String> {
         let mut setup = self.setup.clone();
         setup.rules = rules;
@@ -228,19 +230,19 @@ impl Manager {
         }
     }
 
-    /// Puts a setup in force, or leaves the one before in force.
+    /// Applies a setup, or restores the previous one.
     async fn change_setup(&mut self, host: &BedHost, setup: Setup) -> Result<(), String> {
         let before = core::mem::replace(&mut self.setup, setup);
         let told = self.tell_setup(host).await;
         if told.is_err() {
-            // What is not refused was told before: it is as it was.
+            // Refused rules leave the switch as before, so only the tunnels have to be restored.
             self.setup = before;
             let _as_before = self.tell_tunnels(host).await;
         }
         told
     }
 
-    /// Functions, tunnels, ways there, rules.
+    /// Sends functions, tunnels, next hops and rules to the switch.
     async fn tell_setup(&mut self, host: &BedHost) -> Result<(), String> {
         let eswitch = switch_of(host);
         // What can be refused comes first.
@@ -254,7 +256,7 @@ impl Manager {
         self.tell_hops(host).await
     }
 
-    /// Tunnels, and the longest packets that they carry.
+    /// Sends the tunnels and their MTUs to the switch.
     async fn tell_tunnels(&self, host: &BedHost) -> Result<(), String> {
         for device in self.setup.tunnels() {
             let mtu = self.setup.mtu(Some(device), self.mtu, |device, key| self.sas_of(device, key));
@@ -264,9 +266,10 @@ impl Manager {
         Ok(())
     }
 
-    /// Which way the other ends of tunnels are, as far as that has changed.
+    /// Sends changed next hops of tunnel endpoints to the switch.
     async fn tell_hops(&mut self, host: &BedHost) -> Result<(), String> {
         let ends: BTreeSet<IpAddr> = self.setup.wrapped().map(|(_, set)| set.destination).collect();
+        // Next hops of removed tunnel endpoints are deleted, so that the switch's table cannot grow.
         let gone: Vec<IpAddr> = self.hops.keys().filter(|end| !ends.contains(end)).copied().collect();
         for end in gone {
             self.hops.remove(&end);
@@ -282,10 +285,12 @@ impl Manager {
         Ok(())
     }
 
-    /// Which SAs protect networks, as far as that has changed. A network whose SAs are of no use is protected by none: nothing passes.
+    /// Sends changed protections of networks to the switch. A network without usable SAs is protected by an empty set,
+    /// so that nothing passes.
     async fn tell_protections(&mut self, host: &BedHost) -> Result<(), String> {
         let (mut wrong, mut without) = (Ok(()), None);
         for (network, told) in self.networks.iter().zip(&mut self.protections) {
+            // If either direction fails, the protection is empty in both, and nothing passes.
             let lent = lent(host, network, Direction::Transmit)
                 .and_then(|send| Ok(TunnelProtection { send, receive: lent(host, network, Direction::Receive)? }));
             let protection = lent.unwrap_or_else(|error| {
@@ -300,13 +305,13 @@ impl Manager {
                 tell(switch_of(host), EswitchCommand::Protect(network.device, network.key, Some(protection))).await?;
             }
         }
-        // The NIC takes them a little after they were given to it.
+        // The NIC accepts SAs a little after they are installed, so the first few checks may find too few.
         self.looks_without = if without.is_some() { self.looks_without + 1 } else { 0 };
         match without {
             Some(ProtectedNetwork { device, reqids, .. }) if wrong.is_ok() && self.looks_without > LOOKS_WITHOUT => {
                 let reqids: Vec<String> = reqids.iter().map(u32::to_string).collect();
                 Err(format!(
-                    "{device}: nothing passes: the NIC has no SA both ways of reqid {}, of which it does all (`offload packet`)",
+                    "{device}: no packets pass: the NIC lacks an SA for each direction of reqid {}; install both with `offload packet`",
                     reqids.join(", ")
                 ))
             }
@@ -314,7 +319,7 @@ impl Manager {
         }
     }
 
-    /// SAs of a network, as the file of keys had them.
+    /// Returns the SAs of a network, as in the key file.
     fn sas_of(&self, device: TunnelDevice, key: Option<u32>) -> Vec<&SaParams> {
         if let Some(sa) = &self.negotiated {
             return vec![sa];
@@ -324,7 +329,7 @@ impl Manager {
         self.sas.iter().filter(|sa| reqids.contains(&sa.reqid)).collect()
     }
 
-    /// Says what is wrong, once for as long as it stays.
+    /// Logs a complaint once, until it changes.
     fn complain(&mut self, complaint: String) {
         if complaint != self.complaint && !complaint.is_empty() {
             say!("{complaint}");
@@ -333,8 +338,8 @@ impl Manager {
     }
 }
 
-/// What the Linux says that steers, if there is one.
-async fn said(steering: &mut Option<Steering>, runtime: &Arc<dyn Runtime>) -> Said {
+/// Waits for the next event of the steering Linux machine. Never completes without one.
+async fn said(steering: &mut Option<Steering>, runtime: &Arc<dyn Runtime>) -> SteeringEvent {
     match steering {
         Some(steering) => steering.next(runtime).await,
         None => core::future::pending().await,
@@ -345,7 +350,7 @@ fn switch_of(host: &BedHost) -> &Eswitch {
     host.eswitch().expect("the host was built with a switch")
 }
 
-/// The SAs of a network, as the NIC calls them.
+/// Returns the handles of a network's SAs in the NIC.
 fn lent(host: &BedHost, network: &ProtectedNetwork, direction: Direction) -> Result<Vec<Handle>, String> {
     let mut all = Vec::new();
     for reqid in &network.reqids {
@@ -366,13 +371,13 @@ async fn tell(eswitch: &Eswitch, command: EswitchCommand) -> Result<(), String> 
     match eswitch.ask(command).await {
         EswitchAnswer::Done => Ok(()),
         EswitchAnswer::Refused(error) => Err(error.to_string()),
-        other => Err(format!("the switch says {other:?}")),
+        other => Err(format!("unexpected answer of the switch: {other:?}")),
     }
 }
 
-/// After so many it is not a matter of time.
+/// Number of consecutive checks without an SA after which a complaint is logged.
 const LOOKS_WITHOUT: u32 = 5;
-/// How long the Linux that steers is told nothing of what its rules did.
+/// Interval of the reports about rules to the steering Linux machine.
 const BETWEEN_REPORTS: Duration = Duration::from_millis(500);
-/// How long neighbours and SAs are not looked at.
+/// Interval of the checks of neighbours and SAs.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);

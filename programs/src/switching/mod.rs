@@ -1,9 +1,9 @@
-//! A NIC with a switch for virtual machines of other processes: its functions' frames come and go by sockets.
+//! A NIC with a switch for virtual machines in other processes, which exchange frames with the NIC over sockets.
 //!
-//! - `options`: machines and protected networks, a word each; `setup`: rules and functions from a file;
-//! - `manager`: tells the switch what the file says, which way tunnels go, and which SAs there are;
-//! - `steering`: a Linux that has the representors, and whose filters are the rules;
-//! - `report`: what was counted, in words and as JSON.
+//! - `options`: machines and protected networks on the command line; `setup`: rules and functions from a file;
+//! - `manager`: configures the switch from the file, with next hops and SAs;
+//! - `steering`: a Linux machine that has the representors, and supplies the rules;
+//! - `report`: counters as text and as JSON.
 
 mod manager;
 mod options;

@@ -1,4 +1,4 @@
-//! What is said of a machine or a network in one word.
+//! Machines and networks as command-line arguments.
 
 use core::str::FromStr;
 use nic_sim::Vport;
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 /// A virtual machine at a virtual function: `0=vm0.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineAt {
-    /// Which function.
+    /// The number of the function.
     pub number: u16,
-    /// The socket that this side receives at.
+    /// The socket of this end.
     pub socket: PathBuf,
 }
 
@@ -27,23 +27,23 @@ impl FromStr for MachineAt {
 }
 
 impl MachineAt {
-    /// Its port of the switch.
+    /// Returns the machine's port of the switch.
     pub fn port(&self) -> Vport {
         Vport::Virtual(self.number)
     }
 
-    /// Its Ethernet address, unless a file says otherwise.
+    /// Returns the default Ethernet address.
     pub fn usual_mac(&self) -> Mac {
-        // Checked: there are 256.
+        // The parser limits numbers to 255.
         Mac([2, 0, 0, 0, 1, self.number as u8])
     }
 
-    /// The socket of the machine's side.
+    /// Returns the socket of the machine's end.
     pub fn theirs(&self) -> PathBuf {
         other_end(&self.socket)
     }
 
-    /// How its network card is joined to the function, in arguments of QEMU.
+    /// Returns the QEMU arguments that attach a network card to the function.
     pub fn qemu(&self, mac: Mac, mtu: u16) -> String {
         let quoted = |path: &Path| path.display().to_string().replace(',', ",,");
         format!(
@@ -55,21 +55,21 @@ impl MachineAt {
     }
 }
 
-/// The socket of the guest at the other end of this one.
+/// Returns the path of the guest's socket for the socket `ours`.
 pub(super) fn other_end(ours: &Path) -> PathBuf {
     let mut name = OsString::from(ours);
     name.push(".guest");
     name.into()
 }
 
-/// A network of a tunnel and the SAs that protect it, by their reqids: `vxlan0:100=16`.
+/// A tunnel network and the reqids of the SAs that protect it: `vxlan0:100=16`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProtectedNetwork {
     /// The tunnel.
     pub device: TunnelDevice,
-    /// The network, or GRE's key.
+    /// The network's identifier, or the GRE key.
     pub key: Option<u32>,
-    /// The SAs.
+    /// The reqids.
     pub reqids: Vec<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! What was counted: of rules, of machines, of everything else.
+//! The counters of rules, of machines and of the host.
 
 use crate::outside::listed;
 use nic_sim::Vport;
@@ -7,19 +7,19 @@ use offload_base::counters::CounterSet;
 use offload_testbed::attach::AttachCounters;
 use serde_json::{Map, Value, json};
 
-/// What was counted until a program's end.
+/// Counters at the end of a program.
 #[derive(Debug)]
 pub struct Report {
-    /// The rules that there were.
+    /// The rules with their counters.
     pub rules: Vec<RuleReport>,
-    /// What came from each machine and went to it.
+    /// Frames from and to each machine.
     pub machines: Vec<(Vport, AttachCounters)>,
-    /// All the rest.
+    /// All other counters.
     pub counters: CounterSet,
 }
 
 impl Report {
-    /// A line for each counter that moved, machine and rule.
+    /// Returns a line for each counter that moved, each machine and each rule.
     pub fn text(&self) -> String {
         let mut text = listed(&self.counters);
         for (port, counters) in &self.machines {
@@ -33,13 +33,14 @@ impl Report {
                 counters.tx_queue_drops + counters.tx_unreachable
             );
         }
+        // Rules are printed as tc commands, so that they can be copied.
         for RuleReport { rule, counters, .. } in &self.rules {
             text += &format!("{} frames, {} bytes: tc filter add {rule}\n", counters.packets, counters.bytes);
         }
         text
     }
 
-    /// The same for programs.
+    /// Returns the report as JSON.
     pub fn json(&self) -> String {
         let counters: Map<String, Value> =
             self.counters.moved().map(|(name, value)| (name.to_owned(), value.into())).collect();

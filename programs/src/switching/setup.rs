@@ -1,6 +1,6 @@
 //! Rules and functions from one file: lines of `tc`, `ip link set ... vf` and `devlink`.
 //!
-//! The file says all that there is: read anew, it takes the place of what was there.
+//! The file is complete: a reload replaces everything from the previous version.
 
 use nic_sim::switch::{
     Change, Device, FunctionChange, FunctionConfig, FunctionFile, Rule, RuleAction, RuleFile, Switch, SwitchConfig,
@@ -10,12 +10,12 @@ use offload_api::SaParams;
 use offload_testbed::overlay::inner_mtu;
 use std::path::Path;
 
-/// What a file says.
+/// The parsed file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setup {
     /// Who decides where frames go.
     pub mode: SwitchMode,
-    /// What is said of functions, in the file's order.
+    /// Settings of functions, in the file's order.
     functions: Vec<FunctionChange>,
     /// All rules.
     pub rules: Vec<Rule>,
@@ -24,8 +24,7 @@ pub struct Setup {
 impl Setup {
     /// Reads a file.
     ///
-    /// # Errors
-    /// In words, with the file's name and the line.
+    /// # Errors Text with the file's name and the line.
     pub fn read(path: &Path) -> Result<Setup, String> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
@@ -33,7 +32,7 @@ impl Setup {
     }
 
     fn parse(name: &str, text: &str) -> Result<Setup, String> {
-        // Each reader is shown the lines that are its own, where they are.
+        // Both parsers see empty lines in place of each other's, so that line numbers in errors are right.
         let lines_of = |is_rules: bool| -> String {
             let own = |line: &&str| (line.split_whitespace().next() == Some("tc")) == is_rules;
             text.lines().map(|line| Some(line).filter(own).unwrap_or_default().to_owned() + "\n").collect()
@@ -45,15 +44,16 @@ impl Setup {
             FunctionChange::Function(..) => None,
         });
         let mode = mode.unwrap_or(SwitchMode::Switchdev);
-        // One that the switch would refuse is named here, where it has a name.
+        // The rules are tried on a switch of their own, because only here a refusal can name the file and the rule.
         let mut tried = Switch::new(SwitchConfig::default());
         tried.set_mode(SwitchMode::Switchdev);
         let mut rules = Vec::new();
         for change in changes {
             let text = change.to_string();
-            let about = |what: &str| format!("{name}: `{text}`: the file says all rules there are: leave out {what}");
+            let about = |what: &str| format!("{name}: `{text}`: the file lists all rules: leave out {what}");
+            // A reload replaces all rules, so a deletion in the file would have no meaning.
             if matches!(change, Change::Delete(_)) {
-                return Err(about("what is to go"));
+                return Err(about("deletions"));
             }
             tried.change(core::slice::from_ref(&change)).map_err(|error| format!("{name}: `{text}`: {error}"))?;
             if let Change::Add(rule) | Change::Replace(rule) = change {
@@ -69,7 +69,7 @@ impl Setup {
         Ok(Setup { mode, functions, rules })
     }
 
-    /// How a function is set up, that would be `usual` without the file.
+    /// Returns the configuration of a function, based on `usual`.
     pub fn function(&self, port: Vport, usual: FunctionConfig) -> FunctionConfig {
         let mut config = usual;
         for change in &self.functions {
@@ -81,7 +81,7 @@ impl Setup {
         config
     }
 
-    /// The tunnels that rules lead to, and what frames are wrapped in on their way there.
+    /// Returns the tunnels that rules redirect to, with the headers that rules set for them.
     pub fn wrapped(&self) -> impl Iterator<Item = (TunnelDevice, TunnelSet)> + '_ {
         self.rules.iter().flat_map(|rule| {
             let mut set = None;
@@ -98,7 +98,7 @@ impl Setup {
         })
     }
 
-    /// The tunnels that there are to be: those that rules lead to, or that they are about.
+    /// Returns the tunnels that rules redirect to or match on.
     pub fn tunnels(&self) -> Vec<TunnelDevice> {
         let about = self.rules.iter().filter_map(|rule| match rule.device {
             Device::Tunnel(device) => Some(device),
@@ -110,8 +110,8 @@ impl Setup {
         all
     }
 
-    /// The longest packet that all tunnels carry, or those of a device, where packets on the wire have `mtu` bytes; `sas_of` names
-    /// the SAs of a network.
+    /// Returns the MTU inside all tunnels, or inside `device`, if packets on the wire have `mtu` bytes. `sas_of`
+    /// returns the SAs of a network.
     pub fn mtu<'a>(
         &self,
         device: Option<TunnelDevice>,
@@ -155,7 +155,7 @@ mod tests {
             refused("\n\ntc filter add dev eth0 ingress")
         );
         assert!(refused("\nip link add vxlan0").starts_with("f:2:9: "), "{}", refused("\nip link add vxlan0"));
-        assert!(refused("tc filter del dev p0 ingress").contains("leave out what is to go"));
+        assert!(refused("tc filter del dev p0 ingress").contains("leave out deletions"));
         let twice = |verb: &str| {
             format!(
                 "tc filter add dev p0 ingress prio 1 flower action drop\ntc filter {verb} dev p0 ingress prio 1 flower action pass"
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_have_what_tunnels_and_esp_leave() {
+    fn machine_mtu_leaves_room_for_tunnels_and_esp() {
         let setup = Setup::parse("f", TEXT).unwrap();
         assert_eq!(setup.mtu(None, 1500, |_, _| Vec::new()), 1450);
         let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();

@@ -1,12 +1,13 @@
-//! A Linux of its own steers the switch: it has the representors as network cards, and an agent beside it, `linux-mirror tc`, tells which flower
-//! filters its kernel has. What no filter takes, that Linux forwards.
+//! Steering by a Linux machine: it has the representors as network cards, and an agent beside it, `linux-mirror tc`,
+//! sends the flower filters of its kernel. The Linux machine forwards the frames that no filter takes.
 //!
-//! With the uplink's representor, that Linux is the NIC's host to everybody outside: it has the host's addresses, hears what no rule takes of
-//! the wire's frames, and what it sends leaves by the wire, under an SA if the host's policies say so. If its daemon negotiates SAs, what the
-//! daemon says waits until the emulated host knows what the Linux' kernel was told before.
+//! If it has the uplink's representor, the Linux machine is the NIC's host for everyone outside: it has the host's
+//! addresses, receives the wire's frames that no rule takes, and its own frames leave by the wire, under an SA if the
+//! host's policies say so. If its daemon negotiates SAs, the daemon's messages wait until the emulated host has the
+//! state that the Linux kernel got before them.
 //!
-//! Invariant: one agent at a time, of this process's owner; a frame of a representor whose Linux is not there, or has no room, goes nowhere
-//! and is counted.
+//! Invariant: one agent at a time, of this process's owner; a frame of a representor whose Linux machine is absent or
+//! has no room is dropped and counted.
 
 use super::options::other_end;
 use bytes::{Bytes, BytesMut};
@@ -27,12 +28,12 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::net::{UnixDatagram, UnixListener, UnixStream};
 
-/// A representor as a network card of a Linux: `pf0vf0=rep0.sock`.
+/// A representor as a network card of a Linux machine: `pf0vf0=rep0.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepresentorAt {
-    /// Whose.
+    /// The represented port.
     pub port: Vport,
-    /// The socket that this side receives at.
+    /// The socket of this end.
     pub socket: PathBuf,
 }
 
@@ -47,7 +48,7 @@ impl FromStr for RepresentorAt {
     }
 }
 
-/// The Linux that steers.
+/// The steering Linux machine.
 #[derive(Debug)]
 pub struct Steering {
     representors: Vec<Representor>,
@@ -55,12 +56,12 @@ pub struct Steering {
     agents: Option<UnixListener>,
     agent: Option<UnixStream>,
     mirror: FilterMirror,
-    /// What the agent is being told, and how much of it was.
+    /// The message that is being sent to the agent, and its number of sent bytes.
     sending: (Vec<u8>, usize),
     scratch: BytesMut,
-    /// What a keying daemon says; `None`: the SAs of that Linux' kernel are its own.
+    /// Queue of a keying daemon's messages. `None`: the SAs of the Linux kernel are not mirrored.
     said: Option<GateQueue<Bytes>>,
-    /// What that Linux sends under its own address is the daemon's or its kernel's; the rest it forwards.
+    /// Ethernet address of the Linux machine. Frames from this address are its own; frames from others are forwarded.
     own: Mac,
     concerns: FrameClassifier,
     counts: Arc<Mutex<SteeringCounters>>,
@@ -72,40 +73,39 @@ pub type SteeringCounters = (RepresentorCounters, FilterMirrorCounters, GateCoun
 #[derive(Debug)]
 struct Representor {
     port: Vport,
-    /// Bound when somebody serves it.
+    /// The bound socket. `None` until [`Steering::open`].
     socket: Option<UnixDatagram>,
     ours: PathBuf,
     theirs: PathBuf,
 }
 
 offload_base::counters! {
-    /// What the Linux got and sent by representors.
+    /// Counters of frames at representors.
     pub struct RepresentorCounters {
-        /// Frames that the Linux got.
+        /// Frames delivered to the Linux machine.
         pub to_linux: "representor_to_linux",
-        /// Frames that it was not there for, or had no room for.
+        /// Frames dropped because the Linux machine was absent or had no room.
         pub lost: "representor_lost",
-        /// Frames that it sent.
+        /// Frames sent by the Linux machine.
         pub of_linux: "representor_of_linux",
-        /// Those of them that were ESP of its kernel under the NIC's own SAs, and went nowhere.
+        /// Dropped ESP frames that the Linux kernel made with the NIC's own SAs.
         pub blocked_esp: "representor_blocked_esp",
     }
 }
 
-/// What the Linux says.
+/// An event from the Linux machine.
 #[derive(Debug)]
-pub(super) enum Said {
-    /// A frame by a representor.
+pub(super) enum SteeringEvent {
+    /// A frame at a representor.
     Frame(Vport, Bytes),
-    /// All rules that there are to be.
+    /// The complete set of rules.
     Rules(Vec<Rule>),
 }
 
 impl Steering {
-    /// A Linux with these representors, whose agent comes to the socket `filters`.
+    /// Creates a steering with these representors, for an agent that connects to the socket `filters`.
     ///
-    /// # Errors
-    /// If the socket cannot be made.
+    /// # Errors If the socket cannot be made.
     pub fn new(representors: &[RepresentorAt], filters: Option<&Path>) -> io::Result<Steering> {
         let representors = representors.iter().map(|RepresentorAt { port, socket }| Representor {
             port: *port,
@@ -128,16 +128,15 @@ impl Steering {
         })
     }
 
-    /// Whether the Linux has the uplink's representor.
+    /// Returns whether the Linux machine has the uplink's representor.
     pub(super) fn has_uplink(&self) -> bool {
         self.representors.iter().any(|representor| representor.port == Vport::Uplink)
     }
 
-    /// Opens what only a runtime can. If SAs of the Linux' kernel are mirrored, what its daemon says waits at `gate`; `own` is the Linux' address
-    /// at the uplink.
+    /// Opens the sockets that need a runtime. With a `gate`, messages of the machine's daemon wait there; `own` is the
+    /// machine's address at the uplink.
     ///
-    /// # Errors
-    /// If a socket cannot be made.
+    /// # Errors If a socket cannot be made.
     pub(super) fn open(&mut self, gate: Option<Gate>, own: Mac) -> io::Result<()> {
         (self.said, self.own) = (gate.map(GateQueue::new), own);
         for representor in &mut self.representors {
@@ -154,7 +153,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Shows the Linux a frame at the representor of a port.
+    /// Sends a frame to the Linux machine at the representor of a port.
     pub(super) fn represent(&mut self, port: Vport, frame: &[u8]) {
         let Some(representor) = self.representors.iter_mut().find(|one| one.port == port) else { return };
         let sent =
@@ -163,22 +162,23 @@ impl Steering {
         *if sent { &mut counts.to_linux } else { &mut counts.lost } += 1;
     }
 
-    /// Tells the agent what rules did.
+    /// Sends the rules' counters to the agent.
     pub(super) fn report(&mut self, now: Instant, rules: &[RuleReport]) {
         self.mirror.report(now, rules);
     }
 
-    /// What is counted, to be looked at when somebody else serves.
+    /// Returns the shared counters, which can be read while another task serves.
     pub fn counters(&self) -> Arc<Mutex<SteeringCounters>> {
         self.counts.clone()
     }
 
-    /// What becomes of a frame that the Linux sends: it leaves, perhaps later.
-    fn hear(&mut self, now: Instant, port: Vport, frame: Bytes) -> Option<Said> {
+    /// Handles a frame from the Linux machine: returns it, queues it or drops it.
+    fn hear(&mut self, now: Instant, port: Vport, frame: Bytes) -> Option<SteeringEvent> {
         let counts = &mut lock(&self.counts).0;
         counts.of_linux += 1;
+        // Only the uplink carries the daemon's messages, so other ports are not inspected.
         let Some(said) = self.said.as_mut().filter(|_| port == Vport::Uplink) else {
-            return Some(Said::Frame(port, frame));
+            return Some(SteeringEvent::Frame(port, frame));
         };
         let is_own = frame.get(6..12) == Some(&self.own.0);
         match if is_own { self.concerns.classify(&frame) } else { FrameClass::classify(&frame) } {
@@ -191,15 +191,15 @@ impl Steering {
                 said.push(now, frame);
                 None
             }
-            _ => Some(Said::Frame(port, frame)),
+            _ => Some(SteeringEvent::Frame(port, frame)),
         }
     }
 
-    /// The next thing that the Linux says. Nothing is lost if nobody waits for it any more.
-    pub(super) async fn next(&mut self, runtime: &Arc<dyn Runtime>) -> Said {
+    /// Returns the next event. Cancellation loses no event.
+    pub(super) async fn next(&mut self, runtime: &Arc<dyn Runtime>) -> SteeringEvent {
         loop {
             if let Some(frame) = self.said.as_mut().and_then(|said| said.pop(runtime.now())) {
-                return Said::Frame(Vport::Uplink, frame);
+                return SteeringEvent::Frame(Vport::Uplink, frame);
             }
             {
                 let mut counts = lock(&self.counts);
@@ -207,7 +207,7 @@ impl Steering {
                 counts.2 = self.said.as_ref().map(GateQueue::counters).unwrap_or_default();
             }
             if let Some(rules) = self.mirror.poll_rules() {
-                return Said::Rules(rules);
+                return SteeringEvent::Rules(rules);
             }
             while let Some(refusal) = self.mirror.poll_refusal() {
                 say!("filters: {refusal}");
@@ -224,6 +224,7 @@ impl Steering {
                     None => core::future::pending().await,
                 }
             };
+            // A slow agent must not block the frames: unsent bytes wait until the socket is writable.
             let (unsent, is_sending) = (&sending.0[sending.1..], sending.1 < sending.0.len() && agent.is_some());
             let readable = async {
                 match &agent {
@@ -256,6 +257,7 @@ impl Steering {
                     _ => say!("filters: refused an agent of another owner"),
                 },
                 ready = readable => {
+                    // An agent that closes its socket reads as zero bytes, which is no error.
                     let read = ready.and_then(|()| match &agent {
                         Some(agent) => agent.try_read(scratch),
                         None => Err(ErrorKind::WouldBlock.into()),
@@ -270,7 +272,7 @@ impl Steering {
                     }
                 }
                 ready = writable, if is_sending => {
-                    // An error is found when it is read from next.
+                    // The next read returns the error.
                     let wrote = ready.and_then(|()| agent.as_ref().map_or(Ok(0), |agent| agent.try_write(unsent)));
                     let length = wrote.unwrap_or(0);
                     sending.1 += length;
@@ -292,7 +294,7 @@ fn lock(counts: &Mutex<SteeringCounters>) -> MutexGuard<'_, SteeringCounters> {
     counts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ready when the next message may leave, if one waits.
+/// Completes when the next queued message may leave. Never completes if the queue is empty.
 async fn may_leave(said: Option<&GateQueue<Bytes>>, runtime: &Arc<dyn Runtime>) {
     let Some((said, until)) = said.and_then(|said| Some((said, said.next_event()?))) else {
         return core::future::pending().await;
@@ -303,7 +305,7 @@ async fn may_leave(said: Option<&GateQueue<Bytes>>, runtime: &Arc<dyn Runtime>) 
     }
 }
 
-/// The next frame of a Linux: by which representor, and how long it is.
+/// Receives the next frame and returns the index of its representor and its length.
 async fn received(representors: &[Representor], bytes: &mut BytesMut) -> (usize, usize) {
     poll_fn(|cx| {
         for (number, representor) in representors.iter().enumerate() {
@@ -321,7 +323,8 @@ async fn received(representors: &[Representor], bytes: &mut BytesMut) -> (usize,
     .await
 }
 
-/// How often each rule leaves a frame to the Linux: Open vSwitch deletes what was idle for ten seconds.
+/// Interval at which each rule passes a frame to the Linux machine, because Open vSwitch deletes flows that were idle
+/// for ten seconds.
 pub(super) const SAMPLING: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -339,7 +342,7 @@ mod tests {
 
     const OWN: Mac = Mac([2; 6]);
 
-    /// A packet of UDP with this in it, or a part of one from `place` on.
+    /// Returns a UDP packet with `payload`, or a fragment at the offset `fragment`.
     fn udp(fragment: u16, ports: u16, payload: u8) -> Bytes {
         let ports = ports.to_be_bytes();
         let place = fragment.to_be_bytes();
@@ -351,18 +354,18 @@ mod tests {
     }
 
     #[test]
-    fn all_of_ike_waits_at_the_gate_and_no_esp_of_the_kernel_leaves() {
+    fn ike_waits_at_the_gate_and_kernel_esp_is_dropped() {
         let mut steering = Steering::new(&[], None).expect("it has no sockets");
         let gate = Gate::default();
         gate.attend(true);
         (steering.said, steering.own) = (Some(GateQueue::new(gate.clone())), OWN);
-        let leaves = |steering: &mut Steering, port, frame: &Bytes| matches!(steering.hear(Instant::ZERO, port, frame.clone()), Some(Said::Frame(at, left)) if (at, &left) == (port, frame));
+        let leaves = |steering: &mut Steering, port, frame: &Bytes| matches!(steering.hear(Instant::ZERO, port, frame.clone()), Some(SteeringEvent::Frame(at, left)) if (at, &left) == (port, frame));
         let (ike, first, rest) = (udp(0, 500, 7), udp(0x2000, 500, 7), udp(5, 500, 7));
         let held = [&ike, &first, &rest];
         assert!(held.iter().all(|frame| !leaves(&mut steering, Vport::Uplink, frame)));
         assert!(leaves(&mut steering, Vport::Virtual(0), &ike), "a tenant's daemon has SAs of its own");
         assert!(leaves(&mut steering, Vport::Uplink, &udp(0, 53, 7)));
-        // Nor does anything else that is in fragments wait, or what tenants send that the Linux forwards, whatever it looks like.
+        // Other fragments do not wait, and neither do forwarded frames of tenants that look like IKE.
         let of_tenant = |frame: &Bytes| Bytes::from([&frame[..6], &[2, 0, 0, 0, 1, 0], &frame[12..]].concat());
         for _ in 0..300 {
             assert!(held.iter().all(|frame| leaves(&mut steering, Vport::Uplink, &of_tenant(frame))));
@@ -374,7 +377,7 @@ mod tests {
         for esp in [udp(0, 4500, 7), udp(0x2000, 4500, 7)] {
             assert!(!leaves(&mut steering, Vport::Uplink, &esp));
         }
-        // Nor because too many wait.
+        // A full queue drops messages instead of passing them.
         assert!((0..1000).all(|_| !leaves(&mut steering, Vport::Uplink, &ike)));
         let said = steering.said.as_mut().expect("it was put there");
         assert_eq!(said.pop(Instant::ZERO), None);

@@ -1,4 +1,4 @@
-//! Fetches from a web server, over plain TCP or over TLS, on one connection that is kept alive.
+//! A client that fetches from a web server, over plain TCP or over TLS, on one persistent connection.
 
 use super::Failure;
 use bytes::Bytes;
@@ -21,16 +21,16 @@ use rustls::pki_types::ServerName;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// How a client speaks TLS.
+/// TLS settings of a client.
 #[derive(Clone)]
 pub struct ClientTls {
-    /// What it trusts, and more.
+    /// The configuration with the trusted authorities.
     pub config: Arc<ClientConfig>,
-    /// Whom it wants to speak to.
+    /// The expected name of the server.
     pub name: ServerName<'static>,
-    /// Whether the NIC seals and opens.
+    /// Whether the NIC encrypts and decrypts.
     pub nic: bool,
-    /// After how many records it changes its key.
+    /// Number of records after which the client updates its key.
     pub records_per_key: Option<u64>,
 }
 
@@ -39,15 +39,14 @@ pub struct Session {
     requests: SendRequest<Empty<Bytes>>,
     driver: JoinHandle<(hyper::Result<()>, Box<dyn Closing>)>,
     authority: String,
-    /// What the handshake agreed on; empty without TLS.
+    /// The negotiated cipher suite; empty without TLS.
     suite: String,
 }
 
 impl Session {
-    /// Connects `host` to `to`, where `authority` is served.
+    /// Connects `host` to the server of `authority` at `to`.
     ///
-    /// # Errors
-    /// If nobody is there, or the handshake fails: the certificate is none to be trusted, for example.
+    /// # Errors If nobody listens, or the handshake fails, for example because the certificate is not trusted.
     pub async fn open(
         host: &BedHost,
         to: SocketAddr,
@@ -84,9 +83,12 @@ impl Session {
         state: fn(&S) -> TcpState,
     ) -> Result<Session, Failure> {
         let (requests, mut connection) = http1::handshake(TokioIo::new(stream)).await?;
+        // The transport is returned from the task instead of dropped, because its counters and its closing state are
+        // read later.
         let driver = host.spawn("http", async move {
             let ended = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
             let mut stream = connection.into_parts().io.into_inner();
+            // Only the sending direction is closed: the server may still send its own end.
             stream.finish();
             let closing: Box<dyn Closing> = Box::new(ClosingStream { stream, count, state });
             (ended, closing)
@@ -94,15 +96,14 @@ impl Session {
         Ok(Session { requests, driver, authority: authority.into(), suite: String::new() })
     }
 
-    /// The cipher suite, as rustls calls it; empty without TLS.
+    /// Returns the cipher suite by its rustls name; empty without TLS.
     pub fn suite(&self) -> &str {
         &self.suite
     }
 
-    /// Asks for what is at `path`, or for the part of it that `range` says (`bytes=0-99`).
+    /// Requests `path`, or the part of it that `range` names (`bytes=0-99`).
     ///
-    /// # Errors
-    /// If the connection fails.
+    /// # Errors If the connection fails.
     pub async fn get(&mut self, path: &str, range: Option<&str>) -> Result<Response<Incoming>, Failure> {
         let mut request = Request::get(path).header(HOST, &self.authority);
         if let Some(range) = range {
@@ -113,10 +114,9 @@ impl Session {
         Ok(self.requests.send_request(request).await?)
     }
 
-    /// Ends the connection; gives what its TLS counted.
+    /// Ends the connection and returns its TLS counters.
     ///
-    /// # Errors
-    /// If it had failed.
+    /// # Errors If the connection had failed.
     pub async fn close(self) -> Result<CounterSet, Failure> {
         drop(self.requests);
         let (ended, closing) = self.driver.await;
@@ -124,11 +124,10 @@ impl Session {
         Ok(closing.counted())
     }
 
-    /// The same, and waits until the server has closed its side too and knows that this is heard: for `patience` at most. For
-    /// programs whose host ends with them.
+    /// Ends the connection like [`close`](Self::close), and waits until the server has closed its end and has the
+    /// acknowledgment of that, but at most for `patience`. For programs that end together with their host.
     ///
-    /// # Errors
-    /// If it had failed.
+    /// # Errors If the connection had failed.
     pub async fn close_both_sides(self, host: &BedHost, patience: Duration) -> Result<CounterSet, Failure> {
         drop(self.requests);
         let (ended, closing) = self.driver.await;
@@ -136,7 +135,7 @@ impl Session {
         while !matches!(closing.state(), TcpState::TimeWait | TcpState::Closed) && host.now() < until {
             host.runtime().sleep(A_MOMENT).await;
         }
-        // The last acknowledgment has left the stack, and now leaves the NIC.
+        // The last acknowledgment has left the stack and still has to leave the NIC.
         host.runtime().sleep(A_MOMENT).await;
         ended?;
         Ok(closing.counted())
@@ -146,7 +145,7 @@ impl Session {
 /// A connection that is being closed.
 trait Closing: Send {
     fn state(&self) -> TcpState;
-    /// What its TLS counted; the stream is dropped.
+    /// Drops the stream and returns its TLS counters.
     fn counted(self: Box<Self>) -> CounterSet;
 }
 
@@ -166,10 +165,9 @@ impl<S: Send> Closing for ClosingStream<S> {
     }
 }
 
-/// Gives every chunk of an answer's body to `take`, in order.
+/// Passes each chunk of an answer's body to `take`, in order, and returns the number of bytes.
 ///
-/// # Errors
-/// If the body is cut off; what `take` fails with.
+/// # Errors If the body is cut off; errors of `take`.
 pub async fn read_body(
     response: Response<Incoming>,
     mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
@@ -185,5 +183,5 @@ pub async fn read_body(
     Ok(bytes)
 }
 
-/// Between two looks at a connection that is being closed.
+/// Interval of checks of a connection that is being closed.
 const A_MOMENT: Duration = Duration::from_millis(10);

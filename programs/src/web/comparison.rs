@@ -1,5 +1,5 @@
-//! A server and a client on two hosts joined by a wire: everything that is served is fetched, whole and in ranges, over a
-//! few connections at once that are kept alive. Once for each mode, with what that cost the hosts.
+//! A server and a client on two hosts joined by a wire. The client fetches every file, whole and in ranges, over a few
+//! persistent connections at once. A run for each mode shows the costs of both hosts.
 
 use super::client::{ClientTls, Session, read_body};
 use super::content::Content;
@@ -26,59 +26,58 @@ use offload_testbed::{BedHost, Capture, Tracer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What is to be compared.
+/// Settings of a comparison.
 #[derive(Clone)]
 pub struct Comparison {
-    /// What is served.
+    /// The folder that is served.
     pub folder: PathBuf,
-    /// What is in it, and therefore ought to arrive.
+    /// The content of the folder, which is also the expected data.
     pub content: Arc<Content>,
     /// Connections at once.
     pub connections: usize,
     /// The clock.
     pub clock: ClockKind,
-    /// The seed of everything random.
+    /// The seed of all random numbers.
     pub seed: Seed,
-    /// Each direction of the wire.
+    /// Settings of each direction of the wire.
     pub link: LinkConfig,
-    /// Both NICs.
+    /// Settings of both NICs.
     pub nic: NicConfig,
-    /// The only certificate that the client takes.
+    /// The only certificate that the client accepts.
     pub pin: Option<Pin>,
-    /// After how many records each end changes its key.
+    /// Number of records after which each end updates its key.
     pub records_per_key: Option<u64>,
-    /// Where what the server's NIC sends and receives is captured.
+    /// Capture of the frames at the server's NIC.
     pub capture: Option<Capture>,
-    /// Who writes the timeline of the run.
+    /// Writer of the timeline.
     pub tracer: Option<Tracer>,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Who did the TLS.
+    /// The mode.
     pub mode: Mode,
-    /// Requests answered.
+    /// Answered requests.
     pub requests: u64,
-    /// Bytes of their bodies.
+    /// Bytes of the answers' bodies.
     pub bytes: u64,
-    /// Those per second, from the first request to the last answer, in 10^9 bits.
+    /// Body bytes per second, from the first request to the last answer, in 10^9 bits.
     pub goodput_gbps: f64,
     /// The server's CPU time per byte of body.
     pub server: HostCost,
-    /// The client's.
+    /// The client's CPU time per byte of body.
     pub client: HostCost,
-    /// CPU time of both devices per byte: what emulating them cost.
+    /// CPU time of both emulated devices per byte of body.
     pub device: f64,
-    /// What all of it counted.
+    /// All counters of the run.
     pub counters: CounterSet,
 }
 
 impl Comparison {
-    /// A comparison in virtual time over a clean wire, with four connections that fetch all that is in `folder`.
+    /// Creates a comparison in virtual time over a clean wire, with four connections that fetch all files of `folder`.
     ///
-    /// # Errors
-    /// As [`Content::of`].
+    /// # Errors As [`Content::of`].
     pub fn new(folder: &Path) -> Result<Comparison, String> {
         Ok(Comparison {
             folder: folder.to_owned(),
@@ -95,15 +94,14 @@ impl Comparison {
         })
     }
 
-    /// Makes the run for `mode`. Every byte that arrives is compared with what is in the folder.
+    /// Runs `mode`. Every received byte is compared with the folder's content.
     ///
-    /// # Errors
-    /// If anything that was asked for did not arrive as it should.
+    /// # Errors If an answer is not as expected.
     pub fn run(&self, mode: Mode) -> Result<Row, Failure> {
         let meter = CpuMeter::new();
         let nic = match self.clock {
             ClockKind::Virtual => self.nic.clone(),
-            // A host thread that waits for a core must not cost packets: the longest ring there is.
+            // A delayed host thread must not cost packets, so the ring has its maximum length.
             ClockKind::Real => {
                 NicConfig { delays: Delays::NONE, line_rate: None, receive_ring: 8192, ..self.nic.clone() }
             }
@@ -124,6 +122,7 @@ impl Comparison {
         let mut server = Server::new(site, mode, identity::server_config(self.randomness("server"), key_log))
             .with_records_per_key(self.records_per_key)
             .with_limits(Limits::none());
+        // Dates in answers would make two runs in virtual time differ.
         if self.clock == ClockKind::Virtual {
             server = server.without_dates();
         }
@@ -147,7 +146,7 @@ impl Comparison {
         if let Some(capture) = &self.capture {
             capture.finish()?;
         }
-        // Threads report what they spent when they end.
+        // Threads report their CPU time when they end, so the testbed is dropped first.
         drop(bed);
         let report = meter.take();
         let of = |host: usize| HostCost::of(&report, Domain::Host(host as u8), bytes);
@@ -174,6 +173,7 @@ impl Comparison {
         for _ in 0..self.connections {
             sessions.push(Session::open(&client, to, "server.nic-offload.test", tls.clone()).await?);
         }
+        // Handshakes are not part of the measurement.
         meter.restart();
         let started = client.now();
         let fetching = sessions.into_iter().map(|session| fetch_everything(session, self.content.clone()));
@@ -198,7 +198,7 @@ impl Comparison {
         Ok(ClientTls { config: Arc::new(config), name: identity::server_name(), nic, records_per_key })
     }
 
-    /// Where an end's secrets come from.
+    /// Returns the source of an end's secrets.
     fn randomness(&self, end: &str) -> Randomness {
         match self.clock {
             ClockKind::Virtual => Randomness::Seeded(self.seed.derive(end)),
@@ -214,12 +214,12 @@ impl Comparison {
     }
 }
 
-/// Tokio's threads for work that blocks, for tasks that tokio runs.
+/// Returns tokio's pool of threads for blocking work, for tasks on a tokio runtime.
 pub fn tokio_pool() -> Arc<dyn Blocking> {
     Arc::new(|work: Box<dyn FnOnce() + Send>| drop(tokio::task::spawn_blocking(work)))
 }
 
-/// What the client can tell afterwards.
+/// Measurements at the client.
 #[derive(Default)]
 struct Fetched {
     requests: u64,
@@ -228,11 +228,13 @@ struct Fetched {
     tls: CounterSet,
 }
 
-/// Every file whole, then its first bytes, its middle half and its last bytes; how many requests and bytes that was.
+/// Fetches every file whole, then its first bytes, its middle half and its last bytes. Returns the numbers of requests
+/// and bytes.
 async fn fetch_everything(mut session: Session, content: Arc<Content>) -> Result<(Session, u64, u64), Failure> {
     let (mut requests, mut bytes) = (0, 0);
     for file in content.files() {
         let (path, length) = (&file.path, file.bytes.len());
+        // A short file is its own edge; an empty file has no valid range.
         let edge = length.min(EDGE);
         let mut wanted = vec![(None, 0..length)];
         if length > 0 {
@@ -252,7 +254,7 @@ async fn fetch_everything(mut session: Session, content: Arc<Content>) -> Result
                 let _application = cost::work(WorkKind::Application);
                 let same = left.get(..chunk.len()) == Some(chunk);
                 left = left.get(chunk.len()..).unwrap_or_default();
-                if same { Ok(()) } else { Err(format!("{path}: what arrived is NOT what is there").into()) }
+                if same { Ok(()) } else { Err(format!("{path}: the received data DIFFERS from the file").into()) }
             })
             .await?;
             if !left.is_empty() {
@@ -264,7 +266,7 @@ async fn fetch_everything(mut session: Session, content: Arc<Content>) -> Result
     Ok((session, requests, bytes))
 }
 
-/// A row for each mode, and what it means.
+/// Returns a table with a row for each mode, and an explanation.
 ///
 /// ```
 /// assert!(offload_programs::web::comparison::table(&[]).contains("mode requests bytes"));
@@ -288,7 +290,7 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 const CAPTION: &str = "server, client: CPU time of that host in nanoseconds per byte of the answers' bodies; device: that of both \
-                       devices; reading files and comparing what arrived not counted\n";
+                       devices; reading files and comparing received data not counted\n";
 
 const HEADING: [&str; 15] = [
     "mode",
@@ -308,7 +310,7 @@ const HEADING: [&str; 15] = [
     "device",
 ];
 
-/// What the server spends in each mode, in words, if all three were run; and whether costs mean anything.
+/// Returns a sentence about the server's costs if all three modes were run, and a warning if the costs are noise.
 fn saved(rows: &[Row]) -> String {
     let fewest = rows.iter().map(|row| row.bytes).min().unwrap_or(u64::MAX);
     let find = |mode| rows.iter().find(|row| row.mode == mode);
@@ -340,7 +342,8 @@ fn short_answers(row: &Row) -> String {
 
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
-/// Bytes of an answer below which a NIC saves little: with `nicbench http --file-size 4KiB` it saves a tenth of the server's time.
+/// Bytes of an answer below which a NIC saves little: with `nicbench http --file-size 4KiB` the saving is a tenth of
+/// the server's time.
 const SHORT_ANSWER: u64 = 4096;
 /// Bytes fetched from either end of a file.
 const EDGE: usize = 1000;

@@ -1,14 +1,14 @@
-//! What a folder has to serve, read for comparison with what arrives.
+//! The content of a folder, read for comparison with received data.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The files in a folder and in the folders in it, in the order of their paths.
+/// The files of a folder and of its subfolders, in the order of their paths.
 ///
-/// Files are those that a [`Site`](super::site::Site) gives: regular ones, linked or not, none of them outside the folder.
-/// Links to folders are not followed, for they may lead in circles. Names that are not UTF-8 are left out: no path of a URL
-/// stands for them there.
+/// The files are the ones that a [`Site`](super::site::Site) serves: regular files, linked or not, inside the folder.
+/// Links to folders are not followed because they may be circular. Names that are not UTF-8 are left out because no URL
+/// path can name them.
 ///
 /// ```
 /// use offload_programs::web::content::Content;
@@ -19,37 +19,38 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Content {
-    files: Vec<Served>,
+    files: Vec<ServedFile>,
 }
 
-/// A file, and where it is served.
+/// A file and its URL path.
 #[derive(Clone, Debug)]
-pub struct Served {
-    /// The path that it is served at, as it stands in a URL.
+pub struct ServedFile {
+    /// The path of the URL, percent-encoded.
     pub path: String,
-    /// Where it is.
+    /// The path of the file.
     pub file: PathBuf,
-    /// What it says.
+    /// The content.
     pub bytes: Vec<u8>,
 }
 
 impl Content {
     /// Reads `folder`.
     ///
-    /// # Errors
-    /// In words, with a name: if something cannot be read, if it is no folder, if there is no file in it, or more than
-    /// [`MOST_FILES`] or [`MOST_BYTES`].
+    /// # Errors Text with a path: something cannot be read, `folder` is not a folder, or there is no file, or more than
+    /// [`MAX_FILES`] or [`MAX_BYTES`].
     pub fn of(folder: &Path) -> Result<Content, String> {
         let root = folder.canonicalize().map_err(|error| about(folder, &error))?;
         let (mut found, mut entries, mut bytes) = (Vec::new(), 0, 0);
         let mut folders = vec![(folder.to_owned(), String::new())];
+        // Folders are visited from a list and not by recursion, so that a deep tree cannot overflow the stack.
         while let Some((at, path)) = folders.pop() {
             for entry in fs::read_dir(&at).map_err(|error| about(&at, &error))? {
                 let entry = entry.map_err(|error| about(&at, &error))?;
                 entries += 1;
                 let file = entry.path();
-                if entries > MOST_FILES {
-                    return Err(format!("{}: has more than {MOST_FILES} files to fetch", folder.display()));
+                // Every entry counts, not only files, so that a tree of empty folders ends too.
+                if entries > MAX_FILES {
+                    return Err(format!("{}: has more than {MAX_FILES} files to fetch", folder.display()));
                 }
                 let Some(name) = entry.file_name().to_str().map(|name| format!("{path}/{}", escaped(name))) else {
                     continue;
@@ -59,8 +60,8 @@ impl Content {
                     folders.push((file, name));
                 } else if is_inside(&root, &file) {
                     bytes += fs::metadata(&file).map_err(|error| about(&file, &error))?.len();
-                    if bytes > MOST_BYTES {
-                        return Err(format!("{}: has more than {} MiB to fetch", folder.display(), MOST_BYTES >> 20));
+                    if bytes > MAX_BYTES {
+                        return Err(format!("{}: has more than {} MiB to fetch", folder.display(), MAX_BYTES >> 20));
                     }
                     found.push((name, file));
                 }
@@ -72,18 +73,18 @@ impl Content {
         found.sort();
         let read = |(path, file): (String, PathBuf)| {
             let bytes = fs::read(&file).map_err(|error| about(&file, &error))?;
-            Ok(Served { path, file, bytes })
+            Ok(ServedFile { path, file, bytes })
         };
         found.into_iter().map(read).collect::<Result<_, String>>().map(|files| Content { files })
     }
 
-    /// All of them.
-    pub fn files(&self) -> &[Served] {
+    /// Returns all files.
+    pub fn files(&self) -> &[ServedFile] {
         &self.files
     }
 }
 
-/// Whether it is a regular file, and none of another folder, by whatever name.
+/// Returns whether `file` is a regular file with a canonical path inside `root`.
 fn is_inside(root: &Path, file: &Path) -> bool {
     file.is_file() && file.canonicalize().is_ok_and(|file| file.starts_with(root))
 }
@@ -92,7 +93,7 @@ fn about(path: &Path, error: &io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 
-/// As it may stand in a URL (RFC 3986 2.3).
+/// Percent-encodes a name for a URL (RFC 3986 2.3).
 fn escaped(name: &str) -> String {
     let escape = |byte| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
@@ -101,10 +102,10 @@ fn escaped(name: &str) -> String {
     name.bytes().map(escape).collect()
 }
 
-/// More entries than this are too many for a demonstration.
-pub const MOST_FILES: usize = 10_000;
-/// More bytes than this are too many to be kept in memory.
-pub const MOST_BYTES: u64 = 1 << 30;
+/// Limit of files, because more are too many for a demonstration.
+pub const MAX_FILES: usize = 10_000;
+/// Limit of bytes, because all files are kept in memory.
+pub const MAX_BYTES: u64 = 1 << 30;
 
 #[cfg(test)]
 mod tests {
@@ -134,7 +135,7 @@ mod tests {
         assert!(refused("empty").ends_with("/site/empty: has no files to fetch"), "{}", refused("empty"));
         assert!(refused("none").contains("/site/none: No such file"), "{}", refused("none"));
         assert!(refused("z").contains("/site/z: Not a directory"), "{}", refused("z"));
-        fs::File::create(folder.join("huge")).unwrap().set_len(MOST_BYTES).unwrap();
+        fs::File::create(folder.join("huge")).unwrap().set_len(MAX_BYTES).unwrap();
         assert!(Content::of(&folder).unwrap_err().ends_with("/site: has more than 1024 MiB to fetch"));
         fs::remove_dir_all(outer).unwrap();
     }

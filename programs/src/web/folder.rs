@@ -1,4 +1,4 @@
-//! What the programs that serve a folder from an emulated host have in common.
+//! Common options of the programs that serve a folder from an emulated host.
 
 use super::comparison::tokio_pool;
 use super::limits::LimitOptions;
@@ -9,16 +9,16 @@ use offload_cli::options::WireOptions;
 use offload_cli::trace_options::TraceOptions;
 use std::path::Path;
 
-/// The host and its wire, what clients may take of it, and what is written about it.
+/// Options of the host and its wire, of clients' limits, and of the timeline.
 #[derive(Args, Clone, Debug)]
 pub struct FolderOptions {
-    /// The host, and where its wire ends
+    /// The host and the end of its wire
     #[command(flatten)]
     pub outside: OutsideOptions,
-    /// What clients may take
+    /// Limits of clients
     #[command(flatten)]
     pub limits: LimitOptions,
-    /// A timeline
+    /// The timeline
     #[command(flatten)]
     pub trace: TraceOptions,
     /// The wire
@@ -27,10 +27,9 @@ pub struct FolderOptions {
 }
 
 impl FolderOptions {
-    /// The folder as a site, and the host that is to serve it, called `host`. `name` is the program's.
+    /// Opens the folder as a site, and the host that is to serve it, called `host`. `name` is the program's name.
     ///
-    /// # Errors
-    /// If the folder cannot be served; as [`OutsideHost::open`].
+    /// # Errors If the folder cannot be served; as [`OutsideHost::open`].
     pub fn open(&self, name: &'static str, host: &str, folder: &Path) -> Result<(Site, OutsideHost), Stop> {
         self.outside.check(&self.wire).map_err(unusable)?;
         let site =
@@ -40,7 +39,7 @@ impl FolderOptions {
         Ok((site, outside))
     }
 
-    /// What to do at the other end, up to the first request.
+    /// Returns the commands for the other end, up to the first request.
     pub fn instructions(&self, folder: &Path) -> String {
         format!(
             "{} serve {}. At the other end, as root:\n{}then\n  ping {}\n",

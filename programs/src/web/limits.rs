@@ -1,6 +1,6 @@
 //! Limits of clients at a server: time for each step, slots, and memory for unread answers.
 //!
-//! Invariant: a slot and a charge are given back when they are dropped, however the connection ends.
+//! Invariant: a slot and a charge are returned on drop, however the connection ends.
 
 use clap::Args;
 use core::net::IpAddr;
@@ -10,30 +10,30 @@ use offload_base::slots::{ConnectionSlot, ConnectionSlots};
 use offload_cli::options::bytes;
 use std::sync::Arc;
 
-/// The limits on the command line.
+/// Command-line options of the limits.
 #[derive(Args, Clone, Debug)]
 pub struct LimitOptions {
-    /// Seconds that a client has for its TLS handshake
+    /// Seconds for a client's TLS handshake
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = seconds(), requires = "end")]
     handshake_timeout: u64,
     /// Seconds from the first byte of a request to the end of its header
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = seconds(), requires = "end")]
     header_timeout: u64,
-    /// Seconds that a client has for each 16 KiB of a request's body
+    /// Seconds for each 16 KiB of a request's body
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = seconds(), requires = "end")]
     body_timeout: u64,
-    /// Seconds without a request, the first or another
+    /// Seconds without a request, before the first request and between two
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds(), requires = "end")]
     idle_timeout: u64,
-    /// Seconds without a byte acknowledged, or without room for the next piece of an answer (256 KiB at most)
+    /// Seconds without an acknowledged byte, or without room for the next piece of an answer (256 KiB at most)
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds(), requires = "end")]
     stall_timeout: u64,
     /// Maximum of connections at a time, over all ports of the web server. A further one replaces a connection without a request under way, and
     /// is reset if all have requests
     #[arg(long, value_name = "COUNT", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536), requires = "end")]
     max_connections: u32,
-    /// Memory for answers that clients have not taken, over all connections. Once it is used up, each connection has a
-    /// quarter MiB
+    /// Memory for answers that clients have not acknowledged, over all connections. If used up, each connection may
+    /// still queue a quarter MiB
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = bytes, requires = "end")]
     max_memory: u64,
 }
@@ -43,12 +43,12 @@ fn seconds() -> clap::builder::RangedU64ValueParser {
 }
 
 impl LimitOptions {
-    /// Connections at a time.
+    /// Returns the limit of simultaneous connections.
     pub fn max_connections(&self) -> usize {
         self.max_connections as usize
     }
 
-    /// What they say.
+    /// Returns the limits of these options.
     pub fn limits(&self) -> Limits {
         Limits {
             handshake: Duration::from_secs(self.handshake_timeout),
@@ -61,7 +61,7 @@ impl LimitOptions {
     }
 }
 
-/// What clients of one server, or of several, may take. Cloned, it is the same [`Capacity`].
+/// Limits of the clients of one server, or of several. Clones share one [`Capacity`].
 ///
 /// ```
 /// use core::time::Duration;
@@ -72,22 +72,22 @@ impl LimitOptions {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// For a TLS handshake.
+    /// Time limit of a TLS handshake.
     pub handshake: Duration,
-    /// From the first byte of a request to the end of its header.
+    /// Time limit from the first byte of a request to the end of its header.
     pub header: Duration,
-    /// For each [`LEAST_OF_A_BODY`] bytes of a request's body.
+    /// Time limit of each [`MIN_OF_A_BODY`] bytes of a request's body.
     pub body: Duration,
-    /// Without a request.
+    /// Time limit without a request.
     pub idle: Duration,
-    /// For the next piece of an answer to be taken, and for a byte to be acknowledged.
+    /// Time limit until the next piece of an answer is accepted, and until a byte is acknowledged.
     pub stall: Duration,
     /// The slots and the memory of all clients.
     pub capacity: Arc<Capacity>,
 }
 
 impl Limits {
-    /// Limits that nobody meets: for clients that are known.
+    /// Returns limits that are never reached, for trusted clients.
     pub fn none() -> Limits {
         let never = Duration::from_secs(86_400);
         let capacity = Capacity::new(usize::MAX, usize::MAX);
@@ -95,7 +95,7 @@ impl Limits {
     }
 }
 
-/// What the programs have unless their options say something else.
+/// The default limits of the programs.
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
@@ -109,7 +109,7 @@ impl Default for Limits {
     }
 }
 
-/// Slots for connections, and memory for bytes that clients have not taken.
+/// Slots for connections, and memory for unacknowledged bytes.
 ///
 /// ```
 /// use offload_programs::web::limits::Capacity;
@@ -130,7 +130,7 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// For so many connections, and so many bytes.
+    /// Creates a capacity of `most_connections` slots and `most_bytes` bytes.
     pub fn new(most_connections: usize, most_bytes: usize) -> Arc<Capacity> {
         Arc::new(Capacity { slots: ConnectionSlots::new(most_connections), most_bytes, bytes: AtomicUsize::new(0) })
     }
@@ -140,12 +140,12 @@ impl Capacity {
         self.slots.acquire(address)
     }
 
-    /// Bytes charged now.
+    /// Returns the charged bytes.
     pub fn charged(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How much of a file is read at a time now.
+    /// Returns the number of bytes of a file to read at a time.
     pub(super) fn piece_bytes(&self) -> usize {
         if self.is_used_up() { SMALL_PIECE } else { PIECE }
     }
@@ -155,7 +155,7 @@ impl Capacity {
     }
 }
 
-/// Memory that something holds.
+/// Memory in use, charged to a [`Capacity`].
 #[derive(Debug)]
 pub(super) struct Charge {
     capacity: Arc<Capacity>,
@@ -169,8 +169,9 @@ impl Charge {
         charge
     }
 
-    /// So much it is now.
+    /// Changes the charge.
     pub(super) fn set(&mut self, bytes: usize) {
+        // Only the difference is added or subtracted, so that other charges may change at the same time.
         if bytes >= self.bytes {
             self.capacity.bytes.fetch_add(bytes - self.bytes, Ordering::Relaxed);
         } else {
@@ -179,12 +180,12 @@ impl Charge {
         self.bytes = bytes;
     }
 
-    /// So much it is.
+    /// Returns the charge.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What a connection may have queued now: everything that the transport takes, or a little.
+    /// Returns the most bytes that a connection may queue now: no limit, or a small one if memory is used up.
     pub(super) fn most(&self) -> usize {
         if self.capacity.is_used_up() { FLOOR } else { usize::MAX }
     }
@@ -196,12 +197,12 @@ impl Drop for Charge {
     }
 }
 
-/// What a client has to send of a body in [`Limits::body`].
-pub const LEAST_OF_A_BODY: u64 = 16 << 10;
-/// What is read of a file at a time, and what is when memory is used up.
+/// Bytes of a body that a client must send in each [`Limits::body`].
+pub const MIN_OF_A_BODY: u64 = 16 << 10;
+/// Bytes of a file that are read at a time, and below, if memory is used up.
 const PIECE: usize = 256 << 10;
 const SMALL_PIECE: usize = 16 << 10;
-/// What a connection may queue in any case.
+/// Bytes that a connection may queue even if memory is used up.
 const FLOOR: usize = 64 << 10;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! HTTP/1.1 and HTTP/3 between emulated hosts, or between one and the rest of the world (`outside`).
+//! HTTP/1.1 and HTTP/3 between emulated hosts, or between one and a peer outside the emulation.
 //!
-//! - [`site`]: a folder as a web site, as crate `http_rules` has it: ranges, preconditions;
-//! - [`server`]: serves it over plain TCP, TLS on the CPU, TLS on the NIC; files go out as `ktls_offload` sends them;
-//! - [`limits`]: what clients may take of a server; `patience`: how long it waits for one, step by step; `rationed`: what one
-//!   may have in memory;
+//! - [`site`]: a folder as a web site by the rules of crate `http_rules`: ranges, preconditions;
+//! - [`server`]: serves a site over plain TCP, over TLS on the CPU and over TLS on the NIC, without copying files;
+//! - [`limits`]: limits of clients; `patience`: time limits of a connection, step by step; `rationed`: memory limits of
+//!   a connection;
 //! - [`http3`]: the same site over QUIC;
-//! - [`folder`]: what the programs that serve one have in common;
-//! - [`client`]: fetches, over either; [`pin`]: trusts one certificate and no other;
-//! - [`comparison`]: both on two hosts joined by a wire, once for each mode, and what that cost; [`content`]: what there
-//!   is to fetch.
+//! - [`folder`]: common options of the programs that serve a folder;
+//! - [`client`]: fetches over either; [`pin`]: trusts a single certificate;
+//! - [`comparison`]: server and client on two hosts joined by a wire, once for each mode, with the costs; [`content`]:
+//!   the files to fetch.
 
 pub mod client;
 pub mod comparison;
@@ -37,19 +37,19 @@ use core::str::FromStr;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Nobody: plain HTTP.
+    /// No encryption: plain HTTP.
     Http,
-    /// The hosts, with ring.
+    /// The hosts' CPUs, with ring.
     HttpsCpu,
     /// The NICs.
     HttpsNic,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Mode; 3] = [Mode::Http, Mode::HttpsCpu, Mode::HttpsNic];
 
-    /// What it is called in tables and options.
+    /// Returns the name in tables and options.
     pub const fn name(self) -> &'static str {
         match self {
             Mode::Http => "http",
@@ -58,7 +58,7 @@ impl Mode {
         }
     }
 
-    /// Where it is served if nothing else is said.
+    /// Returns the default port.
     pub const fn port(self) -> u16 {
         match self {
             Mode::Http => 80,
@@ -67,7 +67,7 @@ impl Mode {
         }
     }
 
-    /// Whether there is TLS at all.
+    /// Returns whether the mode uses TLS.
     pub const fn is_secure(self) -> bool {
         !matches!(self, Mode::Http)
     }
@@ -86,5 +86,5 @@ impl FromStr for Mode {
     }
 }
 
-/// What goes wrong at one end of a connection, in whichever layer.
+/// An error at one end of a connection, in any layer.
 pub type Failure = Box<dyn core::error::Error + Send + Sync>;

@@ -1,9 +1,10 @@
-//! How long a server waits for the client of one connection, step by step.
+//! The time that a server waits for the client of one connection, by step.
 //!
-//! Invariant: while the server waits for its client there is a deadline, and none while it works itself. A step whose
-//! length the client decides, a body or a large answer, has as many spans as it uses, for so many bytes each.
+//! Invariant: there is a deadline exactly while the server waits for its client, not while the server works. For a step
+//! whose length the client decides, such as a body or a large answer, each span requires a minimum of bytes and is then
+//! renewed.
 
-use super::limits::{LEAST_OF_A_BODY, Limits};
+use super::limits::{Limits, MIN_OF_A_BODY};
 use core::fmt;
 use core::task::{Context, Poll};
 use core::time::Duration;
@@ -12,127 +13,129 @@ use offload_base::{Alarm, Instant};
 use offload_testbed::Runtime;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// The client shakes hands.
+pub(super) enum ConnectionStep {
+    /// The TLS handshake.
     Handshake,
-    /// Nothing of a request has come.
+    /// No byte of the next request has arrived.
     Idle,
-    /// A part of its header has.
+    /// A part of a request's header has arrived.
     Header,
-    /// The header has, and the body comes.
+    /// The header is complete, and the body arrives.
     Body,
-    /// The answer is being made.
+    /// The server prepares the answer.
     Work,
-    /// The answer goes out.
+    /// The answer is being sent.
     Answer,
-    /// The same, and all of it is on its way.
+    /// The last bytes of the answer are queued.
     AnswerEnd,
 }
 
-/// The client took too long.
+/// The error of a client that took too long, with the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Late(pub(super) Step);
+pub(super) struct StepTimeout(pub(super) ConnectionStep);
 
-/// The error of a connection whose slot was given to another connection.
+/// The error of a connection that lost its slot to another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Revoked;
+pub(super) struct SlotRevoked;
 
-impl fmt::Display for Revoked {
+impl fmt::Display for SlotRevoked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the client had no request under way while other clients waited")
     }
 }
 
-impl core::error::Error for Revoked {}
+impl core::error::Error for SlotRevoked {}
 
-impl fmt::Display for Late {
+impl fmt::Display for StepTimeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            Step::Handshake => "the client took too long for its handshake",
-            Step::Idle => "the client asked for nothing for too long",
-            Step::Header => "the client took too long for a header",
-            Step::Body => "the client took too long for a body",
-            Step::Work => "the server took too long",
-            Step::Answer | Step::AnswerEnd => "the client took too little of an answer in its time",
+            ConnectionStep::Handshake => "the client took too long for its handshake",
+            ConnectionStep::Idle => "the client asked for nothing for too long",
+            ConnectionStep::Header => "the client took too long for a header",
+            ConnectionStep::Body => "the client took too long for a body",
+            ConnectionStep::Work => "the server took too long",
+            ConnectionStep::Answer | ConnectionStep::AnswerEnd => "the client took too little of an answer in its time",
         })
     }
 }
 
-impl core::error::Error for Late {}
+impl core::error::Error for StepTimeout {}
 
-/// Follows a connection from step to step. Cloned, it follows the same one.
+/// Tracks the step of a connection. Clones track the same connection.
 #[derive(Clone)]
 pub(super) struct Patience {
-    course: Arc<Mutex<Course>>,
+    course: Arc<Mutex<StepProgress>>,
     slot: Arc<ConnectionSlot>,
     limits: Limits,
     runtime: Arc<dyn Runtime>,
 }
 
-struct Course {
-    step: Step,
+struct StepProgress {
+    step: ConnectionStep,
     since: Instant,
-    /// Bytes since then.
+    /// Bytes moved since then.
     moved: u64,
     /// Whether the slot is marked as busy.
     is_busy: bool,
 }
 
 impl Patience {
-    /// Of a connection that is open now.
+    /// Creates the tracker of a new connection.
     pub(super) fn new(limits: Limits, slot: Arc<ConnectionSlot>, runtime: Arc<dyn Runtime>) -> Patience {
-        let course = Course { step: Step::Idle, since: runtime.now(), moved: 0, is_busy: false };
+        let course = StepProgress { step: ConnectionStep::Idle, since: runtime.now(), moved: 0, is_busy: false };
         Patience { course: Arc::new(Mutex::new(course)), slot, limits, runtime }
     }
 
-    /// Bytes have come.
+    /// Records received bytes.
     pub(super) fn received(&self, bytes: usize) {
         let mut course = self.lock();
         course.moved += bytes as u64;
-        if course.step == Step::Idle {
-            self.go(&mut course, Step::Header);
+        // Later bytes of a header must not renew its deadline.
+        if course.step == ConnectionStep::Idle {
+            self.go(&mut course, ConnectionStep::Header);
         }
     }
 
-    /// Bytes of an answer have left for the transport.
+    /// Records bytes of an answer handed to the transport.
     pub(super) fn sent(&self, bytes: usize) {
         self.lock().moved += bytes as u64;
     }
 
-    /// A request's header is whole.
+    /// Records that a request's header is complete.
     pub(super) fn asked(&self, has_body: bool) {
         let mut course = self.lock();
         course.is_busy = true;
         self.slot.set_busy();
-        self.go(&mut course, if has_body { Step::Body } else { Step::Work });
+        self.go(&mut course, if has_body { ConnectionStep::Body } else { ConnectionStep::Work });
     }
 
-    /// The answer begins.
+    /// Records that the answer begins.
     pub(super) fn answers(&self) {
-        self.go(&mut self.lock(), Step::Answer);
+        self.go(&mut self.lock(), ConnectionStep::Answer);
     }
 
-    /// The last of the answer was taken to be sent.
+    /// Records that the last bytes of the answer were taken from the body.
     pub(super) fn answered(&self) {
-        // A client that sends one request behind the other is answered one behind the other: this may be an earlier answer.
+        // A client that pipelines requests gets its answers one after the other, so this may be the end of an earlier
+        // answer.
         let mut course = self.lock();
-        if course.step == Step::Answer {
-            course.step = Step::AnswerEnd;
+        if course.step == ConnectionStep::Answer {
+            course.step = ConnectionStep::AnswerEnd;
         }
     }
 
-    /// Everything taken has left for the transport.
+    /// Records that all bytes were handed to the transport.
     pub(super) fn flushed(&self) {
         let mut course = self.lock();
-        if course.step == Step::AnswerEnd {
-            self.go(&mut course, Step::Idle);
+        if course.step == ConnectionStep::AnswerEnd {
+            self.go(&mut course, ConnectionStep::Idle);
         }
     }
 
-    /// Ready when the client has used up its time.
-    pub(super) fn poll_late(&self, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Poll<Late> {
+    /// Completes when the client has exceeded its time.
+    pub(super) fn poll_late(&self, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Poll<StepTimeout> {
         let mut course = self.lock();
         loop {
             let (span, least) = self.allowed(course.step);
@@ -141,45 +144,48 @@ impl Patience {
                 return Poll::Pending;
             }
             if least.is_none_or(|least| course.moved < least) {
-                return Poll::Ready(Late(course.step));
+                return Poll::Ready(StepTimeout(course.step));
             }
+            // A step with enough bytes gets another span.
             let step = course.step;
             self.go(&mut course, step);
         }
     }
 
-    /// Notes that the client has acknowledged the answer: without a request, the slot may now be given to another connection.
+    /// Records that the client has acknowledged the answer. Without a request, the slot may now be given to another
+    /// connection.
     pub(super) fn delivered(&self) {
         let mut course = self.lock();
-        if course.is_busy && course.step == Step::Idle {
+        if course.is_busy && course.step == ConnectionStep::Idle {
             course.is_busy = false;
             self.slot.set_idle();
         }
     }
 
-    /// Polls until the connection's slot was given to another connection.
-    pub(super) fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<Revoked> {
-        self.slot.poll_revoked(cx).map(|()| Revoked)
+    /// Completes when the connection's slot was given to another connection.
+    pub(super) fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<SlotRevoked> {
+        self.slot.poll_revoked(cx).map(|()| SlotRevoked)
     }
 
-    /// How long a step may take, or so many bytes of it.
-    fn allowed(&self, step: Step) -> (Option<Duration>, Option<u64>) {
+    /// Returns the time limit of a step, and the bytes that renew the limit.
+    fn allowed(&self, step: ConnectionStep) -> (Option<Duration>, Option<u64>) {
         match step {
-            Step::Handshake => (Some(self.limits.handshake), None),
-            Step::Idle => (Some(self.limits.idle), None),
-            Step::Header => (Some(self.limits.header), None),
-            Step::Body => (Some(self.limits.body), Some(LEAST_OF_A_BODY)),
-            Step::Work => (None, None),
-            // The transport takes a piece, or as much as is charged to nobody, when the client has taken as much.
-            Step::Answer | Step::AnswerEnd => (Some(self.limits.stall), Some(1)),
+            ConnectionStep::Handshake => (Some(self.limits.handshake), None),
+            ConnectionStep::Idle => (Some(self.limits.idle), None),
+            ConnectionStep::Header => (Some(self.limits.header), None),
+            ConnectionStep::Body => (Some(self.limits.body), Some(MIN_OF_A_BODY)),
+            ConnectionStep::Work => (None, None),
+            // The transport accepts the next piece only when the client has acknowledged enough, so one byte is proof
+            // of progress.
+            ConnectionStep::Answer | ConnectionStep::AnswerEnd => (Some(self.limits.stall), Some(1)),
         }
     }
 
-    fn go(&self, course: &mut Course, step: Step) {
-        *course = Course { step, since: self.runtime.now(), moved: 0, ..*course };
+    fn go(&self, course: &mut StepProgress, step: ConnectionStep) {
+        *course = StepProgress { step, since: self.runtime.now(), moved: 0, ..*course };
     }
 
-    fn lock(&self) -> MutexGuard<'_, Course> {
+    fn lock(&self) -> MutexGuard<'_, StepProgress> {
         self.course.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,8 @@
-//! A connection's bytes on their way between the HTTP library and the transport: charged, and told to the watcher.
+//! A connection's bytes between the HTTP library and the transport. Charges queued bytes to the server's memory limit
+//! and reports progress to the connection's timeouts.
 //!
-//! Invariant: what the transport holds of answers is charged from the write on until it is acknowledged, or the connection
-//! is gone.
+//! Invariant: bytes of answers that the transport holds are charged from the write until the acknowledgment or the end
+//! of the connection.
 
 use super::limits::{Capacity, Charge};
 use super::patience::Patience;
@@ -14,9 +15,9 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A transport that tells what it holds.
+/// A transport that reports its queued bytes.
 pub(super) trait Outstanding: SegmentStream + AsyncRead + AsyncWrite {
-    /// Bytes queued and not acknowledged.
+    /// Returns the bytes that are queued or sent and not acknowledged.
     fn outstanding(&self) -> usize;
 }
 
@@ -39,7 +40,7 @@ pub(super) struct Rationed<S> {
     charge: Charge,
     /// Bytes written since the stream began.
     written: u64,
-    /// What has to be acknowledged before more is taken.
+    /// The offset that must be acknowledged before more bytes are accepted.
     waits_for: Option<u64>,
 }
 
@@ -52,17 +53,17 @@ impl<S: Outstanding> Rationed<S> {
         self.stream.counters()
     }
 
-    /// The transport, what it holds, and how many bytes were written to it.
+    /// Returns the transport, its charge, and the number of bytes written to it.
     pub(super) fn into_parts(self) -> (S, Charge, u64) {
         (self.stream.into_inner(), self.charge, self.written)
     }
 
-    /// Charges what the transport holds by now.
+    /// Charges the bytes that the transport holds now.
     fn settle(&mut self) {
         self.charge.set(self.stream.get_ref().outstanding());
     }
 
-    /// Ready when this connection may have more.
+    /// Completes when this connection may write more.
     fn poll_ration(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.waits_for.is_none() {
             self.settle();
@@ -70,6 +71,7 @@ impl<S: Outstanding> Rationed<S> {
             if self.charge.bytes() < most || self.written < most as u64 {
                 return Poll::Ready(Ok(()));
             }
+            // Once this offset is acknowledged, fewer than `most` bytes are outstanding.
             self.waits_for = Some(self.written + 1 - most as u64);
         }
         if let Some(offset) = self.waits_for {
@@ -80,9 +82,10 @@ impl<S: Outstanding> Rationed<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes the charge back when everything is acknowledged, and has the task woken then: a connection that is idle would
-    /// be charged for what was taken long ago.
+    /// Drops the charge once everything is acknowledged, and registers a wakeup for that. Otherwise an idle connection
+    /// would stay charged for bytes that were acknowledged long ago.
     fn release(&mut self, cx: &mut Context<'_>) {
+        // A task that waits for a ration must not be woken for the whole amount.
         if self.charge.bytes() > WORTH_A_LOOK && self.waits_for.is_none() {
             let written = self.written;
             if self.stream.get_mut().poll_acked(cx, written).is_ready() {
@@ -146,5 +149,5 @@ impl<S: Outstanding> AsyncWrite for Rationed<S> {
     }
 }
 
-/// What an idle connection may stay charged for: to look again at each acknowledgment of a short answer costs more.
+/// Charge that an idle connection may keep. A wakeup for each acknowledgment of a short answer would cost more.
 const WORTH_A_LOOK: usize = 64 << 10;

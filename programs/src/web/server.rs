@@ -1,7 +1,7 @@
-//! Serves a [`Site`] from an emulated host, over plain TCP or over TLS, within [`Limits`].
+//! An HTTP/1.1 server of a [`Site`] on an emulated host, over plain TCP or over TLS, within [`Limits`].
 
 use super::limits::{Charge, Limits};
-use super::patience::{Late, Patience, Revoked, Step};
+use super::patience::{ConnectionStep, Patience, SlotRevoked, StepTimeout};
 use super::rationed::{Outstanding, Rationed};
 use super::site::{Body, Site};
 use super::{Failure, Mode};
@@ -28,22 +28,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
 offload_base::counters! {
-    /// What a server counts.
+    /// Counters of a server.
     pub struct HttpCounters {
-        /// Requests answered.
+        /// Answered requests.
         pub requests: "http_requests",
-        /// Those of them that were answered with a part of a file.
+        /// Requests answered with a part of a file.
         pub parts: "http_partial_content",
-        /// Connections that ended in the middle of something, the client's fault mostly.
+        /// Connections cut off in the middle of a request or an answer, mostly by the client.
         pub cut_off: "http_cut_off",
-        /// Connections that the server ended, for the client took too long.
+        /// Connections ended by the server because the client took too long.
         pub timed_out: "http_timed_out",
         /// Connections that were refused, or ended without a request under way, because all slots were taken.
         pub refused: "http_refused",
     }
 }
 
-/// Serves a site in one mode. Cloned, it is the same one, with one set of counters.
+/// A server of a site in one mode. Clones share one set of counters.
 #[derive(Clone)]
 pub struct Server {
     site: Site,
@@ -53,14 +53,14 @@ pub struct Server {
     dates: bool,
     limits: Limits,
     counted: Arc<Mutex<CounterSet>>,
-    /// Connections that have not ended.
+    /// Number of open connections.
     open: watch::Sender<usize>,
-    /// Whether no more requests are wanted.
+    /// Whether the server stops after the current requests.
     closing: watch::Sender<bool>,
 }
 
 impl Server {
-    /// Serves `site`; `tls` is for the modes that have TLS.
+    /// Creates a server of `site`. `tls` is used in the modes with TLS.
     pub fn new(site: Site, mode: Mode, mut tls: ServerConfig) -> Server {
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         let (counted, open, closing) = (Arc::default(), watch::Sender::new(0), watch::Sender::new(false));
@@ -68,55 +68,55 @@ impl Server {
         Server { site, mode, tls: Arc::new(tls), records_per_key: None, dates: true, limits, counted, open, closing }
     }
 
-    /// Has clients take no more than this, over all servers that were given clones of it.
+    /// Sets the limits of clients. Servers with clones of `limits` share the slots and the memory.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Server {
         self.limits = limits;
         self
     }
 
-    /// Changes the transmit key of each connection after so many records.
+    /// Updates the transmit key of each connection after this many records.
     #[must_use]
     pub fn with_records_per_key(mut self, records: Option<u64>) -> Server {
         self.records_per_key = records;
         self
     }
 
-    /// Leaves the time of day out of answers, so that two runs are the same.
+    /// Omits the time of day from answers, so that two runs are the same.
     #[must_use]
     pub fn without_dates(mut self) -> Server {
         self.dates = false;
         self
     }
 
-    /// What was counted on connections that have ended, TLS included.
+    /// Returns the counters of closed connections, TLS included.
     pub fn counters(&self) -> CounterSet {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Connections that have not ended.
+    /// Returns the number of open connections.
     pub fn open(&self) -> usize {
         *self.open.borrow()
     }
 
-    /// Ready when every connection has ended.
+    /// Completes when every connection has ended.
     pub async fn idle(&self) {
         let mut open = self.open.subscribe();
-        // The sender is here: it cannot have gone.
+        // The sender is a field of `self`, so waiting cannot fail.
         let _never_fails = open.wait_for(|open| *open == 0).await;
     }
 
-    /// Ends what it does: nobody is let in any more, idle connections are closed, and others after the answer that is under
-    /// way. Ready when all have ended.
+    /// Stops accepting connections, closes idle ones, and closes the others after their current answer. Completes when
+    /// all have ended.
     pub async fn close(&self) {
         self.closing.send_replace(true);
         self.idle().await;
     }
 
-    /// Listens at `port` of `host`, and gives what serves its clients until the listener fails, or the server is closed.
+    /// Listens at `port` of `host` and returns the task that serves clients until the listener fails or the server is
+    /// closed.
     ///
-    /// # Errors
-    /// If the port is taken.
+    /// # Errors If the port is taken.
     pub fn listen(&self, host: &BedHost, port: u16) -> io::Result<impl Future<Output = io::Result<()>> + use<>> {
         let mut listener = host.stack().listen(port, BACKLOG)?;
         let (server, acceptor) = (self.clone(), host.clone());
@@ -127,6 +127,7 @@ impl Server {
                     () = server.closed() => return Ok(()),
                     accepted = listener.accept() => accepted?,
                 };
+                // A refused connection is reset and not closed, so that no state remains for it.
                 let Some(slot) = server.limits.capacity.enter(stream.peer_addr().ip()) else {
                     server.count(&HttpCounters { refused: 1, ..HttpCounters::default() });
                     stream.abort();
@@ -134,7 +135,7 @@ impl Server {
                 };
                 let (server, host) = (server.clone(), acceptor.clone());
                 server.open.send_modify(|open| *open += 1);
-                // A connection ends when it ends: nobody waits for it.
+                // Connections end by themselves, so the task is not awaited.
                 let _ends_by_itself = acceptor.spawn("connection", async move {
                     server.welcome(&host, stream, slot).await;
                     server.open.send_modify(|open| *open -= 1);
@@ -143,18 +144,19 @@ impl Server {
         }))
     }
 
-    /// From the first byte of a connection to the last.
+    /// Serves a connection from its first byte to its last.
     async fn welcome(&self, host: &BedHost, stream: TcpStream, slot: ConnectionSlot) {
         let peer = stream.peer_addr();
-        // By the clock of TCP, for it goes on for what is queued when the connection is dropped.
+        // TCP enforces this limit itself, because queued data outlives the connection's task.
         stream.set_user_timeout(Some(self.limits.stall));
         // The slot is held until the client has received everything.
         let slot = Arc::new(slot);
         let Err(error) = self.converse(host, stream, slot.clone()).await else { return };
-        if error.is::<Revoked>() {
+        // A revoked connection is no client's fault and counts as refused.
+        if error.is::<SlotRevoked>() {
             return self.count(&HttpCounters { refused: 1, ..HttpCounters::default() });
         }
-        if error.is::<Late>() || has_kind(&*error, &[ErrorKind::TimedOut]) {
+        if error.is::<StepTimeout>() || has_kind(&*error, &[ErrorKind::TimedOut]) {
             return self.count(&HttpCounters { timed_out: 1, ..HttpCounters::default() });
         }
         self.count(&HttpCounters { cut_off: 1, ..HttpCounters::default() });
@@ -170,8 +172,8 @@ impl Server {
         let mut stream = tokio::select! {
             biased;
             shaken = ktls_offload::accept(stream, self.tls.clone()) => shaken?,
-            () = host.runtime().sleep(self.limits.handshake) => return Err(Late(Step::Handshake).into()),
-            () = slot.revoked() => return Err(Revoked.into()),
+            () = host.runtime().sleep(self.limits.handshake) => return Err(StepTimeout(ConnectionStep::Handshake).into()),
+            () = slot.revoked() => return Err(SlotRevoked.into()),
         };
         if let Some(records) = self.records_per_key {
             stream.set_records_per_key(records);
@@ -184,13 +186,14 @@ impl Server {
         ended
     }
 
-    /// Answers requests until there are no more; gives the stream back for what it counted.
+    /// Answers requests until the connection ends, and returns the stream for its counters.
     async fn speak<S: Outstanding>(
         &self,
         host: &BedHost,
         stream: S,
         slot: Arc<ConnectionSlot>,
     ) -> (Result<(), Failure>, S) {
+        // Pieces of files are lent to the transport through this wrapper, which avoids a copy into the HTTP library.
         let (stream, lent) = SharedWrites::new(stream);
         let patience = Patience::new(self.limits.clone(), slot, host.runtime());
         let stream = Rationed::new(stream, patience.clone(), self.limits.capacity.clone());
@@ -202,7 +205,7 @@ impl Server {
         });
         let mut connection = hyper::server::conn::http1::Builder::new()
             .auto_date_header(self.dates)
-            .max_buf_size(MOST_BUFFERED)
+            .max_buf_size(MAX_BUFFERED)
             .serve_connection(TokioIo::new(stream), service);
         let (mut alarm, mut closing) = (host.runtime().alarm(), pin!(self.closed()));
         let mut is_closing = false;
@@ -222,10 +225,11 @@ impl Server {
         .await;
         let stream = connection.into_parts().io.into_inner();
         self.count(stream.counters());
+        // The order matters: a revoked or cut off answer is reset below, before the ordinary end could send a FIN.
         let (mut stream, charge, written) = stream.into_parts();
-        let is_revoked = ended.as_ref().is_err_and(|error| error.is::<Revoked>());
+        let is_revoked = ended.as_ref().is_err_and(|error| error.is::<SlotRevoked>());
         if ended.as_ref().is_err_and(is_cut_short) || is_revoked && stream.outstanding() > 0 {
-            // What came to an early end must not look like something shorter.
+            // A FIN would make an incomplete answer look like a complete shorter one.
             stream.abort();
             return (ended, stream);
         }
@@ -237,45 +241,47 @@ impl Server {
         (ended.and(delivered.map_err(Failure::from)), stream)
     }
 
-    /// Waits until the client has everything; one that takes too little in its time has had its chance.
+    /// Waits until the client has acknowledged everything. Aborts the connection of a client that acknowledges too
+    /// little in its time.
     async fn deliver<S: Outstanding>(
         &self,
         host: &BedHost,
         stream: &mut S,
         mut charge: Charge,
         written: u64,
-    ) -> Result<(), Late> {
+    ) -> Result<(), StepTimeout> {
         loop {
             let before = stream.outstanding();
             charge.set(before);
             let acknowledged = poll_fn(|cx| stream.poll_acked(cx, written));
             tokio::select! {
                 biased;
-                // That it is gone was told, or is nothing to tell.
+                // An error here means that the client is gone: either the loss was reported already, or there is
+                // nothing to report.
                 _ = acknowledged => return Ok(()),
                 () = host.runtime().sleep(self.limits.stall) => {}
             }
-            if stream.outstanding() + LEAST_TAKEN > before {
+            if stream.outstanding() + MIN_TAKEN > before {
                 stream.abort();
-                return Err(Late(Step::AnswerEnd));
+                return Err(StepTimeout(ConnectionStep::AnswerEnd));
             }
         }
     }
 
-    /// Ready when the server is closed.
+    /// Completes when the server is closed.
     async fn closed(&self) {
         let mut closing = self.closing.subscribe();
-        // The sender is here: it cannot have gone.
+        // The sender is a field of `self`, so waiting cannot fail.
         let _never_fails = closing.wait_for(|closing| *closing).await;
     }
 
-    async fn answer(&self, request: Request<Incoming>, lent: &LentPieces, patience: Patience) -> Response<Told> {
+    async fn answer(&self, request: Request<Incoming>, lent: &LentPieces, patience: Patience) -> Response<TrackedBody> {
         patience.asked(!request.body().is_end_stream());
         let answer = self.site.answer(request, Some(lent), &self.limits.capacity).await;
         let part = answer.status() == StatusCode::PARTIAL_CONTENT;
         self.count(&HttpCounters { requests: 1, parts: u64::from(part), ..HttpCounters::default() });
         patience.answers();
-        answer.map(|body| Told { body, patience })
+        answer.map(|body| TrackedBody { body, patience })
     }
 
     fn count(&self, counters: &dyn Counters) {
@@ -283,13 +289,13 @@ impl Server {
     }
 }
 
-/// A body that tells when it ends.
-struct Told {
+/// A body that reports its end to the timeouts.
+struct TrackedBody {
     body: Body,
     patience: Patience,
 }
 
-impl HttpBody for Told {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -306,26 +312,26 @@ impl HttpBody for Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
         self.patience.answered();
     }
 }
 
-/// Whether the client has a part of an answer, and no more will come.
+/// Returns whether the client has received a part of an answer that will not be completed.
 fn is_cut_short(error: &Failure) -> bool {
-    match error.downcast_ref::<Late>() {
-        Some(late) => late.0 == Step::Answer || late.0 == Step::AnswerEnd,
+    match error.downcast_ref::<StepTimeout>() {
+        Some(late) => late.0 == ConnectionStep::Answer || late.0 == ConnectionStep::AnswerEnd,
         None => error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user),
     }
 }
 
-/// Whether a connection just ended, as clients end theirs that have heard enough.
+/// Returns whether a connection ended the way it does if a client has read enough and leaves.
 fn peer_is_gone(error: &Failure) -> bool {
     error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_incomplete_message) || has_kind(&**error, &GONE)
 }
 
-/// Whether the system said one of these, here or in a cause.
+/// Returns whether the error or one of its causes is an I/O error of one of these kinds.
 fn has_kind(error: &(dyn core::error::Error + 'static), kinds: &[ErrorKind]) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -341,7 +347,7 @@ const GONE: [ErrorKind; 3] = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionRes
 
 /// Connections that may wait to be accepted.
 const BACKLOG: usize = 1024;
-/// What the HTTP library keeps of a connection, either way; a header is no longer.
-const MOST_BUFFERED: usize = 64 << 10;
-/// What a client has to take in [`Limits::stall`] of what is queued when nothing more will be.
-const LEAST_TAKEN: usize = 16 << 10;
+/// Bytes that the HTTP library buffers for a connection in each direction. Headers cannot be longer.
+const MAX_BUFFERED: usize = 64 << 10;
+/// Bytes that a client must acknowledge in each [`Limits::stall`] after the end of the last answer.
+const MIN_TAKEN: usize = 16 << 10;

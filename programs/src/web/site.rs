@@ -1,7 +1,7 @@
-//! A folder as a web site. GET gives files, whole or in ranges, and lists folders; PUT and POST take any bytes, keep none
-//! of them, and answer with their number and SHA-256.
+//! A folder as a web site. GET returns files, whole or in ranges, and folder listings. PUT and POST accept any bytes,
+//! store nothing, and answer with the number and the SHA-256 of the bytes.
 //!
-//! Files are read on a pool that may block, and each piece is lent to a TCP connection, which sends it uncopied.
+//! A pool of threads reads the files, and each piece is lent to a TCP connection, which sends it without copying.
 
 use super::limits::{Capacity, Charge};
 use super::{Failure, hexadecimal};
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// What an answer says.
+/// The body of an answer.
 pub type Body = BoxBody<Bytes, io::Error>;
 
 /// A folder to be served.
@@ -45,28 +45,27 @@ pub type Body = BoxBody<Bytes, io::Error>;
 #[derive(Clone)]
 pub struct Site {
     folder: PathBuf,
-    /// The opened folder: no path leads out of it.
+    /// The opened folder. No path leads out of it.
     dir: Arc<Dir>,
     pool: Arc<dyn Blocking>,
 }
 
 impl Site {
-    /// Serves `folder`, which `pool` reads.
+    /// Creates a site of `folder`. Threads of `pool` read its files.
     ///
-    /// # Errors
-    /// If it is not a folder, or not there.
+    /// # Errors If the folder is missing or is not a folder.
     pub fn new(folder: &Path, pool: Arc<dyn Blocking>) -> io::Result<Site> {
         let folder = folder.canonicalize()?;
         let dir = Arc::new(Dir::open_ambient_dir(&folder, ambient_authority())?);
         Ok(Site { folder, dir, pool })
     }
 
-    /// What is served.
+    /// Returns the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Answers a request of a connection that pieces are lent to, if it takes them so; what is read ahead is charged to
+    /// Answers a request. Pieces of files are lent to the connection if `lent` is given; read-ahead is charged to
     /// `capacity`.
     pub async fn answer<B: HttpBody<Data = Bytes, Error: Into<Failure>> + Unpin>(
         &self,
@@ -74,7 +73,7 @@ impl Site {
         lent: Option<&LentPieces>,
         capacity: &Arc<Capacity>,
     ) -> Response<Body> {
-        // The server of HTTP/3 has checked its targets already.
+        // The HTTP/3 server has checked its targets already.
         if request.version() < Version::HTTP_2
             && let Err(error) = http_rules::check_target(&request)
         {
@@ -100,7 +99,7 @@ impl Site {
             NoAnswer::Unmet(unmet) => text(unmet.status(), format!("{unmet}\n")),
             NoAnswer::BadBody => text(StatusCode::BAD_REQUEST, "no body\n"),
             NoAnswer::Failed(error) => {
-                // What the system says is for whoever runs the server.
+                // System errors are for the server's operator, not for the client.
                 say!("{}: {error}", self.folder.display());
                 text(StatusCode::SERVICE_UNAVAILABLE, "try again later\n")
             }
@@ -116,13 +115,13 @@ impl Site {
         capacity: &Arc<Capacity>,
     ) -> Result<Response<Body>, NoAnswer> {
         let (file, metadata) = match self.find(asked.uri.path()).await? {
-            Found::Folder(listing) => {
+            SiteEntry::Folder(listing) => {
                 return match preconditions.evaluate(CurrentState::Unversioned) {
                     Err(UnmetPrecondition::NotModified) => Ok(empty(StatusCode::NOT_MODIFIED, HeaderMap::new())),
                     evaluated => evaluated.map(|()| text(StatusCode::OK, listing)).map_err(NoAnswer::Unmet),
                 };
             }
-            Found::File(file, metadata) => (file, metadata),
+            SiteEntry::File(file, metadata) => (file, metadata),
         };
         let version = FileVersion::from_metadata(&metadata);
         let reply = http_rules::reply(&asked.method, &asked.headers, &version, SystemTime::now());
@@ -138,6 +137,7 @@ impl Site {
             refusal.headers_mut().extend(reply.fields);
             return Ok(refusal);
         }
+        // Two pieces are read ahead at most, so the charge is known before the first read.
         let piece = capacity.piece_bytes().min(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
         let pieces = FilePieces::new(self.pool.clone(), file, &metadata, range.clone()).map_err(io::Error::from)?;
         let charge = Charge::new(capacity.clone(), PIECES_AHEAD * piece);
@@ -151,45 +151,46 @@ impl Site {
         Ok(response)
     }
 
-    /// Evaluates the preconditions of a write. The content is dropped, but the answer is that of a server that would write it.
+    /// Evaluates the preconditions of a write. The content is dropped, but the answer is that of a server that would
+    /// store it.
     async fn evaluate(&self, path: &str, preconditions: Preconditions) -> Result<(), NoAnswer> {
         if preconditions.is_empty() {
             return Ok(());
         }
         let evaluated = match self.find(path).await {
-            Ok(Found::File(_, metadata)) => {
+            Ok(SiteEntry::File(_, metadata)) => {
                 preconditions.evaluate(CurrentState::Version(&FileVersion::from_metadata(&metadata)))
             }
-            Ok(Found::Folder(_)) => preconditions.evaluate(CurrentState::Unversioned),
+            Ok(SiteEntry::Folder(_)) => preconditions.evaluate(CurrentState::Unversioned),
             Err(NoAnswer::NotFound) => preconditions.evaluate(CurrentState::Absent),
             Err(error) => return Err(error),
         };
         evaluated.map_err(NoAnswer::Unmet)
     }
 
-    async fn find(&self, path: &str) -> Result<Found, NoAnswer> {
+    async fn find(&self, path: &str) -> Result<SiteEntry, NoAnswer> {
         let relative = decoded(path).ok_or(NoAnswer::BadPath)?;
         let dir = self.dir.clone();
         Ok(self.pool.call(move || find(&dir, relative.trim_start_matches('/'))).await??)
     }
 }
 
-/// Why a request is not answered as asked.
+/// The reason why a request is not answered as requested.
 #[derive(Debug)]
 enum NoAnswer {
-    /// There is nothing at that path that is served: what else may be there is nobody's business.
+    /// Nothing is served at the path. The answer does not reveal whether there is an entry that is not served.
     NotFound,
-    /// The path is none.
+    /// The path is invalid.
     BadPath,
     /// A precondition of the request is not met.
     Unmet(UnmetPrecondition),
-    /// The body is not what its header says, or was cut off.
+    /// The body does not match its header, or was cut off.
     BadBody,
     /// The server's system failed.
     Failed(io::Error),
 }
 
-/// What the system says of a path, or of a file: that it leads nowhere is the client's affair.
+/// Errors of opening a path: a path that leads nowhere is the client's fault, other errors are the server's.
 impl From<io::Error> for NoAnswer {
     fn from(error: io::Error) -> NoAnswer {
         use io::ErrorKind::{InvalidFilename, IsADirectory, NotADirectory, NotFound, PermissionDenied};
@@ -201,30 +202,30 @@ impl From<io::Error> for NoAnswer {
     }
 }
 
-/// What there is at a path.
-enum Found {
+/// The entry at a path.
+enum SiteEntry {
     File(File, Metadata),
-    /// What is in it, a line each.
+    /// The names in the folder, one per line.
     Folder(String),
 }
 
-fn find(dir: &Dir, relative: &str) -> io::Result<Found> {
+fn find(dir: &Dir, relative: &str) -> io::Result<SiteEntry> {
     // `.` is the folder itself.
     let relative = if relative.is_empty() { "." } else { relative };
-    // Neither `..` nor a link leads out of the folder, whatever takes its place meanwhile.
+    // Neither `..` nor a link leads out of the folder, even if entries are exchanged meanwhile.
     let kind = dir.metadata(relative)?;
     if kind.is_dir() {
-        return listing(dir, relative).map(Found::Folder);
+        return listing(dir, relative).map(SiteEntry::Folder);
     }
     if !kind.is_file() {
-        // To open a device may have an effect.
+        // Opening a device may have side effects.
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    // The name may be a pipe by now, and to open a pipe would wait for its other end.
+    // The name may be a pipe by now, and opening a pipe would wait for its other end.
     let file =
         dir.open_with(relative, OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32))?.into_std();
     let metadata = file.metadata()?;
-    if metadata.is_file() { Ok(Found::File(file, metadata)) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    if metadata.is_file() { Ok(SiteEntry::File(file, metadata)) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
 fn listing(dir: &Dir, relative: &str) -> io::Result<String> {
@@ -238,11 +239,11 @@ fn listing(dir: &Dir, relative: &str) -> io::Result<String> {
     Ok(names.concat())
 }
 
-/// A file on its way out.
+/// The body of an answer with a file.
 struct FileBody {
     pieces: FilePieces,
     lent: Option<LentPieces>,
-    /// For pieces that were read and not written yet.
+    /// The charge for pieces that were read and not yet written.
     _charge: Charge,
 }
 
@@ -268,7 +269,7 @@ impl HttpBody for FileBody {
     }
 }
 
-/// Counts and hashes what is sent here.
+/// Reads a body and answers with its length and hash.
 async fn take(mut body: impl HttpBody<Data = Bytes, Error: Into<Failure>> + Unpin) -> Result<Response<Body>, NoAnswer> {
     let (mut bytes, mut hash) = (0, Sha256::new());
     while let Some(frame) = body.frame().await {
@@ -294,7 +295,7 @@ fn empty(status: StatusCode, fields: HeaderMap) -> Response<Body> {
     response
 }
 
-/// A path of a URL without its percent signs (RFC 3986 2.1); `None`: it is not UTF-8, or not a path.
+/// Decodes the percent signs of a URL path (RFC 3986 2.1). Returns `None` if the result is not UTF-8 or not a path.
 fn decoded(path: &str) -> Option<String> {
     let mut bytes = path.bytes();
     let mut decoded = Vec::new();
@@ -312,7 +313,7 @@ fn decoded(path: &str) -> Option<String> {
 
 /// Pieces of a file that were read and not written: one is read while the HTTP library has another.
 const PIECES_AHEAD: usize = 2;
-/// ELOOP: links that lead in circles.
+/// Error number ELOOP: too many links, for example a circle.
 const TOO_MANY_LINKS: i32 = 40;
 
 #[cfg(test)]
@@ -327,7 +328,8 @@ mod tests {
         }
     }
 
-    /// A folder and a link out of the root, and a file and a pipe, change places all the time: no outside file is found, and no pipe blocks.
+    /// A folder and a link out of the root, and a file and a pipe, change places all the time: no outside file is
+    /// found, and no pipe blocks.
     #[test]
     fn swapped_names_lead_nowhere() {
         use core::sync::atomic::{AtomicBool, Ordering};
@@ -353,7 +355,7 @@ mod tests {
             });
             for _ in 0..5000 {
                 for path in ["folder/f", "file"] {
-                    if let Ok(Found::File(_, metadata)) = find(&dir, path) {
+                    if let Ok(SiteEntry::File(_, metadata)) = find(&dir, path) {
                         found.push(metadata.len());
                     }
                 }
@@ -368,8 +370,8 @@ mod tests {
     fn nothing_outside_the_folder_is_found() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/web");
         let folder = Dir::open_ambient_dir(path, ambient_authority()).unwrap();
-        assert!(matches!(find(&folder, "site.rs"), Ok(Found::File(..))));
-        assert!(matches!(find(&folder, ""), Ok(Found::Folder(names)) if names.contains("site.rs\n")));
+        assert!(matches!(find(&folder, "site.rs"), Ok(SiteEntry::File(..))));
+        assert!(matches!(find(&folder, ""), Ok(SiteEntry::Folder(names)) if names.contains("site.rs\n")));
         let refused = |path: &str| find(&folder, path).err().map(|error| error.kind());
         assert_eq!(refused("../Cargo.toml"), Some(io::ErrorKind::PermissionDenied));
         assert_eq!(refused("none"), Some(io::ErrorKind::NotFound));

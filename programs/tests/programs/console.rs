@@ -1,6 +1,6 @@
 //! Programs that serve without a writable standard output or standard error.
 
-use crate::signals::{Served, WHO_HAS, send};
+use crate::signals::{ServingProgram, WHO_HAS, send};
 use crate::{Folder, program};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ fn full() -> Stdio {
 }
 
 #[test]
-fn servers_go_on_when_nothing_can_be_written() {
+fn servers_keep_serving_without_writable_outputs() {
     let folder = Folder::new("console");
     folder.write("site/page", "a page");
     let mirror = ["--mirror", "agent"];
@@ -40,7 +40,7 @@ fn servers_go_on_when_nothing_can_be_written() {
             assert_eq!(server.try_wait().unwrap(), None, "{name}");
             std::thread::yield_now();
         }
-        // The program writes a line when an agent comes, and one when it goes.
+        // The program writes a line when an agent connects, and one when the agent leaves.
         (0..3).for_each(|_| visit(&folder));
         // A switch without rules does not forward the frame.
         if name != "eswitch" {
@@ -55,7 +55,7 @@ fn servers_go_on_when_nothing_can_be_written() {
 }
 
 #[test]
-fn target_goes_on_when_no_error_can_be_written() {
+fn target_keeps_serving_without_writable_errors() {
     let folder = Folder::new("console-target");
     let mut target = program(&folder, "nvme_target");
     target.args(["--listen", "127.0.0.1:0", "--memory", "1MiB"]).stdout(Stdio::piped()).stderr(full());
@@ -63,6 +63,7 @@ fn target_goes_on_when_no_error_can_be_written() {
     let mut line = String::new();
     BufReader::new(target.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim_end().strip_prefix("ready ").unwrap();
+    // The target must survive a protocol error that it cannot report, and serve the next host.
     for round in 0..3 {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(&[0x47; 200]).unwrap();
@@ -86,15 +87,15 @@ fn pipe_that_nobody_reads_does_not_stop_a_server() {
     let folder = Folder::new("console-pipe");
     let agent = ["--dgram", "near", "far", "--mirror", "agent"];
     let _far = UnixDatagram::bind(folder.path("far")).unwrap();
-    // The pipe of its errors has no reader, and is full soon: each agent causes two lines of 30 bytes or more.
-    let mut echo = Served::start(&folder, "udp_echo", &agent);
+    // The pipe of standard error has no reader and soon fills up: each agent causes two lines of at least 30 bytes.
+    let mut echo = ServingProgram::start(&folder, "udp_echo", &agent);
     (0..2500).for_each(|_| visit(&folder));
     assert!(echo.end("TERM").1.len() < 70_000, "some lines were lost");
 }
 
 /// Connects as an agent, reads the greeting, and leaves.
 fn visit(folder: &Folder) {
-    // The program refuses an agent until it knows that the one before has gone.
+    // The program refuses an agent until it has noticed that the previous one is gone.
     loop {
         let mut agent = UnixStream::connect(folder.path("agent")).unwrap();
         agent.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

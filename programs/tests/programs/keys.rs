@@ -1,13 +1,13 @@
-//! `udp_echo` with a key file: no key sends twice under one number, whatever the file's name.
+//! `udp_echo` with a key file: no key sends twice with the same number, whatever the file's name.
 
-use crate::signals::{Served, WHO_HAS};
+use crate::signals::{ServingProgram, WHO_HAS};
 use crate::{Folder, refused};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-/// Makes a key file: answers are sent under one key, and questions come in plain.
+/// Returns a key file that encrypts answers under one key and accepts questions in clear text.
 fn keys(key: u8) -> String {
     format!(
         "state add src 10.77.0.1 dst 10.77.0.2 proto esp spi 0x1001 reqid 1 mode transport \
@@ -18,12 +18,12 @@ fn keys(key: u8) -> String {
     )
 }
 
-/// Starts the program, sends a datagram, and ends the program. Returns the IV of the packet that answers.
+/// Starts the program, sends a datagram, and ends the program. Returns the IV of the answer.
 fn iv(folder: &Folder, arguments: &[&str]) -> u64 {
     let far = UnixDatagram::bind(folder.path("far")).unwrap();
     far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let wire = ["--dgram", "near", "far"];
-    let mut echo = Served::start(folder, "udp_echo", &[&wire[..], arguments].concat());
+    let mut echo = ServingProgram::start(folder, "udp_echo", &[&wire[..], arguments].concat());
     let send = |frame: &[u8]| far.send_to(frame, folder.path("near")).unwrap();
     send(&WHO_HAS);
     let iv = loop {
@@ -41,7 +41,7 @@ fn iv(folder: &Folder, arguments: &[&str]) -> u64 {
                 let macs = [&frame[6..12], &WHO_HAS[6..12]].concat();
                 send(&[&macs[..], &QUESTION].concat());
             }
-            // RFC 4303 2, RFC 4106 3.1: SPI and number come before the IV.
+            // RFC 4303 2, RFC 4106 3.1: SPI and sequence number precede the IV.
             ([8, 0], _, 50) if length > 50 => break u64::from_be_bytes(frame[42..50].try_into().unwrap()),
             _ => {}
         }
@@ -63,6 +63,7 @@ fn numbers_go_on_under_every_name_of_a_key_file() {
     folder.write("elsewhere/edited", &format!("# the same key\n{}", keys(7)));
     let names = ["keys", "soft", "hard", "copy", "elsewhere/edited"];
     let mut ivs = names.map(|name| iv(&folder, &["--keys", name])).to_vec();
+    // Numbers are stored by key, so neither links, copies nor edits of the file may start them anew.
     fs::rename(&keys_path, folder.path("renamed")).unwrap();
     ivs.push(iv(&folder, &["--keys", "renamed"]));
     assert!(ivs.is_sorted_by(|one, next| one < next) && ivs[0] > 1, "{ivs:?}");
@@ -78,7 +79,7 @@ fn keys_in_use_or_of_unknown_age_are_refused() {
     fs::hard_link(&keys_path, folder.path("hard")).unwrap();
     let _guest = UnixDatagram::bind(folder.path("far")).unwrap();
     let arguments = ["--dgram", "near", "far", "--keys", "keys", "--state", "numbers"];
-    let mut echo = Served::start(&folder, "udp_echo", &arguments);
+    let mut echo = ServingProgram::start(&folder, "udp_echo", &arguments);
     let with = |file| ["--dgram", "near2", "far2", "--state", "numbers", "--keys", file];
     let said = refused(&folder, "udp_echo", &with("hard"));
     assert!(said.contains("another process uses this key and salt"), "{said}");
@@ -86,7 +87,7 @@ fn keys_in_use_or_of_unknown_age_are_refused() {
     folder.write("twice", &(keys(6) + &keys(6).lines().next().unwrap().replace("0x1001", "0x2001")));
     let said = refused(&folder, "udp_echo", &with("twice"));
     assert!(said.contains("this key and salt were used before"), "{said}");
-    // The file is older than the store, which has no entry of its key.
+    // The file is older than the store, and the store has no entry of its key.
     let old = fs::File::create(folder.write("old", &keys(9))).unwrap();
     fs::write(folder.path("old"), keys(9)).unwrap();
     old.set_modified(std::time::SystemTime::now() - Duration::from_secs(86_400)).unwrap();
@@ -102,7 +103,7 @@ fn keys_in_use_or_of_unknown_age_are_refused() {
     assert!(said.contains("old/numbers: "), "{said}");
 }
 
-/// IPv4 and UDP from 10.77.0.2 to port 7 of 10.77.0.1, with four bytes and no checksum of UDP (RFC 768).
+/// IPv4 and UDP from 10.77.0.2 to port 7 of 10.77.0.1, with four bytes and without a UDP checksum (RFC 768).
 #[rustfmt::skip]
 const QUESTION: [u8; 34] = [
     8, 0,

@@ -1,7 +1,7 @@
-//! The programs as users run them: what is wrong is told in one line and by the status, and costs nobody a file.
+//! The programs as users run them: errors are reported in one line and by the exit status, and never damage a file.
 //!
-//! `console`: programs without a writable output; `keys`: numbers of ESP go on, whatever a key file is called; `signals`: programs that a
-//! signal ends; `switch`: a program that switches; `timeline`: reads the files of `--trace`.
+//! `console`: programs without a writable output; `keys`: ESP numbers continue under every name of a key file;
+//! `signals`: programs that a signal ends; `switch`: a switching program; `timeline`: reader of `--trace` files.
 
 mod console;
 mod keys;
@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 #[test]
-fn no_input_is_written_over_under_whatever_name() {
+fn input_files_are_never_overwritten() {
     let folder = Folder::new("inputs");
-    // Keys that are of use, so that no other reason to refuse comes first.
+    // The keys are valid, so that a run is not refused for another reason.
     let precious = key_file("");
     let input = folder.write("x.pcapng", &precious);
     folder.write("x-tcp.pcapng", &precious);
@@ -27,7 +27,7 @@ fn no_input_is_written_over_under_whatever_name() {
     symlink(&input, folder.path("link")).unwrap();
     fs::hard_link(folder.path("site/sub/page"), folder.path("page")).unwrap();
     symlink(folder.path("site/new"), folder.path("dangling")).unwrap();
-    // This wire cannot be opened: that a file is refused has to be told before.
+    // This wire cannot be opened. A refused file must be reported before the wire is tried.
     let wire = ["--dgram", "none/a", "b"];
     let with = |more: &[&'static str]| [&wire[..], more].concat();
     let behind_a_wire = [
@@ -63,6 +63,7 @@ fn no_input_is_written_over_under_whatever_name() {
         let said = refused(&folder, name, arguments);
         assert!(said.contains("is to be"), "{name} {arguments:?}: {said}");
     }
+    // Neither an input nor a new file may be left changed by a refused run.
     for name in ["x.pcapng", "x-tcp.pcapng", "keys", "site/sub/page"] {
         assert_eq!(fs::read_to_string(folder.path(name)).unwrap(), precious, "{name}");
     }
@@ -72,7 +73,7 @@ fn no_input_is_written_over_under_whatever_name() {
 }
 
 #[test]
-fn what_is_wrong_is_told_in_a_line_that_names_it() {
+fn errors_are_one_line_that_names_the_fault() {
     let folder = Folder::new("wrong");
     fs::create_dir(folder.path("empty")).unwrap();
     folder.write("file", "text");
@@ -117,7 +118,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
         ("h3_server", vec!["empty"], "the wire needs an end"),
         ("resync_story", vec!["--lose", "999"], "--lose 999: the story has 26 packets"),
         ("resync_story", vec!["--lose", "4"], "packet 4 cannot be both"),
-        ("resync_story", vec!["--records", "100", "--record-size", "16384"], "200 are as many"),
+        ("resync_story", vec!["--records", "100", "--record-size", "16384"], "more than the limit of 200"),
     ];
     for (name, arguments, expected) in cases {
         let said = refused(&folder, name, &arguments);
@@ -126,7 +127,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
 }
 
 #[test]
-fn what_is_refused_leaves_no_file_behind() {
+fn refused_run_leaves_no_file_behind() {
     let folder = Folder::new("trace");
     folder.write("keys", "state add nowhere");
     folder.write("ca.bin", "no PEM");
@@ -142,6 +143,7 @@ fn what_is_refused_leaves_no_file_behind() {
     ];
     for (name, arguments) in cases {
         refused(&folder, name, arguments);
+        // Three entries are the inputs; any further one was left behind.
         let left: Vec<_> = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left.len(), 3, "{name} {arguments:?}: {left:?}");
     }
@@ -156,6 +158,7 @@ fn the_server_tells_its_pin_and_everything_is_fetched() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let pin = text.lines().next().and_then(|line| line.rsplit(' ').next()).unwrap();
+    // The second column of a row is the number of requests.
     let requests = |mode: &str| {
         let row = text.lines().find(|line| line.starts_with(&format!("{mode} "))).unwrap();
         row.split_whitespace().nth(1).unwrap().to_string()
@@ -170,7 +173,7 @@ fn the_server_tells_its_pin_and_everything_is_fetched() {
 }
 
 #[test]
-fn a_loopback_tells_what_was_chosen_and_that_little_is_noise() {
+fn loopback_reports_its_choices_and_warns_of_noise() {
     let folder = Folder::new("loopback");
     folder.write("file", &"text".repeat(50_000));
     let chosen =
@@ -212,6 +215,7 @@ fn keys_of_no_use_are_refused_before_anything_is_sent() {
     ];
     for (file, expected) in cases {
         let said = refused(&folder, "ipsec_loopback", &["--size", "1", "--keys", file]);
+        // The keys are tried before any byte is sent, so each case must end with an error.
         assert!(said.contains(expected), "{file}: {said}");
     }
 }
@@ -225,6 +229,7 @@ fn offload_that_is_refused_and_sas_that_end_are_not_passed_over() {
         let output = run(&folder, "ipsec_loopback", &["--size", "100KiB", "--json", "--keys", file, "--mode", mode]);
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
+    // Software has a window of 100 packets, so only full packet offload is refused.
     assert_eq!(with("window", "plain,esp-cpu,esp-crypto"), (Some(0), String::new()), "the window is the hosts'");
     let (status, said) = with("window", "esp-packet");
     assert_eq!(status, Some(0), "{said}");
@@ -242,7 +247,7 @@ fn offload_that_is_refused_and_sas_that_end_are_not_passed_over() {
     }
 }
 
-/// SAs of 10.0.0.1 to and from 10.0.0.2, and policies that ask for them.
+/// Returns SAs between 10.0.0.1 and 10.0.0.2 in both directions, and policies that require them.
 fn key_file(more: &str) -> String {
     let one = |source, destination, spi: &str, direction| {
         format!(
@@ -259,7 +264,7 @@ fn key_file(more: &str) -> String {
 fn disks_are_found_used_and_kept() {
     let folder = Folder::new("nvme");
     folder.write("disk", &"x".repeat(4 << 20));
-    let (target, address) = Target::start(&folder, &["--file", "disk", "--direct", "--block-size", "512"]);
+    let (target, address) = TargetProcess::start(&folder, &["--file", "disk", "--direct", "--block-size", "512"]);
     let host = |arguments: &[&str]| run(&folder, "nvme_host", &[&["--connect", &address], arguments].concat());
     let said = |arguments: &[&str]| {
         let output = host(arguments);
@@ -277,8 +282,9 @@ fn disks_are_found_used_and_kept() {
     assert_eq!(said(&["--nqn", "nqn.2026-01.example:none", "discover"]), "");
     assert!(said(&["id"]).contains("1: 8192 blocks of 512 bytes"));
     assert_eq!(said(&["read", "--first", "8190", "--blocks", "2"]), "x".repeat(1024));
+    // The sum of these arguments overflows 64 bits, which must not become a small range.
     failed(&["read", "--first", "18446744073709551615", "--blocks", "5"], "8192 blocks");
-    // Blocks beside each other in a page, many at a time.
+    // Small commands to neighbouring blocks of one page, many at a time.
     let verified = said(&["--queues", "4", "verify", "--size", "4MiB", "--span", "256KiB", "--command", "2KiB"]);
     assert!(verified.starts_with("verified: "), "{verified}");
     assert!(
@@ -289,29 +295,30 @@ fn disks_are_found_used_and_kept() {
 }
 
 #[test]
-fn what_a_target_says_controls_no_terminal() {
+fn control_characters_of_a_target_are_escaped() {
     let folder = Folder::new("nvme-hostile");
     let name = "nqn.2026-01.example:\u{1b}]0;x\u{7}\u{9b}2J";
-    let (target, address) = Target::start(&folder, &["--memory", "1MiB", "--nqn", name]);
+    let (target, address) = TargetProcess::start(&folder, &["--memory", "1MiB", "--nqn", name]);
     for (arguments, times) in [(&["discover"][..], 1), (&["id"], 1), (&["--nqn", name, "id"], 1)] {
         let output = run(&folder, "nvme_host", &[&["--connect", &address], arguments].concat());
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(said.matches(r"nqn.2026-01.example:\u{1b}]0;x\u{7}\u{9b}2J").count(), times, "{said:?}");
+        // Control characters in a target's names must not reach the terminal.
         assert!(said.chars().all(|said| said == '\n' || !said.is_control()), "{said:?}");
     }
     drop(target);
 }
 
-/// An `nvme_target`, until it is dropped.
-struct Target(std::process::Child);
+/// An `nvme_target`, killed on drop.
+struct TargetProcess(std::process::Child);
 
-impl Target {
-    /// Also where it listens.
-    fn start(folder: &Folder, arguments: &[&str]) -> (Target, String) {
+impl TargetProcess {
+    /// Starts the target and returns its address too.
+    fn start(folder: &Folder, arguments: &[&str]) -> (TargetProcess, String) {
         let mut command = program(folder, "nvme_target");
         command.args(["--listen", "127.0.0.1:0"]).args(arguments).stdout(Stdio::piped());
-        let mut target = Target(command.spawn().unwrap());
+        let mut target = TargetProcess(command.spawn().unwrap());
         let mut line = String::new();
         BufReader::new(target.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("ready ").unwrap_or_else(|| panic!("{line:?}")).to_owned();
@@ -319,14 +326,14 @@ impl Target {
     }
 }
 
-impl Drop for Target {
+impl Drop for TargetProcess {
     fn drop(&mut self) {
         let _killed = self.0.kill();
         let _gone = self.0.wait();
     }
 }
 
-/// What a program says that exits with 2, in its one line.
+/// Runs a program that must exit with status 2, and returns its single line of error.
 fn refused(folder: &Folder, name: &str, arguments: &[&str]) -> String {
     let output = run(folder, name, arguments);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -339,8 +346,8 @@ fn run(folder: &Folder, name: &str, arguments: &[&str]) -> Output {
     program(folder, name).args(arguments).output().unwrap()
 }
 
-/// Makes a command that runs in `folder`, and keeps its permanent files there. Programs and examples are where cargo puts
-/// them: in the folder above this test's, or beside it in `examples`.
+/// Returns a command that runs in `folder` and keeps its permanent files there. Cargo puts programs in the folder above
+/// this test's, and examples beside it in `examples`.
 fn program(folder: &Folder, name: &str) -> Command {
     let here = std::env::current_exe().unwrap();
     let built = here.parent().and_then(Path::parent).unwrap();

@@ -1,4 +1,4 @@
-//! Programs that run until a signal ends them: a wire leads to this test, or to another program.
+//! Programs that run until a signal ends them. Their wire leads to this test or to another program.
 
 use crate::timeline::tracks;
 use crate::{Folder, program, run};
@@ -7,26 +7,31 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-/// A program that serves, until it is ended.
-pub(crate) struct Served {
+/// A serving program, killed on drop.
+pub(crate) struct ServingProgram {
     name: &'static str,
     program: Child,
     said: BufReader<std::process::ChildStdout>,
 }
 
-impl Served {
-    /// Runs until it has said how it ends: then it listens.
-    pub(crate) fn start(folder: &Folder, name: &'static str, arguments: &[&str]) -> Served {
-        Served::until(folder, name, arguments, "Ctrl-C ends it").0
+impl ServingProgram {
+    /// Starts the program and waits until it prints how to end it, which means that it listens.
+    pub(crate) fn start(folder: &Folder, name: &'static str, arguments: &[&str]) -> ServingProgram {
+        ServingProgram::until(folder, name, arguments, "Ctrl-C ends it").0
     }
 
-    /// Runs until it has said a line that begins with this; also what else is on that line.
-    pub(crate) fn until(folder: &Folder, name: &'static str, arguments: &[&str], first: &str) -> (Served, String) {
+    /// Starts the program and waits for a line that begins with `first`. Returns the rest of the line too.
+    pub(crate) fn until(
+        folder: &Folder,
+        name: &'static str,
+        arguments: &[&str],
+        first: &str,
+    ) -> (ServingProgram, String) {
         let mut command = program(folder, name);
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut program = command.spawn().unwrap();
         let said = BufReader::new(program.stdout.take().unwrap());
-        let mut served = Served { name, program, said };
+        let mut served = ServingProgram { name, program, said };
         let mut line = String::new();
         while !line.starts_with(first) {
             line.clear();
@@ -36,7 +41,7 @@ impl Served {
         (served, line[first.len()..].trim().to_owned())
     }
 
-    /// Goes on until it has said how it ends.
+    /// Waits until the program prints how to end it.
     pub(crate) fn listens(&mut self) {
         let mut line = String::new();
         while !line.starts_with("Ctrl-C ends it") {
@@ -45,7 +50,7 @@ impl Served {
         }
     }
 
-    /// What it says on standard error, for the caller to read.
+    /// Returns the program's standard error.
     pub(crate) fn errors(&mut self) -> BufReader<ChildStderr> {
         BufReader::new(self.program.stderr.take().unwrap())
     }
@@ -54,7 +59,7 @@ impl Served {
         send(&self.program, signal);
     }
 
-    /// What it says on standard output and standard error when `signal` ends it.
+    /// Ends the program with `signal` and returns its standard output and standard error.
     pub(crate) fn end(&mut self, signal: &str) -> (String, String) {
         send(&self.program, signal);
         let (mut counted, told) = (String::new(), rest(self.program.stderr.take()));
@@ -65,7 +70,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for ServingProgram {
     fn drop(&mut self) {
         let _killed = self.program.kill();
         let _gone = self.program.wait();
@@ -73,7 +78,7 @@ impl Drop for Served {
 }
 
 #[test]
-fn what_serves_writes_its_timeline_when_a_signal_ends_it() {
+fn servers_write_their_timeline_when_a_signal_ends_them() {
     let folder = Folder::new("signals");
     folder.write("site/page", "a page");
     let cases: [(&str, &[&str], &str); 5] = [
@@ -87,10 +92,10 @@ fn what_serves_writes_its_timeline_when_a_signal_ends_it() {
         let guest = UnixDatagram::bind(folder.path(&format!("{name}.guest"))).unwrap();
         let (ours, theirs, trace) = (format!("{name}.host"), format!("{name}.guest"), format!("{name}.pftrace"));
         let wire = ["--dgram", &ours, &theirs, "--trace", &trace, "--trace-limit", "1MiB"];
-        let mut served = Served::start(&folder, name, &[arguments, &wire].concat());
+        let mut served = ServingProgram::start(&folder, name, &[arguments, &wire].concat());
         guest.send_to(&WHO_HAS, folder.path(&ours)).unwrap();
         let mut answer = [0; 2048];
-        // Hosts say more than that: multicast groups that they join.
+        // The host also joins multicast groups, so other frames may come first.
         while { guest.recv(&mut answer).unwrap() } < 42 || answer[12..14] != WHO_HAS[12..14] || answer[21] != 2 {}
         let (counted, told) = served.end(signal);
         assert!(counted.contains("rx_packets"), "{name}: {counted}");
@@ -108,7 +113,8 @@ fn what_serves_writes_its_timeline_when_a_signal_ends_it() {
 fn a_disk_behind_two_programs_has_a_timeline_at_each_end() {
     let folder = Folder::new("two-timelines");
     let target = ["--memory", "1MiB", "--dgram", "target", "host", "--trace", "target.pftrace"];
-    let mut target = Served::start(&folder, "nvme_target", &target);
+    let mut target = ServingProgram::start(&folder, "nvme_target", &target);
+    // The two programs share only a pair of sockets, so each timeline shows one host.
     let wire = ["--dgram", "host", "target", "--address", "10.77.0.2", "--connect", "10.77.0.1:4420"];
     let verify = ["verify", "--size", "1MiB", "--span", "256KiB"];
     let host = run(&folder, "nvme_host", &[&wire[..], &["--ddgst", "--trace", "host.pftrace"], &verify].concat());
@@ -128,9 +134,9 @@ fn a_disk_behind_two_programs_has_a_timeline_at_each_end() {
 fn a_target_that_is_ended_closes_its_connections() {
     let folder = Folder::new("closing-target");
     let arguments = ["--listen", "127.0.0.1:0", "--memory", "1MiB"];
-    let (mut target, address) = Served::until(&folder, "nvme_target", &arguments, "ready ");
+    let (mut target, address) = ServingProgram::until(&folder, "nvme_target", &arguments, "ready ");
     let mut stream = TcpStream::connect(address).unwrap();
-    // NVMe/TCP 3.6.2.2: ICReq, 128 bytes of header; the rest is what is usual.
+    // NVMe/TCP 3.6.2.2: ICReq, 128 bytes of header; the other fields have usual values.
     let mut request = [0; 128];
     (request[2], request[4]) = (128, 128);
     stream.write_all(&request).unwrap();
@@ -138,13 +144,14 @@ fn a_target_that_is_ended_closes_its_connections() {
     stream.read_exact(&mut response).unwrap();
     assert_eq!((response[0], response[2]), (1, 128), "ICResp");
     send(&target.program, "TERM");
+    // A closed stream proves that the target ended in order: a killed target would reset the connection.
     assert_eq!(stream.read(&mut response).unwrap(), 0, "the stream is finished, not reset");
     drop(stream);
     assert_eq!(target.program.wait().unwrap().code(), Some(0));
 }
 
 #[test]
-fn a_client_that_waits_is_ended_by_a_signal_and_its_timeline_is_whole() {
+fn signal_ends_a_waiting_client_with_a_complete_timeline() {
     let folder = Folder::new("interrupted");
     let clients: [(&str, &[&str]); 2] = [
         ("nvme_host", &["--connect", "10.77.0.2:4420", "write"]),
@@ -156,7 +163,7 @@ fn a_client_that_waits_is_ended_by_a_signal_and_its_timeline_is_whole() {
         let mut command = program(&folder, name);
         command.args(["--dgram", &ours, &theirs, "--trace", &trace]).args(arguments);
         let mut client = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // It listens to signals before it asks where its server is.
+        // The client installs its signal handlers before it sends the first ARP request.
         let mut asked = [0; 2048];
         while { guest.recv(&mut asked).unwrap() } < 42 || asked[12..14] != WHO_HAS[12..14] {}
         send(&client, "TERM");
@@ -167,7 +174,7 @@ fn a_client_that_waits_is_ended_by_a_signal_and_its_timeline_is_whole() {
     }
 }
 
-/// Sends a signal by its name.
+/// Sends a signal, given by name, to a process.
 pub(crate) fn send(to: &Child, signal: &str) {
     let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", to.id())]).status().unwrap();
     assert!(sent.success());
@@ -179,7 +186,7 @@ fn rest(output: Option<impl Read>) -> String {
     text
 }
 
-/// 10.77.0.2 asks for 10.77.0.1 (RFC 826).
+/// An ARP request (RFC 826) of 10.77.0.2 for 10.77.0.1.
 #[rustfmt::skip]
 pub(crate) const WHO_HAS: [u8; 42] = [
     0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9, 8, 6,

@@ -1,34 +1,34 @@
 //! `eswitch` with this test as its virtual machines and as the other end of its wire.
 
-use crate::signals::{Served, WHO_HAS};
+use crate::signals::{ServingProgram, WHO_HAS};
 use crate::{Folder, refused};
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::process::ChildStderr;
 use std::time::Duration;
 
-/// The ends of the sockets that are not the program's: two machines, and the wire.
-struct Outside {
+/// The test's ends of the sockets: two machines, and the wire.
+struct SwitchPeers {
     machines: [UnixDatagram; 2],
     wire: UnixDatagram,
 }
 
-impl Outside {
-    fn bind(folder: &Folder) -> Outside {
+impl SwitchPeers {
+    fn bind(folder: &Folder) -> SwitchPeers {
         let bind = |name: &str| {
             let socket = UnixDatagram::bind(folder.path(name)).unwrap();
-            // What does not come is a failure, and not for ever.
+            // A missing frame is a failure after this time.
             socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             socket
         };
-        Outside { machines: ["vm0.guest", "vm1.guest"].map(bind), wire: bind("far") }
+        SwitchPeers { machines: ["vm0.guest", "vm1.guest"].map(bind), wire: bind("far") }
     }
 
     fn says(&self, folder: &Folder, machine: usize, frame: &[u8]) {
         self.machines[machine].send_to(frame, folder.path(&format!("vm{machine}"))).unwrap();
     }
 
-    /// The first frame that comes by a socket and is meant.
+    /// Receives frames until one satisfies `is_meant`.
     fn hears(socket: &UnixDatagram, is_meant: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let mut frame = vec![0; 2048];
         loop {
@@ -40,7 +40,7 @@ impl Outside {
         }
     }
 
-    /// The other end of the wire answers what the host asks: it is 10.77.0.2.
+    /// Answers the host's ARP request for 10.77.0.2.
     fn answer_who_has(&self, folder: &Folder) {
         let asked = Self::hears(&self.wire, |frame| frame.len() >= 42 && frame[12..14] == [8, 6] && frame[21] == 1);
         assert_eq!(asked[38..42], [10, 77, 0, 2]);
@@ -58,12 +58,12 @@ fn mac(number: u8) -> [u8; 6] {
     [2, 0, 0, 0, 1, number]
 }
 
-/// A frame of a local experiment (IEEE 802 9.2.3) with `word` in it.
+/// Returns a frame with an EtherType for local experiments (IEEE 802 9.2.3).
 fn frame(from: [u8; 6], to: [u8; 6], word: u8) -> Vec<u8> {
     [&to[..], &from, &[0x88, 0xb5], &[word; 46]].concat()
 }
 
-/// The program's next line that begins like this.
+/// Returns the program's next line that begins with `first`.
 fn line(said: &mut BufReader<ChildStderr>, first: &str) -> String {
     loop {
         let mut line = String::new();
@@ -75,32 +75,34 @@ fn line(said: &mut BufReader<ChildStderr>, first: &str) -> String {
 }
 
 #[test]
-fn without_rules_machines_find_each_other_and_nobody_speaks_as_another() {
+fn learning_switch_connects_machines_and_drops_forged_frames() {
     let folder = Folder::new("learning-switch");
-    let outside = Outside::bind(&folder);
-    let (mut served, qemu) = Served::until(&folder, "eswitch", &ARGUMENTS, "pf0vf0: qemu-system-x86_64");
+    let outside = SwitchPeers::bind(&folder);
+    let (mut served, qemu) = ServingProgram::until(&folder, "eswitch", &ARGUMENTS, "pf0vf0: qemu-system-x86_64");
     assert!(qemu.contains("local.path=vm0.guest,") && qemu.ends_with("mac=02:00:00:00:01:00,host_mtu=1500"), "{qemu}");
     served.listens();
+    // Machine 0 first sends with the address of machine 1, which the switch must drop as forged.
     outside.says(&folder, 0, &frame(mac(1), [0xff; 6], 1));
     outside.says(&folder, 0, &frame(mac(0), [0xff; 6], 2));
     let of_test = |frame: &[u8]| frame[12..14] == [0x88, 0xb5];
-    let all = [&outside.machines[1], &outside.wire].map(|socket| Outside::hears(socket, of_test));
+    let all = [&outside.machines[1], &outside.wire].map(|socket| SwitchPeers::hears(socket, of_test));
     assert!(all.iter().all(|heard| *heard == frame(mac(0), [0xff; 6], 2)), "the first one was forged");
     outside.says(&folder, 1, &frame(mac(1), mac(0), 3));
-    assert_eq!(Outside::hears(&outside.machines[0], of_test), frame(mac(1), mac(0), 3));
+    assert_eq!(SwitchPeers::hears(&outside.machines[0], of_test), frame(mac(1), mac(0), 3));
     let (counted, _) = served.end("TERM");
     assert!(counted.contains("eswitch_drop_spoofed            \t1\n"), "{counted}");
     assert!(counted.contains("pf0vf0: 2 frames (120 bytes) from the machine, 1 (60 bytes) to it, 0 lost"), "{counted}");
 }
 
-/// It knows no tunnel yet when machines are told how long their packets may be.
+/// The machines learn their MTU before the Linux machine has installed the first tunnel.
 #[test]
-fn machines_leave_room_for_tunnels_under_esp_that_a_linux_is_to_steer() {
+fn machine_mtu_leaves_room_for_steered_tunnels_under_esp() {
     let folder = Folder::new("steered-switch");
-    let _outside = Outside::bind(&folder);
+    let _outside = SwitchPeers::bind(&folder);
+    // 1500 less VXLAN over IPv6 and ESP is 1396.
     for (keyed, mtu) in [(&[][..], 1500), (&["--mirror", "sas"], 1396)] {
         let arguments = [&ARGUMENTS[..], &["--filters", "filters"], keyed].concat();
-        let (mut served, qemu) = Served::until(&folder, "eswitch", &arguments, "pf0vf0: qemu-system-x86_64");
+        let (mut served, qemu) = ServingProgram::until(&folder, "eswitch", &arguments, "pf0vf0: qemu-system-x86_64");
         assert!(qemu.ends_with(&format!(",host_mtu={mtu}")), "{qemu}");
         served.listens();
         served.end("TERM");
@@ -110,20 +112,20 @@ fn machines_leave_room_for_tunnels_under_esp_that_a_linux_is_to_steer() {
 #[test]
 fn rules_change_under_traffic_and_a_bad_file_changes_nothing() {
     let folder = Folder::new("ruled-switch");
-    let outside = Outside::bind(&folder);
+    let outside = SwitchPeers::bind(&folder);
     let to_vm1 = "tc filter add dev pf0vf0 ingress prio 2 flower action mirred egress redirect dev pf0vf1\n";
     let to_far = "tc filter add dev pf0vf0 ingress prio 1 flower dst_mac 02:00:00:00:09:09 action tunnel_key set \
                   src_ip 10.77.0.1 dst_ip 10.77.0.2 id 100 nocsum action mirred egress redirect dev vxlan0\n";
     let rules = folder.write("rules", &(to_vm1.to_owned() + to_far));
     let arguments = [&ARGUMENTS[..], &["--rules", "rules", "--json"]].concat();
-    let (mut served, qemu) = Served::until(&folder, "eswitch", &arguments, "pf0vf0: qemu-system-x86_64");
+    let (mut served, qemu) = ServingProgram::until(&folder, "eswitch", &arguments, "pf0vf0: qemu-system-x86_64");
     assert!(qemu.ends_with(",host_mtu=1450"), "{qemu}");
     served.listens();
     let mut said = served.errors();
     outside.answer_who_has(&folder);
     let far = [2, 0, 0, 0, 9, 9];
     let is_vxlan = |frame: &[u8]| frame.len() == 50 + 60 && frame[36..38] == 4789u16.to_be_bytes();
-    // Until the switch has heard which way it is, such frames go nowhere.
+    // Frames to the tunnel are dropped until the switch knows the next hop.
     outside.wire.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let mut wrapped = vec![0; 2048];
     for tries in 0.. {
@@ -139,19 +141,20 @@ fn rules_change_under_traffic_and_a_bad_file_changes_nothing() {
     assert_eq!(wrapped[50..110], frame(mac(0), far, 4));
     outside.says(&folder, 0, &frame(mac(0), mac(1), 5));
     let of_test = |frame: &[u8]| frame[12..14] == [0x88, 0xb5];
-    assert_eq!(Outside::hears(&outside.machines[1], of_test)[14], 5);
+    assert_eq!(SwitchPeers::hears(&outside.machines[1], of_test)[14], 5);
 
     std::fs::write(&rules, "tc filter add dev pf0vf0 ingress prio 2 flower action nothing\n").unwrap();
     served.signal("HUP");
     assert!(line(&mut said, "rules did not change").contains("rules:1:"), "with the place");
     outside.says(&folder, 0, &frame(mac(0), mac(1), 6));
-    assert_eq!(Outside::hears(&outside.machines[1], of_test)[14], 6);
+    // The old rules must stay in force after the refused file.
+    assert_eq!(SwitchPeers::hears(&outside.machines[1], of_test)[14], 6);
     std::fs::write(&rules, to_vm1.replace("pf0vf0", "x").replace("pf0vf1", "pf0vf0").replace('x', "pf0vf1")).unwrap();
     served.signal("HUP");
     line(&mut said, "rules are as rules says, 1 of them");
     outside.says(&folder, 0, &frame(mac(0), mac(1), 7));
     outside.says(&folder, 1, &frame(mac(1), mac(0), 8));
-    assert_eq!(Outside::hears(&outside.machines[0], of_test)[14], 8);
+    assert_eq!(SwitchPeers::hears(&outside.machines[0], of_test)[14], 8);
 
     let (counted, _) = served.end("INT");
     let counted: serde_json::Value = serde_json::from_str(counted.lines().last().unwrap()).unwrap();
@@ -161,7 +164,7 @@ fn rules_change_under_traffic_and_a_bad_file_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_switched_is_told() {
+fn invalid_switch_options_are_reported() {
     let folder = Folder::new("wrong-switch");
     folder.write("legacy", "devlink dev eswitch set nic0 mode legacy\n");
     folder.write("rules", "tc filter add dev p0 ingress prio 1 flower action drop\n");

@@ -1,13 +1,11 @@
-//! Timelines, read back with a reader that shares nothing with the code that writes them.
+//! Timelines, parsed by a reader that shares no code with the writer.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// How many slices and counter values each track has, by its name. Every event has a named track, times of a track do not go
-/// back, and slices that were opened are closed.
+/// Returns the number of slices and counter values of each track, by name.
 ///
-/// # Panics
-/// If the file is not so.
+/// # Panics If an event has no named track, the times of a track go back, or a slice is not closed.
 pub(crate) fn tracks(path: &Path) -> BTreeMap<String, u64> {
     let file = std::fs::read(path).unwrap();
     let (mut names, mut latest, mut open) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::<u64, i64>::new());
@@ -28,10 +26,10 @@ pub(crate) fn tracks(path: &Path) -> BTreeMap<String, u64> {
             2 => *open -= 1,
             kind => assert_eq!(kind, 4, "a counter"),
         }
-        assert!(*open >= 0, "{}: what ends has begun", names[&track]);
+        assert!(*open >= 0, "{}: a slice ends that has not begun", names[&track]);
         *events.entry(names[&track].clone()).or_default() += 1;
     }
-    assert!(open.values().all(|open| *open == 0), "what begins has ended: {open:?} of {names:?}");
+    assert!(open.values().all(|open| *open == 0), "slices were not closed: {open:?} of {names:?}");
     events
 }
 
@@ -57,11 +55,12 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The fields of a message, in order.
+/// Parses the fields of a message, in order.
 fn fields(mut rest: &[u8]) -> Vec<(u64, Field<'_>)> {
     let mut found = Vec::new();
     while !rest.is_empty() {
         let key = varint(&mut rest);
+        // The low three bits of a key are the wire type of protobuf, the others the number of the field.
         let field = match key & 7 {
             0 => Field::Number(varint(&mut rest)),
             1 => Field::Number(u64::from_le_bytes(taken(&mut rest, 8).try_into().unwrap())),
@@ -87,7 +86,7 @@ fn taken<'a>(rest: &mut &'a [u8], bytes: usize) -> &'a [u8] {
     taken
 }
 
-// Numbers of fields in perfetto's protos/perfetto/trace.
+// Field numbers of perfetto's protos/perfetto/trace.
 const TIMESTAMP: u64 = 8;
 const TRACK_EVENT: u64 = 11;
 const TRACK_DESCRIPTOR: u64 = 60;

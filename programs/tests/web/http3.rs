@@ -1,4 +1,4 @@
-//! The same site over HTTP/3: crate `h3`'s client over our QUIC, packets protected by the CPU and by the NIC.
+//! The same site over HTTP/3: crate `h3`'s client over our QUIC, with packets protected by the CPU and by the NIC.
 
 use super::Folder;
 use bytes::{Buf, Bytes};
@@ -37,7 +37,7 @@ fn every_byte_arrives_in_both_modes() {
         let sent = Bytes::from(large.clone());
         let (said, counters) = over(&folder, mode, loss, Limits::default(), async move |client: Client| {
             let (_connection, requests) = client.connect().await;
-            // Large ones at the same time, on streams of their own.
+            // A large transfer runs at the same time on its own stream.
             let mut one = requests.clone();
             let first =
                 client.host.spawn("first", async move { ask(&mut one, "GET", "/large", None, Bytes::new()).await });
@@ -73,13 +73,14 @@ fn every_byte_arrives_in_both_modes() {
         }
         assert_eq!((said.len(), counters.value("http_requests")), (9, 9), "{mode}");
         assert_eq!(counters.value("http_cut_off") + counters.value("http_timed_out"), 0, "{mode}");
+        // In mode `Nic` the device must have done the work, or the test would compare the CPU with itself.
         let by_nic = [counters.value("QuicSealedDevice") > 1000, counters.value("QuicOpenedDevice") > 1000];
         assert_eq!(by_nic, [mode == Mode::Nic; 2], "{mode}: {counters:?}");
     }
 }
 
 #[test]
-fn who_asks_for_nothing_or_holds_back_is_not_waited_for() {
+fn idle_and_trickling_http3_clients_time_out() {
     let folder = Folder::new("http3-limits", &[("small", 700)]);
     let seconds = |limits: Limits, does: fn(Client, Connection, Requests) -> Doing| {
         let (seconds, counters) = over(&folder, Mode::Nic, "0", limits, async move |client: Client| {
@@ -92,7 +93,7 @@ fn who_asks_for_nothing_or_holds_back_is_not_waited_for() {
     };
     let idle = seconds(Limits::default(), |client, connection, mut requests| {
         Box::pin(async move {
-            // What comes now and then keeps QUIC from giving up, and is no request.
+            // Requests keep the connection alive for a minute; afterwards it is idle.
             for _ in 0..3 {
                 client.host.runtime().sleep(Duration::from_secs(20)).await;
                 ask(&mut requests, "GET", "/small", None, Bytes::new()).await.unwrap();
@@ -104,7 +105,7 @@ fn who_asks_for_nothing_or_holds_back_is_not_waited_for() {
     let header = seconds(Limits::default(), |_, connection, requests| {
         Box::pin(async move {
             let _keeps_the_connection_open = requests;
-            // The first byte of a HEADERS frame, and no more.
+            // The first byte of a HEADERS frame, without the rest.
             let (mut send, mut receive) = connection.open_bi().await.unwrap();
             send.send(Bytes::from_static(&[1])).await.unwrap();
             assert!(receive.receive(1).await.is_err(), "no answer");
@@ -114,6 +115,7 @@ fn who_asks_for_nothing_or_holds_back_is_not_waited_for() {
     let body = seconds(Limits::default(), |client, _connection, mut requests| {
         Box::pin(async move {
             let request = Request::put("https://server.nic-offload.test/").body(()).unwrap();
+            // 100 bytes per second are less than the minimum of 16 KiB in 30 s.
             let mut stream = requests.send_request(request).await.unwrap();
             while stream.send_data(Bytes::from_static(&[7; 100])).await.is_ok() {
                 client.host.runtime().sleep(Duration::from_secs(1)).await;
@@ -168,7 +170,7 @@ fn there_is_room_for_so_many() {
     let limits = Limits { capacity: Capacity::new(1, 1 << 20), ..Limits::default() };
     let (closed, counters) = over(&folder, Mode::Nic, "0", limits, async |client: Client| {
         let (first, mut requests) = client.connect().await;
-        // The request stays under way, because its body does not come.
+        // The request stays pending because its body does not arrive.
         let request = Request::put("https://server.nic-offload.test/").body(()).unwrap();
         let mut stream = requests.send_request(request).await.unwrap();
         stream.send_data(Bytes::from_static(&[7; 100])).await.unwrap();
@@ -177,7 +179,7 @@ fn there_is_room_for_so_many() {
         let _answer = stream.recv_response().await.unwrap();
         while stream.recv_data().await.unwrap().is_some() {}
         client.host.runtime().sleep(Duration::from_secs(1)).await;
-        // The connection is idle now, and gives way.
+        // The connection is idle now and loses its slot.
         let (second, _requests) = client.connect().await;
         let ended = first.closed().await;
         let is_open = second.remote_addr().is_ok();
@@ -188,8 +190,8 @@ fn there_is_room_for_so_many() {
     assert_eq!(counters.value("http_refused"), 2);
 }
 
-/// As many clients as the programs have places begin a handshake and fall silent: other clients are served, and the half-open connections
-/// are gone after their deadline.
+/// As many clients as the programs have places begin a handshake and fall silent: other clients are served, and the
+/// half-open connections are gone after their deadline.
 #[test]
 fn half_open_connections_shut_out_no_client() {
     let folder = Folder::new("http3-strangers", &[("small", 700)]);
@@ -199,6 +201,7 @@ fn half_open_connections_shut_out_no_client() {
             let (stranger, mut driver) = Endpoint::new(socket, client.host.runtime(), Config::default(), None).unwrap();
             let name = identity::server_name();
             let _hello = stranger.connect(&client.tls, client.to, &name.to_str()).unwrap();
+            // One poll sends the first Initial packet; without further polls the client stays silent.
             poll_fn(|cx| Poll::Ready(Pin::new(&mut driver).poll(cx).is_pending())).await;
             client.host.runtime().sleep(Duration::from_micros(1)).await;
         }
@@ -216,7 +219,7 @@ fn half_open_connections_shut_out_no_client() {
 type Requests = SendRequest<H3Connection, Bytes>;
 type Doing = core::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A host that asks.
+/// The client's host and endpoint.
 #[derive(Clone)]
 struct Client {
     host: BedHost,
@@ -240,7 +243,7 @@ impl Client {
     }
 }
 
-/// What `does` comes to at a client of a server of `folder`, and what was counted.
+/// Runs `does` on a client of a server of `folder`, and returns its result and the server's counters.
 fn over<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     folder: &Folder,
     mode: Mode,
@@ -259,12 +262,12 @@ fn over<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     let config = |end| Config::default().with(|c| c.random = Some(RandomSource::from(Seed(2).derive(end))));
     let tls = identity::server_config(Randomness::Seeded(Seed(3)), None);
     let site = Site::new(&folder.0, Arc::new(InPlace)).unwrap();
-    // The limit is that of the program.
+    // The default limit of the programs.
     let config_of_server = config("server").with(|c| c.max_connections = 1024);
     let server = Server::new(site, mode, tls, config_of_server).unwrap().with_limits(limits);
     let _serves = server.listen(&host, mode.port()).unwrap();
     let socket = near.stack().bind_udp(None).unwrap();
-    // The server is to lose its patience first.
+    // The client's idle timeout is longer, so that the server's expires first.
     let patient = config("client").with(|c| c.idle = Duration::from_secs(300));
     let (endpoint, driver) = Endpoint::new(socket, near.runtime(), patient, None).unwrap();
     let _runs = near.spawn("quic", driver);
@@ -305,7 +308,7 @@ async fn ask_with(
         request = request.header(*name, *value);
     }
     let mut stream = requests.send_request(request.body(()).unwrap()).await?;
-    // The server may have stopped the stream: its code is checked below.
+    // The server may have stopped the stream already: its code is checked below.
     if !body.is_empty() {
         let _heard_below = stream.send_data(body).await;
     }

@@ -1,12 +1,12 @@
-//! How fast a record is sealed and opened: whole, and in pieces as packets carry it.
+//! The speed of sealing and opening a record: whole, and in pieces of packet size.
 //!
 //! - `seal`, `open`: one-shot, 64 B to 16 KiB, beside ring, aws-lc-rs and RustCrypto;
-//! - `seal-pieces`, `open-pieces`: a 16 KiB record fed in pieces of 64, 256, 1448 and 8948 bytes (the last two fill
-//!   packets of 1500 and 9000), by every back-end of this processor, beside the others' one-shot on the whole record;
-//! - `state-copy`: what it costs to keep a state beside the one that goes on.
+//! - `seal-pieces`, `open-pieces`: a 16 KiB record in pieces of 64, 256, 1448 and 8948 bytes (the last two fill packets
+//!   of 1500 and 9000), by every back end of this processor, beside the other libraries' one-shot on the whole record;
+//! - `state-copy`: the cost of a copy of a state.
 //!
-//! Opening needs ciphertext anew each time: buffers are refilled outside the measured time, for all alike. Compare
-//! figures of one run only.
+//! Opening needs fresh ciphertext each time: buffers are refilled outside the measured time, for all libraries alike.
+//! Only figures of one run are comparable.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -15,15 +15,15 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use resumable_aead::{Algorithm, Backend, Key, State};
 
-/// Seals or opens one message: nonce and AAD are fixed here, for the cost is the same.
+/// Seals or opens one message. Nonce and AAD are fixed, because they do not affect the cost.
 trait OneShot {
     fn seal(&self, data: &mut [u8]) -> [u8; 16];
     fn open(&self, data: &mut [u8], tag: &[u8; 16]);
 }
 
-struct Whole(Key);
+struct OneShotKey(Key);
 
-impl OneShot for Whole {
+impl OneShot for OneShotKey {
     fn seal(&self, data: &mut [u8]) -> [u8; 16] {
         self.0.seal_in_place(&NONCE, &AAD, data).unwrap()
     }
@@ -33,12 +33,12 @@ impl OneShot for Whole {
     }
 }
 
-struct InPieces {
+struct PiecewiseKey {
     key: Key,
     piece: usize,
 }
 
-impl OneShot for InPieces {
+impl OneShot for PiecewiseKey {
     fn seal(&self, data: &mut [u8]) -> [u8; 16] {
         let mut state = State::with_len(&self.key, &NONCE, &AAD, data.len() as u64).unwrap();
         for piece in data.chunks_mut(self.piece) {
@@ -102,7 +102,7 @@ impl<C: aes_gcm::aead::AeadInOut<NonceSize = aes_gcm::aead::consts::U12, TagSize
     }
 }
 
-/// The other libraries, by name.
+/// Returns the other libraries by name.
 fn others(algorithm: Algorithm) -> Vec<(&'static str, Box<dyn OneShot>)> {
     use aes_gcm::KeyInit;
     let key = &KEY[..algorithm.key_len()];
@@ -135,7 +135,7 @@ fn others(algorithm: Algorithm) -> Vec<(&'static str, Box<dyn OneShot>)> {
 
 fn one_shot(criterion: &mut Criterion) {
     for algorithm in Algorithm::ALL {
-        let own = Whole(Key::new(algorithm, &KEY[..algorithm.key_len()]).unwrap());
+        let own = OneShotKey(Key::new(algorithm, &KEY[..algorithm.key_len()]).unwrap());
         let mut contenders: Vec<(&str, Box<dyn OneShot>)> = vec![("own", Box::new(own))];
         contenders.extend(others(algorithm));
 
@@ -157,13 +157,14 @@ fn in_pieces(criterion: &mut Criterion) {
             for (name, contender) in others(algorithm) {
                 measure(&mut group, BenchmarkId::new(name, "one-shot"), contender.as_ref(), RECORD, sealing);
             }
+            // The fastest back end first.
             for backend in Backend::ALL.into_iter().rev() {
                 let Ok(key) = Key::with_backend(algorithm, &KEY[..algorithm.key_len()], backend) else { continue };
                 let name = format!("{backend:?}");
-                measure(&mut group, BenchmarkId::new(&name, "one-shot"), &Whole(key), RECORD, sealing);
+                measure(&mut group, BenchmarkId::new(&name, "one-shot"), &OneShotKey(key), RECORD, sealing);
                 for piece in [64, 256, 1448, 8948] {
                     let key = Key::with_backend(algorithm, &KEY[..algorithm.key_len()], backend).unwrap();
-                    measure(&mut group, BenchmarkId::new(&name, piece), &InPieces { key, piece }, RECORD, sealing);
+                    measure(&mut group, BenchmarkId::new(&name, piece), &PiecewiseKey { key, piece }, RECORD, sealing);
                 }
             }
         }
@@ -204,7 +205,7 @@ fn measure(
         return;
     }
     let tag = contender.seal(&mut data);
-    // Few enough to stay in cache, enough to hide the clock.
+    // Few enough buffers to stay in the cache, and enough to hide the cost of the clock.
     let mut buffers = vec![data.clone(); (65536 / len).clamp(8, 64)];
     group.bench_function(id, |bencher| {
         bencher.iter_custom(|iterations| {

@@ -1,4 +1,5 @@
-//! The other side of the poster's table: AES-128-GCM by a service in a container, which a datagram reaches through the kernel's network stack.
+//! The container's half of the poster's table: AES-128-GCM by a service in a container, reached by a datagram through
+//! the kernel's network stack.
 //!
 //! `tests/linux/container_rows.sh` runs it in a network namespace behind a veth pair. By hand:
 //!
@@ -7,9 +8,9 @@
 //! cargo run --release -p beside-aws-lc --features aws-lc --example container -- ask 127.0.0.1:7001
 //! ```
 //!
-//! `serve` seals each datagram and sends it back; `ask` prints, for each size of the table, the median time until the answer is there, the median without
-//! ciphering (a datagram that begins with a zero comes back as it is), and what sealing alone takes in this process. aws-lc does it: it heeds
-//! `OPENSSL_ia32cap`, by which AES-NI is left out.
+//! `serve` seals each datagram and returns it. `ask` prints, for each size of the table, the median time to the answer,
+//! the median without ciphering (a datagram that begins with a zero is returned unchanged), and the time of sealing
+//! alone in this process. aws-lc does the sealing, because `OPENSSL_ia32cap` can switch off its AES-NI.
 
 #![allow(
     clippy::print_stdout,
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Until it is killed.
+/// Serves until the process is killed.
 fn serve(address: &str) -> io::Result<()> {
     let (socket, key) = (UdpSocket::bind(address)?, key()?);
     let (mut buffer, mut number) = (vec![0; 65_536], 0);
@@ -55,7 +56,7 @@ fn serve(address: &str) -> io::Result<()> {
             number += 1;
             seal(&key, number, &mut packet)?;
         }
-        // Somebody who is gone by now is no reason to stop.
+        // A client that is gone is no reason to stop.
         let _sent = socket.send_to(&packet, asker);
     }
 }
@@ -68,6 +69,7 @@ fn ask(address: &str) -> io::Result<()> {
     println!("bytes  sealed_us  echoed_us  sealing_us");
     for row in ROWS {
         let bytes = row.bytes as usize;
+        // A first byte other than zero asks for sealing.
         let sealed = median(|| round_trip(&socket, &vec![1; bytes], bytes + 16))?;
         let echoed = median(|| round_trip(&socket, &vec![0; bytes], bytes))?;
         let mut number = 0;
@@ -85,7 +87,7 @@ fn ask(address: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// How long an answer of so many bytes takes.
+/// Returns the time to an answer of `answer` bytes.
 fn round_trip(socket: &UdpSocket, packet: &[u8], answer: usize) -> io::Result<Duration> {
     let mut buffer = vec![0; 65_536];
     let began = Instant::now();

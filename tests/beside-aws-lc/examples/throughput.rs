@@ -1,7 +1,8 @@
-//! How fast every back-end of this processor is, beside others: `cargo run --release -p beside-aws-lc --features aws-lc --example throughput [NAME]`.
+//! The speed of every back end of this processor, beside other libraries: `cargo run --release -p beside-aws-lc
+//! --features aws-lc --example throughput [NAME]`.
 //!
-//! Prints GB/s (1e9 bytes) of the fastest of many short runs. All that stand in one row take turns, so that what else the
-//! machine does falls on all alike. `NAME` picks tables whose title contains it: `Aes128Gcm`, `ChaCha`.
+//! Prints GB/s (1e9 bytes) of the fastest of many short runs. The entries of a row take turns, so that other load of
+//! the machine affects all alike. `NAME` selects tables whose title contains it: `Aes128Gcm`, `ChaCha`.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 
@@ -69,10 +70,10 @@ fn seal_to(state: &mut State, key: &Key, data: &mut [u8], copy: &mut [u8]) {
     state.encrypt_to(key, data, copy).unwrap_or(());
 }
 
-/// A name and what it does.
+/// A name and the measured function.
 type Contender = (String, Box<dyn FnMut()>);
 
-/// Ours under one back-end.
+/// Returns our implementation with the back end of `key`.
 fn contender(key: &Key, mut work: impl FnMut(&Key) + 'static) -> Contender {
     let (algorithm, backend) = (key.algorithm(), key.backend());
     let key = Key::with_backend(algorithm, &KEY[..algorithm.key_len()], backend);
@@ -86,7 +87,7 @@ fn contender(key: &Key, mut work: impl FnMut(&Key) + 'static) -> Contender {
     )
 }
 
-/// What others take to seal a whole message.
+/// Returns the other libraries that seal a whole message.
 fn others(algorithm: Algorithm, len: usize) -> Vec<Contender> {
     let mut data = vec![0; len];
     let key = &KEY[..algorithm.key_len()];
@@ -123,7 +124,7 @@ fn others(algorithm: Algorithm, len: usize) -> Vec<Contender> {
 
 type Others = (&'static ring::aead::Algorithm, &'static aws_lc_rs::aead::Algorithm);
 
-/// None where they lack the algorithm.
+/// Returns `None` if ring and aws-lc lack the algorithm.
 fn ring_and_aws_lc(algorithm: Algorithm) -> Option<Others> {
     use aws_lc_rs::aead as aws_lc;
     use ring::aead as ring;
@@ -135,7 +136,7 @@ fn ring_and_aws_lc(algorithm: Algorithm) -> Option<Others> {
     }
 }
 
-/// Runs all by turns and prints a row of a table, the table's head before the first.
+/// Runs all entries in turn and prints a row of a table, with the heading before the first row.
 fn print_row(row: usize, what: &str, size: usize, len: usize, mut contenders: Vec<Contender>) {
     if row == 0 {
         let names: Vec<&str> = contenders.iter().map(|(name, _)| name.as_str()).collect();
@@ -145,6 +146,7 @@ fn print_row(row: usize, what: &str, size: usize, len: usize, mut contenders: Ve
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(100) * contenders.len() as u32 {
         for ((_, work), fastest) in contenders.iter_mut().zip(&mut fastest) {
+            // The first run warms up the caches.
             work();
             let start = Instant::now();
             for _ in 0..REPEATS {

@@ -1,8 +1,8 @@
-//! How fast AES-256-XTS is, under every back-end of this processor, beside aws-lc: `cargo run --release -p beside-aws-lc
+//! The speed of AES-256-XTS with every back end of this processor, beside aws-lc: `cargo run --release -p beside-aws-lc
 //! --features aws-lc --example xts_throughput`.
 //!
-//! Prints GB/s (1e9 bytes) of the fastest of many short runs over 64 KiB in data units of 512 and 4096 bytes. All that
-//! stand in one row take turns, so that what else the machine does falls on all alike.
+//! Prints GB/s (1e9 bytes) of the fastest of many short runs over 64 KiB in data units of 512 and 4096 bytes. The
+//! entries of a row take turns, so that other load of the machine affects all alike.
 
 #![allow(clippy::print_stdout, reason = "printing is the whole purpose, so a failed write loses no other work")]
 #![allow(unsafe_code)] // aws-lc's safe interface has no XTS
@@ -36,7 +36,7 @@ fn row(
     let aws_lc = AwsLc::new(key, decrypting);
     let mut data = vec![0; AREA];
     for key in keys {
-        // Both do the same, or the row says nothing.
+        // A row is meaningful only if both give the same result.
         let (mut ours, mut theirs) = (data.clone(), data.clone());
         if decrypting {
             key.decrypt(units, 0, &mut ours)?
@@ -64,7 +64,7 @@ fn row(
     Ok(())
 }
 
-/// A key of aws-lc, expanded once; numbers change.
+/// A key of aws-lc, expanded once and used with changing numbers.
 struct AwsLc(*mut aws_lc_sys::EVP_CIPHER_CTX);
 
 impl AwsLc {

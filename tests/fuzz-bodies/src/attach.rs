@@ -1,9 +1,9 @@
-//! What comes from outside a wire: any bytes as a kernel's packet, as a stream of frames, and as frames to be joined.
-//! Joined and cut again, frames are what they were.
+//! Data from outside a wire: arbitrary bytes as a kernel's packet, as a stream of frames, and as frames to be joined.
+//! Frames are the same after joining and cutting again.
 use nic_sim::frame::Frame;
 use nic_sim::wire::attach::{Coalescer, FrameReader, Resegmenter, VnetHeader};
 
-/// One input.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     let Some((kind, bytes)) = input.split_first() else { return };
     match kind % 3 {
@@ -15,12 +15,14 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// A packet with a virtio header: no frame is longer than it, and there are no more frames than it has bytes.
+/// Cuts a packet with a virtio header. No frame may be longer than the packet, and there may be no more frames than the
+/// packet has bytes.
 fn cut(bytes: &[u8]) -> Vec<Frame> {
     let mut resegmenter = Resegmenter::default();
     let buffer = resegmenter.buffer();
     let bytes = &bytes[..bytes.len().min(buffer.len())];
     buffer[..bytes.len()].copy_from_slice(bytes);
+    // A refused packet must not leave frames behind.
     if resegmenter.filled(bytes.len()).is_err() {
         assert!(resegmenter.next_frame().is_none());
         return Vec::new();
@@ -32,7 +34,7 @@ fn cut(bytes: &[u8]) -> Vec<Frame> {
     frames
 }
 
-/// A stream, in pieces of the size that its first byte says.
+/// Reads a stream in pieces. Their size is the first byte.
 fn read(bytes: &[u8]) {
     let Some((size, stream)) = bytes.split_first() else { return };
     let mut reader = FrameReader::default();
@@ -50,8 +52,8 @@ fn read(bytes: &[u8]) {
     assert!(read <= stream.len());
 }
 
-/// Frames, each behind its length in a byte; and what they are made of again. A frame may end in the segments of a
-/// packet of its own, as wires have them: only the first frame's bytes decide.
+/// Joins frames, each after its length in a byte, and cuts the result again. Length 255 marks a packet that is cut into
+/// segments first, as on a wire: only the first frame's bytes decide.
 fn join(bytes: &[u8]) {
     let mut frames = Vec::new();
     let mut rest = bytes;
@@ -59,7 +61,7 @@ fn join(bytes: &[u8]) {
         let (frame, next) = behind.split_at(usize::from(*len).min(behind.len()));
         rest = next;
         if *len == 255 {
-            // Segments that follow each other, so that something is joined.
+            // Consecutive segments, so that some are joined.
             frames.extend(cut(frame).into_iter().filter(|frame| frame.len() >= ETHERNET_BYTES));
         } else if frame.len() >= ETHERNET_BYTES {
             frames.push(Frame::from(frame.to_vec()));
@@ -77,7 +79,7 @@ fn join(bytes: &[u8]) {
         assert_eq!(cut.len(), packet.frames());
         again.extend(cut);
     }
-    // Flows may have overtaken each other: what there is must be the same.
+    // Frames of different flows may have changed their order, so the sorted frames are compared.
     let mut all = [frames, again].map(|frames| frames.into_iter().map(|frame| frame.data).collect::<Vec<_>>());
     all.iter_mut().for_each(|frames| frames.sort());
     assert!(all[0] == all[1]);

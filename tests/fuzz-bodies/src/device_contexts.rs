@@ -1,9 +1,9 @@
-//! TLS contexts that come, go and are evicted, both ways, on a device that has room for one or two: records cut anywhere,
-//! tags included, bytes flipped and lost on the way, resets that the driver has not heard of, so that it names contexts that
-//! are gone to a device that has others in their places.
+//! TLS contexts that are created, removed and evicted in both directions, on a device with room for one or two: records
+//! cut anywhere, tags included; bytes flipped and lost in transit; resets that the driver has not noticed, so that it
+//! uses handles whose places other contexts have taken.
 //!
-//! A packet that ends a record with a flipped byte is never decrypted; what is decrypted of other records is what was
-//! sealed; where nothing was flipped or lost, everything is. What leaves is what software would have sealed.
+//! A packet that ends a record with a flipped byte is never decrypted; decrypted bytes of other records equal the
+//! plaintext; if nothing was flipped or lost, everything is decrypted. Transmitted bytes equal those of software.
 
 use crate::input::Input;
 use crate::tcp_frame::tcp_frame;
@@ -19,7 +19,7 @@ use offload_api::{
 use offload_base::{Instant, Seq};
 use resumable_aead::{Algorithm, Key};
 
-/// One input.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let config = NicConfig {
@@ -37,7 +37,7 @@ pub fn run(input: &[u8]) {
         ..NicConfig::default()
     };
     let (device, driver) = nic(config);
-    let mut bed = Bed { device, driver, receiving: Vec::new(), sending: Vec::new(), made: 0, unheard: false };
+    let mut bed = ContextBed { device, driver, receiving: Vec::new(), sending: Vec::new(), made: 0, unheard: false };
     while !input.0.is_empty() {
         let what = input.byte();
         let which = usize::from(input.byte());
@@ -56,18 +56,18 @@ pub fn run(input: &[u8]) {
     bed.hear();
 }
 
-struct Bed {
+struct ContextBed {
     device: Device,
     driver: Driver,
     receiving: Vec<Stream>,
     sending: Vec<Stream>,
-    /// Contexts so far: each has a key and a port of its own.
+    /// Number of contexts so far. Each has its own key and port.
     made: u16,
-    /// The driver has not heard of the last reset.
+    /// Whether the driver has not noticed the last reset.
     unheard: bool,
 }
 
-impl Bed {
+impl ContextBed {
     fn add(&mut self, direction: Direction, input: &mut Input<'_>) {
         let stream = Stream::new(PORTS + self.made, input);
         let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &stream.key_bytes(), IV).unwrap();
@@ -75,6 +75,7 @@ impl Bed {
             Direction::Transmit => &mut self.sending,
             Direction::Receive => &mut self.receiving,
         };
+        // A refused context is no fault: the device may be full.
         let Ok(handle) = self.driver.tls().unwrap().add(&stream.flow(), direction, stream.start, stream.first, &key)
         else {
             return;
@@ -83,7 +84,7 @@ impl Bed {
         self.made += 1;
     }
 
-    /// Gives a context up. Its stream goes on, and names it as before.
+    /// Removes a context. Its stream goes on and still uses the handle.
     fn remove(&mut self, which: usize) {
         let all = self.sending.len() + self.receiving.len();
         if let Some(stream) = self.sending.iter_mut().chain(&mut self.receiving).nth(which % all.max(1)) {
@@ -98,7 +99,7 @@ impl Bed {
         self.receiving.iter_mut().for_each(|stream| stream.is_certain = false);
     }
 
-    /// The driver hears what the device reports, and answers.
+    /// Handles the device's events and answers its questions.
     fn hear(&mut self) {
         while let Some(event) = self.driver.poll_event() {
             self.unheard &= event != DeviceEvent::Reset;
@@ -110,7 +111,7 @@ impl Bed {
         }
     }
 
-    /// The device works, and what leaves is looked at.
+    /// Lets the device work, and checks the frames that it sends.
     fn run(&mut self) {
         self.driver.flush(Instant::ZERO);
         self.device.process(Instant::ZERO);
@@ -120,11 +121,11 @@ impl Bed {
             let stream = self.sending.iter().find(|stream| stream.port == port).expect("nobody else sends");
             let at = seq.distance_from(stream.start) as usize;
             let payload = &frame.data[HEADERS..];
-            assert!(stream.wire[at..].starts_with(payload), "not what software would have sent");
+            assert!(stream.wire[at..].starts_with(payload), "software would have sent other bytes");
         }
     }
 
-    /// Posts a packet of a stream's, whether its context is there or not.
+    /// Posts a packet of a stream, whether the stream's context exists or not.
     fn send(&mut self, which: usize, input: &mut Input<'_>) {
         let at = usize::from(input.word());
         let (bytes, mss) = (1 + usize::from(input.word() % 3000), 100 + u16::from(input.byte()));
@@ -151,14 +152,14 @@ impl Bed {
         }
     }
 
-    /// The next bytes of a stream arrive, or are lost, or one of them is another.
+    /// Delivers the next bytes of a stream, drops them, or flips a bit.
     fn receive(&mut self, which: usize, input: &mut Input<'_>) {
         let (bytes, fate) = (1 + usize::from(input.byte()), input.byte());
         let flip = usize::from(input.byte());
         if self.receiving.is_empty() {
             return;
         }
-        // What the driver has posted comes first: contexts are there before what they decrypt.
+        // Posted work comes first, because contexts must exist before the bytes that they decrypt arrive.
         self.run();
         let which = which % self.receiving.len();
         let stream = &mut self.receiving[which];
@@ -176,7 +177,7 @@ impl Bed {
             let flipped = flip % payload.len();
             let offset = (at + flipped) as u64;
             let record = stream.units.iter().position(|unit| unit.contains(offset)).expect("records lie close");
-            // A wrong length would have the device see other records than there are.
+            // A wrong length would move all later record boundaries, so header bytes are not flipped.
             if offset - stream.units[record].offset >= RECORD_HEADER {
                 payload[flipped] ^= 1 << (fate % 8);
                 stream.spoilt[record] = true;
@@ -192,13 +193,13 @@ impl Bed {
             assert_eq!(packet.meta.tls_context(), Some(stream.handle), "another's context");
             stream.check(at, &payload, &packet.frame[HEADERS..]);
         } else {
-            assert!(packet.frame[HEADERS..] == payload, "what is not decrypted is as it came");
+            assert!(packet.frame[HEADERS..] == payload, "bytes that are not decrypted must be unchanged");
             assert!(!(stream.is_whole && stream.is_certain), "all of it came, and in order");
         }
     }
 }
 
-/// Records of a key, as queued for a device and as they belong on the wire.
+/// Records of one key, as queued for a device and as expected on the wire.
 struct Stream {
     handle: Handle,
     port: u16,
@@ -207,18 +208,19 @@ struct Stream {
     units: Vec<Unit>,
     queued: Bytes,
     wire: Vec<u8>,
-    /// How far it has arrived.
+    /// Number of bytes that have arrived.
     at: usize,
-    /// Records with a byte flipped on the way.
+    /// Whether each record has a byte flipped in transit.
     spoilt: Vec<bool>,
-    /// Nothing was flipped or lost.
+    /// Whether nothing was flipped or lost.
     is_whole: bool,
-    /// The context is there: nobody has given it up, or could have.
+    /// Whether the context certainly exists: it was not removed, and no reset happened.
     is_certain: bool,
 }
 
 impl Stream {
     fn new(port: u16, input: &mut Input<'_>) -> Stream {
+        // Near both ends of the sequence space, so that numbers wrap within the stream.
         let start = Seq(if input.byte().is_multiple_of(2) { u32::MAX - 700 } else { (1 << 31) - 700 });
         let first = u64::from(input.byte()) << 28;
         let mut stream = Stream {
@@ -262,7 +264,7 @@ impl Stream {
         bytes
     }
 
-    /// As this host sees it.
+    /// Returns the flow as this host sees it.
     fn flow(&self) -> FlowKey {
         FlowKey::tcp(([10, 0, 0, 1], LOCAL).into(), ([10, 0, 0, 2], self.port).into())
     }
@@ -271,13 +273,13 @@ impl Stream {
         let mut headers = tcp_frame(LOCAL, self.port, seq.0, &[]);
         let (source, destination) = ([10, 0, 0, 1], [10, 0, 0, 2]);
         headers[26..34].copy_from_slice(&[source, destination].concat());
-        // The device's affair.
+        // The device fills in the checksums.
         headers[24..26].fill(0);
         headers[50..52].fill(0);
         headers
     }
 
-    /// Whether `plain` may be what a context made of `payload`, the bytes at `at`.
+    /// Checks that `plain` is a possible result of a context for `payload`, the bytes at `at`.
     fn check(&self, at: usize, payload: &[u8], plain: &[u8]) {
         assert_eq!(plain.len(), payload.len());
         for (unit, spoilt) in self.units.iter().zip(&self.spoilt) {
@@ -288,6 +290,7 @@ impl Stream {
                 continue;
             }
             for place in at.max(from)..end.min(at + plain.len()) {
+                // A device leaves the tag unchanged.
                 let in_tag = place + TAG >= end;
                 let expected = if in_tag { self.wire[place] } else { self.queued[place] };
                 assert_eq!(plain[place - at], expected, "byte {place}");

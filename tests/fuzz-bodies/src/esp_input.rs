@@ -1,9 +1,9 @@
-//! ESP and what passes for it, into a host whose NIC takes as much of the work as the input says: nothing panics, nothing
-//! is handed to the stack but what was sent, and nothing of it twice.
+//! ESP and similar packets into a host with a NIC that does a share of the work: nothing panics, the stack receives only data
+//! that was sent, and each byte once.
 //!
-//! Input: a byte of choices (who works on ESP, mode, IPv4 or IPv6, extended numbers), then steps of three bytes: what
-//! happens, and two arguments. True packets are sent, kept for later, spoilt at a place, cut in fragments, or sent once
-//! more; others are the input's own bytes, with headers that lead to the SA.
+//! Input: a byte of choices (place of ESP, mode, IPv4 or IPv6, extended sequence numbers), then steps of three bytes:
+//! an operation and two arguments. Valid packets are sent, stored for later, spoilt at one position, fragmented, or
+//! repeated; other packets have bytes from the input behind headers that lead to the SA.
 
 use bytes::Bytes;
 use core::net::IpAddr;
@@ -41,7 +41,7 @@ pub fn run(data: &[u8]) {
         let at = usize::from(*first) << 8 | usize::from(*second);
         let old = |sent: &[Frame]| (!sent.is_empty()).then(|| sent[at % sent.len()].clone());
         match step % 8 {
-            // The stream goes on, cut in segments; what is sent arrives now, or later.
+            // The next bytes of the stream, cut in segments; the packets arrive now or later.
             step @ 0..=2 => {
                 let bytes = (at % 4000).max(1);
                 let frames = from.send(segments(ipv6, offset, bytes));
@@ -56,6 +56,7 @@ pub fn run(data: &[u8]) {
                 if let Some(frame) = old(&sent) {
                     let mut bytes = frame.data.to_vec();
                     let place = usize::from(*second) * 7 % bytes.len();
+                    // `| 1` makes sure that the byte changes.
                     bytes[place] ^= first | 1;
                     to.arrive(bytes.into());
                 }
@@ -68,6 +69,7 @@ pub fn run(data: &[u8]) {
             }
             _ => to.look(&mut stack, ipv6),
         }
+        // Stored packets are bounded, so that one input stays fast.
         if sent.len() > 512 {
             break;
         }
@@ -75,7 +77,7 @@ pub fn run(data: &[u8]) {
     to.look(&mut stack, ipv6);
 }
 
-/// A host's NIC, and IPsec over it.
+/// A host's NIC with IPsec above.
 struct Host {
     device: Device,
     secure: SecureDevice,
@@ -96,6 +98,7 @@ impl Host {
         keying.add_policy(Policy { direction: sa.direction, selector, priority: 0, action }).expect("the first");
         keying.add_sa(Instant::ZERO, sa).expect("a good one");
         let mut host = Host { device, secure };
+        // The SA is installed in several exchanges over the control ring.
         (0..4).for_each(|_| host.settle());
         host
     }
@@ -123,7 +126,7 @@ impl Host {
         self.device.receive_frame(Instant::ZERO, frame);
     }
 
-    /// The stack takes what there is for it.
+    /// Passes received packets to the stack.
     fn look(&mut self, stack: &mut Stack, ipv6: bool) {
         self.device.process(Instant::ZERO);
         while let Some(packet) = self.secure.receive(Instant::ZERO) {
@@ -134,7 +137,7 @@ impl Host {
     }
 }
 
-/// What was handed to the stack: segments of the stream.
+/// Segments of the stream that the stack received.
 #[derive(Default)]
 struct Stack(HashSet<usize>);
 
@@ -145,7 +148,10 @@ impl Stack {
         let payload = &frame[tcp + 20..];
         for (number, segment) in payload.chunks(size.min(payload.len())).enumerate() {
             let start = offset + number * size.min(payload.len());
-            assert!(segment.iter().zip(start..).all(|(byte, at)| *byte == byte_at(at)), "nobody sent that");
+            assert!(
+                segment.iter().zip(start..).all(|(byte, at)| *byte == byte_at(at)),
+                "the stack received data that was never sent"
+            );
             assert!(self.0.insert(start), "it was delivered before");
         }
     }
@@ -159,7 +165,7 @@ fn address(ipv6: bool, number: u8) -> IpAddr {
     if ipv6 { [0xfd00, 0, 0, 0, 0, 0, 0, number.into()].into() } else { [10, 0, 0, number].into() }
 }
 
-/// Ethernet and IP headers of a packet from the first host to the second.
+/// Returns the Ethernet and IP headers of a packet from the first host to the second.
 fn headers(ipv6: bool, protocol: u8, bytes: usize) -> Vec<u8> {
     let mut header = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     if ipv6 {
@@ -180,7 +186,7 @@ fn headers(ipv6: bool, protocol: u8, bytes: usize) -> Vec<u8> {
     header
 }
 
-/// The next bytes of the stream.
+/// Returns a packet with the next bytes of the stream.
 fn segments(ipv6: bool, offset: usize, bytes: usize) -> TxPacket {
     let mut header = headers(ipv6, 6, 20 + bytes);
     header.extend_from_slice(&[0x13, 0x88, 0, 80]);
@@ -194,7 +200,7 @@ fn segments(ipv6: bool, offset: usize, bytes: usize) -> TxPacket {
     }
 }
 
-/// A frame as a router passes it on whose next wire takes less.
+/// Fragments a frame like a router before a wire with a smaller MTU.
 fn fragments(frame: &Frame) -> Vec<Frame> {
     let header_bytes = if frame.data[12] == 8 { 34 } else { 54 };
     let packet = TxPacket {
@@ -206,7 +212,7 @@ fn fragments(frame: &Frame) -> Vec<Frame> {
     cut.into_iter().map(|piece| [&piece.header[..], &piece.fragments.concat()].concat().into()).collect()
 }
 
-/// The bytes as something that the SA could be meant by.
+/// Returns the bytes behind headers that may lead to the SA.
 fn pretended(ipv6: bool, kind: u8, bytes: &[u8]) -> Frame {
     let (protocol, mut content) = match kind % 4 {
         0 => (50, SPI.to_be_bytes().to_vec()),
@@ -220,7 +226,7 @@ fn pretended(ipv6: bool, kind: u8, bytes: &[u8]) -> Frame {
     content.extend_from_slice(bytes);
     let mut frame = headers(ipv6, protocol, content.len());
     if !ipv6 && kind & 0x80 != 0 {
-        // A fragment of it.
+        // A first fragment.
         frame[20] = 0x20;
     }
     if !ipv6 {

@@ -1,11 +1,11 @@
-//! Datagrams into a node of GTP-U, in software: whatever they hold, each is dropped, answered or taken in, and counted; SDUs come up once each, in
-//! order; what nobody reads is bounded.
+//! Datagrams into a GTP-U node, in software: each datagram is dropped, answered or accepted, and counted; SDUs are
+//! delivered once each, in order; unread data is bounded.
 //!
-//! Input: a byte that says what happens, and what that takes. There are two bearers, one of each kind, and neither authenticates, so that whatever
-//! comes gets far.
+//! Input: a byte of operation, and its arguments. There are two bearers, one of each kind, without integrity
+//! protection, so that arbitrary data gets far.
 
 use crate::input::Input;
-use crate::still::{Inbox, Socket, Still};
+use crate::still::{FuzzClock, Inbox, Socket};
 use bytes::{Bytes, BytesMut};
 use core::net::SocketAddr;
 use core::pin::{Pin, pin};
@@ -18,15 +18,16 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// One input.
+/// Runs one input.
 pub fn run(data: &[u8]) {
-    let (clock, inbox) = (Arc::new(Still::default()), Inbox::default());
+    let (clock, inbox) = (Arc::new(FuzzClock::default()), Inbox::default());
     let (node, mut driver) = Node::new(Socket(inbox.clone()), clock.clone(), PduProtection::Cpu);
     let peer = SocketAddr::from(([10, 0, 0, 1], Gtpu::PORT));
     let kinds = [(BearerKind::Unacknowledged, SnLen::Twelve), (BearerKind::Acknowledged, SnLen::Eighteen)];
     let open = |(number, (kind, numbers))| {
         let tunnel = Tunnel { local: number, remote: number, peer };
         let mut config = Config::data(kind, numbers);
+        // A small buffer, so that the bound is reached.
         config.buffer = BUFFER;
         let [sent, received] = keys(number, 0);
         node.open(tunnel, config, sent, received).expect("two TEIDs")
@@ -46,7 +47,7 @@ pub fn run(data: &[u8]) {
                 let [sent, received] = keys(which as u32 + 1, epoch);
                 // After 256 changes the keys repeat, and are refused.
                 let is_new = bearers[which].reestablish(sent, received).is_ok();
-                // An acknowledged bearer goes on with its numbers, and another begins anew.
+                // An acknowledged bearer continues its numbers, and an unacknowledged one starts again.
                 if is_new && which == 0 {
                     while read(&bearers[0], &mut cx).is_some() {}
                     last[0] = None;
@@ -54,7 +55,7 @@ pub fn run(data: &[u8]) {
             }
             2 => {
                 let sdu = Bytes::copy_from_slice(input.take_some());
-                // It may have to wait, and is given up then.
+                // A send that would have to wait is abandoned.
                 let _sent = pin!(bearers[which].send(sdu)).poll(&mut cx);
             }
             3 => {
@@ -82,10 +83,12 @@ pub fn run(data: &[u8]) {
                 came += 1;
             }
         }
+        // The node's driver never ends by itself.
         assert!(Pin::new(&mut driver).poll(&mut cx).is_pending());
     }
     assert!(inbox.lock().expect("nobody panicked").is_empty());
     let counters = node.counters();
+    // A datagram may be counted once at most.
     assert!(counters.malformed + counters.no_tunnel + counters.echoes <= came);
     assert_eq!(counters.opened_by_device + counters.protected_by_device, 0);
     for bearer in &bearers {
@@ -94,7 +97,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// The COUNT of the next SDU that is there.
+/// Returns the COUNT of the next SDU, if there is one.
 fn read(bearer: &Bearer, cx: &mut Context<'_>) -> Option<u32> {
     match pin!(bearer.receive()).poll(cx) {
         Poll::Ready(sdu) => Some(sdu?.count),

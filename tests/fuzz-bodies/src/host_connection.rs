@@ -1,15 +1,15 @@
-//! Well-aimed segments into an open connection, while its application reads and writes and time passes.
+//! Aimed segments into an open connection, while its application reads and writes and time passes.
 //!
-//! Whatever the peer does, byte N of its stream is always the same byte: so whatever the connection delivers can be
-//! checked without knowing what it accepted. Held to:
-//! - what is delivered is the peer's stream from its beginning, and no more of it than was sent; its end comes where the
-//!   peer put one;
-//! - what is acknowledged was sent, without a gap, and never less than before;
-//! - the right edge of the window never moves back, nor further than the receive buffer from what was read;
-//! - what leaves is the application's stream, in segments that the peer takes, within the window that it offered;
-//! - the connection comes to rest, and its memory has bounds.
+//! Byte N of the peer's stream always has the same value, so delivered data can be checked without knowing which
+//! segments the connection accepted. Checked properties:
+//! - delivered data is the peer's stream from its beginning, and no more than was sent; the end of the stream is where
+//!   the peer put one;
+//! - acknowledged bytes were sent, without a gap, and the acknowledgment never moves back;
+//! - the right edge of the window never moves back, nor further than the receive buffer beyond the read position;
+//! - transmitted data is the application's stream, in segments of the peer's size, within the peer's window;
+//! - the connection comes to rest, and its memory is bounded.
 //!
-//! Input: a byte of configuration, then operations: an opcode, and the bytes it wants. What is missing is zero.
+//! Input: a byte of configuration, then operations: an opcode and its arguments. Missing bytes are zero.
 
 use crate::input::Input;
 use bytes::BytesMut;
@@ -22,11 +22,11 @@ use offload_host_stack::{Config, CongestionAlgorithm, ConnectionId, Ecn, KeepAli
 use smoltcp::wire::{TcpControl, TcpOption, TcpPacket, TcpRepr, TcpSeqNumber, TcpTimestampRepr};
 use std::collections::BTreeSet;
 
-/// One input.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
-    let Some(mut rig) = Rig::open(input.byte()) else { return };
-    for _ in 0..MOST_OPERATIONS {
+    let Some(mut rig) = ConnectionRig::open(input.byte()) else { return };
+    for _ in 0..MAX_OPERATIONS {
         if input.0.is_empty() {
             break;
         }
@@ -35,40 +35,41 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// A stack with a connection, and what its peer knows.
-struct Rig {
+/// A stack with a connection, and the state of its peer.
+struct ConnectionRig {
     now: Instant,
     stack: Stack,
     nic: MockDevice,
-    /// Until the application has dropped it.
+    /// The connection. `None` after the application has dropped it.
     id: Option<ConnectionId>,
     peer: Peer,
     written: u64,
     read: u64,
 }
 
-/// What the peer has sent and heard. Positions count bytes from the first one of a stream; the SYN comes before that.
+/// The peer's view of the connection. Positions count bytes from the first byte of a stream; the SYN precedes that.
 #[derive(Default)]
 struct Peer {
     opened: bool,
-    /// Bytes sent without a gap, whatever became of them; and ranges beyond.
+    /// Bytes sent without a gap, regardless of their fate; and, below, ranges beyond.
     sent_until: u64,
     sent_beyond: Vec<(u64, u64)>,
     fins: BTreeSet<u64>,
-    /// The right edge of the window it offered.
+    /// The right edge of the window that the peer offered.
     offered: u64,
-    /// What it was acknowledged; the right edge of the window it was offered; the shift of that.
+    /// The acknowledged position of the peer's stream; below, the right edge and the shift of the window that the stack
+    /// offered.
     acknowledged: u64,
     edge: u64,
     shift: u8,
-    /// The end of what came from the other side.
+    /// The end of the received stream.
     heard: u64,
     timestamp: Option<u32>,
 }
 
-impl Rig {
-    /// A connection that the bits of `choices` describe. `None` if it did not come to one.
-    fn open(choices: u8) -> Option<Rig> {
+impl ConnectionRig {
+    /// Opens a connection with the options in the bits of `choices`. Returns `None` if no connection was established.
+    fn open(choices: u8) -> Option<ConnectionRig> {
         let bit = |number: u8| choices >> number & 1 == 1;
         let mut config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1))
             .with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]);
@@ -81,7 +82,8 @@ impl Rig {
         (config.tcp.receive_buffer, config.tcp.send_buffer) = (RECEIVE_BUFFER, SEND_BUFFER);
         let peer = Peer { edge: 0, ..Peer::default() };
         let (now, nic) = (Instant::ZERO, crate::device(ROOM));
-        let mut rig = Rig { now, stack: Stack::new(config), nic, id: None, peer, written: 0, read: 0 };
+        let mut rig = ConnectionRig { now, stack: Stack::new(config), nic, id: None, peer, written: 0, read: 0 };
+        // A passive open, or below an active one.
         if bit(7) {
             rig.stack.listen(OUR_PORT, 4).ok()?;
             rig.deliver(&Segment { syn: true, seq: THEIRS, ..Segment::default() });
@@ -104,24 +106,24 @@ impl Rig {
 
     fn operate(&mut self, input: &mut Input<'_>) {
         match input.byte() % 16 {
-            // The next segment, as a good peer sends it.
+            // The next segment of a regular peer.
             0 | 1 => {
                 let length = usize::from(input.word() % 3000);
                 let ack = Some(seq_of(OURS, self.peer.heard));
                 self.deliver(&Segment { ack, length, window: input.word(), ..Segment::at(self.peer.sent_until) });
             }
-            // One that is aimed.
+            // An aimed segment.
             2..=6 => {
                 let segment = self.aimed(input);
                 self.deliver(&segment);
             }
-            // Everything that was heard of is acknowledged.
+            // An acknowledgment of everything received.
             7 => {
                 let ack = Some(seq_of(OURS, self.peer.heard));
                 self.deliver(&Segment { ack, window: u16::MAX, ..Segment::at(self.peer.sent_until) });
             }
             8 | 9 => self.now += Duration::from_micros(1 << (input.byte() % 37)),
-            // Until something happens.
+            // Advance to the next event.
             10 => self.now = self.stack.next_event().unwrap_or(self.now).max(self.now),
             11 => self.nic.set_room(if input.byte().is_multiple_of(4) { 0 } else { ROOM }),
             12 => self.read(usize::from(input.word())),
@@ -130,7 +132,7 @@ impl Rig {
         }
     }
 
-    /// A segment near to where things happen.
+    /// Returns a segment with numbers near the edges of the connection's state.
     fn aimed(&mut self, input: &mut Input<'_>) -> Segment {
         let peer = &self.peer;
         let near = |base: u64, by: u8| base.wrapping_add_signed(i64::from(by as i8) * 97);
@@ -182,6 +184,7 @@ impl Rig {
         {
             for byte in segment.data.iter() {
                 assert_eq!(*byte, byte_of(self.read), "byte {} of the peer's stream", self.read);
+                // Each byte is checked by its position, so a lost, repeated or moved byte shows.
                 self.read += 1;
             }
             bytes += segment.data.len();
@@ -189,7 +192,7 @@ impl Rig {
         }
         assert!(self.read <= self.peer.sent_until, "more was delivered than was sent without a gap");
         if self.stack.at_end(id) && self.stack.error(id).is_none() {
-            assert!(self.peer.fins.contains(&self.read), "an end where the peer put none: {}", self.read);
+            assert!(self.peer.fins.contains(&self.read), "an end that the peer did not send: {}", self.read);
         }
     }
 
@@ -217,10 +220,10 @@ impl Rig {
         }
     }
 
-    /// Gives the stack a segment, and notes what the peer has sent with it.
+    /// Delivers a segment to the stack and records the data that the peer sent with it.
     fn deliver(&mut self, segment: &Segment) {
         if self.peer.opened && !segment.syn {
-            // What begins before the stream may end in it.
+            // A segment that begins before the stream may end in it.
             let from = signed_position_of(THEIRS, segment.seq, self.peer.sent_until);
             if let Ok(to) = u64::try_from(from + segment.length as i64) {
                 self.peer.note_sent(from.max(0) as u64, to, segment.fin);
@@ -233,6 +236,7 @@ impl Rig {
             let shift = if opening || self.peer.shift == 0 { 0 } else { PEER_SHIFT };
             self.peer.offered = self.peer.offered.max(at + (u64::from(segment.window) << shift));
         }
+        // The peer's clock may be wrong, but the echo is always a received value.
         let (clock, heard) = (self.now.as_millis() as u32, self.peer.timestamp);
         let timestamps = heard.or(segment.syn.then_some(0)).map(|echo| {
             let value = clock.wrapping_add(1_000).wrapping_add_signed(segment.clock);
@@ -243,17 +247,18 @@ impl Rig {
         self.stack.receive(self.now, RxPacket::new(BytesMut::from(&frame[..]), meta), &mut self.nic);
     }
 
-    /// Lets the stack do what it can, and looks at what it sends.
+    /// Lets the stack work until it is idle, and checks the packets that it sends.
     fn settle(&mut self) {
         let mut rounds = 0;
         while self.stack.poll(self.now, &mut self.nic) {
             rounds += 1;
-            assert!(rounds < 1000, "it does not come to rest");
+            assert!(rounds < 1000, "the stack does not come to rest");
         }
         while self.stack.next_ready().is_some() {}
         for packet in self.nic.take_sent() {
             self.peer.hear(&packet, self.id.map(|_| self.read), self.written);
         }
+        // One connection, and at most one in a state after its end.
         assert!(self.stack.connections() <= 2);
         if let Some(id) = self.id {
             let stats = self.stack.stats(id);
@@ -269,14 +274,14 @@ impl Peer {
             self.fins.insert(to);
         }
         self.sent_beyond.push((from, to));
-        // A FIN takes a number, behind which bytes may be without ever being the stream's.
+        // A FIN takes a sequence number. Bytes behind the FIN may be sent without belonging to the stream.
         while let Some(index) = self.sent_beyond.iter().position(|(from, _)| *from <= self.sent_until) {
             let (_, to) = self.sent_beyond.swap_remove(index);
             self.sent_until = self.sent_until.max(to);
         }
     }
 
-    /// `read`: what the application has read, if there is one.
+    /// Checks a packet from the stack. `read` is the application's read position; `None` without an application.
     fn hear(&mut self, packet: &TxPacket, read: Option<u64>, written: u64) {
         let tcp = TcpPacket::new_checked(&packet.header[34..]).expect("a whole header");
         let payload: Vec<u8> = packet.fragments.concat();
@@ -302,7 +307,7 @@ impl Peer {
             self.acknowledged = at;
             let shift = if tcp.syn() { 0 } else { self.shift };
             let edge = at + (u64::from(tcp.window_len()) << shift);
-            // What the scale cuts off may be told one time and not another.
+            // The scale truncates the window, so the edge may move back by less than one unit of the scale.
             assert!(edge + (1 << shift) > self.edge || tcp.syn(), "an edge at {edge} after {}", self.edge);
             let most = read.map_or(u64::MAX, |read| read + RECEIVE_BUFFER as u64 + 2);
             assert!(edge <= most, "more is offered than there is memory for");
@@ -314,7 +319,7 @@ impl Peer {
         let end = payload.len() as u64 + u64::from(tcp.fin());
         let from = position_of(OURS, tcp.seq_number().0 as u32, self.heard);
         let Some(from) = from else {
-            // A probe of a peer that has taken nothing yet is at the SYN's number.
+            // A probe of a peer that has not yet received anything has the SYN's number.
             assert_eq!(end, 0);
             return;
         };
@@ -329,7 +334,7 @@ impl Peer {
     }
 }
 
-/// A segment of the peer.
+/// A segment from the peer.
 #[derive(Default)]
 struct Segment {
     syn: bool,
@@ -342,7 +347,7 @@ struct Segment {
     window: u16,
     length: usize,
     sacks: [Option<(u32, u32)>; 3],
-    /// How much its clock is off, in milliseconds.
+    /// Error of the peer's clock in milliseconds.
     clock: i32,
 }
 
@@ -379,7 +384,7 @@ impl Segment {
         let mut packet = TcpPacket::new_unchecked(&mut tcp[..]);
         repr.emit(&mut packet, &addresses[0], &addresses[1], &smoltcp::phy::ChecksumCapabilities::ignored());
         packet.set_urg(self.urgent);
-        // What smoltcp has no name for: several flags at once.
+        // The flags are set directly, because smoltcp supports only one control flag at a time.
         packet.set_fin(self.fin);
         packet.set_rst(self.rst);
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
@@ -390,37 +395,37 @@ impl Segment {
     }
 }
 
-/// A byte of either stream: the low bits of its place, stirred, so that a shift shows.
+/// Returns the byte at a position of either stream: the low bits of the position, mixed, so that a shift shows.
 fn byte_of(position: u64) -> u8 {
     ((position as u32).wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
-/// The sequence number of a position in the stream whose SYN had `initial`.
+/// Returns the sequence number of a position in the stream with the initial number `initial`.
 fn seq_of(initial: u32, position: u64) -> u32 {
     initial.wrapping_add(1).wrapping_add(position as u32)
 }
 
-/// The position of `seq` that is nearest to `near`; `None` before the stream.
+/// Returns the position of `seq` nearest to `near`, or `None` before the stream.
 fn position_of(initial: u32, seq: u32, near: u64) -> Option<u64> {
     signed_position_of(initial, seq, near).try_into().ok()
 }
 
-/// The same, negative before the stream.
+/// Returns the position of `seq` nearest to `near`, negative before the stream.
 fn signed_position_of(initial: u32, seq: u32, near: u64) -> i64 {
     let off = seq.wrapping_sub(seq_of(initial, near)) as i32;
     near as i64 + i64::from(off)
 }
 
-/// Both streams wrap soon.
+/// Initial sequence numbers near the end of the range, so that both streams wrap around early.
 const OURS: u32 = u32::MAX - 30_000;
 const THEIRS: u32 = u32::MAX - 50_000;
 const OUR_PORT: u16 = 5000;
 const THEIR_PORT: u16 = 80;
-/// What its device has, when it has any.
+/// Free send slots of the device while it has any.
 const ROOM: usize = 4;
 const MSS: u16 = 1400;
 const PEER_SHIFT: u8 = 3;
 const RECEIVE_BUFFER: usize = 200_000;
 const SEND_BUFFER: usize = 100_000;
-/// More make an input slower, not better.
-const MOST_OPERATIONS: usize = 2_000;
+/// Limit of operations. More of them make an input slower, but find no more.
+const MAX_OPERATIONS: usize = 2_000;

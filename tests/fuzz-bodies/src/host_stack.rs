@@ -1,7 +1,7 @@
-//! Whatever comes from the wire, in whatever order and at whatever time: no panic, no endless work, bounded memory.
+//! Arbitrary packets from the wire, in any order and at any time: no panic, no endless work, bounded memory.
 //!
-//! Input: records of one control byte, two bytes of length and time, and a body. The body is a frame, or what
-//! follows the Ethernet header, or a TCP segment of an open connection, as the control byte says.
+//! Input: records of one control byte, two bytes of length and time, and a body. The control byte selects the meaning
+//! of the body: a frame, the part after the Ethernet header, or a TCP segment of an open connection.
 
 use bytes::BytesMut;
 use core::time::Duration;
@@ -12,7 +12,7 @@ use offload_host_stack::{Config, Stack};
 
 const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
 
-/// A TCP/IPv4 packet from 10.0.0.2:80 to the first local port, with sequence numbers near what is expected.
+/// Returns a TCP/IPv4 packet from 10.0.0.2 with sequence numbers near the expected ones.
 fn segment(ports: [u8; 4], near: u32, body: &[u8]) -> Vec<u8> {
     let mut tcp = vec![0; 20];
     tcp[..4].copy_from_slice(&ports);
@@ -32,11 +32,12 @@ fn segment(ports: [u8; 4], near: u32, body: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// One input.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     let mut config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1))
         .with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]);
     config.tcp.initial_sequence = Some(1000);
+    // A low limit, so that the bound is reached.
     config.max_connections = 64;
     let (mut stack, mut device, mut now) = (Stack::new(config), crate::device(usize::MAX), Instant::ZERO);
     stack.listen(443, 8).unwrap();
@@ -63,12 +64,13 @@ pub fn run(input: &[u8]) {
             }
             _ => segment([0, 80, 19, 136], 1000, body),
         };
+        // The checksums count as good, so that arbitrary packets get past the first check.
         let meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
         stack.receive(now, RxPacket::new(BytesMut::from(&frame[..]), meta), &mut device);
         let mut rounds = 0;
         while stack.poll(now, &mut device) {
             rounds += 1;
-            assert!(rounds < 1000, "it does not come to rest");
+            assert!(rounds < 1000, "the stack does not come to rest");
         }
         now += Duration::from_millis(u64::from(*wait) * u64::from(*control >> 4));
         device.take_sent();

@@ -1,11 +1,12 @@
-//! Any bytes as compressed data, of every format: an error or a result, within the room that there is, however they are cut.
+//! Arbitrary bytes as compressed data of every format: an error or a result, within the available room, independent of
+//! cuts.
 
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
 use offload_compression::Compression;
 use offload_transforms::{Fault, Parameters, Session, TransformDirection};
 
-/// One input.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let format = Compression::ALL[usize::from(input.byte()) % Compression::ALL.len()];

@@ -1,4 +1,4 @@
-//! What is left of a fuzzer's input; zeros when nothing is.
+//! The rest of a fuzzer's input, extended by zeros without end.
 
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
@@ -18,7 +18,7 @@ impl<'a> Input<'a> {
         array
     }
 
-    /// As many bytes as the next one says.
+    /// Takes as many bytes as the next byte says.
     pub(crate) fn take_some(&mut self) -> &'a [u8] {
         let len = usize::from(self.byte());
         self.take(len)

@@ -1,5 +1,5 @@
-//! Any text as a key file: read or refused at a line that there is; what is read says the same mirrored twice, and a host
-//! takes it or says why not.
+//! Arbitrary text as a key file: an error names an existing line; a parsed file is the same after mirroring twice, and
+//! a host applies the file or gives an error.
 
 use core::net::IpAddr;
 use ipsec::{KeyFile, KeyedDevice, SecureDevice};

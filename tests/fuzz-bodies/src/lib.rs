@@ -1,7 +1,7 @@
-//! What the fuzz targets do with an input, a module a target; and a test that replays the inputs they found worth keeping.
+//! The bodies of the fuzz targets, one module each, and a test that replays the committed inputs.
 //!
 //! The targets themselves are in `fuzz/`, for nightly and cargo-fuzz. Here any compiler runs the same functions over
-//! `fuzz/corpus`: what a run has found once is held to for ever.
+//! `fuzz/corpus`, so that a fault found once stays fixed.
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +37,7 @@ pub mod tls_records;
 use offload_api::PathCaps;
 use offload_api::mock::MockDevice;
 
-/// A device without a wire, which takes packets of up to 64 KiB and every context.
+/// Returns a device without a wire, which accepts packets of up to 64 KiB and every context.
 fn device(room: usize) -> MockDevice {
     let path =
         PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 65_535, udp_segmentation: true, pacing: false };
@@ -46,14 +46,14 @@ fn device(room: usize) -> MockDevice {
     device
 }
 
-/// A target: its name, and what it does with an input.
+/// A target: its name and its body.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
 ///
 /// ```
 /// let (name, run) = fuzz_bodies::TARGETS[0];
-/// run(format!("{name} takes whatever bytes there are").as_bytes());
+/// run(format!("{name} takes any bytes").as_bytes());
 /// ```
 pub const TARGETS: &[Target] = &[
     ("attach", attach::run),

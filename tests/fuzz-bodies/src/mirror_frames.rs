@@ -1,12 +1,12 @@
-//! Any bytes as what an agent says to a mirror, in pieces: no SA and no policy stays that the mirror does not know of, and what the
-//! mirror says makes sense.
+//! Arbitrary bytes from an agent to a mirror, in pieces: the mirror knows every SA and policy that stays, and its own
+//! messages are valid.
 
 use ipsec::{KeyedDevice, SecureDevice};
 use linux_mirror::sa::{FrameDecoder, Message, SaChange, SaMirror, encode};
 use nic_sim::{NicConfig, nic};
 use offload_base::Instant;
 
-/// Runs one input: it begins with how long the pieces are.
+/// Runs one input, which begins with the length of the pieces.
 pub fn run(data: &[u8]) {
     let Some((piece, data)) = data.split_first() else { return };
     let (_device, driver) = nic(NicConfig { receive_ring: 4, ..NicConfig::default() });
@@ -24,6 +24,7 @@ pub fn run(data: &[u8]) {
         mirror.receive(Instant::ZERO, &encode(&message), keying);
     }
     let counted = mirror.counters();
+    // Everything that was added must have been deleted again.
     assert_eq!(counted.sas_added, counted.sas_deleted);
     assert_eq!(counted.policies_added, counted.policies_deleted);
     let mut decoder = FrameDecoder::new();

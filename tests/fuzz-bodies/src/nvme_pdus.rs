@@ -1,5 +1,5 @@
-//! Any bytes as the stream of a host into a controller, and of a controller into a host: an end of the connection at
-//! worst. The connection is opened first, so that what follows gets somewhere.
+//! Arbitrary bytes as the stream of a host into a controller, and of a controller into a host: at worst the connection
+//! ends. The connection is opened first, so that the bytes get past the handshake.
 use bytes::{Bytes, BytesMut};
 use nvme_tcp::core::queue::{CommandData, Queue, QueueConfig, Submission};
 use nvme_tcp::wire::{ConnectData, InitializeRequest, InitializeResponse, IoOpcode, Pdu, PduFraming, Sgl, commands};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const DISK: &str = "nqn.2026-01.test:disk";
 
-/// One input.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     let [kind, cut, bytes @ ..] = input else { return };
     let cut = usize::from(*cut) + 1;
@@ -45,6 +45,7 @@ fn controller(connected: bool, cut: usize, bytes: &[u8]) {
         stream.extend(framed(&Pdu::Command(commands::property_set(0x14, 0x0046_0001)), Vec::new()));
     }
     stream.extend(bytes);
+    // PDUs may be cut anywhere, so the input chooses the cut.
     for part in stream.chunks(cut) {
         connection.handle_segment(Instant::ZERO, segment(part), &mut target);
         while let Some(job) = connection.poll_job() {
@@ -60,6 +61,7 @@ fn host(digests: bool, cut: usize, bytes: &[u8]) {
     let mut queue = Queue::new(Instant::ZERO, config);
     let agreed = InitializeResponse { data_digest: digests, max_data: 4096, ..InitializeResponse::default() };
     queue.handle_segment(segment(&framed(&Pdu::InitializeResponse(agreed), Vec::new())));
+    // Commands in flight, so that responses and R2Ts find something to match.
     for bytes in [512, 4096, 16384] {
         let read = commands::range(IoOpcode::Read, 1, 0, 1);
         let _id = queue
@@ -81,7 +83,7 @@ fn host(digests: bool, cut: usize, bytes: &[u8]) {
             finished += 1;
         }
     }
-    // What was asked of it is all it gives: data of each write once, and each command's end once.
+    // The queue must not do more than requested: the data of each write once, and the end of each command once.
     assert!(finished <= 6);
     assert!(sent < 1 << 20);
 }

@@ -1,8 +1,8 @@
-//! Any bytes as what controllers tell: identify structures, the discovery log, Connect's data. Parsed, written and parsed
-//! again they are the same.
+//! Arbitrary bytes as data of NVMe controllers: identify structures, the discovery log, Connect's data. Parsed data is
+//! the same after writing and parsing again.
 use nvme_tcp::wire::{ConnectData, ControllerData, DiscoveryLog, NamespaceData, parse_namespace_list};
 
-/// One input.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     let Some((kind, bytes)) = input.split_first() else { return };
     match kind % 5 {

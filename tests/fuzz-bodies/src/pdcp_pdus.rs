@@ -1,5 +1,5 @@
-//! Any PDUs to a PDCP entity that deciphers but does not authenticate, so that whatever comes gets far: SDUs go up once each, in order, and each
-//! data PDU is counted for what became of it.
+//! Arbitrary PDUs to a PDCP entity without integrity protection, so that they get far: SDUs are delivered once each, in
+//! order, and each data PDU is counted by its fate.
 
 use crate::input::Input;
 use bytes::BytesMut;
@@ -8,7 +8,7 @@ use offload_base::Instant;
 use pdcp::crypto::{Algorithm, Direction, Key};
 use pdcp::{BearerKind, Config, Entity, Incoming, Security, SnLen};
 
-/// Runs one input: kind and length of numbers, then what happens.
+/// Runs one input: the kind of bearer and the length of numbers, then operations.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let choice = input.byte();
@@ -28,6 +28,7 @@ pub fn run(data: &[u8]) {
             1 => {
                 keys = u8::wrapping_add(keys, 1);
                 entity.reestablish(sent(keys), received(keys)).expect("another key than the last");
+                // Reestablishment resets the COUNT of an unacknowledged bearer.
                 if kind == BearerKind::Unacknowledged {
                     core::iter::from_fn(|| entity.poll_sdu()).for_each(drop);
                     last = None;
@@ -46,7 +47,7 @@ pub fn run(data: &[u8]) {
         while entity.next_event().is_some_and(|due| due <= now) {
             let _discarded = entity.handle_timeout(now);
             if entity.next_event().is_some_and(|due| due <= now) {
-                panic!("a timer that is through is due again");
+                panic!("an expired timer is due again");
             }
         }
         while let Some(sdu) = entity.poll_sdu() {

@@ -1,12 +1,12 @@
-//! Formats of protection information as the input chooses, over any bytes: what was added verifies, what is wrong is reported at a
-//! place that there is, and a transform there and back changes nothing.
+//! Protection information with arbitrary formats over arbitrary bytes: added information verifies, errors are reported
+//! at an existing position, and a transform and its inverse change nothing.
 
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
 use offload_transforms::protection::{Check, Format, Guard, Protection, ProtectionType};
 use offload_transforms::{Fault, Parameters, Session, Transform, TransformDirection};
 
-/// One input.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let (memory, wire) = (format(&mut input), format(&mut input));
@@ -16,8 +16,10 @@ pub fn run(input: &[u8]) {
     let memory = if flags & 8 != 0 { Some(Format { interval: wire.interval, ..memory }) } else { None };
     let wire = if flags & 16 != 0 { Some(wire) } else { None };
     let with = Parameters { iv: input.array(), aad: &[] };
+    // Many combinations are invalid, and refusing them is right.
     let Ok(session) = Session::new(&Transform::Protection(Protection { memory, wire, check })) else { return };
     let run = |way, source: &Bytes| {
+        // The source is cut in two, so that a block may span both pieces.
         let mut target = BytesMut::with_capacity(17 * source.len() + 64);
         let cut = source.len() / 3;
         let report = session.run(way, with, &[source.slice(..cut), source.slice(cut..)], &mut target);
@@ -29,11 +31,12 @@ pub fn run(input: &[u8]) {
     {
         match run(way, &source) {
             Ok(result) => {
-                let undone = run(back, &result).expect("what was made by the rules keeps them");
-                // Tags that nobody checked may be others; data may not.
+                let undone = run(back, &result).expect("valid output verifies");
+                // Unchecked tags may differ afterwards, but data must not.
                 assert_eq!(undone.len(), source.len());
                 assert_eq!(run(way, &undone).expect("once more"), result);
             }
+            // Random bytes rarely verify, so most inputs end here.
             Err(Fault::Integrity(mismatch)) => {
                 assert!(mismatch.offset < source.len() as u64 && mismatch.expected != mismatch.actual);
             }

@@ -1,11 +1,11 @@
-//! Datagrams into a QUIC endpoint that accepts connections, in software: whatever they hold, each is answered, dropped or taken
-//! in, memory for handshakes is bounded, and nothing panics.
+//! Datagrams into a QUIC endpoint that accepts connections, in software: each datagram is answered, dropped or
+//! accepted, memory for handshakes is bounded, and nothing panics.
 //!
-//! Input: a byte that tells the sender and how much later it comes, a word of length, that many bytes of datagram, and so on. Every
-//! other datagram becomes a client's first one in its outer form: version 1, and long enough.
+//! Input: a byte of sender and delay, a word of length, that many bytes of datagram, and so on. Every other datagram
+//! gets the outer form of a client's first one: version 1, and long enough.
 
 use crate::input::Input;
-use crate::still::{Inbox, Socket, Still};
+use crate::still::{FuzzClock, Inbox, Socket};
 use bytes::BytesMut;
 use core::net::SocketAddr;
 use core::pin::Pin;
@@ -17,12 +17,13 @@ use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-/// One input.
+/// Runs one input.
 pub fn run(data: &[u8]) {
-    let (clock, inbox) = (Arc::new(Still::default()), Inbox::default());
+    let (clock, inbox) = (Arc::new(FuzzClock::default()), Inbox::default());
     let config = Config::default().with(|c| {
         c.random = Some(RandomSource::from(Seed(1)));
         c.retry_above = 2;
+        // Low limits, so that the bounds are reached.
         c.max_handshakes = 4;
         c.max_connections = 6;
     });
@@ -43,9 +44,9 @@ pub fn run(data: &[u8]) {
         assert!(Pin::new(&mut driver).poll(&mut cx).is_pending());
     }
     let counters = endpoint.counters();
-    assert!(counters.connections == 0, "nobody shakes hands by chance");
+    assert!(counters.connections == 0, "no handshake can succeed by chance");
     assert_eq!(counters.opened_by_software + counters.opened_by_device, 0);
-    // All of it ends, whatever was begun.
+    // Every connection must end, even if its handshake was never completed.
     endpoint.close(0, "");
     for _ in 0..64 {
         clock.0.fetch_add(Duration::from_secs(60).as_nanos() as u64, Ordering::Relaxed);
@@ -56,19 +57,19 @@ pub fn run(data: &[u8]) {
     panic!("a connection does not end");
 }
 
-/// Makes a datagram begin as a client's first one does.
+/// Gives a datagram the beginning of a client's first one.
 fn shape(datagram: &mut BytesMut) {
     let len = datagram.len().max(1200);
     datagram.resize(len, 0);
     let first = 0xc0 | datagram[0] & 0x0f;
     datagram[..6].copy_from_slice(&[first, 0, 0, 0, 1, 8]);
-    // No token, and as long as it is.
+    // The token is empty, and the length is the datagram's own.
     datagram[14..16].copy_from_slice(&[0, 0]);
     let rest = (len - 18) as u16 | 0x4000;
     datagram[16..18].copy_from_slice(&rest.to_be_bytes());
 }
 
-/// Made once: a key pair takes longer than an input.
+/// Returns the TLS configuration, which is built once because a key pair takes longer than an input.
 fn tls() -> ServerTls {
     static TLS: OnceLock<ServerTls> = OnceLock::new();
     let make = || {

@@ -1,7 +1,7 @@
-//! QUIC packets into a device with a context, and asks out of it: what was sealed is opened to what it was; what was not is handed up
-//! as it came; what cannot be sealed does not leave; and nothing panics.
+//! QUIC packets into a device with a context, and requests out of it: sealed packets are opened to their plaintext;
+//! other packets are delivered unchanged; packets that cannot be sealed are not sent; and nothing panics.
 //!
-//! Input: a byte of what is to be done, a byte of length in units of eight, that many bytes, and so on.
+//! Input: a byte of operation, a byte of length in units of eight, that many bytes, and so on.
 
 use crate::input::Input;
 use bytes::Bytes;
@@ -14,11 +14,12 @@ use offload_base::Instant;
 use offload_formats::Headers;
 use offload_quic::{TrafficSecret, seal};
 
-/// One input.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let cipher = QuicCipher::ALL[usize::from(input.byte()) % 4];
     let cid = usize::from(input.byte()) % 21;
+    // The cache has room for one context, so that contexts are evicted all the time.
     let config = NicConfig { delays: Delays::NONE, line_rate: None, context_cache_bytes: 208, ..NicConfig::default() };
     let (mut device, mut driver) = nic(config);
     let secret = TrafficSecret::new(cipher, &[7; 48][..if cipher == QuicCipher::Aes256Gcm { 48 } else { 32 }]);
@@ -28,17 +29,19 @@ pub fn run(data: &[u8]) {
     quic.listen(PORT, cid as u8).expect("there is room");
     let [sender, receiver] = [Direction::Transmit, Direction::Receive]
         .map(|direction| quic.create(direction, context()).expect("there is room"));
+    // The device must know the connection ID to find the context.
     quic.learn(receiver, PORT, &[0xc1; 20][..cid], 3, None).expect("there is room");
     let (now, mut number) = (Instant::ZERO, 0u64);
     device.process(now);
     while !input.0.is_empty() {
         let (what, bytes) = (input.byte(), usize::from(input.byte()) * 8 % 1400);
         let bytes = input.take(bytes);
+        // Numbers may skip, but must not go back, as on a real connection.
         number += u64::from(what >> 4);
         let plain =
             [&[0x41 | what & 0x1c], &[0xc1; 20][..cid], &(number as u16).to_be_bytes(), bytes, &[0; 16]].concat();
         match what & 3 {
-            // Sealed here, and opened.
+            // A packet sealed here, which the device must open if sealing succeeded.
             0 => {
                 let mut sealed = plain.clone();
                 let fits = seal(&secret.packet_key(), &secret.header_key(), &mut sealed, 1 + cid, 3, number).is_ok();
@@ -55,7 +58,7 @@ pub fn run(data: &[u8]) {
                     _ => assert_eq!(data, sealed),
                 }
             }
-            // Anything at all.
+            // Arbitrary bytes.
             1 => {
                 device.receive_frame(now, frame(bytes));
                 device.process(now);
@@ -63,7 +66,7 @@ pub fn run(data: &[u8]) {
                 assert!(!matches!(QuicVerdict::from_marks(&packet.meta.marks), QuicVerdict::Opened { .. }));
                 assert_eq!(payload(&packet.frame), bytes);
             }
-            // To be sealed, as it should be or in any other way.
+            // A packet to be sealed by the device, with a valid or an arbitrary request.
             _ => {
                 let whole = what & 3 == 2;
                 let data = if whole { plain } else { bytes.to_vec() };

@@ -1,9 +1,10 @@
-//! A message through every back-end by a sequence of calls that the input chooses, against ring or RustCrypto's CCM; and bytes as states.
+//! A message through every back end by an arbitrary sequence of calls, against ring or RustCrypto's CCM; and arbitrary
+//! bytes as states.
 
 use crate::input::Input;
 use resumable_aead::{Algorithm, Backend, Key, State, TagMismatch};
 
-/// One input.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     if input.byte() == 0xff {
@@ -13,13 +14,13 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// Any bytes are a state or an error; a state does not panic, whatever is asked of it.
+/// Parses arbitrary bytes as a state. A valid state must not panic in any operation.
 fn any_state(input: &mut Input<'_>) {
     let key_bytes = input.array::<32>();
     let Ok(mut state) = State::from_bytes(&input.array()) else { return };
     assert_eq!(State::from_bytes(&state.to_bytes()).unwrap().to_bytes(), state.to_bytes());
     let algorithm = state.algorithm();
-    // Its own key check is part of the bytes: give it that of a key.
+    // A state contains a check value of its key, which is replaced by that of the key used here.
     for backend in Backend::ALL.into_iter().filter(|backend| backend.is_available(algorithm)) {
         let key = Key::with_backend(algorithm, &key_bytes[..algorithm.key_len()], backend).unwrap();
         let mut bytes = state.to_bytes();
@@ -42,7 +43,7 @@ fn a_message(input: &mut Input<'_>) {
     let aad = input.take(aad_len);
     let encrypting = input.byte().is_multiple_of(2);
     let calls = input.take(24);
-    // The rest is the message, several times over so that long pieces occur.
+    // The rest is the message, repeated so that long pieces occur.
     let times = 1 + usize::from(input.byte()) % 8;
     let plaintext = input.0.repeat(times);
     let (ciphertext, tag) = seal_with_another(algorithm, key_bytes, &nonce, aad, &plaintext);
@@ -54,6 +55,7 @@ fn a_message(input: &mut Input<'_>) {
         assert!(data == ciphertext);
         assert_eq!(key.open_in_place(&nonce, aad, &mut data, &tag), Ok(()));
         assert!(data == plaintext);
+        // A single wrong bit in the tag must be detected.
         let mut wrong = tag;
         wrong[calls.len() % algorithm.tag_len()] ^= 1;
         assert_eq!(key.open_in_place(&nonce, aad, &mut data, &wrong), Err(TagMismatch));
@@ -75,6 +77,7 @@ fn a_message(input: &mut Input<'_>) {
                 (_, true) => state.encrypt(&key, &mut data).unwrap(),
                 (_, false) => state.decrypt(&key, &mut data).unwrap(),
             }
+            // Saving and loading the state moves nothing.
             match call[0] % 6 {
                 0 | 1 => at = range.end,
                 3 => {}

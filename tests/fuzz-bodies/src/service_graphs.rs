@@ -1,4 +1,5 @@
-//! Any text as a graph of services: read, printed so that it reads back, and passed by a packet; or refused in a few words.
+//! Arbitrary text as a graph of services: the parsed graph is the same after printing and parsing again, and packets
+//! pass it; or the error is short.
 
 use crypto_services::{Fabric, FabricConfig, Graph, Packet};
 
@@ -18,6 +19,7 @@ pub fn run(data: &[u8]) {
     for name in 0..3 {
         fabric.offer(0.0, Packet { chain, flow: name % 2, bytes: 100, name }).expect("the queue is empty");
     }
+    // Long enough for every packet to pass.
     fabric.advance(1e12);
     assert_eq!(core::iter::from_fn(|| fabric.poll()).count(), 3);
 }

@@ -1,4 +1,4 @@
-//! A socket and a clock that do what a target tells them.
+//! A socket and a clock controlled by a fuzz target.
 
 use bytes::BytesMut;
 use core::net::SocketAddr;
@@ -12,10 +12,10 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What is to be received, and from whom.
+/// Datagrams to be received, with their senders.
 pub(crate) type Inbox = Arc<Mutex<VecDeque<(SocketAddr, BytesMut)>>>;
 
-/// A socket that sends to nowhere, without a device.
+/// A socket without a device that discards sent datagrams.
 pub(crate) struct Socket(pub(crate) Inbox);
 
 impl DatagramSocket for Socket {
@@ -58,26 +58,26 @@ impl DatagramSocket for Socket {
     }
 }
 
-/// A clock that goes on when it is told.
+/// A clock that advances only on request.
 #[derive(Debug, Default)]
-pub(crate) struct Still(pub(crate) AtomicU64);
+pub(crate) struct FuzzClock(pub(crate) AtomicU64);
 
-impl Clock for Still {
+impl Clock for FuzzClock {
     fn now(&self) -> Instant {
         Instant::from_nanos(self.0.load(Ordering::Relaxed))
     }
 }
 
-impl Timers for Still {
+impl Timers for FuzzClock {
     fn alarm(&self) -> Box<dyn Alarm> {
-        Box::new(Never)
+        Box::new(SilentAlarm)
     }
 }
 
-/// Polls come from outside.
-struct Never;
+/// An alarm that never fires, because the fuzz target polls.
+struct SilentAlarm;
 
-impl Alarm for Never {
+impl Alarm for SilentAlarm {
     fn poll(&mut self, _: &mut Context<'_>, _: Option<Instant>) -> Poll<()> {
         Poll::Pending
     }

@@ -1,4 +1,5 @@
-//! Any text as a file of switch rules: read, and then printed so that it reads back; or refused at a word that is there.
+//! Arbitrary text as a file of switch rules: the parsed rules are the same after printing and parsing again, or the
+//! error names an existing word.
 
 use nic_switch::RuleFile;
 

@@ -1,8 +1,8 @@
-//! Frames into a NIC with a switch, by the wire and by a virtual machine: whatever they hold, nothing panics, no buffer grows, and
-//! a protected network takes only what its SA has opened.
+//! Frames into a NIC with a switch, from the wire and from a virtual machine: nothing panics, no buffer grows, and a
+//! protected network accepts only frames that its SA has opened.
 //!
-//! Input: a byte of kind, a byte of length in units of eight, that many bytes of frame, and so on. The kind says how the bytes come:
-//! as they are, in a tunnel's packet in the clear, in one under an SA, or from a virtual machine.
+//! Input: a byte of kind, a byte of length in units of eight, that many bytes of frame, and so on. The kind selects the
+//! form: plain, in a tunnel packet in clear text, in one under an SA, or from a virtual machine.
 
 use bytes::{Bytes, BytesMut};
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
@@ -20,7 +20,7 @@ use offload_esp::{EspCipher, OuterHeaders as EspHeaders};
 
 /// Runs one input.
 pub fn run(mut data: &[u8]) {
-    let mut bed = Bed::new();
+    let mut bed = SwitchBed::new();
     let mut number = 0;
     while let [kind, length, rest @ ..] = data {
         let (bytes, rest) = rest.split_at(rest.len().min(usize::from(*length) * 8));
@@ -37,16 +37,16 @@ pub fn run(mut data: &[u8]) {
     }
 }
 
-struct Bed {
+struct SwitchBed {
     device: SwitchedDevice,
     host: Driver,
     eswitch: EswitchDriver,
-    /// In the protected network, and in the other.
+    /// A machine in the protected network, and one in the other network.
     machines: [Driver; 2],
 }
 
-impl Bed {
-    fn new() -> Bed {
+impl SwitchBed {
+    fn new() -> SwitchBed {
         let config = NicConfig { delays: Delays::NONE, line_rate: None, receive_ring: 4, ..NicConfig::default() };
         let (mut device, mut host, eswitch) =
             switched_nic(NicConfig { mac: HERE.0, ..config.clone() }, SwitchConfig::default());
@@ -57,7 +57,7 @@ impl Bed {
             drivers.remove(0)
         });
         let receive = vec![host[0].ipsec().expect("IPsec").add_sa(&sa(Direction::Receive)).expect("room")];
-        let mut bed = Bed { device, host: host.remove(0), eswitch, machines };
+        let mut bed = SwitchBed { device, host: host.remove(0), eswitch, machines };
         bed.ask(EswitchCommand::Mode(SwitchMode::Switchdev));
         bed.ask(EswitchCommand::NextHop([192, 0, 2, 2].into(), Some(NextHop { source: HERE, destination: THERE })));
         let mut rules = String::new();
@@ -86,6 +86,7 @@ impl Bed {
     fn ask(&mut self, command: EswitchCommand) {
         self.eswitch.command(command).expect("room");
         self.device.process(Instant::ZERO);
+        // The setup is valid, so no command may be refused.
         assert_eq!(self.eswitch.answer(), Some(EswitchAnswer::Done));
     }
 
@@ -94,6 +95,7 @@ impl Bed {
         self.device.receive_frame(Instant::ZERO, Frame::new(frame));
         let unwrapped = self.device.switch_counters().unwrapped > before;
         let heard = self.drain();
+        // The protected network must not accept frames in clear text, nor the other network frames under an SA.
         assert!(heard[0] == 0 || under_sa, "in the clear");
         assert!(heard[1] == 0 || !under_sa, "by the other network's SA");
         assert!(heard.iter().sum::<usize>() == 0 || unwrapped);
@@ -107,12 +109,12 @@ impl Bed {
             self.machines[number].flush(Instant::ZERO);
             let before = self.device.uplink_counters().tx_packets;
             let _heard = self.drain();
-            // There is no SA to send by.
+            // There is no SA for transmission.
             assert!(number == 1 || self.device.uplink_counters().tx_packets == before);
         }
     }
 
-    /// What the virtual machines get.
+    /// Returns the number of frames that each virtual machine received.
     fn drain(&mut self) -> [usize; 2] {
         let now = Instant::ZERO;
         self.device.process(now);
@@ -127,7 +129,7 @@ impl Bed {
     }
 }
 
-/// The bytes in a tunnel's packet from the other hypervisor.
+/// Returns the bytes in a tunnel packet from the other hypervisor.
 fn wrapped(kind: TunnelKind, network: u32, bytes: &[u8]) -> Bytes {
     let ends = TunnelSet::new([192, 0, 2, 2].into(), [192, 0, 2, 1].into());
     let set = TunnelSet { key: Some(network), checksum: false, ..ends };

@@ -1,15 +1,15 @@
-//! Any bytes as datagrams of a kernel's netlink: the rules that are read of them are ones that a switch can have, and agent and mirror say
-//! them to each other without loss.
+//! Arbitrary bytes as netlink datagrams of a kernel: parsed rules are valid for a switch, and agent and mirror exchange
+//! them without loss.
 
 use linux_mirror::tc::{FilterChange, FilterLine, FilterWatcher, LineReader};
 
-/// Runs one input: datagrams, each behind its length in two bytes.
+/// Runs one input: datagrams, each after its length in two bytes.
 pub fn run(mut data: &[u8]) {
     let mut watcher = FilterWatcher::new();
     while let Some((length, rest)) = data.split_first_chunk::<2>() {
         let (datagram, after) = rest.split_at(rest.len().min(u16::from_le_bytes(*length).into()));
         data = after;
-        // What is asked for has a sequence number that an input can guess: they count from one.
+        // Requests have sequence numbers counted from one, which an input can guess, so that answers are accepted.
         while watcher.poll_request().is_some() {}
         let mut changes = Vec::new();
         if watcher.handle_datagram(datagram, |change| changes.push(change)).is_err() {

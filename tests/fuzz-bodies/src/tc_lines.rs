@@ -1,11 +1,11 @@
-//! Any bytes as what an agent says to a mirror of filters, in pieces: a switch can have the rules that come of it, and what the mirror says makes
-//! sense.
+//! Arbitrary bytes from an agent to a mirror of filters, in pieces: the resulting rules are valid for a switch, and the
+//! mirror's messages are valid.
 
 use linux_mirror::tc::{FilterLine, FilterMirror, LineReader};
 use nic_switch::{Switch, SwitchConfig, SwitchMode};
 use offload_base::Instant;
 
-/// Runs one input: it begins with how long the pieces are.
+/// Runs one input, which begins with the length of the pieces.
 pub fn run(data: &[u8]) {
     let Some((piece, data)) = data.split_first() else { return };
     let mut switch = Switch::new(SwitchConfig { rules: 16, ..SwitchConfig::default() });
@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
         }
         mirror.report(Instant::ZERO, &switch.rules().collect::<Vec<_>>());
     }
-    // An agent that has nothing.
+    // An agent without filters, after which all mirrored ones must be gone.
     mirror.receive(b"\ntc-mirror 1\nbegin\nend\n");
     if let Some(rules) = mirror.poll_rules() {
         assert!(rules.is_empty());

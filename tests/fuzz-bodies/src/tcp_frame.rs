@@ -2,7 +2,7 @@
 
 use offload_formats::InternetSum;
 
-/// A segment from 10.0.0.2 to 10.0.0.1.
+/// Returns a segment from 10.0.0.2 to 10.0.0.1.
 pub(crate) fn tcp_frame(from_port: u16, to_port: u16, seq: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend_from_slice(&[2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0]);

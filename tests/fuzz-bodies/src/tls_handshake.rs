@@ -1,4 +1,4 @@
-//! Any bytes, instead of a client's or a server's handshake: a typed error, never a panic.
+//! Arbitrary bytes instead of a client's or a server's handshake: a typed error, never a panic.
 use ktls_offload::api::TokioSegments;
 use ktls_offload::{accept, connect};
 use rustls::pki_types::PrivatePkcs8KeyDer;
@@ -8,12 +8,12 @@ use std::pin::pin;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Waker};
 
-/// One input.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     let Some((role, bytes)) = input.split_first() else { return };
     let stream = TokioSegments::new(tokio::io::join(bytes, tokio::io::sink()));
     let mut cx = Context::from_waker(Waker::noop());
-    // The input ends, so neither waits.
+    // The input ends, so neither handshake waits.
     if role & 1 == 0 {
         let accepted = pin!(accept(stream, CONFIGS.1.clone())).poll(&mut cx);
         assert!(accepted.map(|result| result.is_err()).is_ready());

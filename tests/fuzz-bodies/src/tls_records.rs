@@ -1,7 +1,7 @@
-//! A TLS stream whose peer and whose device do whatever the input says: sealed records of any content, raw bytes, verdicts
-//! about them that a device could give, records that contexts decrypted piece by piece, with keys that are theirs or no
-//! longer, and with a bit flipped somewhere; key changes, resets. It never panics, reads what was sealed, in order, and
-//! nothing of or behind what was spoilt, and never gives back more window than it got.
+//! A TLS stream with an arbitrary peer and an arbitrary device: sealed records of any content, raw bytes, all verdicts
+//! that a device could give, records that contexts decrypted piecewise with right or outdated keys and with a flipped
+//! bit, key changes, and resets. The stream never panics, delivers sealed data in order and nothing from a spoilt
+//! record on, and never returns more window than it received.
 
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
@@ -18,13 +18,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::task::{Context, Poll, Waker};
 
-/// One input.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let suite = [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305][input.byte() as usize % 3];
     let mut peer = Peer { suite, key: 0, number: 0, records: 0 };
     let keys = TrafficKeys { transmit: (0, key(suite, 100)), receive: (0, key(suite, 0)) };
-    let schedule = Counting { suite, transmit: 100, receive: 0 };
+    let schedule = FuzzKeySchedule { suite, transmit: 100, receive: 0 };
     let mut stream =
         KtlsStream::new(Transport { device: crate::device(0), ..Transport::default() }, keys, Box::new(schedule))
             .expect("a known suite");
@@ -40,6 +40,7 @@ pub fn run(input: &[u8]) {
                 let content = input.take_some();
                 let record = peer.record(23, content, usize::from(input.byte()) % 40);
                 spoilt |= stream.get_ref().arrive_in_pieces(&peer, record, &mut input);
+                // After a spoilt record the stream has failed, so later data must not be delivered.
                 if !spoilt {
                     sealed.extend_from_slice(content);
                 }
@@ -53,6 +54,7 @@ pub fn run(input: &[u8]) {
                 }
                 peer.record(kind, content, usize::from(input.byte()) % 40)
             }
+            // A key update: the peer's next record uses the next key, from number 0.
             5 => {
                 let record = peer.record(22, &[24, 0, 0, 1, input.byte() % 2], 0);
                 (peer.key, peer.number) = (peer.key.wrapping_add(1), 0);
@@ -75,7 +77,7 @@ pub fn run(input: &[u8]) {
         stream.get_ref().arrive(&bytes, 1 + usize::from(input.byte()), input.byte());
         while let Poll::Ready(Ok(Some(chunk))) = stream.poll_chunk(&mut cx) {
             assert!(!chunk.is_empty());
-            assert!(sealed[read..].starts_with(&chunk), "read what nobody sealed");
+            assert!(sealed[read..].starts_with(&chunk), "delivered data that was never sealed");
             read += chunk.len();
         }
         stream.get_ref().note_contexts(peer.records);
@@ -87,12 +89,12 @@ pub fn run(input: &[u8]) {
     assert!(transport.consumed.get() <= transport.received.get());
 }
 
-/// The peer's side of the keys.
+/// The peer's state of the keys.
 struct Peer {
     suite: TlsSuite,
     key: u8,
     number: u64,
-    /// Records made with all keys.
+    /// Number of records made with all keys.
     records: u64,
 }
 
@@ -126,13 +128,13 @@ fn nonce(key: &TlsKey, number: u64) -> [u8; 12] {
     nonce
 }
 
-struct Counting {
+struct FuzzKeySchedule {
     suite: TlsSuite,
     transmit: u8,
     receive: u8,
 }
 
-impl KeySchedule for Counting {
+impl KeySchedule for FuzzKeySchedule {
     fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError> {
         self.transmit = self.transmit.wrapping_add(1);
         Ok(key(self.suite, self.transmit))
@@ -152,23 +154,24 @@ fn key(suite: TlsSuite, number: u8) -> TlsKey {
     TlsKey::new(TlsVersion::Tls13, suite, &vec![number; suite.key_len()], [number; 12]).expect("the suite's length")
 }
 
-/// A transport and its device, both in the fuzzer's hands.
+/// A transport and its device, both controlled by the fuzzer.
 #[derive(Default)]
 struct Transport {
     arrived: Shared<VecDeque<RxSegment>>,
     events: Shared<Vec<DeviceEvent>>,
     device: MockDevice,
-    /// Contexts that it gave out, and those of them that receive: the number of the first record, and the key.
+    /// Number of contexts that the device created; below, the receive contexts with the number of the first record and
+    /// the key.
     contexts: Shared<u32>,
     receiving: Shared<Vec<(Handle, u64, TlsKey)>>,
-    /// How many records the peer had made when each receive context was.
+    /// Number of the peer's records when each receive context was created.
     began: Shared<Vec<u64>>,
     received: Shared<u64>,
     consumed: Shared<u64>,
     sent: u64,
 }
 
-/// A cell that may be part of something `Send`.
+/// A cell that may be part of a `Send` type.
 #[derive(Default)]
 struct Shared<T>(std::sync::Mutex<T>);
 
@@ -185,14 +188,14 @@ impl Shared<u64> {
 }
 
 impl Transport {
-    /// The receive contexts made since the last call begin behind all `records` that arrived.
+    /// Notes new receive contexts, which begin behind all `records` received so far.
     fn note_contexts(&self, records: u64) {
         self.note_made();
         let made = self.receiving.borrow().len();
         self.began.borrow().resize(made, records);
     }
 
-    /// Takes note of the contexts made since the last call.
+    /// Notes the contexts created since the last call.
     fn note_made(&self) {
         for (handle, new) in self.device.take_created() {
             *self.contexts.borrow() += 1;
@@ -203,8 +206,8 @@ impl Transport {
         }
     }
 
-    /// The peer's last record, in up to five pieces, each as it was on the wire or as some context decrypts it, maybe with
-    /// a bit flipped: true if so.
+    /// Delivers the peer's last record in up to five pieces, each unchanged or as one of the contexts decrypts it,
+    /// maybe with a flipped bit. Returns whether a bit was flipped.
     fn arrive_in_pieces(&self, peer: &Peer, mut record: Vec<u8>, input: &mut Input<'_>) -> bool {
         let (length, body_end) = (record.len(), record.len() - 16);
         let mut places: Vec<usize> = input.array::<4>().iter().map(|at| usize::from(*at) * length / 256).collect();
@@ -212,7 +215,7 @@ impl Transport {
         places.sort_unstable();
         let receiving = self.receiving.borrow();
         let contexts = receiving.iter().zip(self.began.borrow().clone());
-        // Which record a context that counts on takes this one for.
+        // The record number that each context would use for this record.
         let contexts: Vec<(Handle, u64, &TlsKey)> =
             contexts.map(|((handle, first, key), began)| (*handle, first + (peer.records - 1 - began), key)).collect();
         let present = key(peer.suite, peer.key);
@@ -227,13 +230,13 @@ impl Transport {
             let at = 5 + usize::from(input.word()) % (length - 5);
             record[at] ^= 1 << (flip & 7);
         }
-        // A device that saw all of it finds what is wrong, and changes nothing.
+        // A device that saw the whole record detects the flipped bit and leaves the record unchanged.
         let by_one = flipped && pieces.iter().all(|(.., by)| *by == pieces[0].2);
         for (from, to, by) in pieces {
             let mut bytes = record[from..to].to_vec();
             let mut meta = RxMeta::default();
             match contexts.get(by) {
-                // One whose count went wrong with bytes that were no record would find that out as well.
+                // A context with a wrong count, because of bytes that were no record, would detect that as well.
                 Some((_, number, key)) if key.key() == present.key() && *number + 1 != peer.number => {}
                 Some((handle, number, key)) if !by_one => {
                     let (start, end) = (from.clamp(5, body_end), to.clamp(5, body_end));
@@ -245,7 +248,7 @@ impl Transport {
                     meta = meta.marked(*handle, Verdict::Done);
                 }
                 Some(_) => {}
-                // Nobody, or a context of a generation that there is not.
+                // No context, or a handle of an old generation.
                 None if by == contexts.len() => {}
                 None => {
                     let stale = contexts.first().map_or(0, |(handle, ..)| handle.index);
@@ -264,16 +267,18 @@ impl Transport {
         self.arrived.borrow().push_back(RxSegment { seq, data: BytesMut::from(bytes).into(), meta });
     }
 
-    /// Segments of `cut` bytes; `verdicts` says which the device claims to know something about.
+    /// Delivers segments of `cut` bytes; `verdicts` selects the segments with a verdict and its kind.
     fn arrive(&self, bytes: &[u8], cut: usize, verdicts: u8) {
         self.note_made();
         for (index, segment) in bytes.chunks(cut).enumerate() {
             let claims = verdicts >> (index % 8) & 1 != 0;
-            // A device only ever calls decrypted what it decrypted. Whatever it was, these are the bytes now.
+            // A device marks only bytes as decrypted that it decrypted itself, so the delivered bytes count as the
+            // plaintext.
             let handle = Handle { index: u32::from(verdicts & 3), generation: MockDevice::GENERATION };
             let tls = [TlsVerdict::NotDecrypted, TlsVerdict::Error, TlsVerdict::ResyncRequested, TlsVerdict::Decrypted];
             let tls = if claims { tls[usize::from(verdicts >> 6)] } else { TlsVerdict::NotDecrypted };
-            // The word of a context that exists is the device's responsibility: only strangers' may be wrong.
+            // An existing context's verdict is the device's responsibility. Only verdicts of unknown contexts may be
+            // wrong.
             let known = handle.index < *self.contexts.borrow();
             let tls = if known && tls == TlsVerdict::Decrypted { TlsVerdict::Error } else { tls };
             self.push(segment, RxMeta::default().marked(handle, tls.into()));
@@ -370,7 +375,7 @@ impl SegmentStream for Transport {
 mod tests {
     use super::*;
 
-    /// Inputs as a fuzzer comes to them: offloads, then records in pieces and changed keys in any order.
+    /// Typical inputs of a fuzzer: offloads, then records in pieces and changed keys in any order.
     #[test]
     fn records_in_pieces_are_read_or_refused() {
         let mut rng = offload_base::Seed(5).stream("inputs");

@@ -1,6 +1,6 @@
-//! Every input of the committed corpora, through its target.
+//! All inputs of the committed corpora, run through their targets.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say why they skip, and what they measured")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests print reasons for skipping, and measurements")]
 
 use offload_base::Seed;
 use std::fs;
@@ -9,6 +9,7 @@ use std::path::Path;
 #[test]
 fn every_input_kept_is_still_taken() {
     for (target, run) in fuzz_bodies::TARGETS {
+        // An empty input is valid for every target.
         run(&[]);
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
         let Ok(folder) = fs::read_dir(folder) else { continue };
@@ -25,6 +26,7 @@ fn every_corpus_is_a_targets() {
     let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let names = fs::read_dir(corpora).expect("the corpora").map(|entry| entry.expect("a folder").file_name());
     let names: Vec<String> = names.map(|name| name.into_string().expect("a name in UTF-8")).collect();
+    // A wrong path would otherwise pass.
     assert!(!names.is_empty());
     for name in names {
         assert!(fuzz_bodies::TARGETS.iter().any(|(target, _)| *target == name), "{name} is nobody's");
@@ -43,6 +45,7 @@ fn the_targets_of_cargo_fuzz_are_these() {
 
 #[test]
 fn seeded_bytes_are_taken_by_a_connection() {
+    // Random inputs find faults that no corpus covers, and the seed makes them repeatable.
     let mut random = Seed(1).stream("bytes for a connection");
     for round in 0..ROUNDS {
         let mut input = vec![0; 1 + random.below(600) as usize];
@@ -75,7 +78,7 @@ fn seeded_bytes_are_taken_by_a_node() {
 }
 
 #[test]
-fn a_node_takes_more_keys_than_a_byte_counts() {
+fn node_accepts_more_than_256_key_changes() {
     fuzz_bodies::gtpu_datagrams::run(&[1; 600]);
 }
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Boots the guest that build.sh makes in QEMU, runs a bash script in it as root, and switches it off. What the script
-# prints comes out here; its exit status is this one's. 124: time was up; 125: the guest died; 77: no guest here.
+# Boots the guest made by build.sh in QEMU, runs a bash script in it as root, and switches it off. The script's output
+# is printed here, and its exit status is this script's. 124: the time limit was reached; 125: the guest died; 77: there
+# is no guest.
 #   tests/linux/guest/boot.sh [-t SECONDS] [-m MIB] [-f FILE]... [-e NAME=VALUE]... SCRIPT [QEMU-ARGUMENT...]
 #     -t  time that it may take, 180 s by default       -f  a file that the script finds in its folder, /guest
 #     -m  the guest's memory, 1024 MiB by default       -e  a variable of the script's environment
 # The guest has no network card but those among the QEMU-ARGUMENTs, such as
 #   -netdev dgram,id=n0,local.type=unix,local.path=GUEST.sock,remote.type=unix,remote.path=PORT.sock
 #   -device virtio-net-pci,netdev=n0
-# and sets none of them up: that is the script's part. GUEST names the folder that build.sh filled (target/guest).
+# and sets up no card: that is the script's part. GUEST is the folder filled by build.sh (target/guest).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 guest=${GUEST:-$here/../../../target/guest} seconds=180 memory=1024 files=() variables=()
@@ -41,8 +42,8 @@ done
 (cd "$work/more" && find guest | cpio -o -H newc -R 0:0 --quiet) | cat "$guest/initramfs" - >"$work/initramfs"
 
 boot() {
-    # Without the right to /dev/kvm, and where KVM runs no stock kernel, its instructions are interpreted.
-    # no_timer_check: whether the timer ticks, the kernel asks too early where the machine is busy.
+    # Without access to /dev/kvm, or if KVM cannot run a stock kernel, QEMU interprets the guest's instructions.
+    # no_timer_check: on a busy machine, the kernel checks the timer before it ticks.
     timeout -k 5 "$seconds" qemu-system-x86_64 \
         -accel tcg,thread=multi -machine q35 -cpu max -smp 2 -m "$memory" -no-user-config -nodefaults -no-reboot \
         -display none -serial stdio -serial "file:$work/status" -device virtio-rng-pci \
@@ -51,8 +52,9 @@ boot() {
     return "${PIPESTATUS[0]}"
 }
 
-# A kernel that changes its own code on one processor while another one runs it may die of it before its first process: this
-# interpreter at times shows one the other's half. That says nothing of what is to be tried.
+# A kernel that changes its own code on one processor while another runs that code may crash before its first process,
+# because QEMU's interpreter sometimes shows a half-written instruction. That crash says nothing about the tested
+# programs.
 for attempt in first second third; do
     status=0
     : >"$work/status"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds a Linux guest for boot.sh from Debian packages and nothing else: a stock Debian kernel, and an initramfs with
-# the tools that are peers here (curl, openssl, iperf3, nvme-cli, fio, ip, tlshd, tcpdump, python3 ...) and the modules
-# they want. No root is needed; what this machine has installed stays as it is, for apt works in a folder of its own.
+# Builds a Linux guest for boot.sh from Debian packages only: a stock Debian kernel, and an initramfs with the tools
+# that are peers here (curl, openssl, iperf3, nvme-cli, fio, ip, tlshd, tcpdump, python3 ...) and the modules that they
+# need. Needs no root; this machine's packages stay unchanged, because apt works in a folder of its own.
 #   tests/linux/guest/build.sh [FOLDER]     target/guest by default; done at once if that is up to date
 # Environment: SUITE (trixie), MIRROR and SECURITY_MIRROR (Debian's own), PACKAGES (further packages), FILES (what to
 # take from those, as paths without the first slash; libraries follow by themselves), MODULES (further kernel modules, by name;
 # those that they need follow).
-# Exit status 77, with a sentence: it cannot be built here.
+# Exit status 77, with the reason: the guest cannot be built here.
 set -euo pipefail
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -33,7 +33,7 @@ for tool in apt-get dpkg-deb cpio depmod xz; do command -v "$tool" >/dev/null ||
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Debian's packages, by an apt that has nothing to do with this machine's.
+# Fetches Debian's packages by an apt that is independent of this machine's.
 mkdir -p "$work"/apt/{lists/partial,archives/partial} "$work/debs" "$out"
 : >"$work/apt/status"
 printf 'deb [signed-by=%s] %s main\n' "$keys" "$mirror $suite" "$keys" "$security $suite-security" >"$work/apt/sources.list"
@@ -57,7 +57,7 @@ apt-get -qq -y --download-only install $packages >"$work/log" 2>&1 || { cat "$wo
 image=$(apt-cache show "$kernel" | sed -n 's/^Depends:.*\(linux-image-[0-9][^ ,]*\).*/\1/p' | sed 1q)
 (cd "$work/debs" && apt-get -qq download "$image" >"$work/log" 2>&1) || { cat "$work/log"; exit 1; }
 
-# All of it unpacked, as it would be installed.
+# Unpacks everything as it would be installed.
 stage=$work/stage
 mkdir -p "$stage"/usr/{bin,sbin,lib,lib64}
 for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$stage/$folder"; done
@@ -67,7 +67,7 @@ for deb in "$work"/apt/archives/*.deb "$work"/debs/*.deb; do
 done
 version=$(basename "$stage"/usr/lib/modules/*)
 
-# What is wanted of it, and the libraries that this loads.
+# The requested files, and the libraries that they load.
 root=$work/root
 mkdir -p "$root"/usr/{bin,sbin,lib,lib64} "$root"/{proc,sys,dev,run,tmp,etc,root,var,guest}
 for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$root/$folder"; done
@@ -89,7 +89,7 @@ for file in $files; do
     if [ -e "$file" ] || [ -L "$file" ]; then take "$file"; else echo "note: no package has $file"; fi
 done
 find "$root" -name __pycache__ -prune -exec rm -r {} +
-# Some look for libraries in folders of their own, by paths that are right in the guest only.
+# Some programs look for libraries in folders of their own, by paths that are valid only in the guest.
 folders=$(find usr/lib -name '*.so*' -printf '%h\n' | sort -u | tr '\n' ':')
 find "$root/usr" -type f \( -perm -u+x -o -name '*.so*' \) | while read -r file; do
     "./$loader" --inhibit-cache --library-path "$folders" --list "$file" 2>/dev/null || true
@@ -113,7 +113,7 @@ printf '[req]\ndistinguished_name = name\n[name]\n' >"$root/etc/ssl/openssl.cnf"
 mkdir -p "$root/usr/lib/ssl"
 ln -s /etc/ssl/openssl.cnf "$root/usr/lib/ssl/openssl.cnf"
 
-# The kernel, and its modules, unpacked here because the guest is slow at it.
+# The kernel and its modules, unpacked here because the guest is slow at that.
 depmod -b "$stage" "$version"
 cd "usr/lib/modules/$version"
 awk -F '[: ]+' -v wanted="$modules" '$1 ~ wanted { for (i = 1; i <= NF; i++) if ($i) print $i }' modules.dep |

@@ -49,7 +49,7 @@ def work():
             write(place)
             spoil(place + 8)
         elif step % 3 == 2:
-            write(64 * ((step - 1) % 6) + 8)  # heals what the last step spoiled
+            write(64 * ((step - 1) % 6) + 8)  # heals the blocks spoiled by the last step
             write(place)
         else:
             run("nvme", "write-zeroes", DISK, "-s", str(place), "-c", "7")
@@ -120,7 +120,7 @@ def check():
             continue
         held, marked = look(image)
         looked += 1
-        # Behind a mark nothing else may be there; before it, what the step changes may have changed or not.
+        # Behind a mark the data is exact; before it, changes of the step may or may not be there.
         coming = {} if flags & MARK or done == len(steps) else steps[done]
         where = f"{looked}. look, behind step {done}"
         for lba in range(BLOCKS):

@@ -1,5 +1,5 @@
-# What ike_guest.sh asks of a Libreswan whose root is at /mnt/SIDE, in the network namespace SIDE. A function each:
-# start, version, connection, up, down, children, log.
+# The functions that ike_guest.sh calls for a Libreswan with the root /mnt/SIDE, in the network namespace SIDE: start,
+# version, connection, up, down, children, log.
 libreswan_ipsec() { # side, words
     local side=$1; shift
     ip netns exec "$side" chroot "/mnt/$side" /usr/sbin/ipsec "$@"

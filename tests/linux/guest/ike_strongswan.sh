@@ -1,5 +1,5 @@
-# What ike_guest.sh asks of a strongSwan whose root is at /mnt/SIDE, in the network namespace SIDE. A function each:
-# start, version, connection, up, down, children, log.
+# The functions that ike_guest.sh calls for a strongSwan with the root /mnt/SIDE, in the network namespace SIDE: start,
+# version, connection, up, down, children, log.
 strongswan_start() { # side
     local root=/mnt/$1
     mkdir -p "$root"/etc/ike/{x509,x509ca,private}

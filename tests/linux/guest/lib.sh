@@ -1,5 +1,6 @@
-# What scripts with stock guests share, to be sourced. The guest is there afterwards, or the script has ended and said why. `here` is the script's
-# folder, `work` one of its own, which goes when the script ends, as does what it has started.
+# Shared code of the scripts with stock guests; to be sourced. Afterwards the guest exists, or the script has ended with
+# the reason. `here` is the script's folder, `work` a folder of its own, which is removed at the end, as are the started
+# programs.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d) pid=

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Makes a whole Debian root with more userland than the guest's initramfs has, by debootstrap, and in two forms: a folder for
-# chroot, in a network namespace for example, and an ext4 image for the guest's virtio-blk.
+# Makes a whole Debian root with more userland than the guest's initramfs, by debootstrap, in two forms: a folder for
+# chroot, for example in a network namespace, and an ext4 image for the guest's virtio-blk.
 #   tests/linux/guest/root.sh NAME [PACKAGE...]      target/roots/NAME and target/roots/NAME.ext4; done at once if up to date
 # As a guest's disk: boot.sh SCRIPT -drive file=target/roots/NAME.ext4,if=none,id=root,format=raw -device virtio-blk-pci,drive=root,
-# where SCRIPT begins with `mount /dev/vda /mnt`, and goes on with `chroot /mnt`. Kernel modules beside the usual ones are asked of
-# build.sh, by name: MODULES="cifs nf_tables" build.sh.
+# where SCRIPT begins with `mount /dev/vda /mnt` and continues with `chroot /mnt`. Further kernel modules are requested
+# from build.sh by name: MODULES="cifs nf_tables" build.sh.
 # Environment: SUITE (trixie), MIRROR (Debian's own).
-# Exit status 77, with a sentence: it cannot be made here.
+# Exit status 77, with the reason: the root cannot be made here.
 set -euo pipefail
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 here=$(cd "$(dirname "$0")" && pwd)
@@ -27,11 +27,11 @@ trap unmount EXIT
 unmount
 rm -rf "$root" "$root.ext4" "$root.stamp"
 
-# In steps: that no archive is reached is nobody's fault, a package that does not install is.
+# In steps, because an unreachable archive is no fault, but a package that fails to install is.
 debootstrap --variant=minbase "$suite" "$root" "$mirror" >"$log" 2>&1 ||
     { tail -3 "$log"; rm -rf "$root"; skip "no Debian archive can be reached, or it has no $suite"; }
 cp /etc/resolv.conf "$root/etc/resolv.conf"
-# Nothing that is installed is started: this is no machine.
+# Installed services are not started, because the root is no running machine.
 printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
 chmod 755 "$root/usr/sbin/policy-rc.d"
 mount -t proc proc "$root/proc"
@@ -47,7 +47,7 @@ fi
 chroot "$root" apt-get clean
 unmount
 rm -rf "$root"/var/lib/apt/lists/*
-# Twice what it holds: files are made in it.
+# Twice its size, because files are made in it.
 mke2fs -q -t ext4 -d "$root" -L root "$root.ext4" "$(($(du -sm "$root" | cut -f1) * 2))M"
 echo "$stamp" >"$root.stamp"
 echo "a root of $suite with ${packages:-nothing more}: $(du -sm "$root" | cut -f1) MiB in $root and in $root.ext4"

@@ -1,5 +1,5 @@
-//! Where a web server has its file: in memory, or on a disk at the other end of the wire, read anew for each request by
-//! NVMe/TCP with data digests.
+//! The location of a web server's file: in memory, or on a disk at the other end of the wire, read again for each
+//! request over NVMe/TCP with data digests.
 
 use crate::disk::{DiskWire, SUBSYSTEM};
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use std::io;
 use std::sync::Arc;
 
 choices! {
-    /// Where the file is.
+    /// The location of the file.
     ///
     /// ```
     /// use offload_bench::http::Files;
@@ -23,14 +23,14 @@ choices! {
     pub enum Files {
         /// In the server's memory.
         Memory = "memory",
-        /// On a disk; the server's CPU copies what it reads to its place and checks its digest.
+        /// On a disk; the server's CPU copies read data and checks its digests.
         NvmeCpu = "nvme-cpu",
-        /// On a disk; the server's NIC does both, and the other NIC fills the digests in.
+        /// On a disk; the server's NIC places read data and checks its digests, and the other NIC fills the digests in.
         NvmeNic = "nvme-nic",
     }
 }
 
-/// The file, to be read.
+/// The source of the file's content.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     Memory(Bytes),
@@ -38,7 +38,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The file on `server`; if it is on a disk, that is behind `far`.
+    /// Opens the file on `server`. If the file is on a disk, the disk is at `far`.
     pub(super) async fn open(files: Files, file: Bytes, server: &BedHost, far: &BedHost) -> io::Result<Source> {
         if files == Files::Memory {
             return Ok(Source::Memory(file));
@@ -46,7 +46,7 @@ impl Source {
         let length = file.len();
         let storage = MemoryStorage::new(file.len().next_multiple_of(BLOCK as usize).max(BLOCK as usize) as u64);
         storage.write(0, core::slice::from_ref(&file))?;
-        // Virtual time or real is all the same: there is no handshake.
+        // Both clocks are the same here, because there is no TLS handshake.
         let seed = Seed(0);
         let wire = DiskWire::new(Mode::Tcp, ClockKind::Virtual, seed);
         let by_nic = files == Files::NvmeNic;
@@ -65,15 +65,17 @@ impl Source {
         }
     }
 
-    /// What is in the file, in pieces that nobody copies.
+    /// Returns the content of the file in pieces, without copying.
     pub(super) async fn read(&self) -> io::Result<Vec<Bytes>> {
         let (disk, length) = match self {
             Source::Memory(file) => return Ok(vec![file.clone()]),
             Source::Disk { disk, length } => (disk, *length),
         };
+        // The disk is read in whole blocks, and the last one may be padded.
         let blocks = length.div_ceil(BLOCK as usize) as u32;
-        let most = (disk.max_transfer() / BLOCK).clamp(1, MOST_BLOCKS);
+        let most = (disk.max_transfer() / BLOCK).clamp(1, MAX_BLOCKS);
         let reads = (0..blocks)
+            // The last block may be padded, so the pieces are cut at the file's length.
             .step_by(most as usize)
             .map(|first| disk.read(u64::from(first), disk.buffer(most.min(blocks - first))));
         let buffers = try_join_all(reads).await.map_err(io::Error::other)?;
@@ -94,4 +96,4 @@ const QUEUES: u16 = 4;
 /// Bytes of a block.
 const BLOCK: u32 = 4096;
 /// Blocks of one read: 256 KiB.
-const MOST_BLOCKS: u32 = 64;
+const MAX_BLOCKS: u32 = 64;

@@ -1,14 +1,15 @@
-//! A web server and clients that ask it for a file, again and again, over connections that stay open (HTTP/1.1).
+//! A web server and clients that fetch a file repeatedly over persistent connections (HTTP/1.1).
 //!
-//! The server answers with a head, then the file as shared bytes that nobody copies, from memory or read from a disk
-//! behind the wire ([`Files`]). Each connection has one request under way at a time; its latency runs from the request to the last byte of the answer. Keys are installed
-//! as a handshake would leave them; when all connections are ready, the clock runs and the meter counts.
+//! The server answers with a head, then the file as shared bytes without copying, from memory or read from a disk
+//! behind the wire ([`Files`]). Each connection has one outstanding request; its latency is the time from the request
+//! to the last byte of the answer. Keys are installed as after a handshake; the clock and the meter start when all
+//! connections are ready.
 
 mod files;
 
 pub use files::Files;
 
-use crate::crowd::Crowd;
+use crate::crowd::ConnectionGroup;
 use crate::latency::{Latencies, Latency, per_request};
 use bytes::{Bytes, BytesMut};
 use files::Source;
@@ -29,7 +30,7 @@ use serde::Serialize;
 use std::io;
 use std::sync::Arc;
 
-/// A run to be made.
+/// The settings of a run.
 ///
 /// ```
 /// use offload_bench_tls::bulk::Mode;
@@ -42,13 +43,13 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Http {
-    /// Who does the TLS.
+    /// The mode of TLS.
     pub mode: Mode,
-    /// Connections at once, 1 to 32,768.
+    /// Simultaneous connections, 1 to 32,768.
     pub connections: u16,
-    /// Requests in all; connections share them evenly.
+    /// Requests in total, shared evenly by the connections.
     pub requests: u64,
-    /// Where the file is.
+    /// The location of the file.
     pub files: Files,
     /// Bytes of the file.
     pub file_size: usize,
@@ -56,18 +57,19 @@ pub struct Http {
     pub record_size: usize,
     /// The clock.
     pub clock: ClockKind,
-    /// The seed of everything random.
+    /// The seed of all random numbers.
     pub seed: Seed,
-    /// Both NICs; with several queues, each host has as many shards.
+    /// Settings of both NICs. Each host has one shard per queue.
     pub nic: NicConfig,
-    /// Each direction of the wire.
+    /// Settings of each direction of the wire.
     pub link: LinkConfig,
     /// The observers of the run.
     pub observers: Observers,
 }
 
 impl Http {
-    /// 64 connections, 1024 requests for 64 KiB in memory, in virtual time over a clean wire, with 16 KiB records.
+    /// Returns 64 connections with 1024 requests for 64 KiB in memory, in virtual time over a clean wire, with 16 KiB
+    /// records.
     pub fn new(mode: Mode) -> Http {
         Http {
             mode,
@@ -84,10 +86,9 @@ impl Http {
         }
     }
 
-    /// Makes the run and tells what came of it. Bytes that differ are a fact, not an error.
+    /// Runs the requests and returns the result. Wrong bytes are reported in the result and are not an error.
     ///
-    /// # Errors
-    /// When the testbed cannot be set up, a connection fails, or an answer is none.
+    /// # Errors If the testbed cannot be set up, a connection fails, or an answer is invalid.
     pub fn run(self) -> io::Result<HttpRun> {
         let meter = CpuMeter::new();
         let nic = nic_on(self.clock, &self.nic);
@@ -98,10 +99,12 @@ impl Http {
             .host("client", nic, tcp())
             .wire(SERVER, CLIENT, self.link.clone());
         let mut bed = self.observers.attach(builder).build()?;
-        let plan = Arc::new(Plan { file: self.file(), crowd: self.crowd(), latencies: Latencies::new(), http: self });
+        let plan =
+            Arc::new(HttpPlan { file: self.file(), crowd: self.crowd(), latencies: Latencies::new(), http: self });
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
         let listeners = plan.crowd.listen(&server)?;
+        // The server task needs the client's host too: the disk may be there.
         let ends = (server.clone(), client.clone());
         let serving = server.spawn("application", serve(plan.clone(), ends, listeners, meter.clone()));
         let asking = client.spawn("application", ask(plan.clone(), client.clone(), server.clone()));
@@ -111,6 +114,7 @@ impl Http {
         plan.http.observers.finish()?;
         let tls = served.tls.iter().chain(asked.iter().filter_map(|asked| asked.tls.as_ref()));
         let measured = Measured::take(bed, &meter, tls);
+        // Only complete answers are recorded, so this is the number of successful requests.
         let requests = plan.latencies.count();
         let bytes = requests * plan.file.len() as u64;
         let ended = asked.iter().map(|asked| asked.ended).max().unwrap_or(served.started);
@@ -131,8 +135,8 @@ impl Http {
         })
     }
 
-    fn crowd(&self) -> Crowd {
-        Crowd {
+    fn crowd(&self) -> ConnectionGroup {
+        ConnectionGroup {
             mode: self.mode,
             connections: self.connections,
             record_size: self.record_size,
@@ -150,14 +154,14 @@ impl Http {
         file.freeze()
     }
 
-    /// How many of the requests are the `number`th connection's.
+    /// Returns the number of requests of connection `number`.
     fn share(&self, number: u16) -> u64 {
         let connections = u64::from(self.connections);
         self.requests / connections + u64::from(u64::from(number) < self.requests % connections)
     }
 }
 
-/// What one run reports: what `ktls_loopback` does, and requests.
+/// The result of one run: the fields of `ktls_loopback`, and results of requests.
 ///
 /// See [`Http`] for an example.
 #[derive(Clone, Debug, Serialize)]
@@ -165,19 +169,19 @@ pub struct HttpRun {
     /// The common fields; the server is the sending host.
     #[serde(flatten)]
     pub run: Run,
-    /// Connections at once.
+    /// Simultaneous connections.
     pub connections: u16,
-    /// Where the file is.
+    /// The location of the file.
     pub files: String,
     /// Bytes of the file.
     pub file_bytes: u64,
-    /// Requests answered.
+    /// Answered requests.
     pub requests: u64,
-    /// From the start of all to the last byte of the last answer.
+    /// Seconds from the common start to the last byte of the last answer.
     pub seconds: f64,
     /// Answers per second.
     pub requests_per_second: f64,
-    /// From a request to the last byte of its answer.
+    /// Time from a request to the last byte of its answer.
     pub latency_us: Latency,
     /// The server's CPU time per request, in microseconds.
     pub server_us_per_request: f64,
@@ -185,26 +189,26 @@ pub struct HttpRun {
     pub client_us_per_request: f64,
 }
 
-struct Plan {
+struct HttpPlan {
     http: Http,
-    crowd: Crowd,
+    crowd: ConnectionGroup,
     file: Bytes,
     latencies: Latencies,
 }
 
-/// What the server can tell afterwards.
-struct Served {
+/// Measurements at the server.
+struct HttpServerResult {
     started: Instant,
     tls: Vec<TlsCounters>,
 }
 
 async fn serve(
-    plan: Arc<Plan>,
+    plan: Arc<HttpPlan>,
     (host, client): (BedHost, BedHost),
     listeners: Vec<TcpListener>,
     meter: CpuMeter,
-) -> io::Result<Served> {
-    // A disk is where the requests come from: there is one wire.
+) -> io::Result<HttpServerResult> {
+    // The disk is at the clients' host, because there is only one wire.
     let source = Source::open(plan.http.files, plan.file.clone(), &host, &client).await?;
     let ready = plan.crowd.admit(&host, listeners).await?;
     meter.restart();
@@ -215,12 +219,12 @@ async fn serve(
     for answered in join_all(answering).await {
         tls.extend(answered?);
     }
-    Ok(Served { started, tls })
+    Ok(HttpServerResult { started, tls })
 }
 
 /// Answers requests until the client closes.
 async fn answer(source: Source, mut connection: Connection) -> io::Result<Option<TlsCounters>> {
-    // All are ready now: the clients may start.
+    // All connections are ready: the clients may start.
     connection.send(Bytes::from_static(GO)).await?;
     let head = Bytes::from(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", source.len()));
     let mut asked = BytesMut::new();
@@ -233,6 +237,7 @@ async fn answer(source: Source, mut connection: Connection) -> io::Result<Option
                 connection.send(piece).await?;
             }
         }
+        // An incomplete request may not grow without a limit.
         if asked.len() > LONGEST_HEAD {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a request without an end"));
         }
@@ -241,31 +246,31 @@ async fn answer(source: Source, mut connection: Connection) -> io::Result<Option
     Ok(connection.counters())
 }
 
-/// Bytes of the request at the start of `asked`, when it is whole.
+/// Returns the length of the request at the start of `asked`, or `None` if it is incomplete.
 fn request_length(asked: &[u8]) -> io::Result<Option<usize>> {
     let mut headers = [httparse::EMPTY_HEADER; 16];
     let parsed = httparse::Request::new(&mut headers).parse(asked).map_err(invalid)?;
     Ok(if let httparse::Status::Complete(length) = parsed { Some(length) } else { None })
 }
 
-/// What a client's connection can tell afterwards.
-struct Asked {
+/// Measurements of a client's connection.
+struct HttpClientResult {
     ended: Instant,
     equal: bool,
     tls: Option<TlsCounters>,
 }
 
-async fn ask(plan: Arc<Plan>, host: BedHost, server: BedHost) -> io::Result<Vec<Asked>> {
+async fn ask(plan: Arc<HttpPlan>, host: BedHost, server: BedHost) -> io::Result<Vec<HttpClientResult>> {
     let asking: Vec<_> = (0..plan.http.connections)
         .map(|number| host.spawn("asking", ask_often(plan.clone(), host.clone(), server.clone(), number)))
         .collect();
     join_all(asking).await.into_iter().collect()
 }
 
-async fn ask_often(plan: Arc<Plan>, host: BedHost, server: BedHost, number: u16) -> io::Result<Asked> {
+async fn ask_often(plan: Arc<HttpPlan>, host: BedHost, server: BedHost, number: u16) -> io::Result<HttpClientResult> {
     let mut connection = plan.crowd.join(&host, &server, number).await?;
     connection.expect_go().await?;
-    let mut done = Asked { ended: host.now(), equal: true, tls: None };
+    let mut done = HttpClientResult { ended: host.now(), equal: true, tls: None };
     for _ in 0..plan.http.share(number) {
         let asked = host.now();
         connection.send(Bytes::from_static(REQUEST)).await?;
@@ -279,13 +284,15 @@ async fn ask_often(plan: Arc<Plan>, host: BedHost, server: BedHost, number: u16)
     Ok(done)
 }
 
-/// Reads one answer; whether it is the file.
+/// Reads one answer and returns whether its body equals the file.
 async fn whole_answer(connection: &mut Connection, file: &[u8]) -> io::Result<bool> {
     let mut head = BytesMut::new();
     let (mut arrived, mut equal) = (None, true);
     while arrived != Some(file.len()) {
         let chunk = connection.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        // Comparing is the work of the test application and is not charged to the host.
         let _application = cost::work(WorkKind::Application);
+        // The first chunks may contain only a part of the head.
         let body = match arrived {
             Some(_) => chunk,
             None => {
@@ -306,7 +313,7 @@ async fn whole_answer(connection: &mut Connection, file: &[u8]) -> io::Result<bo
     Ok(equal)
 }
 
-/// Bytes of the head of an answer and of the body it announces, when the head is whole.
+/// Returns the length of an answer's head and the announced length of its body, or `None` if the head is incomplete.
 fn answer_head(head: &[u8]) -> io::Result<Option<(usize, usize)>> {
     let mut headers = [httparse::EMPTY_HEADER; 16];
     let mut answer = httparse::Response::new(&mut headers);
@@ -335,6 +342,7 @@ mod tests {
     fn every_request_is_answered_whole_in_every_mode() {
         let ways = Mode::ALL.into_iter().flat_map(|mode| Files::ALL.map(|files| (mode, files)));
         for (mode, files) in ways {
+            // An empty file, a single byte, a few records, and more than one read of the disk.
             for (connections, requests, file_size) in [(1, 3, 0), (3, 10, 1), (5, 7, 40_000), (2, 3, 600_000)] {
                 let http = Http { connections, requests, files, file_size, ..Http::new(mode) };
                 let observers = http.observers.clone();
@@ -342,7 +350,7 @@ mod tests {
                 assert!(made.run.sha256_ok, "{made:?}");
                 assert_eq!(observers.received.load(Ordering::Relaxed), requests * file_size as u64);
                 let placed = made.run.counters.get("rx_nvmeotcp_bytes").is_some_and(|bytes| *bytes > 0);
-                // What is too short is not worth the setting up, as in Linux.
+                // Short reads are not placed, because the setup would cost more, as in Linux.
                 assert_eq!(placed, files == Files::NvmeNic && file_size >= 40_000, "{made:?}");
                 assert_eq!((made.requests, made.run.bytes), (requests, requests * file_size as u64));
                 assert!(

@@ -1,5 +1,5 @@
-//! Disks of a bulk transfer: a file whose bytes follow from where they stand, and a place that takes one, compares it and keeps none of
-//! it, so that a terabyte needs no memory. Both take as long as a drive does, if there is one.
+//! Disks of a bulk transfer: a source file whose bytes follow from their offsets, and a target that compares written
+//! bytes and stores nothing, so that a terabyte needs no memory. Both are as slow as a drive, if there is one.
 
 use crate::iperf::continues;
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use std::time::SystemTime;
 pub(super) struct Medium(Arc<Inner>);
 
 struct Inner {
-    /// What stands in a large file again and again.
+    /// The repeated content of a large file.
     pattern: Bytes,
     drive: Option<Drive>,
     clock: Arc<dyn Clock>,
@@ -32,13 +32,13 @@ struct Inner {
 
 struct File {
     number: u64,
-    holds: Holds,
+    holds: MediumContent,
 }
 
-enum Holds {
-    /// So many bytes of the pattern, or what is to be that.
+enum MediumContent {
+    /// Number of bytes of the pattern that the file holds, or will hold.
     Pattern(AtomicU64),
-    /// Its bytes: a journal, which takes no time.
+    /// The bytes of a journal, which takes no time.
     Bytes(Mutex<Vec<u8>>),
 }
 
@@ -48,23 +48,23 @@ impl Medium {
         Medium(Arc::new(Inner { pattern, drive, clock, files, number, written, differs: AtomicBool::new(false) }))
     }
 
-    /// Adds a file of so many bytes.
+    /// Adds a file of `bytes` bytes.
     pub(super) fn add(&self, name: &Name, bytes: u64) {
-        let file = self.file(Holds::Pattern(AtomicU64::new(bytes)));
+        let file = self.file(MediumContent::Pattern(AtomicU64::new(bytes)));
         self.files().insert(name.clone(), file);
     }
 
-    /// Bytes that were written to large files.
+    /// Returns the bytes written to large files.
     pub(super) fn written(&self) -> u64 {
         self.0.written.load(Ordering::Relaxed)
     }
 
-    /// Whether each of them was the one that belongs there.
+    /// Returns whether all written bytes were right.
     pub(super) fn is_whole(&self) -> bool {
         !self.0.differs.load(Ordering::Relaxed)
     }
 
-    fn file(&self, holds: Holds) -> Arc<File> {
+    fn file(&self, holds: MediumContent) -> Arc<File> {
         Arc::new(File { number: self.0.number.fetch_add(1, Ordering::Relaxed), holds })
     }
 
@@ -77,7 +77,7 @@ impl Medium {
     }
 
     fn handle(&self, file: Arc<File>) -> Arc<dyn StoredFile> {
-        Arc::new(Open { medium: self.clone(), file })
+        Arc::new(OpenMediumFile { medium: self.clone(), file })
     }
 }
 
@@ -90,8 +90,10 @@ impl Folder for Medium {
         if let Ok(file) = self.find(name) {
             return Ok(self.handle(file));
         }
+        // Only a journal is read back with its own content; data files follow from the pattern.
         let is_journal = name.path().extension().is_some_and(|kind| kind == "journal");
-        let holds = if is_journal { Holds::Bytes(Mutex::default()) } else { Holds::Pattern(AtomicU64::new(0)) };
+        let holds =
+            if is_journal { MediumContent::Bytes(Mutex::default()) } else { MediumContent::Pattern(AtomicU64::new(0)) };
         let file = self.file(holds);
         self.files().insert(name.clone(), file.clone());
         Ok(self.handle(file))
@@ -147,19 +149,19 @@ impl OpenFolder for Medium {
 impl File {
     fn about(&self) -> FileInfo {
         let size = match &self.holds {
-            Holds::Pattern(size) => size.load(Ordering::Relaxed),
-            Holds::Bytes(bytes) => locked(bytes).len() as u64,
+            MediumContent::Pattern(size) => size.load(Ordering::Relaxed),
+            MediumContent::Bytes(bytes) => locked(bytes).len() as u64,
         };
         FileInfo::without_inode(FileKind::File, size, SystemTime::UNIX_EPOCH)
     }
 }
 
-struct Open {
+struct OpenMediumFile {
     medium: Medium,
     file: Arc<File>,
 }
 
-impl Open {
+impl OpenMediumFile {
     /// Waits for the drive, if there is one.
     fn wait(&self, until: impl FnOnce(&Drive, offload_base::Instant) -> offload_base::Instant) {
         if let Some(drive) = &self.medium.0.drive {
@@ -168,19 +170,19 @@ impl Open {
     }
 }
 
-impl StoredFile for Open {
+impl StoredFile for OpenMediumFile {
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         match &self.file.holds {
-            Holds::Pattern(size) => {
+            MediumContent::Pattern(size) => {
                 let left = size.load(Ordering::Relaxed).saturating_sub(offset);
                 let count = (into.len() as u64).min(left);
                 self.wait(|drive, now| drive.read(now, self.file.number, offset..offset + count));
-                // The drive puts them there, not the host.
+                // The drive produces the bytes, so filling the buffer is not charged to the host.
                 let _drive = cost::work(WorkKind::Application);
                 fill(&mut into[..count as usize], &self.medium.0.pattern, offset);
                 Ok(count as usize)
             }
-            Holds::Bytes(bytes) => {
+            MediumContent::Bytes(bytes) => {
                 let bytes = locked(bytes);
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
                 let count = into.len().min(bytes.len() - from);
@@ -193,16 +195,18 @@ impl StoredFile for Open {
     fn write_at(&self, written: &[u8], offset: u64) -> io::Result<()> {
         let end = offset + written.len() as u64;
         match &self.file.holds {
-            Holds::Pattern(size) => {
+            MediumContent::Pattern(size) => {
+                // The time of the drive passes before the bytes count as written.
                 self.wait(|drive, now| drive.write(now, self.file.number, offset..end));
                 let _drive = cost::work(WorkKind::Application);
                 size.fetch_max(end, Ordering::Relaxed);
                 self.medium.0.written.fetch_add(written.len() as u64, Ordering::Relaxed);
+                // Writes arrive in any order, so each is compared at its own offset.
                 if !continues(&self.medium.0.pattern, offset, written) {
                     self.medium.0.differs.store(true, Ordering::Relaxed);
                 }
             }
-            Holds::Bytes(bytes) => {
+            MediumContent::Bytes(bytes) => {
                 let mut bytes = locked(bytes);
                 let (from, end) = (offset as usize, end as usize);
                 let length = bytes.len().max(end);
@@ -215,14 +219,14 @@ impl StoredFile for Open {
 
     fn set_size(&self, size: u64) -> io::Result<()> {
         match &self.file.holds {
-            Holds::Pattern(present) => present.store(size, Ordering::Relaxed),
-            Holds::Bytes(bytes) => locked(bytes).resize(size as usize, 0),
+            MediumContent::Pattern(present) => present.store(size, Ordering::Relaxed),
+            MediumContent::Bytes(bytes) => locked(bytes).resize(size as usize, 0),
         }
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        if let Holds::Pattern(_) = &self.file.holds {
+        if let MediumContent::Pattern(_) = &self.file.holds {
             self.wait(|drive, now| drive.flush(now));
         }
         Ok(())
@@ -247,7 +251,7 @@ impl StoredFile for Open {
     }
 }
 
-/// What stands at `offset` in a file of `pattern` again and again.
+/// Fills `into` with the repeated pattern at `offset`.
 fn fill(into: &mut [u8], pattern: &[u8], offset: u64) {
     let mut at = (offset % pattern.len() as u64) as usize;
     let mut done = 0;

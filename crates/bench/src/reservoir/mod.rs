@@ -1,13 +1,15 @@
-//! Bulk transfer over a long fat path: the reservoir's own server and copy on two emulated hosts, disk to disk or memory to memory.
+//! Bulk transfer over a long fat path: the reservoir's own server and copy on two emulated hosts, from disk to disk or
+//! from memory to memory.
 //!
-//! - `over_tcp`, `over_quic`: how the hosts are joined; `medium`: the disks; `series`: what arrived when.
+//! - `over_tcp`, `over_quic`: the connections of the hosts; `medium`: the disks; `series`: received bytes over time.
 //!
-//! The server's file is copied by so many streams until the time is over. The NICs are faster than the bottleneck between them,
-//! whose queue is far shorter than what is on the way: who does not pace loses there. Everything begins cold: connections, windows,
-//! receive buffers.
+//! The server's file is copied by several streams until the time is over. The NICs are faster than the bottleneck
+//! between them, and the bottleneck's queue is far shorter than the data in flight, so an unpaced sender loses packets
+//! there. Everything starts cold: connections, windows, receive buffers.
 //!
-//! A run may be *scaled*: rates of line, NIC, drive and pace, windows and the queue are all divided by the same number, and so is what
-//! has to be computed. Round trips, packets and blocks stay. What is reported is multiplied again.
+//! A run may be *scaled*: the rates of line, NIC, drive and pace, the windows and the queue are divided by the same
+//! number, which divides the computing time too. Round trips, packets and blocks stay the same. Reported rates are
+//! multiplied again.
 
 mod medium;
 mod over_quic;
@@ -47,15 +49,15 @@ use std::sync::atomic::Ordering;
 choices! {
     /// Whether the sender's NIC paces.
     pub enum Pacing {
-        /// Data leave as the window lets them.
+        /// Data is sent as the window allows.
         Unpaced = "unpaced",
-        /// Each stream leaves at its share of the pace at most.
+        /// Each stream is limited to its share of the pace.
         Paced = "paced",
     }
 }
 
 choices! {
-    /// Where files are.
+    /// The location of files.
     pub enum Disks {
         /// On drives.
         Disk = "disk",
@@ -65,16 +67,16 @@ choices! {
 }
 
 choices! {
-    /// What requests and answers go over.
+    /// The transport of requests and answers.
     pub enum Transport {
-        /// HTTP/1.1, a connection of TLS over TCP for each stream.
+        /// HTTP/1.1, with a connection of TLS over TCP for each stream.
         Tcp = "tcp",
-        /// HTTP/3, all streams on one connection of QUIC.
+        /// HTTP/3, with all streams on one QUIC connection.
         Http3 = "http3",
     }
 }
 
-/// A transfer to be made.
+/// The settings of a transfer.
 ///
 /// ```
 /// use core::time::Duration;
@@ -95,47 +97,47 @@ choices! {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Reservoir {
-    /// Who does the TLS; over QUIC, who protects its packets.
+    /// The mode of TLS, or of packet protection over QUIC.
     pub mode: Mode,
-    /// What requests go over.
+    /// The transport of requests and answers.
     pub transport: Transport,
-    /// Connections at once; over QUIC, requests at once.
+    /// Simultaneous connections; over QUIC, simultaneous requests.
     pub streams: u16,
-    /// From one host to the other and back.
+    /// Round-trip time between the hosts.
     pub round_trip: Duration,
-    /// How long it runs, from the first connection on.
+    /// Duration of the run from the first connection on.
     pub time: Duration,
-    /// What is not counted as steady: the start. What is counted is a whole number of round trips.
+    /// Time at the start that does not count as steady. The counted time is a whole number of round trips.
     pub omit: Duration,
     /// Bits per second of the bottleneck.
     pub rate: u64,
-    /// Bytes that may wait in front of the bottleneck; more are dropped.
+    /// Bytes that may wait in front of the bottleneck; further packets are dropped.
     pub queue: usize,
-    /// Both NICs: `line_rate` is the rate at which they can send, `mtu` the largest IP packet.
+    /// Settings of both NICs: `line_rate` is their maximum sending rate, `mtu` the largest IP packet.
     pub nic: NicConfig,
-    /// Whether it paces.
+    /// Whether the sender's NIC paces.
     pub pacing: Pacing,
-    /// Bits per second that it lets all streams together send then, each the same share.
+    /// Bits per second of all paced streams together, in equal shares.
     pub pace: u64,
-    /// What a connection's received data may take in memory at most, and what its sender queues: its window, nearly. Over QUIC the one
+    /// Bytes of the send buffer and of the receive buffer of a connection, which limit its window. Over QUIC the one
     /// connection has the windows of all streams, up to 4 GiB.
     pub window: usize,
-    /// Where both hosts' files are.
+    /// The location of both hosts' files.
     pub disks: Disks,
-    /// Both hosts' drives.
+    /// Settings of both hosts' drives.
     pub drive: DriveConfig,
     /// Bytes of a block.
     pub block: u64,
-    /// Rates, windows and the queue are divided by it.
+    /// Divisor of rates, windows and the queue.
     pub scale: u64,
-    /// The seed of everything random.
+    /// The seed of all random numbers.
     pub seed: Seed,
     /// The observers of the run.
     pub observers: Observers,
 }
 
 impl Reservoir {
-    /// Eight streams from disk to disk for 20 s, not paced: 100 Gb/s, a round trip of 274 ms, windows of 512 MiB.
+    /// Returns eight unpaced streams from disk to disk for 20 s: 100 Gb/s, a round trip of 274 ms, windows of 512 MiB.
     pub fn new(mode: Mode) -> Reservoir {
         Reservoir {
             mode,
@@ -165,8 +167,8 @@ impl Reservoir {
         format!("{mode}-{transport}-{}ms-{pacing}-{disks}", round_trip.as_millis())
     }
 
-    /// What line, disks and windows allow, in 10^9 bits per second: the least of the line, the disks' rates, and for each stream
-    /// its disks' share and a window in a round trip.
+    /// Returns the theoretical rate of line, disks and windows, in 10^9 bits per second: the least of the line, the
+    /// disks' rates, and for each stream its disks' share and a window per round trip.
     ///
     /// ```
     /// use core::time::Duration;
@@ -191,10 +193,9 @@ impl Reservoir {
         (of_stream * f64::from(self.streams)).min(most as f64 / 1e9)
     }
 
-    /// Makes the transfer and tells what came of it. Bytes that differ are a fact, not an error.
+    /// Runs the transfer and returns the result. Wrong bytes are reported in the result and are not an error.
     ///
-    /// # Errors
-    /// When the testbed cannot be set up, or the copy fails.
+    /// # Errors If the testbed cannot be set up, or the copy fails.
     pub fn run(self) -> io::Result<ReservoirRun> {
         let meter = CpuMeter::new();
         let mut bed = self.bed(&meter)?;
@@ -215,11 +216,11 @@ impl Reservoir {
         let dial: Arc<dyn Dial> = match self.transport {
             Transport::Tcp => {
                 over_tcp::serve(&self, &server, serving, &meter)?;
-                Arc::new(over_tcp::Dials::new(&self, &client, &server))
+                Arc::new(over_tcp::BenchTcpDialer::new(&self, &client, &server))
             }
             Transport::Http3 => {
                 over_quic::serve(&self, &server, serving, &meter)?;
-                Arc::new(over_quic::Dials::new(&self, &client, &server)?)
+                Arc::new(over_quic::BenchQuicDialer::new(&self, &client, &server)?)
             }
         };
         let copy = Copy::new(shell(&client, &meter), dial).streams(usize::from(self.streams));
@@ -241,6 +242,7 @@ impl Reservoir {
         });
         let (runtime, time) = (client.runtime(), self.time);
         let ended = self.observers.run(&mut bed, self.label(), async {
+            // The file is longer than any copy, so a copy that ends before the time has failed.
             let (copying, over) = (pin!(copy.run(core::slice::from_ref(&url), &into)), pin!(runtime.sleep(time)));
             match select(copying, over).await {
                 Either::Left((Ok(outcome), _)) => {
@@ -263,11 +265,12 @@ impl Reservoir {
     fn told(self, run: Run, series: &Series) -> ReservoirRun {
         let scale = self.scale as f64;
         let whole = series.over(Duration::ZERO, self.time);
-        // Over whole round trips: what comes in one may come in a burst.
+        // The counted time consists of whole round trips, because the data of one may arrive in a burst.
         let round_trips =
             ((self.time - self.omit.min(self.time)).as_nanos() / self.round_trip.as_nanos().max(1)).max(1);
         let span = self.round_trip * u32::try_from(round_trips).unwrap_or(u32::MAX);
         let steady = series.over(self.time.saturating_sub(span), self.time);
+        // The law is unscaled, like all reported rates.
         let law_gbps = self.law_gbps();
         ReservoirRun {
             run,
@@ -293,6 +296,7 @@ impl Reservoir {
     }
 
     fn bed(&self, meter: &CpuMeter) -> io::Result<Testbed> {
+        // A rate must not become zero, however large the scale.
         let scaled = |rate: u64| (rate / self.scale.max(1)).max(1000);
         let window = (self.window / self.scale.max(1) as usize).max(64 << 10);
         let tcp = TcpConfig {
@@ -321,57 +325,58 @@ impl Reservoir {
     }
 }
 
-/// What one transfer reports. Rates are of user data on the destination's disk, in 10^9 bits per second, multiplied by the scale.
+/// The result of one transfer. Rates are of user data on the destination's disk, in 10^9 bits per second, multiplied by
+/// the scale.
 ///
 /// See [`Reservoir`] for an example.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReservoirRun {
-    /// The common fields; bytes and packets are those of the run as it was, scaled.
+    /// The common fields, with bytes and packets of the scaled run.
     #[serde(flatten)]
     pub run: Run,
-    /// What requests went over: `tcp`, `http3`.
+    /// The transport: `tcp`, `http3`.
     pub transport: String,
-    /// Connections at once; over QUIC, requests.
+    /// Simultaneous connections; over QUIC, requests.
     pub streams: u16,
-    /// From one host to the other and back, in seconds.
+    /// Round-trip time in seconds.
     pub round_trip_s: f64,
     /// Whether the sender's NIC paced: `paced`, `unpaced`.
     pub pacing: String,
-    /// Where files were: `disk`, `memory`.
+    /// The location of files: `disk`, `memory`.
     pub disks: String,
-    /// What a connection's received data may take in memory.
+    /// Bytes of a connection's receive buffer.
     pub window: u64,
-    /// What rates, windows and the queue were divided by.
+    /// Divisor of rates, windows and the queue.
     pub scale: u64,
-    /// From the first connection to the end.
+    /// Mean rate from the first connection to the end.
     pub average_gbps: f64,
-    /// Of a second, the best.
+    /// Rate of the best second.
     pub peak_gbps: f64,
-    /// When a second first had 90 % of the peak: its end, from the first connection on.
+    /// End of the first second with 90 % of the peak, from the first connection on.
     pub seconds_to_90: f64,
-    /// With the start left out.
+    /// Mean rate without the start.
     pub steady_gbps: f64,
-    /// Standard deviation of the seconds, with the start left out.
+    /// Standard deviation of the seconds, without the start.
     pub deviation_gbps: f64,
-    /// The slowest stream, with the start left out.
+    /// Rate of the slowest stream, without the start.
     pub slowest_gbps: f64,
-    /// The fastest one.
+    /// Rate of the fastest stream, without the start.
     pub fastest_gbps: f64,
-    /// Jain's index of the streams' rates, with the start left out.
+    /// Jain's index of the streams' rates, without the start.
     pub fairness: f64,
-    /// What line, pace, disks and windows allow.
+    /// The theoretical rate of line, pace, disks and windows.
     pub law_gbps: f64,
-    /// The steady rate as a share of that.
+    /// The steady rate as a share of the theoretical rate.
     pub of_law: f64,
-    /// Each second.
+    /// Rate of each second.
     pub seconds_gbps: Vec<f64>,
 }
 
-/// What runs the engine on a host: its timers, its tasks, threads that wait for its disk.
+/// Returns the environment of the engine on a host: timers, tasks, and threads that wait for its disk.
 fn shell(host: &BedHost, meter: &CpuMeter) -> Shell {
     let threads = VirtualThreads::metered(host.runtime(), meter, host.domain());
     let pool: Arc<dyn Blocking> = Arc::new(move |work: Box<dyn FnOnce() + Send>| {
-        // Without a thread the work is dropped, and fails.
+        // Without a thread the work is dropped, and its operation fails.
         let _no_more_threads = threads.run(work);
     });
     let tasks = host.clone();
@@ -380,11 +385,11 @@ fn shell(host: &BedHost, meter: &CpuMeter) -> Shell {
 }
 
 const PORT: u16 = 443;
-/// Bytes of the file: more than any run copies.
+/// Bytes of the file, more than any run copies.
 const FILE: u64 = 1 << 42;
-/// What stands in it again and again; no power of two, so that blocks differ.
+/// Bytes of the repeated content. Not a power of two, so that blocks differ.
 const PATTERN: usize = (1 << 20) + 7;
-/// How often it is seen what has arrived.
+/// Interval of the samples of received bytes.
 const STEP: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -396,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_repeats_and_what_arrives_is_whole() {
+    fn run_repeats_and_delivers_intact_data() {
         let run = || small(Mode::TlsNic).run().unwrap();
         let (one, other) = (run(), run());
         assert!(one.run.sha256_ok && one.run.bytes > 0);
@@ -404,17 +409,19 @@ mod tests {
         assert_eq!(one.run.counters, other.run.counters);
     }
 
-    /// One connection of QUIC carries what eight of TCP do, and its packets are the NICs' work.
+    /// One QUIC connection carries as much as eight TCP connections, with packets protected by the NICs.
     #[test]
     fn one_connection_of_quic_comes_to_the_law_too() {
         let (time, omit) = (Duration::from_secs(12), Duration::from_secs(9));
+        // A large scale keeps the test short; the law does not depend on it.
         let far = Reservoir { time, omit, scale: 400, transport: Transport::Http3, ..Reservoir::new(Mode::TlsNic) };
         let run = far.run().unwrap();
         assert!(run.run.sha256_ok && run.of_law > 0.9, "{run:?}");
         assert!(run.run.counters["quic_rx_pkts"] > 1000, "{:?}", run.run.counters);
     }
 
-    /// Paced, nothing is lost: windows grow to what disks and line allow, and a scale changes nothing but how much is computed.
+    /// With pacing, nothing is lost: windows grow to the limit of disks and line, and the scale changes only the
+    /// computing time.
     #[test]
     fn paced_streams_come_to_the_law_at_any_scale() {
         let run = |scale| {
@@ -424,6 +431,7 @@ mod tests {
         let (one, other) = (run(400), run(200));
         for run in [&one, &other] {
             assert!((0.95..1.05).contains(&run.of_law) && run.fairness > 0.99, "{run:?}");
+            // Paced below the bottleneck's rate, the queue cannot overflow.
             assert_eq!(run.run.counters.get("wire_queue_drops"), None);
         }
         assert!((0.97..1.03).contains(&(one.steady_gbps / other.steady_gbps)), "{one:?} and {other:?}");

@@ -1,4 +1,4 @@
-//! HTTP/3: all streams on one connection of QUIC, whose packets the NICs protect, or the hosts, or nobody.
+//! HTTP/3: all streams on one QUIC connection. Packets are protected by the NICs, by the hosts, or not at all.
 
 use super::{PORT, Pacing, Reservoir, shell};
 use core::num::NonZeroU64;
@@ -38,25 +38,25 @@ pub(super) fn serve(plan: &Reservoir, host: &BedHost, server: Server, meter: &Cp
 }
 
 /// Connects from the copying host.
-pub(super) struct Dials {
+pub(super) struct BenchQuicDialer {
     endpoint: Endpoint,
     tls: ClientTls,
     to: SocketAddr,
 }
 
-impl Dials {
-    pub(super) fn new(plan: &Reservoir, host: &BedHost, server: &BedHost) -> io::Result<Dials> {
+impl BenchQuicDialer {
+    pub(super) fn new(plan: &Reservoir, host: &BedHost, server: &BedHost) -> io::Result<BenchQuicDialer> {
         let mut tls = quic_client_config(QuicCipher::Aes256Gcm, Randomness::Seeded(plan.seed.derive("client")), None);
         tls.alpn_protocols = vec![ALPN.to_vec()];
         let tls = ClientTls::new(tls).map_err(io::Error::other)?;
         let (endpoint, driver) =
             Endpoint::new(host.stack().bind_udp(None)?, host.runtime(), config(plan, "client"), None)?;
         let _runs = host.spawn("quic", driver);
-        Ok(Dials { endpoint, tls, to: SocketAddr::from((server.address(), PORT)) })
+        Ok(BenchQuicDialer { endpoint, tls, to: SocketAddr::from((server.address(), PORT)) })
     }
 }
 
-impl Dial for Dials {
+impl Dial for BenchQuicDialer {
     fn dial<'a>(&'a self, _: &'a str, _: u16) -> DialFuture<'a> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
@@ -73,9 +73,10 @@ impl Dial for Dials {
     }
 }
 
-/// The windows of all streams are the one connection's.
+/// Returns the configuration of an end. The one connection gets the windows of all streams.
 fn config(plan: &Reservoir, end: &str) -> Config {
     let window = (plan.window as u64 * u64::from(plan.streams) / plan.scale.max(1)).max(64 << 10);
+    // QUIC windows have 32 bits here, which limits the connection to 4 GiB.
     let window = u32::try_from(window).unwrap_or(u32::MAX);
     let offload = match plan.mode {
         Mode::TlsNic => Offload::Both,
@@ -83,7 +84,7 @@ fn config(plan: &Reservoir, end: &str) -> Config {
         Mode::Tcp => Offload::Unprotected,
     };
     let random = Some(RandomSource::from(plan.seed.derive("quic").derive(end)));
-    // All streams are on the one connection.
+    // All streams share the one connection, so it gets the whole pace.
     let pace = plan.pace / plan.scale.max(1) / 8;
     let pacing_rate = if plan.pacing == Pacing::Paced { NonZeroU64::new(pace) } else { None };
     offload_reservoir::quic::config(window)

@@ -1,4 +1,4 @@
-//! A connection for each stream: TLS over TCP, by the NICs or by the hosts, or none.
+//! HTTP/1.1 with a connection for each stream: TLS over TCP, by the NICs or by the hosts, or plain TCP.
 
 use super::{PORT, Pacing, Reservoir, shell};
 use core::num::NonZeroU64;
@@ -34,6 +34,7 @@ pub(super) fn serve(plan: &Reservoir, host: &BedHost, server: Server, meter: &Cp
                 }
                 let Ok(mut stream) = ktls_offload::accept(stream, config).await else { return };
                 if mode == Mode::TlsNic {
+                    // The stream stays offloaded even with many retransmissions, because the run measures exactly that.
                     stream.set_retransmit_limit(None);
                     stream.offload(Offload::BOTH);
                 }
@@ -45,7 +46,7 @@ pub(super) fn serve(plan: &Reservoir, host: &BedHost, server: Server, meter: &Cp
 }
 
 /// Connects from the copying host.
-pub(super) struct Dials {
+pub(super) struct BenchTcpDialer {
     host: BedHost,
     to: SocketAddr,
     mode: Mode,
@@ -53,20 +54,21 @@ pub(super) struct Dials {
     dialed: AtomicU64,
 }
 
-impl Dials {
-    pub(super) fn new(plan: &Reservoir, host: &BedHost, server: &BedHost) -> Dials {
+impl BenchTcpDialer {
+    pub(super) fn new(plan: &Reservoir, host: &BedHost, server: &BedHost) -> BenchTcpDialer {
         let to = SocketAddr::from((server.address(), PORT));
-        Dials { host: host.clone(), to, mode: plan.mode, seed: plan.seed, dialed: AtomicU64::new(0) }
+        BenchTcpDialer { host: host.clone(), to, mode: plan.mode, seed: plan.seed, dialed: AtomicU64::new(0) }
     }
 }
 
-impl Dial for Dials {
+impl Dial for BenchTcpDialer {
     fn dial<'a>(&'a self, _: &'a str, _: u16) -> DialFuture<'a> {
         Box::pin(async move {
             let stream = self.host.stack().connect(None, self.to).await?;
             if self.mode == Mode::Tcp {
                 return Ok(Box::new(stream) as Box<dyn DialStream>);
             }
+            // Each connection draws its own randomness.
             let number = self.dialed.fetch_add(1, Ordering::Relaxed);
             let randomness = Randomness::Seeded(self.seed.derive(&format!("client {number}")));
             let config = AGREEMENT.client_config(randomness, None).ok_or(io::ErrorKind::Unsupported)?;

@@ -1,17 +1,17 @@
-//! What arrived when: the bytes of each stream at equal steps, and what is said of them.
+//! Received bytes of each stream at equal steps, and statistics of them.
 
 use crate::iperf::jain;
 use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Totals of each stream, step by step. Cloned, it is the same one.
+/// Totals of each stream, step by step. Clones share the same totals.
 #[derive(Clone)]
 pub(super) struct Series {
     step: Duration,
     samples: Arc<Mutex<Vec<Vec<u64>>>>,
 }
 
-/// What a part of it comes to, in 10^9 bits per second.
+/// Statistics of a part of a series, in 10^9 bits per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Span {
     pub(super) mean: f64,
@@ -29,14 +29,15 @@ impl Series {
         Series { step, samples: Arc::default() }
     }
 
-    /// What each stream has moved by the end of the next step.
+    /// Appends the totals of all streams at the end of the next step.
     pub(super) fn add(&self, streams: &[u64]) {
         self.samples().push(streams.to_vec());
     }
 
-    /// What came between `from` and `to`.
+    /// Returns the statistics between `from` and `to`.
     pub(super) fn over(&self, from: Duration, to: Duration) -> Span {
         let (from, to) = (self.steps(from), self.steps(to).min(self.samples().len()));
+        // A run may be shorter than the excluded start.
         if from >= to {
             return Span::default();
         }
@@ -48,6 +49,7 @@ impl Series {
             .enumerate()
             .map(|(stream, bytes)| gbps(bytes - began.get(stream).copied().unwrap_or(0), span))
             .collect();
+        // The deviation uses whole seconds, because shorter steps would show single bursts.
         let second = self.steps(Duration::from_secs(1)).max(1);
         let total = |at: usize| self.at(at).iter().sum::<u64>();
         let of_second = |end: usize| gbps(total(end) - total(end - second), self.step.as_secs_f64() * second as f64);
@@ -65,7 +67,7 @@ impl Series {
         }
     }
 
-    /// When a second first had so much: its end. The whole time, if none had.
+    /// Returns the end of the first second with this rate, or the whole time if no second had it.
     pub(super) fn seconds_to(&self, gbps: f64) -> f64 {
         let second = self.steps(Duration::from_secs(1)).max(1);
         let count = self.samples().len();
@@ -75,7 +77,7 @@ impl Series {
         first.unwrap_or(count) as f64 * self.step.as_secs_f64()
     }
 
-    /// Each whole second, one after the other.
+    /// Returns the gigabits of each whole second.
     pub(super) fn seconds(&self) -> Vec<f64> {
         let second = self.steps(Duration::from_secs(1)).max(1);
         let count = self.samples().len();
@@ -83,7 +85,7 @@ impl Series {
         (second..=count).step_by(second).map(|end| total(end) - total(end - second)).collect()
     }
 
-    /// The totals after so many steps.
+    /// Returns the totals after `step` steps.
     fn at(&self, step: usize) -> Vec<u64> {
         if step == 0 { Vec::new() } else { self.samples()[step - 1].clone() }
     }
@@ -101,7 +103,7 @@ impl Series {
 mod tests {
     use super::*;
 
-    /// Two streams: nothing for two seconds, then 1 and 3 Gb/s for four.
+    /// Returns two streams that send nothing for two seconds, then 1 and 3 Gb/s for four.
     fn steps() -> Series {
         let series = Series::new(Duration::from_millis(100));
         for step in 1_u64..=60 {
@@ -112,11 +114,11 @@ mod tests {
     }
 
     #[test]
-    fn means_peaks_and_spreads_are_those_of_the_span() {
+    fn statistics_cover_the_span_only() {
         let series = steps();
         let all = series.over(Duration::ZERO, Duration::from_secs(6));
         assert!((all.mean - 16.0 / 6.0).abs() < 1e-9 && (all.peak - 4.0).abs() < 1e-9, "{all:?}");
-        // Two zeros and four fours: 4 x the root of 2/6 x 4/6.
+        // Two zeros and four fours: the deviation is 4 times the root of 2/6 x 4/6.
         assert!((all.deviation - 4.0 * (8.0_f64 / 36.0).sqrt()).abs() < 1e-9, "{all:?}");
         let steady = series.over(Duration::from_secs(2), Duration::from_secs(6));
         assert!((steady.mean - 4.0).abs() < 1e-9 && steady.deviation < 1e-9, "{steady:?}");

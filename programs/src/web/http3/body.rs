@@ -1,8 +1,8 @@
-//! What a client sends, for which it has so much time for each so many bytes.
+//! The body of a request, with a deadline for each span of bytes.
 
 use super::super::Failure;
-use super::super::limits::LEAST_OF_A_BODY;
-use super::super::patience::{Late, Step};
+use super::super::limits::MIN_OF_A_BODY;
+use super::super::patience::{ConnectionStep, StepTimeout};
 use bytes::{Buf, Bytes};
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
@@ -27,11 +27,11 @@ pub(super) struct RequestBody {
     moved: u64,
     length: BodyLength,
     malformed: Option<MalformedRequest>,
-    stage: Stage,
+    stage: RequestBodyStage,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Stage {
+enum RequestBodyStage {
     Data,
     Trailers,
     Ended,
@@ -45,10 +45,21 @@ impl RequestBody {
         length: BodyLength,
     ) -> RequestBody {
         let (alarm, since) = (runtime.alarm(), runtime.now());
-        RequestBody { stream, alarm, runtime, span, since, moved: 0, length, malformed: None, stage: Stage::Data }
+        RequestBody {
+            stream,
+            alarm,
+            runtime,
+            span,
+            since,
+            moved: 0,
+            length,
+            malformed: None,
+            stage: RequestBodyStage::Data,
+        }
     }
 
-    /// Reads the body to its end, if its length is declared: only the whole body shows whether the request is malformed.
+    /// Reads the body to its end, if its length is declared: only the whole body shows whether the request is
+    /// malformed.
     pub(super) async fn discard(&mut self) -> Result<(), Failure> {
         while self.length.declared().is_some()
             && let Some(frame) = self.frame().await
@@ -58,9 +69,9 @@ impl RequestBody {
         Ok(())
     }
 
-    /// Returns the next data, and counts its bytes. At the end, checks the trailers.
+    /// Returns the next data and counts its bytes. At the end, checks the trailers.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failure>> {
-        if self.stage == Stage::Data {
+        if self.stage == RequestBodyStage::Data {
             if let Some(mut data) = ready!(self.stream.poll_recv_data(cx))? {
                 let data = data.copy_to_bytes(data.remaining());
                 let counted = self.length.count(data.len());
@@ -69,7 +80,7 @@ impl RequestBody {
             }
             let whole = self.length.check_end();
             self.well_formed(whole)?;
-            self.stage = Stage::Trailers;
+            self.stage = RequestBodyStage::Trailers;
         }
         if let Some(fields) = ready!(self.stream.poll_recv_trailers(cx))? {
             self.well_formed(check_trailers(&fields))?;
@@ -96,19 +107,20 @@ impl HttpBody for RequestBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let this = &mut *self;
-        if this.stage == Stage::Ended {
+        if this.stage == RequestBodyStage::Ended {
             return Poll::Ready(None);
         }
         let Poll::Ready(data) = this.poll_next(cx) else {
             let deadline = this.since + this.span;
-            return this.alarm.poll(cx, Some(deadline)).map(|()| Some(Err(Late(Step::Body).into())));
+            return this.alarm.poll(cx, Some(deadline)).map(|()| Some(Err(StepTimeout(ConnectionStep::Body).into())));
         };
         if !matches!(data, Ok(Some(_))) {
-            this.stage = Stage::Ended;
+            this.stage = RequestBodyStage::Ended;
         }
         let data = data?;
+        // The deadline is renewed only by enough bytes, so that single bytes cannot keep a request alive.
         this.moved += data.as_ref().map_or(0, Bytes::len) as u64;
-        if this.moved >= LEAST_OF_A_BODY {
+        if this.moved >= MIN_OF_A_BODY {
             (this.moved, this.since) = (0, this.runtime.now());
         }
         Poll::Ready(data.map(|data| Ok(Frame::data(data))))

@@ -1,6 +1,7 @@
-//! HTTP/3 (RFC 9114) over `quic-offload`: crate `h3` frames, the NIC or the CPU protects packets.
+//! HTTP/3 (RFC 9114) over `quic-offload`: crate `h3` does the framing, the NIC or the CPU protects packets.
 //!
-//! [`server`] serves a [`Site`](super::site::Site) within [`Limits`](super::limits::Limits); `body`: what clients send it. [`quic_offload::http3`] has the streams.
+//! [`server`] serves a [`Site`](super::site::Site) within [`Limits`](super::limits::Limits); `body` reads the bodies of
+//! requests. [`quic_offload::http3`] has the streams.
 
 mod body;
 pub mod server;
@@ -25,10 +26,10 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Mode; 2] = [Mode::Cpu, Mode::Nic];
 
-    /// Where it is served if nothing else is said: the ports of HTTPS.
+    /// Returns the default port, one of the usual ports of HTTPS.
     pub const fn port(self) -> u16 {
         match self {
             Mode::Cpu => 8443,

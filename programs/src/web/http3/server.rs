@@ -1,10 +1,11 @@
-//! Serves a [`Site`] over HTTP/3 from an emulated host, within [`Limits`].
+//! An HTTP/3 server of a [`Site`] on an emulated host, within [`Limits`].
 //!
-//! Each request has its own deadlines, for a connection has many at a time. Memory is charged a send window a connection.
+//! Each request has its own deadlines, because a connection has many at a time. Each connection is charged one send
+//! window of memory.
 
 use super::super::Failure;
 use super::super::limits::{Charge, Limits};
-use super::super::patience::{Late, Step};
+use super::super::patience::{ConnectionStep, StepTimeout};
 use super::super::server::HttpCounters;
 use super::super::site::Site;
 use super::Mode;
@@ -28,7 +29,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
-/// Serves a site in one mode. Cloned, it is the same one, with one set of counters.
+/// A server of a site in one mode. Clones share one set of counters.
 #[derive(Clone)]
 pub struct Server {
     site: Site,
@@ -39,17 +40,17 @@ pub struct Server {
     key_update_every: Option<u64>,
     counted: Arc<Mutex<CounterSet>>,
     endpoint: Arc<Mutex<Option<Endpoint>>>,
-    /// Connections that have not ended.
+    /// Number of open connections.
     open: watch::Sender<usize>,
-    /// Whether no more requests are wanted.
+    /// Whether the server stops after the current requests.
     closing: watch::Sender<bool>,
 }
 
 impl Server {
-    /// Serves `site` with connections like `config`, as far as `mode` and limits leave a choice.
+    /// Creates a server of `site`. Its connections have `config`, except for settings that `mode` and the limits
+    /// decide.
     ///
-    /// # Errors
-    /// If `tls` is not fit for QUIC.
+    /// # Errors If `tls` is not suitable for QUIC.
     pub fn new(site: Site, mode: Mode, mut tls: rustls::ServerConfig, config: Config) -> io::Result<Server> {
         tls.alpn_protocols = vec![ALPN.to_vec()];
         let offload = if mode == Mode::Nic { Offload::Both } else { Offload::None };
@@ -76,14 +77,14 @@ impl Server {
         self
     }
 
-    /// Asks for other keys each time that a connection has sent so many packets.
+    /// Requests a key update each time a connection has sent this many packets.
     #[must_use]
     pub fn with_key_update_every(mut self, packets: Option<u64>) -> Server {
         self.key_update_every = packets;
         self
     }
 
-    /// What was counted on connections that have ended, and by QUIC.
+    /// Returns the counters of closed connections, and of QUIC.
     pub fn counters(&self) -> CounterSet {
         let mut set = self.counted.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(endpoint) = &*self.endpoint.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -92,7 +93,7 @@ impl Server {
         set
     }
 
-    /// Lets nobody in any more; connections end after the answers under way. Ready when all have.
+    /// Stops accepting connections. Connections end after their current answers. Completes when all have ended.
     pub async fn close(&self) {
         self.closing.send_replace(true);
         none_left(&self.open).await;
@@ -103,10 +104,9 @@ impl Server {
         }
     }
 
-    /// Listens at `port` of `host`, and gives what serves its clients until the server is closed.
+    /// Listens at `port` of `host` and returns the task that serves clients until the server is closed.
     ///
-    /// # Errors
-    /// If the port is taken.
+    /// # Errors If the port is taken.
     pub fn listen(&self, host: &BedHost, port: u16) -> io::Result<JoinHandle<io::Result<()>>> {
         let socket = host.stack().bind_udp(Some(port))?;
         let (endpoint, driver) = Endpoint::new(socket, host.runtime(), self.config.clone(), Some(self.tls.clone()))?;
@@ -129,11 +129,13 @@ impl Server {
                 };
                 let (server, host) = (server.clone(), acceptor.clone());
                 server.open.send_modify(|open| *open += 1);
-                // A connection ends when it ends: nobody waits for it.
+                // Connections end by themselves, so the task is not awaited.
                 let _ends_by_itself = acceptor.spawn("connection", async move {
+                    // A connection may fill its send window at any time, so the whole window is charged at once.
                     let _charge = Charge::new(server.limits.capacity.clone(), SEND_WINDOW as usize);
                     let slot = Arc::new(slot);
                     let ended = server.converse(&host, connection.clone(), &slot).await;
+                    // A client that closes without an error has everything that it wanted.
                     let ended = if has_left(&connection) { Ok(()) } else { ended };
                     server.note(ended, &peer.to_string());
                     drop(slot);
@@ -144,7 +146,7 @@ impl Server {
         Ok(host.spawn("quic", driver))
     }
 
-    /// Answers a connection's requests until there are no more.
+    /// Answers a connection's requests until the connection ends.
     async fn converse(
         &self,
         host: &BedHost,
@@ -152,12 +154,14 @@ impl Server {
         slot: &Arc<ConnectionSlot>,
     ) -> Result<(), Failure> {
         let mut builder = h3::server::builder();
-        builder.send_grease(false).max_field_section_size(MOST_OF_A_HEADER);
+        // Reserved frames and settings would make captures and byte counts vary.
+        builder.send_grease(false).max_field_section_size(MAX_OF_A_HEADER);
         let mut http = builder.build::<_, Bytes>(H3Connection(connection.clone())).await?;
         let (under_way, closed) = (watch::Sender::new(0_usize), self.closed());
         let answers = Arc::new(Answers { slot: slot.clone(), count: Mutex::new(0) });
         tokio::pin!(closed);
         loop {
+            // The idle time starts anew whenever the last request ends, so the timer is part of the loop.
             let idle = async {
                 none_left(&under_way).await;
                 host.runtime().sleep(self.limits.idle).await;
@@ -169,7 +173,7 @@ impl Server {
                     break;
                 }
                 accepted = http.accept() => accepted,
-                () = idle => return Err(Late(Step::Idle).into()),
+                () = idle => return Err(StepTimeout(ConnectionStep::Idle).into()),
                 () = slot.revoked() => {
                     self.count(&HttpCounters { refused: 1, ..HttpCounters::default() });
                     connection.close(Code::H3_EXCESSIVE_LOAD.value(), "");
@@ -206,7 +210,7 @@ impl Server {
         answers: &Answers,
     ) -> Result<(), Failure> {
         let Limits { header, body, stall, .. } = self.limits;
-        let (request, stream) = within(host, header, Step::Header, resolver.resolve_request()).await?;
+        let (request, stream) = within(host, header, ConnectionStep::Header, resolver.resolve_request()).await?;
         let _answer = answers.begin();
         let (mut send, mut receive) = stream.split();
         let length = match check_head(&request) {
@@ -220,7 +224,9 @@ impl Server {
         };
         let is_head = *request.method() == Method::HEAD;
         let mut body = RequestBody::new(receive, host.runtime(), body, length);
-        if !matches!(*request.method(), Method::PUT | Method::POST) && length.declared() <= Some(MOST_UNREAD) {
+        // GET and the like do not use their body, but a short body is read because its length may prove the request
+        // malformed.
+        if !matches!(*request.method(), Method::PUT | Method::POST) && length.declared() <= Some(MAX_UNREAD) {
             let _told_below = body.discard().await;
         }
         let request = request.map(|()| &mut body);
@@ -232,21 +238,22 @@ impl Server {
         let (head, mut content) = answer.into_parts();
         let parts = u64::from(head.status == StatusCode::PARTIAL_CONTENT);
         self.count(&HttpCounters { requests: 1, parts, ..HttpCounters::default() });
-        within(host, stall, Step::Answer, send.send_response(Response::from_parts(head, ()))).await?;
+        within(host, stall, ConnectionStep::Answer, send.send_response(Response::from_parts(head, ()))).await?;
         while !is_head && let Some(frame) = content.frame().await {
             let Ok(mut data) = frame?.into_data() else { continue };
             while data.has_remaining() {
+                // Small pieces let each deadline cover a bounded number of bytes.
                 let piece = data.split_to(data.len().min(PIECE));
-                within(host, stall, Step::Answer, send.send_data(piece)).await?;
+                within(host, stall, ConnectionStep::Answer, send.send_data(piece)).await?;
                 self.update_keys(connection);
             }
         }
-        let ended = within(host, stall, Step::AnswerEnd, send.finish()).await;
+        let ended = within(host, stall, ConnectionStep::AnswerEnd, send.finish()).await;
         if ended.is_err() && has_left(connection) {
-            // Who has everything need not acknowledge it.
+            // A client that has everything need not acknowledge it before closing.
             return Ok(());
         }
-        // The request's end may still be on its way. A body that nobody wanted is stopped.
+        // The end of the request may still be in transit. Dropping an unread body stops the client's stream.
         let _end_or_body = body.frame().await;
         ended
     }
@@ -261,17 +268,17 @@ impl Server {
 
     fn note(&self, ended: Result<(), Failure>, who: &str) {
         let Err(error) = ended else { return };
-        if error.is::<Late>() {
+        if error.is::<StepTimeout>() {
             return self.count(&HttpCounters { timed_out: 1, ..HttpCounters::default() });
         }
         self.count(&HttpCounters { cut_off: 1, ..HttpCounters::default() });
         say!("{} {who}: {}", self.mode, with_causes(&*error));
     }
 
-    /// Ready when the server is closed.
+    /// Completes when the server is closed.
     async fn closed(&self) {
         let mut closing = self.closing.subscribe();
-        // The sender is here: it cannot have gone.
+        // The sender is a field of `self`, so waiting cannot fail.
         let _never_fails = closing.wait_for(|closing| *closing).await.is_ok();
     }
 
@@ -280,7 +287,7 @@ impl Server {
     }
 }
 
-/// The requests of a connection that are being answered. As long as there is one, the connection keeps its slot.
+/// The requests of a connection that are being answered. The connection keeps its slot as long as there is one.
 struct Answers {
     slot: Arc<ConnectionSlot>,
     count: Mutex<usize>,
@@ -308,36 +315,36 @@ impl Drop for AnswerGuard<'_> {
     }
 }
 
-/// Ready when `count` is zero.
+/// Completes when `count` is zero.
 async fn none_left(count: &watch::Sender<usize>) {
-    // The sender is here: it cannot have gone.
+    // `count` is the sender, so waiting cannot fail.
     let _never_fails = count.subscribe().wait_for(|count| *count == 0).await.is_ok();
 }
 
-/// Whether the client ended the connection, and found nothing wrong.
+/// Returns whether the client closed the connection without an error code.
 fn has_left(connection: &Connection) -> bool {
     let no_error = |code| code == 0 || code == Code::H3_NO_ERROR.value();
     matches!(connection.remote_addr(), Err(Closed::ByPeer { code, .. }) if no_error(code))
 }
 
-/// What `future` comes to, unless the client takes too long.
+/// Runs `future`, which fails if the client exceeds `span`.
 async fn within<T>(
     host: &BedHost,
     span: Duration,
-    step: Step,
+    step: ConnectionStep,
     future: impl Future<Output = Result<T, StreamError>>,
 ) -> Result<T, Failure> {
     tokio::select! {
         biased;
         done = future => Ok(done?),
-        () = host.runtime().sleep(span) => Err(Late(step).into()),
+        () = host.runtime().sleep(span) => Err(StepTimeout(step).into()),
     }
 }
 
-/// What a connection may have sent that is not acknowledged.
+/// Most unacknowledged bytes of a connection.
 const SEND_WINDOW: u32 = 1 << 20;
-/// What is handed to the connection at a time.
+/// Most bytes handed to the connection at a time.
 const PIECE: usize = 64 << 10;
-/// Bytes of an unused body that are read nevertheless.
-const MOST_UNREAD: u64 = 64 << 10;
-const MOST_OF_A_HEADER: u64 = 64 << 10;
+/// Most bytes of an unused body that are read to check the request.
+const MAX_UNREAD: u64 = 64 << 10;
+const MAX_OF_A_HEADER: u64 = 64 << 10;

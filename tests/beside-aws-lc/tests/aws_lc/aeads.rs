@@ -1,4 +1,4 @@
-//! AEADs that stop and go on, by every back-end of this processor.
+//! AEADs that can stop and resume, with every back end of this processor.
 
 use crate::pieces::bytes;
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};

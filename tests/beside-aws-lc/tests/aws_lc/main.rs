@@ -1,4 +1,4 @@
-//! Random messages: the same bytes as AWS-LC makes of them.
+//! Random messages give the same bytes as AWS-LC.
 
 mod aeads;
 #[path = "../../../../crates/offload-transforms/tests/all/pieces.rs"]

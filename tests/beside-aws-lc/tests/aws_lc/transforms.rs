@@ -1,4 +1,4 @@
-//! Transforms on random keys, bytes and pieces: what AWS-LC gives, and back again.
+//! Transforms of random keys, bytes and pieces give the same result as AWS-LC, and the inverse restores the source.
 
 use crate::pieces::{both_ways, bytes, cuts, run};
 use aws_lc_rs::{aead, cipher, cmac, hmac, iv};
@@ -37,7 +37,7 @@ proptest! {
         }
     }
 
-    /// Beside CCM made of AES-CTR and AES-CBC as RFC 3610 2 says.
+    /// Compares with CCM composed of AES-CTR and AES-CBC by RFC 3610 2.
     #[test]
     fn ccm(key in any::<[u8; 32]>(), iv in any::<[u8; 16]>(), aad in bytes(40), plain in bytes(600), cuts in cuts()) {
         for kind in [Aead::Aes128Ccm, Aead::Aes256Ccm] {
@@ -51,6 +51,8 @@ proptest! {
                 block[13..].copy_from_slice(&last.to_be_bytes()[1..]);
                 block
             };
+            // RFC 3610 2.2: the flags contain the tag's length, the length of the length field, and whether there is
+            // AAD.
             let mut macked = block(if aad.is_empty() { 0x3a } else { 0x7a }, plain.len() as u32).to_vec();
             if !aad.is_empty() {
                 macked.extend((aad.len() as u16).to_be_bytes());
@@ -60,7 +62,7 @@ proptest! {
             macked.extend(&plain);
             macked.resize(macked.len().next_multiple_of(16), 0);
             cbc(key, [0; 16], &mut macked);
-            // The tag is encrypted with counter 0, the message from 1 on.
+            // The tag is encrypted with counter 0, the message from counter 1 on.
             let mut expected = macked[macked.len() - 16..].to_vec();
             expected.extend(&plain);
             let unbound = cipher::UnboundCipherKey::new(aes(key), key).unwrap();
@@ -109,7 +111,8 @@ proptest! {
         prop_assert_eq!(sealed, expected);
     }
 
-    /// Padding may be longer than it need be; of any wrong byte the opener says one and the same thing.
+    /// Padding may be longer than necessary. The opener reports every wrong byte by the same error, or an attacker
+    /// could tell padding from MAC.
     #[test]
     fn longer_padding(plain in bytes(700), more in 0usize..16, wrong in any::<usize>(), sha1 in any::<bool>()) {
         let hash = if sha1 { HmacHash::Sha1 } else { HmacHash::Sha256 };
