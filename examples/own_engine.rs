@@ -111,7 +111,7 @@ async fn receive(mut stream: impl SegmentStream) -> io::Result<(usize, usize)> {
     let context = ask(&mut stream).expect("this NIC has the engine, and room");
     let (mut by_nic, mut by_software) = (0, 0);
     while let Some(range) = poll_fn(|cx| stream.poll_segment(cx)).await? {
-        // What the engine said of these bytes. A context of somebody else proves nothing.
+        // The mark is the engine's verdict on these bytes. The mark of another context proves nothing.
         let mark = range.meta.marks.for_engine(context.engine());
         let length = range.data.len();
         if mark.is_some_and(|mark| mark.context == context && mark.verdict == Verdict::Done) {

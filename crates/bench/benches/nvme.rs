@@ -94,7 +94,7 @@ fn segment(bytes: &[u8]) -> RxSegment {
     RxSegment { seq: Seq(0), data: BytesMut::from(bytes).into(), meta: RxMeta::default() }
 }
 
-/// Takes one PDU, which must be intact.
+/// Parses one PDU, which must be intact.
 fn parse(limits: PduLimits, segments: Vec<RxSegment>) {
     let mut receiver = PduReceiver::new(ConnectionSide::Host, limits);
     let mut ended = false;

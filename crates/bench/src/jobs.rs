@@ -147,7 +147,7 @@ pub struct Jobs {
     pub size: usize,
     /// Outstanding jobs at the accelerator.
     pub in_flight: usize,
-    /// Its units.
+    /// Units of the accelerator.
     pub units: Vec<LookasideUnit>,
     /// Settings of the NICs for inline work.
     pub nic: NicConfig,

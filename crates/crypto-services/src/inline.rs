@@ -210,7 +210,7 @@ impl<P: Port> ServicePort<P> {
         self.under_way.len() + self.out.len() + usize::from(self.held.is_some())
     }
 
-    /// What services have to do with a frame.
+    /// Classifies a frame.
     fn packet(&mut self, way: TransformDirection, frame: &Frame) -> Option<Packet> {
         let InlineWork { chain, flow, bytes } = (self.look)(&frame.data)?;
         let chain = self.chains.get(chain)?[usize::from(way == TransformDirection::Undo)];
@@ -218,10 +218,10 @@ impl<P: Port> ServicePort<P> {
         Some(Packet { chain, flow, bytes, name: self.next })
     }
 
-    /// Hands a frame to the services, or gives it back if there is no place for it.
+    /// Offers a frame to the services. Returns the frame if there is no place.
     fn offer(&mut self, way: TransformDirection, packet: Packet, frame: Frame) -> Result<(), Frame> {
         let fabric = &mut self.device.fabric;
-        // What is dropped was asked for, and the controller is to see it; what waits is asked for once, when its turn comes.
+        // A dropped frame counts as demand for the controller. A waiting frame is offered later and counts then.
         let waits = way == TransformDirection::Apply && !fabric.has_room(&packet);
         if waits || fabric.offer(to_ns(self.now), packet).is_err() {
             return Err(frame);

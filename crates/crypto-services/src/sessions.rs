@@ -37,7 +37,7 @@ pub(crate) enum SessionWork {
 }
 
 impl SessionWork {
-    /// Does a job.
+    /// Executes a job.
     pub(crate) fn done(&self, mut job: Job) -> CompletedJob {
         let outcome = match self {
             SessionWork::Transform(session) => perform(session, &mut job),
@@ -47,7 +47,7 @@ impl SessionWork {
     }
 }
 
-/// A job by a suite's cipher.
+/// Executes a job with a suite's cipher.
 fn run(cipher: &SuiteCipher, job: &mut Job) -> JobOutcome {
     let mut packet = Vec::with_capacity(job.source_len() + TAG_MAX);
     job.source.iter().for_each(|piece| packet.extend_from_slice(piece));
@@ -142,7 +142,8 @@ impl ServiceSessions {
         if self.chains.len() >= CHAINS_MAX || self.open >= self.most {
             return None;
         }
-        // The way in needs all services of the way out, and so goes first: what it leaves room for is enough.
+        // Opening needs all services of sealing and one more. If the chain for opening fits, the other one fits as
+        // well.
         let back = self.device.fabric.add_chain(suite.graph(crate::TransformDirection::Undo), share).ok()?;
         let out = self.device.fabric.add_chain(suite.graph(crate::TransformDirection::Apply), share).ok()?;
         self.chains.insert((tenant, suite), [out, back]);

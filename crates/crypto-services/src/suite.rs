@@ -191,11 +191,11 @@ fn gcm(aes: Service, aes_blocks: u32) -> Vec<GraphStep> {
 /// See [`SuiteCipher`] for an example.
 #[derive(Clone, Debug)]
 pub struct SuiteKeys {
-    /// The cipher's key.
+    /// Key of the cipher.
     pub cipher: SecretBytes,
-    /// The key of HMAC; empty for suites without HMAC.
+    /// HMAC key; empty for suites without HMAC.
     pub mac: SecretBytes,
-    /// The key of the mask for headers; empty for suites without one.
+    /// Key of the header mask; empty for suites without one.
     pub header: SecretBytes,
 }
 

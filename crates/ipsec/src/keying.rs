@@ -28,8 +28,8 @@ pub struct SaAdded {
     pub sa: SaId,
     /// The SA's SPI.
     pub spi: u32,
-    /// Why no device does what was asked of it; the SA works in software then. For want of space that is for the time
-    /// being: the device gets it when others have left.
+    /// Reason why the device does not work on the SA, which is then handled in software. After [`SaRefused::NoSpace`],
+    /// the device gets the SA as soon as it has room. `None` if the device took the SA, or if no offload was requested.
     pub refused: Option<SaRefusal>,
 }
 

@@ -42,9 +42,9 @@ use std::collections::{BTreeSet, HashMap};
 pub struct Sa {
     /// The parameters with which the SA was added.
     pub params: SaParams,
-    /// Its key.
+    /// The cipher with the SA's key.
     pub(crate) cipher: EspCipher,
-    /// Its lifetime.
+    /// The lifetime and its counts.
     pub(crate) meter: LifetimeMeter,
     /// The sequence numbers.
     pub(crate) sequence: Sequence,

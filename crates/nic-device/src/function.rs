@@ -41,7 +41,7 @@ pub struct Function {
     pairs: Vec<QueuePair>,
     hash: Toeplitz,
     table: [u16; INDIRECTION_ENTRIES],
-    /// Packets that engines open, and that come in fragments: the queue with the context.
+    /// Fragmented packets of packet engines: the queue with the context.
     fragments: FragmentMemory<usize>,
     /// Queue to poll first for the next frame.
     turn: usize,

@@ -191,7 +191,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Has the device destroy a context that nothing needs, or keep its place for another flow.
+    /// Lets the device destroy an unused context, or park it for another flow.
     fn give_up(&mut self, handle: Handle) -> Result<(), ContextRefusal> {
         // The device may have refused the context meanwhile.
         let Some(shadow) = self.contexts.shadow(handle) else { return Ok(()) };
@@ -222,7 +222,7 @@ impl Driver {
         self.control.under_way + commands < self.config.control_ring && self.rings.control.room() >= commands
     }
 
-    /// Stages a command, if its completion will have room.
+    /// Stages a command if there is room for its completion.
     pub(super) fn command(&mut self, command: ControlCommand) -> Result<(), ContextRefusal> {
         if !self.has_room_for_control() {
             return Err(ContextRefusal::Busy);
@@ -230,8 +230,9 @@ impl Driver {
         self.stage_command(command, true)
     }
 
-    /// Stages a command that needs no completion. It gets one if it takes the last place: a task that waits for a place
-    /// would not hear of it otherwise. (Where there is no room for a completion, one is to come.)
+    /// Stages a command that needs no completion. If the command takes the last entry, a completion is requested,
+    /// because a task that waits for room would otherwise not be woken. (Without room for another completion, one is
+    /// outstanding anyway.)
     pub(super) fn command_unreported(&mut self, command: ControlCommand) -> Result<(), ContextRefusal> {
         let report = self.rings.control.room() == 1 && self.has_room_for_control();
         self.stage_command(command, report)

@@ -51,7 +51,7 @@ impl Driver {
         }
     }
 
-    /// A sending SA whose packets the device makes as a whole.
+    /// Checks that a transmit SA exists, and encapsulates whole packets in the device.
     fn has_packet_sa(&self, sa: Handle) -> Result<(), SaRefusal> {
         self.ordered.sending(sa).filter(|kind| **kind == OffloadKind::Packet).map(|_| ()).ok_or(SaRefusal::UnknownSa)
     }
@@ -141,7 +141,7 @@ fn to_policies(change: PolicyChange) -> ControlCommand {
     ControlCommand::Change { engine: engines::ESP, change: Box::new(change) }
 }
 
-/// What the device can take: what ConnectX devices do, and AES-GMAC, tunnels in UDP and wider windows besides.
+/// Checks that the device supports an SA: like ConnectX devices, and also AES-GMAC, tunnels in UDP and larger windows.
 fn check(sa: &SaParams) -> Result<(), SaRefusal> {
     if sa.offload == OffloadKind::None {
         return Err(SaRefusal::NoDevice);

@@ -96,7 +96,7 @@ impl JobDriver {
         self.rings.completions.is_abandoned()
     }
 
-    /// Why no command can be given now; `None`: there is room for one.
+    /// Returns the reason that no command can be given now, or `None` if there is room.
     fn refuses(&self) -> Option<ContextRefusal> {
         if self.is_gone() {
             return Some(ContextRefusal::Resetting);
@@ -169,7 +169,7 @@ impl JobDriver {
         }
     }
 
-    /// The next job that the device has ended, or that it never took and never will.
+    /// Returns the next job that the device has completed, or has left behind on disappearing.
     fn next_of_device(&mut self) -> Option<CompletedJob> {
         loop {
             // Read first: entries that the device pushed before disappearing or being reset are then still found on the

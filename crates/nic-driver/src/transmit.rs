@@ -158,7 +158,7 @@ impl DescriptorQueue {
 }
 
 impl Driver {
-    /// Posts a packet, with whatever its context needs before it.
+    /// Posts a packet, with the descriptors that its contexts need in front.
     pub(super) fn post_packet(&mut self, _now: Instant, packet: TxPacket, source: &dyn RecordSource) -> TransmitResult {
         if !self.can_send(&packet) {
             self.counters.tx_drop_unsupported += 1;

@@ -4,8 +4,8 @@ use crate::rss::Toeplitz;
 use core::time::Duration;
 use offload_formats::frame::ETHERNET_BYTES;
 
-/// A NIC's size, speed and delays, and the configuration `E` of its engines. The device and its driver do not know `E`.
-/// Build it from the default, as here, because later versions may add fields.
+/// A NIC's sizes, speeds and delays, with the configuration `E` of its engines, which device and driver do not look
+/// into.
 ///
 /// ```
 /// use nic_rings::NicConfig;

@@ -28,7 +28,7 @@ pub enum EswitchCommand {
     Remove(Vport),
     /// Resets a function: its contexts and its queued packets are discarded.
     Reset(Vport),
-    /// Sets who decides where frames go.
+    /// Selects the component that decides about forwarding.
     Mode(SwitchMode),
     /// Changes rules, all or none of them.
     Change(Vec<Change>),
@@ -40,7 +40,7 @@ pub enum EswitchCommand {
     NextHop(IpAddr, Option<NextHop>),
     /// Sets the interval at which rules pass a frame to their representor. `None`: never.
     Sampling(Option<Duration>),
-    /// Says by which SAs of the first queue of the host's function a network of a tunnel is protected, or that it is not.
+    /// Sets or removes the SAs, of the first queue of the host's function, that protect a network of a tunnel.
     Protect(TunnelDevice, Option<u32>, Option<TunnelProtection>),
     /// Sets whether tunnel packets pass only under an SA, even for networks without a protection of their own.
     ProtectAll(bool),

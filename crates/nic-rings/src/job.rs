@@ -32,7 +32,7 @@ pub struct JobEntry {
 pub struct JobSlot {
     /// The job.
     pub job: Job,
-    /// The device's word; [`Gone`](JobStatus::Gone) until it has said something.
+    /// Outcome reported by the device. [`Gone`](JobStatus::Gone) until the device has reported one.
     pub outcome: JobOutcome,
 }
 
@@ -42,7 +42,7 @@ impl JobSlot {
         Box::new(JobSlot { job, outcome: JobOutcome::failed(JobStatus::Gone) })
     }
 
-    /// The job, ended as its slot says.
+    /// Returns the job with the outcome of its slot.
     pub fn done(self) -> CompletedJob {
         self.job.done(self.outcome)
     }
@@ -147,7 +147,7 @@ pub struct DriverJobRings {
     _last: RaisedByDrop,
 }
 
-/// Creates the rings of a job queue with room for `depth` jobs and commands.
+/// Makes the rings of a job queue with room for `depth` jobs and commands.
 ///
 /// ```
 /// use nic_rings::job::{DeviceJobRings, DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, Resets, Submitted, job_rings};
@@ -157,7 +157,7 @@ pub struct DriverJobRings {
 /// let job = Job::new(Handle { index: 0, generation: 0 }, "bytes".into(), bytes::BytesMut::new());
 /// driver.submit.push(JobEntry { epoch: 0, descriptor: JobDescriptor::Job(JobSlot::new(job)) }).unwrap();
 ///
-/// let (submitted, resets): (&SubmissionRing, &Resets) = (&device.submitted, &device.resets);
+/// let (submitted, resets): (&Submitted, &Resets) = (&device.submitted, &device.resets);
 /// let JobDescriptor::Job(mut slot) = submitted.pop().unwrap().descriptor else { panic!("a job was submitted") };
 /// assert!(submitted.is_empty());
 /// resets.count();

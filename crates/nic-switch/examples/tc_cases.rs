@@ -291,7 +291,7 @@ fn frame(rng: &mut Rng, mark: (u16, u8), mirrors: bool) -> (Vport, Vec<u8>) {
     let is_tagged = matches!(u16::from_be_bytes([plain[12], plain[13]]), TAG | SERVICE_TAG);
     let classes = if mirrors || (device == GRETAP && is_tagged) { 1 } else { 4 };
     let mut bytes = encapsulate(&packet, &Frame::from(Bytes::from(plain))).bytes.to_vec();
-    // Of ECN, the way may have changed what it likes.
+    // The path may have changed the ECN bits.
     if version == IpVersion::V4 {
         bytes[15] = bytes[15] & !3 | rng.below(classes) as u8;
         checksum::fill_ipv4_header(&mut bytes[14..]);
@@ -364,7 +364,7 @@ fn plain(rng: &mut Rng, mark: (u16, u8)) -> Vec<u8> {
     let bytes = frame.len() - network;
     version.set_length(&mut frame[network..], bytes);
     match Headers::parse(&frame).transport() {
-        // RFC 768: a datagram over IPv4 may have no checksum.
+        // A datagram over IPv4 may have no checksum (RFC 768).
         Some(udp) if udp.protocol == Protocol::Udp && version == IpVersion::V4 && rng.chance(0.2) => {
             checksum::fill_ipv4_header(&mut frame[network..]);
         }

@@ -121,11 +121,11 @@ pub enum Edit {
     Source(IpAddr),
     /// IP destination address.
     Destination(IpAddr),
-    /// IPv4's type of service, IPv6's traffic class: all 8 bits.
+    /// IPv4 type of service or IPv6 traffic class, all 8 bits.
     TrafficClass(IpVersion, u8),
-    /// IPv4's time to live, IPv6's hop limit.
+    /// IPv4 time to live or IPv6 hop limit.
     HopLimit(IpVersion, u8),
-    /// Adds to it modulo 256.
+    /// Adds to the hop limit modulo 256.
     AddToHopLimit(IpVersion, u8),
     /// TCP or UDP source port.
     SourcePort(Protocol, u16),
@@ -134,7 +134,7 @@ pub enum Edit {
 }
 
 impl Edit {
-    /// The version of IP that the field is in, or the address is of.
+    /// Returns the IP version of the field or address; `None` for other headers.
     pub(crate) fn version(&self) -> Option<IpVersion> {
         match self {
             Edit::Source(address) | Edit::Destination(address) => Some(IpVersion::of_address(address)),

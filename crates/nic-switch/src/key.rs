@@ -236,7 +236,7 @@ fn word(frame: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]))
 }
 
-/// The traffic class of a packet whose IP header is at `network`.
+/// Returns the traffic class of a packet with its IP header at `network`.
 pub(crate) fn class_of(frame: &[u8], version: IpVersion, network: usize) -> u8 {
     match version {
         IpVersion::V4 => frame[network + 1],
@@ -244,11 +244,11 @@ pub(crate) fn class_of(frame: &[u8], version: IpVersion, network: usize) -> u8 {
     }
 }
 
-/// Whether a fragment, whose data start at `upper`, is its packet's first.
+/// Tests whether a fragment with its data at `upper` is the first of its packet.
 pub(crate) fn is_first(frame: &[u8], version: IpVersion, network: usize, upper: usize) -> bool {
     let (place, bits) = match version {
         IpVersion::V4 => (&frame[network + 6..network + 8], 0x1fff),
-        // RFC 8200 4.5: the fragment header's 8 bytes are in front of the data.
+        // The 8 bytes of the fragment header precede the data (RFC 8200 4.5).
         IpVersion::V6 => (&frame[upper - 6..upper - 4], 0xfff8),
     };
     u16::from_be_bytes([place[0], place[1]]) & bits == 0

@@ -336,7 +336,7 @@ fn finish_segment(segment: &mut [u8], outer: &Headers, number: u16) {
     finish_outer(segment, version, protocol, has_checksum);
 }
 
-/// Lengths and checksums of the outer headers of an untagged frame.
+/// Sets lengths and checksums in the outer headers of an untagged frame.
 fn finish_outer(frame: &mut [u8], version: IpVersion, protocol: u8, has_checksum: bool) {
     let upper = ETHERNET_BYTES + version.header_bytes();
     let (packet_bytes, upper_bytes) = (frame.len() - ETHERNET_BYTES, frame.len() - upper);

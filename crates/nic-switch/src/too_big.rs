@@ -22,7 +22,7 @@ pub(crate) fn message(frame: &[u8], headers: &Headers, mtu: u16) -> Option<Bytes
         return None;
     }
     let most = match version {
-        // RFC 1812 4.3.2.3, RFC 4443 2.4 (c).
+        // Maximum length of the message: RFC 1812 4.3.2.3, RFC 4443 2.4 (c).
         IpVersion::V4 => 576,
         IpVersion::V6 => 1280,
     };
@@ -82,7 +82,7 @@ fn icmp(version: IpVersion) -> u8 {
     if version == IpVersion::V4 { ICMP } else { ICMPV6 }
 }
 
-/// Whether a message of ICMP reports of a packet: of those nobody reports.
+/// Tests whether an ICMP message is an error report. No report may be sent about a report.
 fn is_report(version: IpVersion, kind: Option<u8>) -> bool {
     match (version, kind) {
         (_, None) => true,

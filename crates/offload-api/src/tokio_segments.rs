@@ -194,7 +194,7 @@ impl<T: ByteStream> TokioSegments<T> {
         io
     }
 
-    /// Writes what is queued, and closes the write side if that is what is left to do; `task` waits for it.
+    /// Writes the queued bytes and performs a pending shutdown; `task` waits for the end.
     fn poll_written(&mut self, task: TaskRole, cx: &Context<'_>) -> Poll<io::Result<()>> {
         // The task registers before the write, because the wakeup might arrive in between.
         self.waiting.wait(task, cx);
@@ -281,7 +281,7 @@ impl<T: ByteStream> TokioSegments<T> {
 impl<T: ByteStream> SegmentStream for TokioSegments<T> {
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         if self.queued > 0 || self.is_unflushed || self.closing == Closing::Finishing {
-            // Whoever only reads keeps the writing going too. Its errors are the writer's.
+            // A task that only reads must keep the writes going too. Write errors are reported to the writer.
             let _ = self.poll_written(TaskRole::Reader, cx);
         }
         if !self.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
@@ -363,7 +363,8 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
             _ if self.written >= offset => Poll::Ready(Ok(())),
             Poll::Ready(Ok(())) if self.closing != Closing::Open => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             _ => {
-                // All that was queued is written: what it waits for is still to be queued.
+                // All queued bytes are written, and the awaited ones are not queued yet. The next `send` must wake the
+                // writer.
                 self.waiting.wait(TaskRole::Writer, cx);
                 Poll::Pending
             }

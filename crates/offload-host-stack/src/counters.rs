@@ -285,7 +285,7 @@ pub(crate) enum IpCounter {
 }
 
 impl HostCounters {
-    /// Counts one more.
+    /// Increments the counter for `version`.
     pub(crate) fn count(&mut self, version: IpVersion, what: IpCounter) {
         self.count_many(version, what, 1);
     }

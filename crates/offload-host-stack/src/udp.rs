@@ -65,7 +65,7 @@ impl From<SendError> for io::Error {
 }
 
 impl SendError {
-    /// What a protocol is told that wanted to send `datagrams`.
+    /// Returns the refusal that the sender of `datagrams` gets.
     pub(crate) fn refusal(self, datagrams: &TxDatagram) -> SendRefusal {
         let to = datagrams.to;
         match (self, datagrams.source) {

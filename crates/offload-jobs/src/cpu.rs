@@ -47,7 +47,7 @@ pub struct CpuQueue {
     sessions: CpuSessions,
     /// Time at which each core becomes free.
     cores: Vec<Instant>,
-    /// With when they end.
+    /// Jobs with their completion times.
     under_way: VecDeque<(Instant, CompletedJob)>,
     host_time: Duration,
 }

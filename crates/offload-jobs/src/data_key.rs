@@ -54,7 +54,7 @@ impl DataKeySpec {
     /// Creates a session for the key on a queue.
     ///
     /// # Errors
-    /// As [`Opens::open`](crate::Opens::open).
+    /// See [`OpenTransform::open`](crate::OpenTransform::open).
     pub fn open<Q: JobQueue + ?Sized>(self, queue: &mut Q) -> Result<Handle, (ContextRefusal, Option<DataKeySpec>)> {
         self.import(queue.contexts())
     }
@@ -63,7 +63,7 @@ impl DataKeySpec {
     /// handle.
     ///
     /// # Errors
-    /// As [`Opens::open`](crate::Opens::open).
+    /// See [`OpenTransform::open`](crate::OpenTransform::open).
     pub fn import(self, contexts: &mut dyn Contexts) -> Result<Handle, (ContextRefusal, Option<DataKeySpec>)> {
         open(contexts, DATA_KEYS, self)
     }
@@ -175,7 +175,7 @@ impl WrappingKey {
     /// Gives the wrapping key to a device, for later imports of the tenant's keys.
     ///
     /// # Errors
-    /// If the device has no keys, or no room for a command now.
+    /// If the device has no engine for keys, or no room for a command now.
     pub fn give(&self, contexts: &mut dyn Contexts) -> Result<(), ContextRefusal> {
         let engine = contexts.engine(DATA_KEYS).ok_or(ContextRefusal::Unsupported)?.number;
         contexts.change(engine, Box::new(self.clone())).map_err(|(refused, _)| refused)

@@ -66,8 +66,8 @@ pub trait OpenTransform: JobQueue {
     /// [`Removed`](offload_api::ContextNews::Removed), and the session's jobs end with [`JobStatus::NoSession`].
     ///
     /// # Errors
-    /// If the queue has no such engine, no room for sessions, or none on its ring just now. The transform comes back, but from
-    /// a device that is gone.
+    /// If the queue has no such engine, no room for sessions, or no room on its ring now. The transform is returned,
+    /// unless the device is gone.
     fn open(&mut self, transform: Transform) -> Result<Handle, (ContextRefusal, Option<Transform>)> {
         open(self.contexts(), TRANSFORM, transform)
     }

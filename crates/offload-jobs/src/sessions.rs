@@ -33,7 +33,7 @@ impl Contexts for CpuSessions {
         (name == TRANSFORM).then(|| EngineInfo { capabilities, ..EngineInfo::new(0, TRANSFORM, self.most) })
     }
 
-    /// A transform that no session can be made of is refused at once: the CPU has no ring on the way.
+    /// Creates a session. Refuses an invalid transform at once, because there is no ring in between.
     fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let session = match new.spec.downcast_ref::<Transform>() {
             Some(transform) if new.engine == 0 => Session::new(transform),

@@ -89,7 +89,7 @@ struct JobTicket {
 struct ClientState {
     sessions: Vec<Handle>,
     under_way: usize,
-    /// By their serial numbers.
+    /// Completed jobs with their serial numbers.
     done: VecDeque<(u64, CompletedJob)>,
     waits_for_done: Option<Waker>,
 }
@@ -129,7 +129,7 @@ impl JobClient {
     /// Creates a session of [`TRANSFORM`](crate::TRANSFORM). Dropping the client closes the session.
     ///
     /// # Errors
-    /// As [`Opens::open`].
+    /// See [`OpenTransform::open`].
     pub fn open(&mut self, transform: Transform) -> Result<Handle, (ContextRefusal, Option<Transform>)> {
         let mut inner = self.shared.lock();
         let session = inner.queue.open(transform)?;
@@ -217,7 +217,7 @@ impl JobClient {
         runner.into_iter().for_each(Waker::wake);
     }
 
-    /// The client's next job that has ended; `None` if none is under way.
+    /// Polls for the client's next completed job. Returns `None` if no job is in progress.
     pub fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Option<CompletedJob>> {
         self.poll_ended(cx, |done| done.pop_front())
     }
@@ -236,7 +236,7 @@ impl JobClient {
 
     /// Submits a job as soon as there is room, and waits until the job has ended.
     ///
-    /// If the future is dropped while the job is under way, the job comes back from [`poll_done`](Self::poll_done).
+    /// If the future is dropped while the job is in progress, [`poll_done`](Self::poll_done) returns the job.
     pub async fn run(&mut self, job: Job) -> CompletedJob {
         let mut job = Some(job);
         let serial = poll_fn(|cx| {

@@ -113,7 +113,8 @@ pub struct BatchPdu {
     pub authentic: bool,
 }
 
-/// What came of a batch: its PDUs, worked on, in order. If the status is not `Done`, none; the source has them as they were.
+/// Returns the status and the processed PDUs of a batch, in order. If the status is not `Done`, there are no PDUs; the
+/// source still has the originals.
 pub fn batch_done(done: CompletedJob) -> (JobStatus, Vec<BatchPdu>) {
     if done.outcome.status != JobStatus::Done {
         return (done.outcome.status, Vec::new());
@@ -132,7 +133,7 @@ pub fn batch_done(done: CompletedJob) -> (JobStatus, Vec<BatchPdu>) {
 
 /// Processes a [`batch`], as the job engine does; the CPU may call it too.
 ///
-/// `Length`: the batch is not laid out as `batch` does it. `OutOfSpace`: the target is shorter than the source.
+/// Fails with `Length` if the batch is malformed, and with `OutOfSpace` if the target is shorter than the source.
 pub fn run_batch(context: &PdcpContext, job: &mut Job) -> JobOutcome {
     let source_bytes = job.source_len();
     let [table, body] = &job.source[..] else { return JobOutcome::failed(JobStatus::Length) };

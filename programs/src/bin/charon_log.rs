@@ -106,9 +106,9 @@ fn policies(local: IpAddr, remote: IpAddr) -> [MirroredPolicy; 2] {
 struct LogReader {
     /// Exchanges by charon's thread name, because lines of several threads are interleaved.
     threads: HashMap<String, ChildExchange>,
-    /// The SAs of each pair.
+    /// The SAs of each CHILD_SA.
     pairs: HashMap<String, Vec<KernelSaId>>,
-    /// SAs by which nothing is sent before the peer deletes their predecessors.
+    /// Transmit SAs that are not used until the peer deletes their predecessors.
     registered: HashMap<KernelSaId, MirroredSa>,
     sas: BTreeMap<KernelSaId, MirroredSa>,
 }
@@ -125,12 +125,12 @@ struct ChildExchange {
     /// Whether the next SPI belongs to a receive SA; and, below, whether that SA is installed later.
     receives: bool,
     registers: bool,
-    /// SAs that were added last.
+    /// SAs added since the last CHILD_SA was established.
     added: Vec<KernelSaId>,
 }
 
 impl LogReader {
-    /// Reads a line; what it changes.
+    /// Parses a line of the log and returns the changes that result.
     fn read(&mut self, line: &str) -> Vec<SaChange> {
         let head_and_text = line.split_once(']').and_then(|(head, text)| Some((head.split_once('[')?.0, text)));
         let Some((thread, text)) = head_and_text else { return Vec::new() };

@@ -154,7 +154,7 @@ fn told(options: &Options, study: &Study, outcome: &RunOutcome, load: &[PacketAr
     told
 }
 
-/// Packets of the load are sealed by the services' own bytes, and opened again.
+/// Seals and opens packets of the load with the bytes of the services and returns a line about the result.
 fn sealed(suite: Suite, load: &[PacketArrival]) -> String {
     let [cipher, mac, header] = suite.key_lengths().map(|bytes| SecretBytes::new(vec![7; bytes]));
     let Ok(cipher) = SuiteCipher::new(suite, &SuiteKeys { cipher, mac, header }) else { return String::new() };

@@ -31,7 +31,8 @@ pub enum MirrorOffload {
     Packet,
 }
 
-/// The socket of the options, if there is to be one. It is there before the host is, which keeps its numbers beside it.
+/// Binds the socket of the options, if there is one. The socket exists before the host does, because the host keeps its
+/// numbers beside it.
 pub(super) fn bind(options: &OutsideOptions) -> Result<Option<MirrorListener>, String> {
     let bound = options
         .mirror
@@ -53,7 +54,7 @@ pub(super) struct Mirroring {
 }
 
 impl Mirroring {
-    /// Agents are accepted from now on.
+    /// Starts to accept agents.
     pub(super) fn listen(listener: &MirrorListener, options: &OutsideOptions, gate: Gate) -> io::Result<Mirroring> {
         let agents = listener.socket().try_clone()?;
         agents.set_nonblocking(true)?;
@@ -72,7 +73,7 @@ impl Mirroring {
         })
     }
 
-    /// What was counted so far.
+    /// Returns the counters so far.
     pub(super) fn counters(&self) -> SaMirrorCounters {
         self.mirror.counters()
     }

@@ -96,7 +96,7 @@ pub struct OutsideHost {
     bed: Testbed,
     capture: Option<Capture>,
     trace: Option<TraceFile>,
-    /// Gone when this is dropped.
+    /// The mirror's socket. Removed on drop.
     agents: Option<MirrorListener>,
     mirrored: Option<SaMirrorCounters>,
 }

@@ -245,7 +245,7 @@ impl Manager {
     /// Sends functions, tunnels, next hops and rules to the switch.
     async fn tell_setup(&mut self, host: &BedHost) -> Result<(), String> {
         let eswitch = switch_of(host);
-        // What can be refused comes first.
+        // Commands that can be refused come first, so that a refusal changes little.
         if self.setup.mode == SwitchMode::Switchdev {
             self.tell_tunnels(host).await?;
             tell(eswitch, EswitchCommand::Replace(self.setup.rules.clone())).await?;

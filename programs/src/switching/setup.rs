@@ -13,7 +13,7 @@ use std::path::Path;
 /// The parsed file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setup {
-    /// Who decides where frames go.
+    /// The mode of the switch: by rules or by learned addresses.
     pub mode: SwitchMode,
     /// Settings of functions, in the file's order.
     functions: Vec<FunctionChange>,

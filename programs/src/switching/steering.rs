@@ -67,7 +67,7 @@ pub struct Steering {
     counts: Arc<Mutex<SteeringCounters>>,
 }
 
-/// What is counted of representors, of filters, and of what a keying daemon says.
+/// Counters of representors, of filters, and of a keying daemon's messages.
 pub type SteeringCounters = (RepresentorCounters, FilterMirrorCounters, GateCounters);
 
 #[derive(Debug)]
@@ -182,7 +182,7 @@ impl Steering {
         };
         let is_own = frame.get(6..12) == Some(&self.own.0);
         match if is_own { self.concerns.classify(&frame) } else { FrameClass::classify(&frame) } {
-            // Its kernel has the same SAs as the NIC, and must not send by them.
+            // The Linux kernel has the same SAs as the NIC. If both sent, numbers of packets would repeat.
             FrameClass::Esp => {
                 counts.blocked_esp += 1;
                 None

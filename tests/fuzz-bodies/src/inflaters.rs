@@ -22,7 +22,7 @@ pub fn run(input: &[u8]) {
     let whole = Bytes::copy_from_slice(input.0);
     let pieces = [whole.slice(..cut.min(whole.len())), whole.slice(cut.min(whole.len())..)];
     let found = run(TransformDirection::Undo, core::slice::from_ref(&whole), room);
-    // Data that are too long and damaged as well may fail for either reason.
+    // Data that is both too long and damaged may fail for either reason, depending on the cut.
     assert_eq!(run(TransformDirection::Undo, &pieces, room).ok(), found.clone().ok(), "pieces make no difference");
     if let Ok((report, plain)) = found {
         assert!(report.consumed <= whole.len() && report.produced == plain.len() && plain.len() <= room);

@@ -49,7 +49,7 @@ fn job(session: Handle, user: u64, source: &[u8]) -> Job {
     }
 }
 
-/// Until nothing is under way; with when each ended.
+/// Runs until no job is left. Returns the jobs with the times of their ends.
 fn run(queue: &mut impl JobQueue, jobs: Vec<Job>) -> Vec<(Instant, CompletedJob)> {
     let (mut now, mut jobs, mut done) = (Instant::ZERO, jobs.into_iter().peekable(), Vec::new());
     loop {

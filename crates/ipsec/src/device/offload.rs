@@ -74,7 +74,7 @@ impl OffloadedSas {
         self.places[queue].in_device.get(&handle).copied()
     }
 
-    /// Gives an SA to the device, at once or when that has time, or room, for it; until then it is the host's.
+    /// Gives an SA to the device now, or later if the device is busy or full. Until then the host handles the SA.
     pub(super) fn offer(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, id: SaId) -> Option<SaRefusal> {
         // A new SA queues behind the waiting ones, so that the device gets the SAs in order.
         if self.waiting_for_device.is_empty() {
@@ -98,7 +98,7 @@ impl OffloadedSas {
             match self.install_sa(queues, sas, id) {
                 Err(SaRefusal::Busy) => return,
                 Ok(()) => self.counters.sa_offload_later += 1,
-                // It was used up meanwhile, or is gone.
+                // The SA was used up or deleted meanwhile.
                 Err(SaRefusal::UnknownSa) => {}
                 Err(refused) => {
                     sas.report(SaEvent::OffloadLost { sa: id });

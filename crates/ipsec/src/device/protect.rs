@@ -74,7 +74,7 @@ impl SecureDevice {
         sent
     }
 
-    /// Whether a packet may leave by an SA, and how. What is refused is counted.
+    /// Plans how a packet leaves by an SA. Refused packets are counted.
     fn plan(
         &mut self,
         now: Instant,
@@ -224,7 +224,7 @@ impl Sa {
     }
 }
 
-/// The packet with outer headers, ESP header and IV in front of what is to be encrypted: what crypto offload takes.
+/// Builds the packet for crypto offload: outer headers, ESP header and IV, followed by the plain packet.
 fn with_esp_header(packet: &TxPacket, outer: &OuterHeaders, number: u64, spi: u32) -> TxPacket {
     let _framing = cost::work(WorkKind::Framing);
     let mut front = BytesMut::with_capacity(ETHERNET + outer.len() + offload_esp::ESP_AND_IV);

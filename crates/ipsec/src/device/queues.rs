@@ -63,7 +63,7 @@ impl DeviceQueue {
         }
     }
 
-    /// Hands over a packet that is, or will be, protected; the calling shard may serve another queue.
+    /// Posts a protected packet, or one that the device will protect. The calling shard may serve another queue.
     pub(super) fn post(&mut self, now: Instant, packet: TxPacket) -> TransmitResult {
         self.unflushed = true;
         self.inner.transmit(now, packet, &NoRecords)

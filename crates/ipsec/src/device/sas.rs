@@ -36,7 +36,7 @@ pub(super) struct SaTable {
 /// The due work of an SA.
 pub(super) struct DueWork {
     pub(super) sa: SaId,
-    /// The limit of its lifetime.
+    /// The limit of its lifetime that was reached.
     pub(super) reached: Option<ReachedLimit>,
     /// Whether its path MTU expired, so that larger packets are tried.
     pub(super) widened: bool,
@@ -218,7 +218,7 @@ impl SaTable {
         self.note_limit(id, ReachedLimit::Hard(Limit::Packets));
     }
 
-    /// A limit is reached, by the count of the device or of this layer; each is told once.
+    /// Applies a limit counted by the device or by this layer. Each limit is reported once.
     pub(super) fn note_limit(&mut self, id: SaId, reached: ReachedLimit) {
         if let Some(reached) = self.sad.find_mut(id).and_then(|sa| sa.meter.note(reached)) {
             self.on_limit(id, reached);

@@ -161,7 +161,8 @@ impl SecureDevice {
         sent
     }
 
-    /// A packet that contexts were to work on, and whose flow is under ESP by now: it has to be sealed in software.
+    /// Rejects a packet prepared for stream contexts, because its flow is under ESP now. The upper layer must seal the
+    /// content in software.
     fn send_back(&mut self, packet: &TxPacket, source: &dyn RecordSource) -> TransmitResult {
         // The lowest layer's unit is returned: sealing that unit in software also seals the inner layers.
         let mut lowest = Layer::ALL.into_iter().zip(packet.ask.streams);
@@ -172,7 +173,7 @@ impl SecureDevice {
         }
     }
 
-    /// Keeps a fragment until the packet is whole.
+    /// Keeps a fragment until its packet is whole.
     fn gather(&mut self, now: Instant, queue: usize, packet: &TxPacket, shows: Protection) -> TransmitResult {
         let mut frame = BytesMut::with_capacity(packet.header.len() + packet.payload_len());
         frame.extend_from_slice(&packet.header);

@@ -54,7 +54,7 @@ impl Contexts for LookasideContexts<'_> {
     }
 }
 
-/// Opens a session for the records of a key.
+/// Opens an accelerator session for the records of `key`.
 pub(super) fn open_session(client: &mut JobClient, key: &TlsKey) -> Result<Handle, ContextRefusal> {
     let aead = match key.suite() {
         TlsSuite::Aes128Gcm => Aead::Aes128Gcm,

@@ -34,7 +34,7 @@ impl ContextAvailability {
     /// Checks that a context of a layer above is possible now.
     ///
     /// # Errors
-    /// If a context of a layer above is not to be had, or not now.
+    /// `Busy` if such a context is possible only later, `Unsupported` if never.
     fn check(self) -> Result<(), ContextRefusal> {
         match self {
             ContextAvailability::Now => Ok(()),
@@ -50,7 +50,7 @@ impl Contexts for UpperContexts<'_> {
         self.contexts.engine(name).filter(|engine| engine.name != TlsContexts::ENGINE)
     }
 
-    /// What the context is to work on is in records: one layer higher than the protocol says, which knows of none below it.
+    /// Creates a context one layer higher than requested, because the protocol above does not know about TLS below.
     fn create(&mut self, mut new: NewContext) -> Result<Handle, (ContextRefusal, Spec)> {
         let when = match new.direction {
             Direction::Receive => self.opens,

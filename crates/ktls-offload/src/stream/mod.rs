@@ -369,7 +369,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     fn poll_plain(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         let content = self.poll_content(cx);
         if content.is_pending() {
-            // A writer may be the one who ends the stream.
+            // A writer may end the stream meanwhile, and must then wake this reader.
             self.waiting.wait(TaskRole::Reader, cx);
         }
         content
@@ -531,7 +531,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.send.writes_at_once(bytes) && !self.tx.waits()
     }
 
-    /// Hears the device's news, or writes records of `data` for it.
+    /// Processes device events, or writes `data` as records for the device.
     fn poll_write_at_once(
         &mut self,
         cx: &mut Context<'_>,

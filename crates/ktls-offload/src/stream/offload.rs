@@ -356,7 +356,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
     }
 
-    /// Acts on what happened to the device, if the stream has anything there.
+    /// Processes device events, if the stream has or awaits a context.
     pub(super) fn watch_device(&mut self, task: TaskRole, cx: &Context<'_>) {
         let waits = self.tx.waits() || self.rx.waits();
         if waits || self.send.context().is_some() || self.rx.context().is_some() {
@@ -364,7 +364,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
     }
 
-    /// Acts on what happened to the device; `task` waits for more of it.
+    /// Processes device events and registers `task` for further ones.
     pub(super) fn poll_events(&mut self, task: Option<TaskRole>, cx: &Context<'_>) {
         if let Some(task) = task {
             // Registers before polling the transport, because an event could arrive in between.
@@ -373,7 +373,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.hear(task, None);
     }
 
-    /// Acts on `first` and on whatever else happened to the device; `task` waits for more of it.
+    /// Processes `first` and all other pending device events, and registers `task` for further ones.
     pub(super) fn hear(&mut self, task: Option<TaskRole>, first: Option<DeviceEvent>) {
         // The transport wakes one waker, and an event may concern any task, so all tasks share a waker.
         let waker = self.waiting.waker();

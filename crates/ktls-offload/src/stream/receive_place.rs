@@ -138,7 +138,7 @@ impl ReceiveLocation {
         self.resync = Resync::new(mode, start);
     }
 
-    /// It refused for the time being.
+    /// Notes a temporary refusal.
     pub(super) fn note_refused(&mut self, refused: ContextRefusal) {
         self.again.note_refused(refused);
     }

@@ -156,7 +156,7 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     }
 
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
-        // The transport tells each event once, and TLS must see it.
+        // The transport reports each event once, so TLS must process events before they are passed on.
         self.poll_events(Some(TaskRole::Listener), cx);
         self.above.next_event().map_or(Poll::Pending, Poll::Ready)
     }

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// A mirror of a kernel's filters into a switch, without the socket.
 ///
 /// ```
-/// use nic_switch::{SwitchMode, Switch, SwitchConfig};
+/// use nic_switch::{Mode, Switch, SwitchConfig};
 /// use offload_base::Instant;
 /// use linux_mirror::tc::FilterMirror;
 ///
@@ -190,7 +190,8 @@ impl FilterMirror {
         for MirroredFilter { rule, .. } in told {
             let of = (rule.device, rule.chain, rule.priority, rule.matching);
             match there.get(&of) {
-                // What the kernel tells apart is one here: if it is to decide about one of them, then about all.
+                // Filters that the kernel distinguishes may have equal matches here. If one is left to the kernel, all
+                // are.
                 Some(at) if rule.actions == [RuleAction::Pass] => rules[*at].actions = vec![RuleAction::Pass],
                 Some(_) => {}
                 None => {

@@ -31,7 +31,7 @@ fn note_key(keys: &mut NeededKeys, key: Handle) {
 /// All contexts of a device.
 #[derive(Debug)]
 pub(crate) struct ContextStore {
-    /// By the numbers that handles name them by.
+    /// Engines by number.
     engines: Vec<InstalledEngine>,
     /// Contexts with their state on the NIC, as the ring of the clock algorithm.
     on_nic: Vec<Handle>,
@@ -73,7 +73,7 @@ pub(crate) struct CacheCounters {
 }
 
 impl ContextStore {
-    /// A store for a NIC with these engines and `cache_bytes` bytes for contexts; one fits always.
+    /// Makes a store with these engines and `cache_bytes` bytes for states. At least one state fits.
     pub(crate) fn new(engines: Vec<InstalledEngine>, cache_bytes: usize) -> ContextStore {
         ContextStore {
             engines,

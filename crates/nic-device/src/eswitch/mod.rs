@@ -65,7 +65,8 @@ pub struct SwitchedDevice {
     manager: SwitchManager,
     /// Whether frames from the wire that no rule takes go to the representor rings instead of the host's function.
     uplink_represented: bool,
-    /// Of packets that leave in fragments: whether they may be a tunnel's. Each sender has its own, for others may use its addresses.
+    /// For outgoing fragmented packets: whether they may belong to a tunnel. Kept per sender, because a sender may
+    /// forge another's addresses.
     fragments_out: BTreeMap<FrameSource, FragmentMemory<bool>>,
     /// Frames from the wire that engines are still busy with, and when these are done.
     arriving: VecDeque<(Instant, Bytes, (usize, OpenResult))>,

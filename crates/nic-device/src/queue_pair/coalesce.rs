@@ -32,7 +32,7 @@ pub(crate) struct JoinedPacket {
 }
 
 impl JoinedPacket {
-    /// Begins with `frame`, if others may follow it.
+    /// Starts with `frame`, if others may follow it.
     pub(crate) fn begin(frame: &[u8], transport: &TransportHeader, datagrams: bool) -> Option<JoinedPacket> {
         let payload_bytes = transport.payload_len();
         let joins = match transport.protocol {
@@ -59,12 +59,12 @@ impl JoinedPacket {
         self.transport.payload
     }
 
-    /// Whether `frame` is of the same flow; `first` are the headers of the first segment.
+    /// Tests whether `frame` belongs to the same flow; `first` are the headers of the first segment.
     pub(crate) fn is_of_flow(&self, first: &[u8], frame: &[u8], transport: &TransportHeader) -> bool {
         transport.is_of_flow(frame, &self.transport, first)
     }
 
-    /// Whether `frame`, of the same flow, may be the next segment, in an IP packet of `most` bytes at most.
+    /// Tests whether `frame`, of the same flow, may be the next segment in an IP packet of at most `most` bytes.
     pub(crate) fn takes(&self, most: usize, first: &[u8], frame: &[u8], transport: &TransportHeader) -> bool {
         let bytes = transport.payload_len();
         // The limit applies to the IP packet, so headers count once.
@@ -83,7 +83,7 @@ impl JoinedPacket {
             && self.transport.says_the_same(first, frame)
     }
 
-    /// Adds `frame`, which was found to be the next segment.
+    /// Adds `frame`, which was tested to be the next segment.
     pub(crate) fn add(&mut self, frame: &[u8], transport: &TransportHeader) {
         let bytes = transport.payload_len();
         self.payload_bytes += bytes;
@@ -150,7 +150,7 @@ impl OuterParts {
         frame[shifted(within, transport.payload)..].split_at(transport.payload_len())
     }
 
-    /// Whether the outer headers of `frame` are those of `first` but for what each packet has for itself.
+    /// Tests whether the outer headers of `frame` equal those of `first`, except for per-packet fields.
     pub(crate) fn takes(&self, first: &[u8], frame: &[u8], within: InnerPosition) -> bool {
         let same = |from: usize, to: usize| first[from..to] == frame[from..to];
         let own = match first[ETHERNET] >> 4 {
@@ -185,7 +185,7 @@ impl OuterParts {
     }
 }
 
-/// Where in the frame that is which is `at` in the plain packet.
+/// Converts an offset in the plain packet to an offset in the frame.
 fn shifted(within: InnerPosition, at: usize) -> usize {
     at - within.in_front + within.opened
 }
@@ -196,7 +196,7 @@ fn set_ip_length(frame: &mut [u8], network: usize, bytes: usize) {
     version.set_length(&mut frame[network..], bytes);
 }
 
-/// Where a stream goes on behind a segment; of no use for datagrams.
+/// Returns the sequence number behind a segment; unused for datagrams.
 fn next_seq(frame: &[u8], transport: &TransportHeader) -> Seq {
     match transport.protocol {
         Protocol::Tcp => transport.seq(frame) + transport.payload_len() as u32,
@@ -204,7 +204,7 @@ fn next_seq(frame: &[u8], transport: &TransportHeader) -> Seq {
     }
 }
 
-/// Whether a datagram is all of its IP packet. What is behind it there (RFC 9868 has options in it) would be lost.
+/// Tests whether a datagram fills its IP packet. Joining would lose bytes behind it, such as the options of RFC 9868.
 fn is_all_of_it(frame: &[u8], transport: &TransportHeader) -> bool {
     let length = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
     let packet = match transport.version {

@@ -70,7 +70,7 @@ struct OutgoingPacket {
     segmenter: Segmenter,
     /// Position of the next bytes in each context's stream. The first layer's position comes with each segment.
     places: StreamPositions,
-    /// The context that wraps its segments, and what its engine keeps for that.
+    /// The context that wraps the segments, and its engine's state for that.
     wrapping: Option<(Handle, BoxedEncapsulation)>,
 }
 

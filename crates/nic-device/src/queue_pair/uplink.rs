@@ -10,7 +10,7 @@ use offload_base::Instant;
 use offload_formats::Headers;
 
 impl QueuePair {
-    /// Whether a packet must not leave without one of the contexts, by the policies of engines.
+    /// Returns the context that the engines' policies require for a packet.
     pub(crate) fn claims(&self, frame: &[u8], headers: &Headers) -> EgressClaim {
         let claims = self.contexts.packet_engines().map(|(_, engine)| engine.claim(frame, headers));
         claims.into_iter().find(|claim| *claim != EgressClaim::Nobody).unwrap_or(EgressClaim::Nobody)

@@ -100,7 +100,7 @@ struct ContextRestart {
 }
 
 impl Driver {
-    /// Posts a packet on which contexts are to work, and for which there is room, with whatever they need before it.
+    /// Posts a packet that needs contexts, and the descriptors to restore them. The caller has checked for room.
     pub(super) fn post_in_step(&mut self, mut packet: TxPacket, source: &dyn RecordSource) -> TransmitResult {
         let asked = packet.ask.streams;
         let ahead = match self.ahead_of(&packet, source) {

@@ -42,7 +42,7 @@ pub(crate) struct EspEngine {
 #[derive(Debug)]
 pub(crate) struct SaState {
     numbers: SequenceNumbers,
-    /// Bytes and packets; time is the host's.
+    /// Bytes and packets; the host counts time.
     meter: LifetimeMeter,
     exhaustion_told: bool,
 }

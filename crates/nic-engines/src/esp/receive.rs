@@ -39,9 +39,9 @@ impl ReceiveDrop {
     }
 }
 
-/// The SA that a frame shows.
+/// Finds the steering key of the SA in a frame.
 pub(super) fn look(frame: &[u8], headers: &Headers) -> FrameLookup<EspAt> {
-    // As most are.
+    // The common case first: neither ESP nor a fragment.
     if headers.find(HeaderKind::Esp).is_none() && !headers.is_fragment() {
         return FrameLookup::Nothing;
     }
@@ -51,7 +51,7 @@ pub(super) fn look(frame: &[u8], headers: &Headers) -> FrameLookup<EspAt> {
     let is_untagged = headers.network().is_some_and(|(_, at)| at == ETHERNET);
     match headers.upper().filter(|_| headers.is_fragment() && is_untagged).map(|(protocol, _)| protocol) {
         Some(protocol::ESP) => FrameLookup::Fragment,
-        // ESP may be in it.
+        // The UDP datagram may contain ESP.
         Some(protocol::UDP) => FrameLookup::PerhapsFragment,
         _ => FrameLookup::Nothing,
     }
@@ -121,7 +121,8 @@ pub(super) fn open(
             Err(_) => return ReceiveDrop::Mode.dropped(counters),
         };
         let mark = PacketMark::Opened { context, number, packets: 1, code: EspVerdict::UNWRAPPED };
-        // RFC 3948 3.1.2: what a translator changed under the checksum, ESP makes up for.
+        // Behind a NAT the inner checksum covers the original addresses; ESP's authentication replaces it (RFC 3948
+        // 3.1.2).
         OpenedFrame::Another { inner, mark, vouched: at.udp && mode == EspMode::Transport }
     } else {
         let in_front = match mode {

@@ -136,7 +136,7 @@ impl EspWrapper {
     }
 }
 
-/// Makes of headers with ESP in them, whose header starts at `at`, those of the packet that it protects.
+/// Removes the ESP header at `at` from the headers, which leaves those of the inner packet.
 fn take_out(packet: &mut TxPacket, at: usize, outer: &OuterHeaders, mode: EspMode) -> Option<()> {
     let inner = packet.header.get(at + ESP_AND_IV..)?;
     let mut plain = offload_api::Header::new();

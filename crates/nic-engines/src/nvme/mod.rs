@@ -71,7 +71,7 @@ impl Engine for NvmeTcpEngine {
     type Command = NvmeTcpStages;
     type Change = Infallible;
     type State = NvmeState;
-    /// The buffers of commands; of a transmit context there are none.
+    /// Buffers of commands, for receive contexts. Stages, for both directions.
     type Objects = Placement;
     type Counters = NvmeTcpCounters;
 

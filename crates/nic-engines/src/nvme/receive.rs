@@ -219,8 +219,8 @@ impl NvmeReceive {
         NvmeTcpConfig { check: false, ..self.config }
     }
 
-    /// Goes on with what the TLS engine saw of a packet up to `end` that is handed on as it is on the wire: nothing is
-    /// placed. `plain` is what it opened.
+    /// Follows a packet that the TLS engine parsed but passes to the host undecrypted. No data are placed. `plain` is
+    /// the decrypted content, and `end` the end of the packet.
     pub(crate) fn pass_over(&mut self, content: &UnitContent, end: Seq, plain: &[u8]) -> ReceivedPdus {
         let follows = self.shown_to == Some(content.last);
         self.shown_to = Some(end);
@@ -536,7 +536,7 @@ mod tests {
                     _ => {}
                 }
                 for (at, packet) in arrivals {
-                    // Wherever it stands, it may be written to host memory and read back.
+                    // The state may be evicted to host memory and reloaded at any point.
                     engine = ContextImage::build(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
                     let received = engine.receive(start + at as u32, packet, &mut placement);
                     for (offset, piece) in received.placed {
@@ -594,7 +594,7 @@ mod tests {
         assert_eq!(engine.receive(Seq(0), &bytes[..200], &mut placement).verdict, NvmeVerdict::Good);
         let behind = engine.receive(Seq(400), &bytes[400..500], &mut placement);
         assert_eq!((behind.verdict, behind.placed[0].1.offset()), (NvmeVerdict::NotChecked, 400 - 32));
-        // So it stays to the end of that PDU, wherever the state was meanwhile; then the next is whole.
+        // This holds to the end of the PDU, even across an eviction; then the next PDU is complete.
         engine = ContextImage::build(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
         for (from, to) in [(500, 600), (600, 636)] {
             let received = engine.receive(Seq(from as u32), &bytes[from..to], &mut placement);

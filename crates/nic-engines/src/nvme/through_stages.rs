@@ -104,7 +104,7 @@ fn received(medium: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<bool>) {
             let units = piece.opened().start.div_ceil(16)..piece.opened().end / 16;
             units.for_each(|unit| opened[unit as usize] = true);
         }
-        // Wherever it stands, it may be written to host memory and read back.
+        // The state may be evicted to host memory and reloaded at any point.
         engine = ContextImage::build(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
     }
     drop(placement);

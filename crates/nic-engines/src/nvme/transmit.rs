@@ -354,7 +354,7 @@ mod tests {
                 prop_assert!(engine.expects(seq));
                 filled += engine.fill(seq, &queued[at..end], &mut out, &Seals::new(), Some(&[])).unwrap().digests;
                 prop_assert_eq!(&out[..], &wire[at..end]);
-                // Wherever it stands, it may be written to host memory and read back.
+                // The state may be evicted to host memory and reloaded at any point.
                 engine = ContextImage::build(|image| engine.write(image)).read(NvmeTransmit::read).unwrap();
                 at = end;
                 if at == queued.len() {

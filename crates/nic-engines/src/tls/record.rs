@@ -127,9 +127,9 @@ pub(crate) struct WalkedRecords {
 }
 
 impl RecordCursor {
-    /// Where in `plain`, the bytes that come next in the stream, opened, content of records lies: bodies, but in TLS 1.3
-    /// for their last bytes, which are types. (Padding, which is rare, counts as content; so do alerts and the like, for
-    /// in TLS 1.3 the type comes last.)
+    /// Returns the ranges of record content in `plain`, the next bytes of the stream, already decrypted. Content is the
+    /// body without the last byte in TLS 1.3, which is the content type. (Rare padding counts as content, and so do
+    /// alerts, because in TLS 1.3 the type comes last.)
     pub(crate) fn content(&self, protection: &RecordProtection, plain: &[u8]) -> ByteRanges {
         let format = &protection.format;
         let inner_type = format.inner_type_len();

@@ -67,7 +67,7 @@ impl QuicNic {
     }
 }
 
-/// A connection's keys in one direction: each generation's.
+/// The keys of a connection in one direction, by generation.
 struct GenerationKeys(Vec<TrafficSecret>);
 
 impl GenerationKeys {

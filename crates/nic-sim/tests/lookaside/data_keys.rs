@@ -116,7 +116,7 @@ fn wrapping_keys_belong_to_their_queue() {
         let again = open(mine, TENANT, 1);
         assert_eq!(one(&mut device, mine, Way::Undo, again, sealed.clone()), (JobStatus::Done, vec![9; 512]));
     }
-    // The queue that gave the key can.
+    // The queue that set the wrapping key can remove it.
     WrappingKey { tenant: TENANT, key: SecretBytes::new(vec![]) }.give(mine.contexts()).unwrap();
     let late = open(mine, TENANT, 1);
     assert_eq!(one(&mut device, mine, Way::Apply, late, vec![0; 512]).0, JobStatus::NoSession);

@@ -80,7 +80,7 @@ fn configure(group: &mut BenchmarkGroup<'_, WallTime>, bytes: u64) {
     group.throughput(Throughput::Bytes(bytes)).sample_size(10).measurement_time(Duration::from_secs(2));
 }
 
-/// What it cost to do something `times` times.
+/// Runs `what` `times` times and returns the cost.
 fn metered(times: u64, mut what: impl FnMut()) -> CpuReport {
     let meter = CpuMeter::new();
     let attached = meter.attach();

@@ -90,7 +90,7 @@ impl NetworkLayer {
         let wanted = match report {
             ReportRule::Never => false,
             ReportRule::UnlessMulticast => !for_many,
-            // RFC 4443 2.4 (e.3): of what goes to many, only an option that asks for it is reported.
+            // RFC 4443 2.4 (e.3): about a multicast packet, only an option that requires it is reported.
             ReportRule::Always => !for_many || code == 2,
         };
         if wanted {
@@ -140,8 +140,8 @@ impl NetworkLayer {
         }
     }
 
-    /// The IP of a packet that is longer than its path takes, and what that takes. Only what is complete can be cut:
-    /// a packet that the device is still to work on was made to fit.
+    /// Returns the IP version and the path MTU of a packet that exceeds the path MTU. Only a complete packet can be
+    /// fragmented. A packet with work for the device was built to fit.
     fn is_too_long(&self, now: Instant, packet: &TxPacket, mtu: u16) -> Option<(IpVersion, u16)> {
         let bytes = (packet.header.len() + packet.payload_len()).saturating_sub(ETHERNET_BYTES);
         if !packet.ask.is_nothing() || bytes <= MIN_PATH_MTU {

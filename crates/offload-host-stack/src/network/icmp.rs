@@ -33,7 +33,7 @@ impl NetworkLayer {
             counters.icmp_in_errors += 1;
             return None;
         };
-        // Whatever a device says of checksums, it is not of ICMP's.
+        // A device's verdict on checksums does not cover ICMP's.
         let mut sum = InternetSum::default();
         sum.add(message);
         if !sum.is_right() {

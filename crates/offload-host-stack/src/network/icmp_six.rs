@@ -177,5 +177,5 @@ pub(super) fn ethernet_of(multicast: Ipv6Addr) -> [u8; 6] {
 const PORT_UNREACHABLE: u8 = 4;
 /// Code of "parameter problem" for an unknown next header.
 const UNKNOWN_NEXT_HEADER: u8 = 1;
-/// RFC 4443 3.1: as much of the packet as fits the least that every link takes.
+/// Maximum length of a quoted packet: as much as fits the minimum MTU (RFC 4443 3.1).
 const QUOTED_BYTES: usize = 1280 - IpVersion::V6.header_bytes() - ICMP_BYTES;

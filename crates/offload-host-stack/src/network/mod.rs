@@ -309,7 +309,7 @@ impl NetworkLayer {
             }
         };
         counters.count(version, IpCounter::InReceives);
-        // RFC 2464 7: what is for many has an address that begins like this.
+        // RFC 2464 7: the Ethernet addresses of IPv6 multicast begin with 33:33.
         let for_many = version == IpVersion::V6 && to.0[..2] == [0x33, 0x33];
         if !(mine || for_many) {
             counters.count(version, IpCounter::InAddressErrors);
@@ -394,7 +394,7 @@ impl NetworkLayer {
                 let IpAddr::V4(source) = source else { return ParseStep::Nothing };
                 self.on_icmp(now, source, &packet[headers.upper..headers.end], reply, counters)
             }
-            // RFC 6980 5: switches that keep forged ones out do not see what is in fragments.
+            // RFC 6980 5: switches that filter forged discovery messages cannot look into fragments.
             (ICMPV6, IpVersion::V6) if in_pieces && ndp::is_discovery(&packet[headers.upper..headers.end]) => {
                 counters.ndp_in_errors += 1;
                 // Otherwise the other shards would get the reassembled packet and take it for an unfragmented one.

@@ -33,7 +33,7 @@ impl NetworkLayer {
         let source = headers.source(packet);
         let right = match (checksums, udp.checksum(), headers.version) {
             (Checksums::Good, ..) => true,
-            // RFC 768: zero says that the sender made none. RFC 8200 8.1: over IPv6 it has to.
+            // RFC 768: zero means no checksum. RFC 8200 8.1: IPv6 requires one.
             (_, 0, version) => version == IpVersion::V4,
             (Checksums::Bad, ..) => false,
             (Checksums::Unchecked, ..) => {

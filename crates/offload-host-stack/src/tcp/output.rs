@@ -364,7 +364,7 @@ impl Connection {
                     },
                     TransmitResult::Dropped(DropReason::RingFull) => return SendResult::NoRoom,
                     TransmitResult::Dropped(DropReason::DeviceGone) => return self.give_up_unsealed(env),
-                    // As good as lost on the way: it is sent again.
+                    // Equivalent to a loss on the path, which a retransmission repairs.
                     TransmitResult::Dropped(_) => env.counters.device_drops += 1,
                 }
             }

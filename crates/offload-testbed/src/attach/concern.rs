@@ -21,7 +21,7 @@ use offload_formats::{FragmentMemory, Headers, IpHeaders};
 pub enum FrameClass {
     /// IKE, for the keying daemon.
     Ike,
-    /// ARP, and what IPv6 has in its place.
+    /// ARP or IPv6 neighbour discovery.
     NeighbourMessage(NeighbourMessage),
     /// A later fragment of a UDP datagram. The datagram may be IKE; only its first fragment shows the ports.
     Fragment,

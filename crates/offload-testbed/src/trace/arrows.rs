@@ -26,7 +26,7 @@ pub(super) struct TcpPosition {
 }
 
 impl TcpPosition {
-    /// Of the TCP packet in `frame`, which has `len` bytes of payload; `None`: it is no TCP.
+    /// Reads the TCP packet in `frame`, which has `len` bytes of payload. Returns `None` for other protocols.
     pub(super) fn read(transport: &TransportHeader, frame: &[u8], len: usize) -> Option<TcpPosition> {
         if transport.protocol != Protocol::Tcp {
             return None;

@@ -17,7 +17,7 @@ pub(super) struct JobBatches {
     /// Sessions by TEID, epoch of the keys, and whether the session opens PDUs.
     sessions: BTreeMap<(u32, u64, bool), Handle>,
     under_way: BTreeMap<u64, SentBatch>,
-    /// Jobs that the queue had no place for.
+    /// Jobs that the queue refused.
     refused: VecDeque<CompletedJob>,
     next: u64,
 }

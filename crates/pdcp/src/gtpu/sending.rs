@@ -201,7 +201,7 @@ impl NodeCore {
                 Poll::Pending => return false,
                 Poll::Ready(Ok(sent)) => drop(self.outgoing.clear.drain(..sent)),
                 Poll::Ready(Err(SendRefusal::Ask)) => self.protect_first(),
-                // IP may cut it into fragments, when no NIC has to work on it.
+                // Without a NIC's work, IP may fragment the datagram.
                 Poll::Ready(Err(SendRefusal::TooLong { .. }))
                     if matches!(self.outgoing.clear.front(), Some(Some(_))) =>
                 {

@@ -206,7 +206,7 @@ impl EndpointCore {
         }
     }
 
-    /// The first of those that wait was refused.
+    /// Handles the refusal of the first waiting datagram.
     fn note_refused(&mut self, refused: &SendRefusal, socket: &mut dyn DatagramSocket) {
         let (Some(mut datagram), Some((at, plain))) =
             (self.outgoing.batch.pop_front(), self.outgoing.plain.pop_front())

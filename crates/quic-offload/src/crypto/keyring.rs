@@ -113,7 +113,7 @@ pub(crate) struct KeyGeneration {
 #[derive(Debug)]
 struct KeyChain {
     header: QuicHeaderKey,
-    /// The secret of the last generation that was made.
+    /// The secret of the latest generation.
     secret: TrafficSecret,
     /// The latest generations, the oldest first: the previous, the current and the next one are always present.
     generations: VecDeque<Arc<KeyGeneration>>,

@@ -263,7 +263,7 @@ async fn serve(server: &Endpoint, close: Option<u64>) -> u64 {
 /// The code with which a server confirms a complete stream.
 const SERVED: u64 = 9;
 
-/// The last packet with a short header that went to the server.
+/// Returns the last packet with a short header to the server.
 fn last_to_server(wire: &FrameRecorder, payload_at: usize) -> Option<Vec<u8>> {
     let to_server = |frame: &[u8]| {
         let port = frame.get(payload_at - 6..payload_at - 4);

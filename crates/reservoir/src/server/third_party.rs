@@ -118,7 +118,7 @@ pub(super) async fn copy(
         Some(value) if value.eq_ignore_ascii_case("false") => false,
         Some(_) => return Err(bad("RequireChecksumVerification is true or false")),
     };
-    // The preconditions are about the file here, which a pull writes and a push reads.
+    // The preconditions are about the local file, which a pull writes and a push reads.
     let preconditions = Preconditions::from_fields(request.method(), fields);
     write::evaluate(server, &name, &preconditions).await?;
     // A waiting request would hold a connection, and the client can ask again.

@@ -159,7 +159,7 @@ fn idle_sa_in_udp_sends_keep_alives() {
         assert_eq!(first.data[14 + ip..18 + ip], [0x11, 0x94, 31_000u16.to_be_bytes()[0], 31_000u16.to_be_bytes()[1]]);
         assert_eq!(first.data[14 + ip + 8..], [0xff]);
         assert_eq!(from.secure.next_event(), Some(at(40)));
-        // What is sent meanwhile does for it.
+        // Any packet restarts the interval.
         assert_eq!(from.secure.transmit(at(30), tcp(ipv6, b"more", None), &NoRecords), TransmitResult::Posted);
         assert_eq!(from.frames().len(), 1);
         assert!(timeout(&mut from, 40).is_empty());

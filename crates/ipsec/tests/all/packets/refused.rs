@@ -11,7 +11,7 @@ use offload_api::{
 
 const UDP: Option<UdpEncapsulation> = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
 
-/// An end with `params` between host 1 and host 2, and why its device would not take the SA.
+/// Returns an end with an SA between host 1 and host 2, and the device's reason for refusing the SA.
 fn end(config: NicConfig, params: &SaParams) -> (SecureEnd, Option<SaRefusal>) {
     let mut end = SecureEnd::with(if params.direction == Direction::Transmit { 1 } else { 2 }, config);
     let template = match params.mode {

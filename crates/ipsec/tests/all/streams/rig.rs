@@ -114,7 +114,7 @@ pub(crate) fn lossy(loss: f64, reorder: f64, duplicate: f64, corrupt: f64) -> Li
     LinkConfig { impairments, ..LinkConfig::default() }
 }
 
-/// Whether all frames are ARP or ESP, or ESP in UDP.
+/// Tests whether all frames are ARP, ESP, or ESP in UDP.
 pub(crate) fn only_esp(seen: &[RecordedFrame], udp: bool) -> bool {
     assert!(!seen.is_empty());
     seen.iter().all(|seen| {
@@ -184,7 +184,7 @@ impl StreamPair {
             .into()
     }
 
-    /// Gives both hosts the `round`th keys; receiving first, so that nothing comes too early.
+    /// Gives both hosts the `round`th SAs. The receiver gets its SA first, so that no packet arrives early.
     fn key(&self, hosts: &[BedHost; 2], round: u32) -> Option<SaRefusal> {
         let mut refused = None;
         for (direction, at) in

@@ -23,7 +23,7 @@ pub(crate) struct MockTlsDevice {
     events: VecDeque<DeviceEvent>,
     /// Share of packets that the device leaves untouched.
     pub(crate) miss: f64,
-    /// Refuse everything with this.
+    /// Refusal for every request, if set.
     pub(crate) refuse: Option<ContextRefusal>,
     /// Suppresses the events that report installed contexts.
     pub(crate) silent: bool,

@@ -73,7 +73,7 @@ struct ProcessedFrame {
     buffer: BytesMut,
     meta: RxMeta,
     placed: Placements,
-    /// Where the packet is in the buffer, if an engine left something around it.
+    /// Position of the plain packet in the buffer, if an engine left outer parts around it.
     within: Option<InnerPosition>,
 }
 
@@ -154,7 +154,7 @@ impl QueuePair {
         start.at + self.cost_since(start.used) + self.config.delays.dma + self.config.delays.engine
     }
 
-    /// Takes a frame for which engines have done what they can.
+    /// Receives a frame after the engines have processed it.
     pub(super) fn take_arrived(&mut self, start: Start, data: &[u8], headers: &Headers, arrived: OpenResult) {
         let (mark, may_join) = match arrived {
             OpenResult::AsItWas => (PacketMark::None, true),
@@ -233,7 +233,7 @@ impl QueuePair {
         }
     }
 
-    /// Checksums, and where the headers are in a packet whose checksums are right.
+    /// Checks checksums, and returns the transport headers of a packet with correct checksums.
     pub(super) fn look_at(&mut self, data: &[u8], headers: &Headers) -> (Checksums, Option<TransportHeader>) {
         let transport = if self.config.checksum_offload { headers.transport() } else { None };
         let checksums = match transport.and_then(|transport| transport.are_checksums_right(data)) {
@@ -249,12 +249,12 @@ impl QueuePair {
         (checksums, transport.filter(|_| checksums == Checksums::Good))
     }
 
-    /// The session of the flow that a frame belongs to.
+    /// Returns the session of the frame's flow.
     fn session_of(&self, data: &[u8], transport: &TransportHeader) -> Option<usize> {
         self.receive.open.iter().position(|session| session.joint.is_of_flow(session.first(), data, transport))
     }
 
-    /// Whether a frame may be the next segment of a session, as far as that can be told before it was worked on.
+    /// Tests whether a frame may be the next segment of a session, as far as is known before the engines work on it.
     fn joins(&self, place: usize, data: &[u8], transport: &TransportHeader, due: Instant) -> bool {
         let session = &self.receive.open[place];
         due <= session.closes_at
@@ -265,9 +265,9 @@ impl QueuePair {
             && session.joint.takes(self.config.lro_max_bytes as usize, &session.buffer, data, transport)
     }
 
-    /// Writes the next segment behind the others of its session; in a packet of its own if its status turns out to
-    /// be another. Segments of several records may be joined, as long as one context decrypted all of them or none: where
-    /// records end, their headers say, which are in the stream.
+    /// Appends the next segment to its session, or begins another packet if the verdicts differ. Segments of
+    /// several records may be joined if one context decrypted all of them or none, because the stream itself marks
+    /// record boundaries.
     fn join(&mut self, place: usize, data: &[u8], transport: &TransportHeader, start: Start) {
         self.note_received(data);
         self.dma.rx_payload += (transport.payload_len()) as u64;
@@ -304,7 +304,8 @@ impl QueuePair {
         self.begin(data, Some(transport), ProcessedFrame { buffer: packet, meta, placed, within: None }, start);
     }
 
-    /// A packet that stands in `buffer`, and is `data` without what is around it: others may join it, or it is on its way to the host.
+    /// Starts a session with the packet in `buffer`, or queues it for the host. `data` is the packet without outer
+    /// parts.
     fn begin(&mut self, data: &[u8], transport: Option<&TransportHeader>, contents: ProcessedFrame, start: Start) {
         self.receive.begun += 1;
         let due = self.due(start);

@@ -38,9 +38,9 @@ pub(crate) struct OpenedPacket {
     /// The frame for the host, if nothing joins it.
     frame: BytesMut,
     meta: RxMeta,
-    /// The packet in the frame, as it would be without what is around it.
+    /// The plain packet in the frame, without outer parts.
     inner: Option<(BytesMut, InnerPosition)>,
-    /// Of the packet by itself, if others may join it: its checksums are right.
+    /// Headers of the plain packet if others may join it: its checksums are correct.
     transport: Option<TransportHeader>,
 }
 
@@ -107,7 +107,7 @@ impl QueuePair {
         OpenResult::Opened(OpenedPacket { frame, meta, inner, transport })
     }
 
-    /// Takes what was made of a packet, which was `data` on the wire.
+    /// Receives an opened packet; `data` is the frame on the wire.
     pub(super) fn take_opened(&mut self, data: &[u8], opened: OpenedPacket, start: Start) {
         if let Some(transport) = &opened.transport
             && let Some(place) = self.session_of(opened.plain(), transport)
@@ -147,7 +147,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether a packet may be the next segment of a session.
+    /// Tests whether a packet may be the next segment of a session.
     fn joins_opened(&self, place: usize, opened: &OpenedPacket, transport: &TransportHeader, due: Instant) -> bool {
         let session = &self.receive.open[place];
         let (bytes, wrapped_alike) = match (&opened.inner, &session.wrapping) {
@@ -169,7 +169,7 @@ impl QueuePair {
             && session.joint.takes(most, session.first(), opened.plain(), transport)
     }
 
-    /// Writes the payload of the next segment behind the others of its session.
+    /// Appends the payload of the next segment to its session.
     fn join_opened(&mut self, place: usize, opened: &OpenedPacket, transport: &TransportHeader, start: Start) {
         let session = &mut self.receive.open[place];
         let payload = match (&opened.inner, &mut session.wrapping) {

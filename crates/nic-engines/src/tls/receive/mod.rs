@@ -231,8 +231,9 @@ impl TlsReceive {
         }
     }
 
-    /// What a packet at `seq` showed of the content of records to the context that stood at `before`, was `received` so,
-    /// and appended `plain`. `None`: nothing that could be set in relation to what was seen before.
+    /// Describes the record content that a packet at `seq` revealed, for the engine of the layer above. `before` is the
+    /// position before the packet, and `plain` the appended bytes. Returns `None` if the content's position relative to
+    /// earlier content is unknown.
     pub(crate) fn shown(
         &self,
         before: RecordPosition,
