@@ -7,7 +7,7 @@ use offload_api::{Job, JobOutcome};
 ///
 /// See [`Engines`](crate::Engines) for an example of an accelerator's list of engines.
 pub trait JobEngine: Engine {
-    /// Does a job for a context, and appends the result to the job's target, which is not to grow. It leaves source and target
-    /// where they are. Of a job that it says failed, what it wrote is taken off again.
+    /// Runs a job for a context, appends the result to the job's target within its capacity, and counts the job. Source and
+    /// target stay in the job. If the job fails, the device removes the appended bytes.
     fn run(&mut self, context: Context<'_, Self>, job: &mut Job, counters: &mut Self::Counters) -> JobOutcome;
 }

@@ -70,7 +70,7 @@ pub struct SwitchedDevice {
     fragments_out: BTreeMap<FrameSource, FragmentMemory<bool>>,
     /// Frames from the wire that engines are still busy with, and when these are done.
     arriving: VecDeque<(Instant, Bytes, (usize, OpenResult))>,
-    /// What the port is to send, and from when on.
+    /// Frames for the port, each with the earliest time of departure.
     leaving: VecDeque<(Instant, Bytes)>,
     /// Time at which the port has sent all frames so far.
     port_free_at: Instant,
@@ -302,7 +302,7 @@ impl SwitchedDevice {
         match (from, self.switch.mode()) {
             (Some(port), _) => self.switch.receive(now, port, Frame::from(frame), &mut self.out),
             (None, SwitchMode::Legacy) => self.switch.receive(now, Vport::Physical, Frame::from(frame), &mut self.out),
-            // Whatever was to be protected of what the host sends is, by now.
+            // Frames of the host that needed protection have it by now.
             (None, SwitchMode::Switchdev) => return self.leave(now, frame),
         }
         self.hand_out(now, None, from.map_or(FrameSource::Host, FrameSource::Port));

@@ -62,7 +62,7 @@ impl SwitchedDevice {
         if self.arriving.is_empty() && done_at <= now {
             return self.take_looked_at(now, data, arrived);
         }
-        // Frames stay in order: those behind one that takes its time wait for it.
+        // Frames stay in order: later frames wait for a frame that an engine delays.
         let due = self.arriving.back().map_or(done_at, |(before, ..)| done_at.max(*before));
         self.arriving.push_back((due, data, arrived));
     }

@@ -63,8 +63,8 @@ pub struct LookasideConfig {
     /// Delays of doorbell, DMA (once in each direction) and interrupt. `engine` is not used, because a unit has its own
     /// latency.
     pub delays: Delays,
-    /// What jobs cost on the bus, which all queues share, and for sessions in host memory. Commands cost nothing, and `crypto_rate` is not
-    /// used: a unit has its own rate.
+    /// Costs of jobs: the bus, which all queues share, and the fetch of sessions from host memory. Commands cost
+    /// nothing, and `crypto_rate` is not used, because a unit has its own rate.
     pub costs: Costs,
 }
 
@@ -220,7 +220,7 @@ struct SessionStore {
 #[derive(Debug)]
 struct Bus {
     costs: Costs,
-    /// When it has read and written what was started.
+    /// Time at which the bus has read and written the data of all started jobs.
     read_until: Instant,
     written_until: Instant,
 }
@@ -339,14 +339,14 @@ impl Lookaside {
         self.queues[queue].counters()
     }
 
-    /// What engines with counters of the type `C` counted.
+    /// Returns the counters of type `C` of the engines that have them.
     pub fn engine_counters<C: EngineCounters>(&self) -> C {
         let mut sum = C::default();
         self.sessions.store.engines().for_each(|engine| engine.add_counters(&mut sum));
         sum
     }
 
-    /// Adds what all queues and all engines counted to `set`.
+    /// Adds the counters of all queues and all engines to `set`.
     pub fn count(&self, set: &mut CounterSet) {
         self.queues.iter().for_each(|queue| set.add(&queue.counters()));
         self.sessions.store.engines().for_each(|engine| set.add(engine.counters()));

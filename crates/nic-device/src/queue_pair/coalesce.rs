@@ -123,7 +123,7 @@ pub(crate) struct OuterParts {
 }
 
 impl OuterParts {
-    /// Takes what is behind the payload off `frame`, so that others can be joined.
+    /// Removes the bytes after the payload of `frame`, so that further payload can be appended.
     pub(crate) fn begin(
         plain: &[u8],
         transport: &TransportHeader,
@@ -141,7 +141,7 @@ impl OuterParts {
         &self.plain
     }
 
-    /// Payload of `frame`, whose plain packet has `transport`, and what is behind it.
+    /// Returns the payload of `frame`, for the decrypted packet's `transport` header, and the bytes after the payload.
     pub(crate) fn parts<'a>(
         within: InnerPosition,
         frame: &'a [u8],

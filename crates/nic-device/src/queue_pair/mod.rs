@@ -215,7 +215,7 @@ impl QueuePair {
     }
 }
 
-/// What packets used of the bus and of engines.
+/// Use of bus and engines by packets.
 #[derive(Clone, Copy, Debug)]
 struct ResourceUse {
     /// Bytes over the bus.

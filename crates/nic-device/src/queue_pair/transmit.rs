@@ -34,7 +34,7 @@ pub(super) struct TransmitSide {
     shaper_is_next: bool,
     /// Time at which the port has sent all frames so far.
     port_free_at: Instant,
-    /// When bus and engines are done with what was begun.
+    /// Time at which bus and engines finish the work begun so far.
     busy_until: Instant,
     /// The next frame, and when bus and engines are done with it, if they take time.
     made: Option<(Instant, Frame)>,
@@ -255,7 +255,7 @@ impl QueuePair {
         earliest(from_ring, shaper.next_due()).map(|at| at.max(*busy_until))
     }
 
-    /// Has bus and engines busy with what was done since `before`, and returns when they are done with it.
+    /// Occupies bus and engines for the work done since `before`. Returns the time at which they finish.
     pub(super) fn occupy(&mut self, now: Instant, before: Option<ResourceUse>) -> Instant {
         let cost = self.cost_since(before);
         if before.is_some() {
@@ -322,7 +322,7 @@ impl QueuePair {
             return Some(free_at.max(*ready));
         }
         let from_ring = match self.transmit.activity {
-            // What is done is reported when the port has sent it and there is nothing more.
+            // Completions wait until the port has sent the frames and the send ring is empty, so that one interrupt reports them.
             Activity::Idle => (!self.transmit.done.is_empty()).then_some(free_at),
             Activity::Fetching { until } => Some(until),
             Activity::Sending => Some(free_at),

@@ -16,7 +16,7 @@ impl QueuePair {
         claims.into_iter().find(|claim| *claim != EgressClaim::Nobody).unwrap_or(EgressClaim::Nobody)
     }
 
-    /// Runs a frame that came by the uplink through the engine that it is for, if any is. Says, beside what came of it, when that is done.
+    /// Runs a frame from the uplink through its engine, if it has one. Returns the result, and the time at which the work ends.
     pub(crate) fn open_at_uplink(&mut self, now: Instant, data: &[u8], headers: &Headers) -> (OpenResult, Instant) {
         let start = self.start(now);
         let arrived = self.open(data, headers);

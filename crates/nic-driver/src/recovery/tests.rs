@@ -251,7 +251,7 @@ fn restoration_of_two_contexts_fits_into_the_ring() {
 fn context_does_not_pass_a_unit_sealed_by_software() {
     let (mut rig, tls, above) = RecoveryRig::tight();
     let contexts = [Some(tls), Some(above)];
-    // Of the third unit, whose context is to stand behind the second.
+    // The third unit: its context must be positioned after the second.
     let TransmitResult::NeedsSoftware(unit) = rig.send(20, 10, contexts, &Gap(above)) else {
         panic!("the first is DUMPed")
     };

@@ -202,7 +202,7 @@ fn esp_at_the_uplink_takes_the_time_it_costs() {
     assert_eq!(right.hears([frame]), [0; 3]);
     let heard = right.device.next_event().expect("it is being opened");
     assert_eq!(heard.as_nanos(), bytes);
-    // What comes meanwhile stays behind it, though no engine works on it.
+    // Frames that arrive meanwhile stay behind it, although no engine works on them.
     right.device.receive_frame(NOW, Frame::new(plain.clone()));
     assert_eq!(right.device.switch_counters().frames_in, 0);
     right.device.process(heard);

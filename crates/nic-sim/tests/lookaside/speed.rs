@@ -129,7 +129,7 @@ fn bytes_over_pcie_are_counted_by_purpose() {
     assert_eq!((dma.job_descriptors, dma.completions), (512 + 10 * 128, 11 * 64));
     assert_eq!((device.counters(0).done, device.counters(0).bytes), (10, 10_000));
     let sealed = dma.job_target - 10 * 16;
-    // What was sealed is no ciphertext.
+    // A plaintext does not authenticate as ciphertext.
     queue.submit(Instant::ZERO, Job { way: Way::Undo, ..job(session, 0, vec![0; 100].into()) }).unwrap();
     queue.flush(Instant::ZERO);
     run(&mut device, queue, &mut { Instant::ZERO });

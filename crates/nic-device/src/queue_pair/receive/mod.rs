@@ -41,7 +41,7 @@ pub(super) struct ReceiveSide {
     pub(super) begun: u64,
 }
 
-/// When the device began with a received frame, and what packets had used by then.
+/// Start of work on a received frame: the time, and the resources used until then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Start {
     at: Instant,
@@ -149,7 +149,7 @@ impl QueuePair {
         self.receive.busy_until
     }
 
-    /// When a frame is in host memory, by what it used so far.
+    /// Returns the time at which a frame is in host memory, from the resources that it used so far.
     pub(super) fn due(&self, start: Start) -> Instant {
         start.at + self.cost_since(start.used) + self.config.delays.dma + self.config.delays.engine
     }
