@@ -83,14 +83,14 @@ fixed = { streams = 8, bytes = "16MiB" }             # its options, by their lon
 grid = { mode = ["tcp", "tls-nic"], loss = [0, 0.01], seed = [1, 2, 3] }
 plot = { x = "loss", series = "mode", y = ["goodput_gbps", "tx_host_ns_per_byte.total"] }
 
-Options that vary together are one of the grid, whose values are tables with a name:
+Options that vary together form one option of the grid; its values are tables with a name:
 who = [{ name = "CPU", mode = "tls-cpu", files = "nvme-cpu" }, { name = "NIC", mode = "tls-nic", files = "nvme-nic" }]
 
 Values of the NICs vary as options do, by the names that a file for --nic has:
 grid = { nic.context_cache_bytes = [208, "4MiB"], nic.delays.dma = ["600ns", "2us"], mode = ["tls-nic"] }
 
-Each combination of the grid's values is one run. What is neither x nor series, as seeds are, is repetition: reports take the
-median. y names fields of runs[] as the command prints them with --json; inner ones with a dot. "F, times less than L" in y
+Each combination of the grid's values is one run. Options that are neither x nor series, such as seeds, are repetitions: reports
+take the median. y names fields of runs[] as the command prints them with --json; inner ones with a dot. "F, times less than L" in y
 plots L's F divided by this line's F, for costs; "times more than" the reverse, for speeds.
 published = { FIELD = "ID" } in plot sets a published figure beside a field."#;
 
