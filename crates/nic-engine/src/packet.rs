@@ -6,11 +6,11 @@ use core::fmt;
 use offload_api::{Handle, KeyBytes, PacketAsk, PacketMark, TxPacket};
 use offload_formats::{Headers, IpHeaders};
 
-/// An engine that makes packets of others, and opens those.
+/// An engine that encapsulates packets, and opens encapsulated packets.
 ///
 /// ```
 /// use core::convert::Infallible;
-/// use nic_sim::engine::{Context, Engine, Headers, ImageReader, ImageWriter, NoCounters, Opened, PacketEngine, Shown};
+/// use nic_sim::engine::{Context, Engine, Headers, ImageReader, ImageWriter, NoCounters, OpenedFrame, PacketEngine, FrameLookup};
 /// use nic_sim::wire::Port;
 /// use nic_sim::{Delays, NicConfig, nic_with};
 /// use offload_api::{Direction, Key, KeyBytes, NetDevice, NewContext};
@@ -18,7 +18,7 @@ use offload_formats::{Headers, IpHeaders};
 /// # use offload_api::{PacketAsk, TxPacket};
 /// # use offload_base::Instant;
 ///
-/// /// Drops what comes from Ethernet addresses that it was told.
+/// /// Drops frames from the banned Ethernet addresses.
 /// #[derive(Debug)]
 /// struct Ban;
 ///
@@ -28,26 +28,26 @@ use offload_formats::{Headers, IpHeaders};
 /// #   type Command = Infallible;
 /// #   type Change = Infallible;
 /// #   type State = ();
-/// #   type Held = ();
+/// #   type Objects = ();
 /// #   type Counters = NoCounters;
-///     // A context has no state here.
+/// // A context has no state here.
 /// #   fn create(&mut self, _: Direction, (): ()) -> Option<((), ())> { Some(((), ())) }
 /// #   fn save((): &(), _: &mut ImageWriter<'_>) {}
 /// #   fn load(_: &mut ImageReader<'_>) -> Option<()> { Some(()) }
 /// }
 ///
 /// impl PacketEngine for Ban {
-///     type Seen = ();
-///     type Wrapping = ();
+///     type Facts = ();
+///     type Encapsulation = ();
 ///
-///     fn look(&self, frame: &[u8], _: &Headers) -> Shown<()> {
-///         frame.get(6..12).map_or(Shown::Nothing, |address| Shown::Key(KeyBytes::from_parts(&[address]), ()))
+///     fn look(&self, frame: &[u8], _: &Headers) -> FrameLookup<()> {
+///         frame.get(6..12).map_or(FrameLookup::Nothing, |address| FrameLookup::Key(KeyBytes::from_parts(&[address]), ()))
 ///     }
 ///
-///     fn open(&mut self, _: Context<'_, Ban>, _: &[u8], (): &(), _: &mut NoCounters) -> Opened {
-///         Opened::Dropped
+///     fn open(&mut self, _: Context<'_, Ban>, _: &[u8], (): &(), _: &mut NoCounters) -> OpenedFrame {
+///         OpenedFrame::Dropped
 ///     }
-///     // It wraps nothing.
+/// // Encapsulates nothing.
 /// #   fn begin(&mut self, _: Context<'_, Ban>, _: PacketAsk, _: &mut TxPacket, _: &mut NoCounters) -> Option<()> { None }
 /// #   fn wrap(
 /// #       &mut self, _: Context<'_, Ban>, (): &mut (), _: &[u8], _: usize, _: &mut NoCounters,
