@@ -7,9 +7,9 @@ use core::fmt::Write;
 /// Draws a run.
 ///
 /// ```
-/// use crypto_services::{Fixed, TrafficLoad, Study, Suite, Way, picture};
+/// use crypto_services::{Fixed, TrafficLoad, Study, Suite, TransformDirection, picture};
 ///
-/// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+/// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
 /// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e8, 0.1).collect();
 /// let svg = picture::draw_run(&study, &study.run(&load, &mut Fixed)?, "steady, fixed");
 /// assert!(svg.starts_with("<svg") && svg.contains("one of each service"));

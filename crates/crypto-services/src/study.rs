@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 /// Parameters of a study.
 ///
 /// ```
-/// use crypto_services::{Goal, TrafficLoad, Predictive, Study, Suite, Way};
+/// use crypto_services::{Goal, TrafficLoad, Predictive, Study, Suite, TransformDirection};
 ///
-/// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+/// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
 /// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e9, 0.2).collect();
 /// let outcome = study.run(&load, &mut Predictive::new(Goal::new(study.target_ns, 64.0)))?;
 /// assert_eq!(outcome.departed as usize + outcome.refused as usize, load.len());
@@ -70,9 +70,9 @@ pub struct SizeResult {
 /// Results of a run.
 ///
 /// ```
-/// use crypto_services::{Fixed, TrafficLoad, Study, Suite, Way};
+/// use crypto_services::{Fixed, TrafficLoad, Study, Suite, TransformDirection};
 ///
-/// let study = Study::new(Suite::Nea(2).graph(Way::Apply));
+/// let study = Study::new(Suite::Nea(2).graph(TransformDirection::Apply));
 /// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e8, 0.1).collect();
 /// let outcome = study.run(&load, &mut Fixed)?;
 /// assert_eq!((outcome.missed, outcome.changes.len(), outcome.windows.len()), (0, 0, 10));
@@ -240,9 +240,9 @@ impl Study {
     /// steps and the windows that miss; new instances occupy area during configuration.
     ///
     /// ```
-    /// use crypto_services::{Fixed, TrafficLoad, Study, Suite, Way};
+    /// use crypto_services::{Fixed, TrafficLoad, Study, Suite, TransformDirection};
     ///
-    /// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+    /// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
     /// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e9, 0.2).collect();
     /// let optimum = study.optimum(&load)?;
     /// assert!(optimum.needed.iter().all(|step| (2..5).contains(step)), "three or four of AES: {:?}", optimum.needed);
@@ -286,9 +286,9 @@ impl Study {
     /// Returns the least area with which a load's work can be done while it arrives. `None` if it does not fit.
     ///
     /// ```
-    /// use crypto_services::{TrafficLoad, Study, Suite, Way};
+    /// use crypto_services::{TrafficLoad, Study, Suite, TransformDirection};
     ///
-    /// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+    /// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
     /// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e9, 0.1).collect();
     /// assert_eq!(study.area_for(&load).map(|area| (10.0 * area).round()), Some(42.0), "three of AES");
     /// ```

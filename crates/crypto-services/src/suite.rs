@@ -406,9 +406,9 @@ impl SuiteCipher {
     ///
     /// ```
     /// use crypto_services::{SuiteCipher, SuiteKeys, Suite};
-    /// use offload_transforms::Secret;
+    /// use offload_transforms::SecretBytes;
     ///
-    /// let keys = SuiteKeys { header: Secret::new(vec![1; 16]), ..SuiteKeys::from_cipher_key(vec![7; 16]) };
+    /// let keys = SuiteKeys { header: SecretBytes::new(vec![1; 16]), ..SuiteKeys::from_cipher_key(vec![7; 16]) };
     /// let cipher = SuiteCipher::new(Suite::QuicAes128Gcm, &keys)?;
     /// assert!(cipher.header_mask([0; 16]).is_some());
     /// # Ok::<(), crypto_services::KeysError>(())

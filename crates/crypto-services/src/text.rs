@@ -8,9 +8,9 @@ use core::fmt::Write;
 /// Prints a run: delays by packet size, misses, area and instances.
 ///
 /// ```
-/// use crypto_services::{Fixed, TrafficLoad, Study, Suite, Way, text};
+/// use crypto_services::{Fixed, TrafficLoad, Study, Suite, TransformDirection, text};
 ///
-/// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+/// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
 /// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e8, 0.1).collect();
 /// let table = text::describe_run(&study, &study.run(&load, &mut Fixed)?);
 /// assert!(table.contains("1464") && table.contains("0 of 10 windows missed"));
@@ -54,9 +54,9 @@ pub fn describe_run(study: &Study, outcome: &RunOutcome) -> String {
 /// figure.
 ///
 /// ```
-/// use crypto_services::{TrafficLoad, Study, Suite, Way, text};
+/// use crypto_services::{TrafficLoad, Study, Suite, TransformDirection, text};
 ///
-/// let study = Study::new(Suite::Aes128Gcm.graph(Way::Apply));
+/// let study = Study::new(Suite::Aes128Gcm.graph(TransformDirection::Apply));
 /// let load: Vec<_> = TrafficLoad::Steady.arrivals(1, 1e9, 0.1).collect();
 /// assert!(text::sensitivity(&study, &load).contains("assumed"));
 /// ```
