@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 /// as acknowledged.
 ///
 /// Invariant: entries are ordered and bounded in number. The entry after a dropped one takes its place, so an
-/// acknowledgement may be reported late but never early.
+/// acknowledgment may be reported late but never early.
 #[derive(Debug)]
 pub(super) struct AckLog {
     ends: VecDeque<(u64, u64)>,

@@ -209,7 +209,7 @@ fn asking_for_a_device_leaves_a_waiting_reader_awake() {
     assert!(reads.0.load(Ordering::Relaxed) > before);
 }
 
-/// A failed stream takes no data. A task that waits for their acknowledgement gets an error.
+/// A failed stream takes no data. A task that waits for their acknowledgment gets an error.
 #[test]
 fn failed_stream_does_not_wait_for_unsent_data() {
     let wire = MockWire::new(1);

@@ -432,7 +432,7 @@ impl<S: SegmentStream> ServedConnection<S> {
         let has_given = mark
             .received
             .is_none_or(|received| received < self.connection.data_received() || !self.connection.expects_data());
-        // A host that owes data and acknowledgements must make progress with both.
+        // A host that owes data and acknowledgments must make progress with both.
         if has_given && self.stream.poll_acked(cx, mark.sent)?.is_ready() {
             self.taken = mark.sent;
             return Ok(());

@@ -56,7 +56,7 @@ pub(super) struct Arrows {
     alive: HashSet<u64>,
     /// Arrows of segments with payload that were sent and not yet received, by first sequence number.
     segments: HashMap<FlowKey, BTreeMap<u32, u64>>,
-    /// Arrows of segments without payload, by sequence and acknowledgement number.
+    /// Arrows of segments without payload, by sequence and acknowledgment number.
     empty: HashMap<(FlowKey, u32, u32), u64>,
     /// Arrows of frames between two NICs, by a hash of the frame's bytes.
     frames: HashMap<u64, u64>,

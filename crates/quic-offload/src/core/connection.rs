@@ -193,7 +193,7 @@ impl Conn {
         data.and_then(|data| data.downcast().ok()).map(|data| *data).unwrap_or_default()
     }
 
-    /// Returns the peer's maximum acknowledgement delay.
+    /// Returns the peer's maximum acknowledgment delay.
     pub(super) fn ack_delay(&self) -> Duration {
         if self.asked.is_agreed() { ASKED } else { silence::MAX_ACK_DELAY }
     }

@@ -684,7 +684,7 @@ impl EndpointCore {
         self.waiting.drained.wake(&mut self.woken);
     }
 
-    /// Returns the transport configuration of one connection, and the state of its acknowledgement request.
+    /// Returns the transport configuration of one connection, and the state of its acknowledgment request.
     fn transport(&self) -> (Arc<TransportConfig>, Arc<AckDelayState>) {
         let watching = WatchedControllerFactory::default();
         let asked = watching.asked.clone();

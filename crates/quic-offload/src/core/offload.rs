@@ -159,7 +159,7 @@ impl ConnectionOffload {
         if generation > self.generation {
             self.generation = generation;
             // The peer starts the next generation three PTO later at the earliest (RFC 9001 6.5), and the key must be
-            // installed by then. One PTO, of the slowest path and with our own acknowledgement delay, is left for
+            // installed by then. One PTO, of the slowest path and with our own acknowledgment delay, is left for
             // packets sent before the update.
             self.refill_at = Some(until());
         }

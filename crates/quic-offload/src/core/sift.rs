@@ -5,7 +5,7 @@
 //! below the *number* of read bytes for known ones. In unordered reading, these are bytes that fill a gap: they would
 //! be lost, and the stream would hang. Because streams are read after each datagram, only a single packet with many
 //! pieces of one stream triggers this: 23 pieces in a datagram of 1472 bytes. A peer may send such packets if it
-//! retransmits many small pieces, or if acknowledgements were lost.
+//! retransmits many small pieces, or if acknowledgments were lost.
 //!
 //! So frames of streams with gaps are removed from such a packet. Adjacent frames are joined, and as many bytes as are
 //! safe go back into the packet. The rest is held for later packets. The packet counts as received and is acknowledged;
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// A peer that lost acknowledgements retransmits everything, although most of it has arrived.
+    /// A peer that lost acknowledgments retransmits everything, although most of it has arrived.
     #[test]
     fn all_bytes_of_a_frame_over_many_gaps_arrive() {
         let mut crafted = waiting();

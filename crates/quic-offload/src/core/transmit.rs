@@ -69,7 +69,7 @@ impl EndpointCore {
         let EndpointCore { connections, outgoing, counters, config, woken, .. } = self;
         let Some(conn) = connections.get_mut(at) else { return false };
         // If both ends abandon different paths at the same time, no path is left. The state machine would then send an
-        // acknowledgement on a path that no longer exists, and panic.
+        // acknowledgment on a path that no longer exists, and panic.
         if config.paths > 1 && conn.noq.paths().is_empty() {
             return false;
         }

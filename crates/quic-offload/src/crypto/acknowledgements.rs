@@ -1,6 +1,6 @@
-//! The delay of a peer's acknowledgements (draft-ietf-quic-ack-frequency).
+//! The delay of a peer's acknowledgments (draft-ietf-quic-ack-frequency).
 //!
-//! RFC 9000 lets a peer delay acknowledgements by 25 ms, which dominates the probe timeout on short paths. A peer that
+//! RFC 9000 lets a peer delay acknowledgments by 25 ms, which dominates the probe timeout on short paths. A peer that
 //! has the extension is asked for [`ASKED`] instead. Losses at the end of a burst and cut paths are then detected
 //! sooner, and keys may be updated more often.
 
@@ -41,7 +41,7 @@ fn number(bytes: &mut &[u8]) -> Option<u64> {
     Some(whole & (u64::MAX >> (64 - 8 * length + 2)))
 }
 
-/// Requested limit of a peer's acknowledgement delay.
+/// Requested limit of a peer's acknowledgment delay.
 pub(crate) const ASKED: Duration = Duration::from_millis(5);
 /// The ID of `min_ack_delay`, in microseconds.
 const MIN_ACK_DELAY: u64 = 0xff04_de1b;

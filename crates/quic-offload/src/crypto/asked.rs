@@ -1,4 +1,4 @@
-//! Tracks whether the peer has received the request for a shorter acknowledgement delay.
+//! Tracks whether the peer has received the request for a shorter acknowledgment delay.
 //!
 //! The state machine does not report this. But a path's congestion controller sees the request being sent, and the fate
 //! of its packet. So this module wraps the real controller (CUBIC) and leaves its decisions unchanged.

@@ -54,7 +54,7 @@ pub(crate) struct KeyringState {
     /// The highest generation that has opened a packet.
     pub(crate) opened_generation: u64,
     pub(crate) used_up: KeyUsage,
-    /// Whether the peer can be asked for shorter acknowledgement delays.
+    /// Whether the peer can be asked for shorter acknowledgment delays.
     pub(crate) acknowledges_as_asked: bool,
     pub(crate) sift: Option<Arc<Mutex<dyn PayloadFilter>>>,
 }

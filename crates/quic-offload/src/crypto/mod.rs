@@ -2,7 +2,7 @@
 //!
 //! - `session`: the TLS handshake of a connection;
 //! - `keyring`: the 1-RTT keys of a connection, shared by the state machine and the endpoint;
-//! - `acknowledgements`, `asked`: the delay of a peer's acknowledgements;
+//! - `acknowledgements`, `asked`: the delay of a peer's acknowledgments;
 //! - `level`: handshake keys; `tokens`: address validation and stateless resets.
 
 pub(crate) mod acknowledgements;

@@ -59,7 +59,7 @@ fn small_lost_pieces_arrive_in_large_windows() {
         let link = LinkConfig { delay: Duration::from_millis(5), ..LinkConfig::default() };
         let mut world = QuicTestbed::new(23, [nic(), nic()], link);
         let at = Instant::from_nanos(500_000_000);
-        // The server's acknowledgements are lost as well, so that the client retransmits everything at once.
+        // The server's acknowledgments are lost as well, so that the client retransmits everything at once.
         let mut every = [2, 1].into_iter();
         let span = at..at + Duration::from_millis(18);
         world.bed.cable(0).impair(|| Every { nth: every.next().unwrap(), ..Every::new(span.clone()) });
@@ -91,7 +91,7 @@ fn small_lost_pieces_arrive_in_large_windows() {
                 stream.send(rig::body(at, 2)).await.unwrap();
                 host.runtime().sleep(Duration::from_micros(5)).await;
             }
-            // The rest arrives and is acknowledged, and so are the acknowledgements.
+            // The rest arrives and is acknowledged, and so are the acknowledgments.
             host.runtime().sleep(Duration::from_millis(15)).await;
             stream.send(rig::body(800, 20_000)).await.unwrap();
             stream.finish().unwrap();

@@ -333,7 +333,7 @@ fn rest_of_a_stream_is_read_up_to_a_limit() {
             }
             stops.push(stream.stopped().await);
         }
-        // The acknowledgement of a reset is not reported.
+        // The acknowledgment of a reset is not reported.
         let mut stream = connection.open_uni().await.unwrap();
         stream.send(rig::body(0, 10)).await.unwrap();
         stream.reset(3);

@@ -187,7 +187,7 @@ fn stream_survives_a_cut_wire() {
         assert_eq!(bytes, 48 << 20);
         assert!(sent.iter().all(|sent| *sent > 5000), "the others are used: {sent:?}");
         assert_eq!(client.counters().silent_paths, 1);
-        // A path is found silent after about three probe timeouts of both ends, with acknowledgements within 5 ms. The
+        // A path is found silent after about three probe timeouts of both ends, with acknowledgments within 5 ms. The
         // state machine retransmits when it discards the path, three probe timeouts later.
         assert!(longest < 3 * PROBE_TIMEOUT, "{offload:?}: nothing for {longest:?}");
     }
