@@ -1,5 +1,5 @@
-//! Masks of QUIC's header protection (RFC 9001 5.4): one block of the cipher that goes with the AEAD, of a sample of the
-//! ciphertext.
+//! Masks of QUIC's header protection (RFC 9001 5.4): a sample of the ciphertext, encrypted with the AEAD's
+//! cipher.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::chacha::keystream_block;
 use crate::state_bytes::array;
 use crate::{Algorithm, Backend, KeyLengthError};
 
-/// Length in bytes of the sample that a mask is made of.
+/// Length in bytes of the sample from which a mask is made.
 pub const SAMPLE_LEN: usize = 16;
 
 /// Length in bytes of a mask: one for the first byte of a header, four for the packet number.
@@ -52,16 +52,16 @@ impl MaskKey {
         if algorithm != Algorithm::ChaCha20Poly1305 {
             return Ok(MaskKey(Cipher::Aes(BlockCipher::new(key, backend))));
         }
-        // Written where it stays.
+        // The key is written in place, so no copy stays on the stack.
         let mut own = Box::new(Zeroizing::new([0; 32]));
         own.copy_from_slice(key);
         Ok(MaskKey(Cipher::ChaCha(own)))
     }
 
-    /// The mask that a sample of the ciphertext makes.
+    /// Returns the mask of a sample of the ciphertext.
     pub fn mask(&self, sample: &[u8; SAMPLE_LEN]) -> [u8; MASK_LEN] {
         match &self.0 {
-            // RFC 9001 5.4.3: the sample enciphered.
+            // RFC 9001 5.4.3: the mask is the encrypted sample.
             Cipher::Aes(cipher) => array(&cipher.encrypt_block(sample), 0),
             // RFC 9001 5.4.4: the sample is a counter and a nonce, the mask is keystream.
             Cipher::ChaCha(key) => {

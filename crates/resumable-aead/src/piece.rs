@@ -1,15 +1,15 @@
-//! What one update works on.
+//! Input and output of one update.
 
-/// The next bytes of a message, and where the result goes.
+/// The next bytes of a message, and the destination of the result.
 pub(crate) enum Piece<'a> {
     /// The result replaces the bytes.
     InPlace(&'a mut [u8]),
-    /// The result goes elsewhere. Both have one length: [`Piece::copying`] checked it.
+    /// Source and destination of equal length: [`Piece::copying`] checked it.
     Copy(&'a [u8], &'a mut [u8]),
 }
 
 impl<'a> Piece<'a> {
-    /// From `source` to `destination`, or their lengths when they differ.
+    /// Makes a piece from `source` to `destination`. Fails with both lengths if they differ.
     pub(crate) fn copying(source: &'a [u8], destination: &'a mut [u8]) -> Result<Self, (usize, usize)> {
         if source.len() != destination.len() {
             return Err((source.len(), destination.len()));
@@ -24,7 +24,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// What is read.
+    /// Returns the input.
     pub(crate) fn source(&self) -> &[u8] {
         match self {
             Piece::InPlace(data) => data,
@@ -32,7 +32,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// What was written, once it was.
+    /// Returns the output, once it was written.
     pub(crate) fn result(&self) -> &[u8] {
         match self {
             Piece::InPlace(data) => data,
@@ -40,7 +40,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// The same piece, lent.
+    /// Borrows the piece for a shorter time.
     pub(crate) fn reborrow(&mut self) -> Piece<'_> {
         match self {
             Piece::InPlace(data) => Piece::InPlace(data),
@@ -48,7 +48,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// The first `at` bytes, or as many as there are, and the rest.
+    /// Splits the piece after `at` bytes, or at its end if it is shorter.
     pub(crate) fn split_at(self, at: usize) -> (Piece<'a>, Piece<'a>) {
         let at = at.min(self.len());
         match self {
@@ -64,7 +64,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// For back-ends that only work in place: copies first where it must.
+    /// Returns the output buffer with the input in it, for back-ends that only work in place.
     pub(crate) fn into_in_place(self) -> &'a mut [u8] {
         match self {
             Piece::InPlace(data) => data,

@@ -1,8 +1,8 @@
-//! A state written out and read back: for a device that keeps contexts in host memory.
+//! Serialised states, for a device that keeps contexts in host memory.
 //!
 //! Layout 1, integers little-endian: layout, algorithm, direction, a zero byte; key check (4 bytes); nonce (12); four
-//! zero bytes; position (8); length of the AAD (8); then the authenticator (72 bytes, the unused rest zero). What a
-//! state does not use at its position is written as zeros, so that equal states have equal bytes.
+//! zero bytes; position (8); length of the AAD (8); then the authenticator (72 bytes, the unused rest zero). Fields that a
+//! state does not use at its position are written as zeros, so that equal states have equal bytes.
 
 use crate::ccm::CcmState;
 use crate::chacha::ChaChaState;
@@ -11,10 +11,10 @@ use crate::state::{Authenticator, Direction};
 use crate::{Algorithm, State, StateBytesError};
 
 impl State {
-    /// Length in bytes of a state written out.
+    /// Length in bytes of a serialised state.
     pub const BYTES: usize = AUTHENTICATOR + AUTHENTICATOR_LEN;
 
-    /// Writes the state out. The bytes are as secret as the state: anybody who knows them can forge this one message and
+    /// Serialises the state. The bytes are as secret as the state: with them, anybody can forge this one message and
     /// decrypt up to a block of it.
     ///
     /// ```
@@ -58,13 +58,13 @@ impl State {
         bytes
     }
 
-    /// Reads back what [`to_bytes`](State::to_bytes) wrote.
+    /// Parses the bytes that [`to_bytes`](State::to_bytes) wrote.
     ///
-    /// Bytes that no state can have are refused; bytes altered within what a state can have give a state whose tag
-    /// will not verify, or that is of another key.
+    /// Bytes that no valid state can have are refused. Other alterations give a state of another key, or a state whose
+    /// tag will not verify.
     ///
     /// # Errors
-    /// [`StateBytesError`] says what is wrong.
+    /// [`StateBytesError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8; State::BYTES]) -> Result<State, StateBytesError> {
         if bytes[0] != LAYOUT {
             return Err(StateBytesError::UnknownLayout(bytes[0]));
@@ -115,7 +115,7 @@ impl State {
     }
 }
 
-/// The `N` bytes at `at`, which the layout's constants keep within bounds.
+/// Returns the `N` bytes at `at`, which the layout's constants keep within bounds.
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);
@@ -125,5 +125,5 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 const LAYOUT: u8 = 1;
 const AUTHENTICATOR: usize = 40;
 
-/// Length in bytes of the algorithm's own part: Poly1305 needs all of it.
+/// Length in bytes of the algorithm's own part. Poly1305 needs all of it.
 pub(crate) const AUTHENTICATOR_LEN: usize = 72;

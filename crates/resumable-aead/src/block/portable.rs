@@ -1,4 +1,4 @@
-//! AES in safe Rust: RustCrypto's.
+//! AES in safe Rust, from RustCrypto.
 
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use aes::{Aes128, Aes256, Block};
@@ -85,5 +85,5 @@ impl Aes {
     }
 }
 
-/// Blocks enciphered at a time.
+/// Blocks encrypted at a time.
 const PARALLEL: usize = 32;

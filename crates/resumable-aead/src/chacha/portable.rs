@@ -1,4 +1,4 @@
-//! The ChaCha20 keystream in safe Rust: RustCrypto's.
+//! The ChaCha20 keystream in safe Rust, from RustCrypto.
 
 use chacha20::cipher::{Block, KeyIvInit, StreamCipherCore};
 use chacha20::variants::Ietf;
@@ -8,10 +8,10 @@ use zeroize::Zeroize;
 use crate::NONCE_LEN;
 use crate::gcm::xor;
 
-// The core, and not the stream cipher around it, which refuses the last of the 2^32 blocks.
+// The core is used, because the stream cipher around it refuses the last of the 2^32 blocks.
 type Core = ChaChaCore<R20, Ietf>;
 
-/// One block of keystream.
+/// Returns one block of keystream.
 pub(crate) fn keystream_block(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32) -> [u8; 64] {
     let mut core = Core::new(key.into(), nonce.into());
     core.set_block_pos(counter);
@@ -20,7 +20,7 @@ pub(crate) fn keystream_block(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: 
     block.into()
 }
 
-/// Adds the keystream of message position `position` and on.
+/// XORs the keystream from message position `position` on.
 pub(crate) fn apply_keystream(key: &[u8; 32], nonce: &[u8; NONCE_LEN], position: u64, data: &mut [u8]) {
     // RFC 8439 2.8: the message begins at block 1.
     let counter = (position / 64 + 1) as u32;

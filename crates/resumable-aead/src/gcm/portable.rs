@@ -1,4 +1,4 @@
-//! AES-GCM in safe Rust: AES and GHASH are RustCrypto's.
+//! AES-GCM in safe Rust, with RustCrypto's AES and GHASH.
 
 use aes::Block;
 use bytes::BytesMut;
@@ -14,7 +14,7 @@ use crate::{NONCE_LEN, TAG_LEN};
 
 pub(crate) struct PortableGcm {
     aes: Aes,
-    /// The keyed hash, with nothing absorbed.
+    /// The keyed hash, before any block.
     ghash: GHash,
 }
 
@@ -35,7 +35,7 @@ impl PortableGcm {
 
     /// Absorbs `data`, padded with zeros to whole blocks.
     pub(crate) fn ghash(&self, accumulator: &mut [u8; 16], data: &[u8]) {
-        // RustCrypto's hash begins at zero; adding the accumulator to the first block comes to the same.
+        // RustCrypto's hash begins at zero; adding the accumulator to the first block is equivalent.
         let (first, rest) = data.split_at(data.len().min(16));
         let mut first_block = Block::from(*accumulator);
         xor(&mut first_block, first);
@@ -45,7 +45,7 @@ impl PortableGcm {
         *accumulator = ghash.finalize().into();
     }
 
-    /// The tag of a message of `len` bytes.
+    /// Returns the tag of a message of `len` bytes.
     pub(crate) fn finish(&self, state: &GcmState, nonce: &[u8; NONCE_LEN], aad_len: u64, len: u64) -> [u8; TAG_LEN] {
         let mut tag = state.accumulator;
         // SP 800-38D 7.1 step 5: the last block padded with zeros, then both lengths in bits.
@@ -111,7 +111,7 @@ impl PortableGcm {
         self.crypt(state, nonce, position, direction, Piece::InPlace(&mut destination[at..]));
     }
 
-    /// Adds the keystream that begins with the block of `counter`.
+    /// XORs the keystream that begins with the block of `counter`.
     pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], mut counter: u32, data: &mut [u8]) {
         let mut keystream = [Block::default(); PARALLEL];
         for chunk in data.chunks_mut(16 * PARALLEL) {
@@ -131,7 +131,7 @@ impl PortableGcm {
     }
 }
 
-/// Moves over `data`, which lies within one block, `used` bytes of which went before.
+/// Processes `data`, which lies within one block after its first `used` bytes.
 fn crypt_within_block(state: &mut GcmState, used: usize, direction: Direction, data: &mut [u8]) {
     if direction == Direction::Decrypt {
         xor(&mut state.accumulator[used..], data);
@@ -142,5 +142,5 @@ fn crypt_within_block(state: &mut GcmState, used: usize, direction: Direction, d
     }
 }
 
-/// Blocks enciphered at a time.
+/// Blocks encrypted at a time.
 const PARALLEL: usize = 32;

@@ -1,10 +1,10 @@
-//! What the back-ends of x86-64 share: instructions by width (`vector.rs`), AES (`aes.rs`), and the bytes that a kernel
-//! works on. GCM, CCM and XTS have their kernels in folders of their own and take the rest from here, so that unsafe AES
+//! Shared parts of the x86-64 back-ends: instructions by width (`vector.rs`), AES (`aes.rs`), and the bytes of a kernel
+//! call. GCM, CCM and XTS have their kernels in folders of their own and take the rest from here, so that unsafe AES
 //! is written once.
 //!
 //! # Safety of this module
 //!
-//! A [`Run`] holds pointers that its maker vouches for; here they only move forward within its length.
+//! The maker of a [`Run`] vouches for its pointers; here they only move forward within its length.
 #![allow(unsafe_code)]
 
 pub(crate) mod aes;
@@ -13,7 +13,7 @@ pub(crate) mod vector;
 use crate::Backend;
 use crate::piece::Piece;
 
-/// Whether this processor has the instructions that `backend` takes for AES and GHASH.
+/// Tests whether this processor has the instructions that `backend` uses for AES and GHASH.
 pub(crate) fn is_available(backend: Backend) -> bool {
     macro_rules! has {
         ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
@@ -28,7 +28,7 @@ pub(crate) fn is_available(backend: Backend) -> bool {
     }
 }
 
-/// Where bytes come from and go to.
+/// Source and destination of a kernel call.
 #[derive(Clone, Copy)]
 pub(crate) struct Run {
     pub(crate) source: *const u8,
@@ -39,7 +39,7 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn of(piece: Piece<'_>) -> Run {
         match piece {
-            // One pointer for both ends: a shared one would be invalid after the first write.
+            // Both ends have one pointer, because a shared one would be invalid after the first write.
             Piece::InPlace(data) => {
                 let destination = data.as_mut_ptr();
                 Run { source: destination, destination, len: data.len() }
@@ -51,14 +51,14 @@ impl Run {
         }
     }
 
-    /// What is left after `count` bytes.
+    /// Returns the run without its first `count` bytes.
     ///
     /// # Safety
-    /// There are as many.
+    /// The run has at least `count` bytes.
     #[inline(always)]
     pub(crate) unsafe fn skip(self, count: usize) -> Run {
         debug_assert!(count <= self.len);
-        // SAFETY: both pointers stay within what they are good for, or come to its end.
+        // SAFETY: both pointers stay within their allocation, or reach its end.
         unsafe {
             Run { source: self.source.add(count), destination: self.destination.add(count), len: self.len - count }
         }

@@ -54,5 +54,5 @@ impl PortableXts {
     }
 }
 
-/// Blocks enciphered at a time.
+/// Blocks encrypted at a time.
 const PARALLEL: usize = 32;

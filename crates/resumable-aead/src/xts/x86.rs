@@ -5,10 +5,10 @@
 //!
 //! # Safety of this module
 //!
-//! An [`X86Xts`] exists only where [`is_available`] found the instructions of its width: `new` asserts it, nothing else
-//! makes one. That is what every call into an entry point rests on. The generic functions are `unsafe` for two reasons,
+//! An [`X86Xts`] exists only where [`is_available`] found the instructions of its width, because only `new` makes one, and asserts it.
+//! Every call into an entry point rests on this. The generic functions are `unsafe` for two reasons,
 //! and their callers vouch for both: the processor has the instructions of `V`, and a pointer is good for as many bytes as
-//! go with it. Within, pointers only move forward by what was counted off a length.
+//! go with it. Within, pointers only move forward by bytes that were subtracted from a length.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{__m128i, __m256i, __m512i};
@@ -87,7 +87,7 @@ impl X86Xts {
     }
 }
 
-/// Numbers through AES.
+/// Encrypts unit numbers into tweaks.
 #[inline(always)]
 unsafe fn encipher_tweaks<V: Vector, const ROUNDS: usize>(schedule: &Schedule, tweaks: &mut [[u8; 16]; TOGETHER]) {
     for tweaks in tweaks.chunks_exact_mut(V::BLOCKS) {
@@ -97,7 +97,7 @@ unsafe fn encipher_tweaks<V: Vector, const ROUNDS: usize>(schedule: &Schedule, t
     }
 }
 
-/// A unit, or blocks of one, whose first block has the tweak `tweak`.
+/// Processes a unit, or blocks of one, of which the first block has the tweak `tweak`.
 #[inline(always)]
 unsafe fn crypt_unit<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     schedule: &Schedule,
@@ -134,7 +134,7 @@ unsafe fn crypt_unit<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     }
 }
 
-/// Eight vectors, whose rounds do not depend on each other.
+/// Processes eight vectors, of which the rounds do not depend on each other.
 #[inline(always)]
 unsafe fn crypt_batch<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     keys: &RoundKeys,
@@ -156,7 +156,7 @@ unsafe fn crypt_batch<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
         }
         let last = V::broadcast(keys.0[ROUNDS].as_ptr());
         for (index, (state, tweak)) in states.into_iter().zip(tweaks).enumerate() {
-            // The last round ends with the addition of its key: the tweak goes with it.
+            // The last round ends with the addition of its key, so the tweak is added with the key.
             let state = last_round::<V, ENCRYPT>(state, last.xor(*tweak));
             state.store(run.destination.add(16 * V::BLOCKS * index));
         }
@@ -175,7 +175,7 @@ unsafe fn last_round<V: Vector, const ENCRYPT: bool>(state: V, key: V) -> V {
     unsafe { if ENCRYPT { state.last_round(key) } else { state.last_inverse_round(key) } }
 }
 
-/// The tweaks of a batch, the first of which is given.
+/// Returns the tweaks of a batch that begins with the given tweak.
 #[inline(always)]
 unsafe fn first_tweaks<V: Vector>(tweak: &[u8; 16]) -> [V; BATCH] {
     let mut lanes = [[0; 16]; 4];
@@ -195,25 +195,25 @@ unsafe fn first_tweaks<V: Vector>(tweak: &[u8; 16]) -> [V; BATCH] {
     }
 }
 
-/// Every block times x, so many times: at most 32, and at least once.
+/// Multiplies every block by x, `1..=32` times.
 #[inline(always)]
 unsafe fn times_x_vector<V: Vector>(tweaks: V, times: u32) -> V {
     // SAFETY: the caller keeps the module's contract; the constant is 16 bytes.
     unsafe {
-        // What leaves the low half goes on into the high one, what leaves that comes back times the polynomial.
+        // Bits that leave the low half continue in the high half; bits that leave the high half come back times the polynomial.
         let out = tweaks.shift_right(64 - times);
         let back = out.multiply_high(V::broadcast(POLYNOMIAL.as_ptr().cast()));
         tweaks.shift_left(times).xor3(out.low_to_high(), back)
     }
 }
 
-/// Units whose numbers go through AES together.
+/// Units for which tweaks are encrypted together.
 const TOGETHER: usize = 8;
 
 /// x^7 + x^2 + x + 1, in the high half.
 static POLYNOMIAL: [u64; 2] = [0, 0x87];
 
-/// The functions of one width and number of rounds. All are unsafe as the module says.
+/// The functions of one width and number of rounds. All are unsafe for the reasons in the module's documentation.
 struct Entries {
     tweaks: unsafe fn(&Schedule, &mut [[u8; 16]; TOGETHER]),
     encrypt: unsafe fn(&Schedule, &[u8; 16], Run),

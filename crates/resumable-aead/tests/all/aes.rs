@@ -1,4 +1,4 @@
-//! AES by itself, each back-end beside a block cipher that goes block by block.
+//! AES by itself: each back-end compared with a block cipher that works block by block.
 
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![any::<[u8; 16]>().prop_map(Vec::from), any::<[u8; 32]>().prop_map(Vec::from)]
 }
 
-/// Some of them near the end of 32 bits, of 64 and of 128.
+/// Counters, some of them near the end of 32, 64 and 128 bits.
 fn counter() -> impl Strategy<Value = u128> {
     let near = |end: u32| {
         (any::<u128>(), 0u128..80).prop_map(move |(above, before)| {

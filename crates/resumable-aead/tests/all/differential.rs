@@ -1,7 +1,7 @@
-//! Every back-end against ring, or RustCrypto's CCM: random messages, splits, seeks, and ways through them.
+//! Every back-end against ring, or RustCrypto's CCM: random messages, splits, seeks, and sequences of calls.
 //!
-//! `RESUMABLE_AEAD_CASES` sets the number of cases per algorithm (thousands by default), `RESUMABLE_AEAD_SEED` where
-//! they begin.
+//! `RESUMABLE_AEAD_CASES` sets the number of cases per algorithm (thousands by default), `RESUMABLE_AEAD_SEED` the
+//! first seed.
 
 use crate::common::{Random, begin, keys, seal_with_others};
 use bytes::BytesMut;
@@ -77,8 +77,8 @@ fn one_case(algorithm: Algorithm, random: &mut Random, case: u64) {
     }
 }
 
-/// Goes through a message in random pieces, each by a random call, and half the time by one back-end throughout, half
-/// the time by any for each piece; gives the tag.
+/// Processes a message in random pieces, each by a random call. Half the time one back-end processes all pieces, half
+/// the time each piece has a random one. Returns the tag.
 fn walk(
     keys: &[Key],
     random: &mut Random,
@@ -113,7 +113,7 @@ fn walk(
                 assert!(data == to[range.clone()], "{key:?} {range:?}");
             }
             4 => {
-                // Into memory that was never written, and behind what is there.
+                // Appends to existing bytes, into uninitialised memory.
                 let before = random.below(70);
                 let mut data = BytesMut::with_capacity(before + random.below(2) * range.len());
                 data.extend_from_slice(&[0x55; 70][..before]);
@@ -126,7 +126,7 @@ fn walk(
                 assert!(data[..before].iter().all(|&byte| byte == 0x55), "{key:?} {range:?}");
             }
             _ => {
-                // With guards around, and at any alignment.
+                // Guard bytes detect writes past the end; the alignment is random.
                 let before = random.below(20);
                 let mut data = vec![0x55; before + range.len() + 20];
                 data[before..before + range.len()].copy_from_slice(&from[range.clone()]);

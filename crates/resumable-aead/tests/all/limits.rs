@@ -6,7 +6,7 @@ use resumable_aead::{
     VerifyError,
 };
 
-/// A state that stands at `position` of `len` bytes, a block's beginning: only its bytes can take it there in less than
+/// Returns a state at `position` of `len` bytes, at the beginning of a block. The state is parsed from bytes, because processing so long a message would take
 /// minutes.
 fn state_at(key: &Key, nonce: &[u8; 12], position: u64, len: u64) -> State {
     let mut bytes = State::with_len(key, nonce, b"", len).unwrap().to_bytes();
@@ -17,7 +17,7 @@ fn state_at(key: &Key, nonce: &[u8; 12], position: u64, len: u64) -> State {
 
 #[test]
 fn the_last_bytes_of_the_counter_are_the_ciphers() {
-    // An oracle by hand: the block cipher itself for the last counters.
+    // The oracle is the block cipher itself, for the last counters.
     use aes::cipher::{BlockCipherEncrypt, KeyInit};
     let key_bytes = Random(1).bytes(16);
     let nonce = [0x5c; 12];
@@ -186,7 +186,7 @@ fn calls_out_of_order_are_typed_errors_and_change_nothing() {
     }
 }
 
-/// CCM alone has its length in the first block.
+/// Only CCM has the length in its first block.
 #[test]
 fn a_message_that_began_with_its_length_holds_to_it() {
     let key = Key::new(Algorithm::Aes256Ccm8, &[1; 32]).unwrap();
@@ -219,7 +219,7 @@ fn a_message_that_began_with_its_length_holds_to_it() {
     assert_eq!(State::from_bytes(&bytes).map(|_| ()), Err(StateBytesError::Invalid("authenticator")));
 }
 
-/// SP 800-38C A.2.2: from 65280 bytes on the AAD's length is written in another form.
+/// From 65280 bytes on, the AAD's length has another encoding (SP 800-38C A.2.2).
 #[test]
 fn the_length_of_the_aad_has_two_forms() {
     for len in [65279, 65280, 65281] {

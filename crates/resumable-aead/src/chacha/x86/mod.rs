@@ -1,13 +1,13 @@
 //! ChaCha20 and Poly1305 with the instructions of x86-64: AVX2 on 256 bits, AVX-512 with IFMA on 512.
 //!
 //! `rows.rs` makes keystream; `poly_avx2.rs` and `poly_ifma.rs` multiply, in limbs as wide as their instruction takes;
-//! `limbs.rs` is what they do before they begin. With AVX2 the two are done together (`beside.rs`): while vectors make keystream, Poly1305
-//! multiplies words, which wait for other parts of the processor. Here these become functions for one back-end each.
+//! `limbs.rs` prepares powers for both. With AVX2, cipher and authenticator run together (`beside.rs`): while vector units make keystream, Poly1305
+//! multiplies words in the scalar units. This module makes functions for one back-end each.
 //!
 //! # Safety of this module
 //!
-//! [`X86ChaCha::new`] gives one only where it found the instructions of its width; nothing else makes one, and a processor
-//! does not lose instructions. That is what every call into an entry point rests on. Pointers come from pieces that live
+//! Only [`X86ChaCha::new`] makes an [`X86ChaCha`], and only if it found the instructions of its width; a processor
+//! does not lose instructions. Every call into an entry point rests on this. Pointers come from pieces that live
 //! through the call.
 #![allow(unsafe_code)]
 
@@ -25,23 +25,23 @@ use crate::piece::Piece;
 use crate::x86::Run;
 use crate::{Backend, NONCE_LEN};
 
-/// The entry points of a back-end whose instructions are there.
+/// The entry points of an available back-end.
 #[derive(Clone, Copy)]
 pub(super) struct X86ChaCha(&'static Entries);
 
 struct Entries {
     apply: unsafe fn(&[u8; 32], &[u8; NONCE_LEN], u32, usize, Run),
     absorb: unsafe fn(&mut [u64; 3], [u64; 2], &[u8]),
-    /// From how many bytes on powers of the multiplier are worth making.
+    /// Length in bytes from which powers of the multiplier are worth computing.
     absorb_from: usize,
-    /// Both together, where that is faster.
+    /// Cipher and authenticator together, if that is faster.
     crypt: Option<Crypt>,
 }
 
 type Crypt = unsafe fn(&[u8; 32], &[u8; NONCE_LEN], u32, usize, Run, &mut Words);
 
 impl X86ChaCha {
-    /// None where this processor lacks the instructions of `backend`.
+    /// Returns `None` if this processor lacks the instructions of `backend`.
     pub(super) fn new(backend: Backend) -> Option<Self> {
         macro_rules! has {
             ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
@@ -54,15 +54,15 @@ impl X86ChaCha {
         }
     }
 
-    /// Adds the keystream of block `counter` and on, from its byte `skip` (less than 64) on.
+    /// XORs the keystream from byte `skip` (less than 64) of block `counter` on.
     pub(super) fn apply(self, key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, piece: Piece<'_>) {
         // SAFETY: the instructions are there; the run is that of a piece that lives through the call.
         unsafe { (self.0.apply)(key, nonce, counter, skip, Run::of(piece)) }
     }
 
-    /// Adds the keystream as [`apply`](Self::apply) does, and absorbs meanwhile what was ciphertext before (`opens`) or is after, but for
-    /// the last blocks of that. `used` bytes of `block` go before, whole blocks follow. How many bytes of the piece were absorbed;
-    /// `None`: it is not worth it, and nothing was done.
+    /// XORs the keystream as [`apply`](Self::apply) does, and meanwhile absorbs the ciphertext: the input if `opens`, the output otherwise, except
+    /// its last blocks. `used` bytes of `block` precede the piece; only whole blocks are absorbed. Returns the number of bytes of the piece that were absorbed, or
+    /// `None` if the piece is too short to be worth it; then nothing was done.
     #[allow(clippy::too_many_arguments, reason = "what a message, a piece and an authenticator are")]
     pub(super) fn crypt(
         self,
@@ -77,13 +77,13 @@ impl X86ChaCha {
         let crypt = self.0.crypt.filter(|_| piece.len() >= TOGETHER_FROM)?;
         let run = Run::of(piece);
         let mut words = Words::new(run, opens, *accumulator, multiplier, block, used);
-        // SAFETY: the instructions are there; the run is that of a piece that lives through the call, and the words were made of it.
+        // SAFETY: the instructions are there; the run is that of a piece that lives through the call, and the words were made from that run.
         unsafe { crypt(key, nonce, counter, skip, run, &mut words) };
         *accumulator = words.accumulator();
         Some(words.absorbed())
     }
 
-    /// Absorbs whole blocks into an accumulator of Poly1305 if they are enough to be worth it.
+    /// Absorbs whole blocks into an accumulator of Poly1305 if there are enough blocks to be worth it.
     pub(super) fn absorb(self, accumulator: &mut [u64; 3], multiplier: [u64; 2], blocks: &[u8]) -> bool {
         let is_worth_it = blocks.len() >= self.0.absorb_from;
         if is_worth_it {
@@ -100,12 +100,12 @@ static AVX2_TOGETHER: Entries = Entries { crypt: Some(crypt_avx2), ..AVX2 };
 
 static AVX512: Entries = Entries { apply: apply_avx512, absorb: poly_ifma::absorb, absorb_from: 256, crypt: None };
 
-/// Bytes of two vectors' blocks, and as many more.
+/// Bytes of the blocks of two vectors, twice.
 const TOGETHER_FROM: usize = 256;
 
 #[target_feature(enable = "avx2,bmi2")]
 unsafe fn crypt_avx2(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, run: Run, words: &mut Words) {
-    // SAFETY: the enabled instructions are the vector's; the caller vouches for the run, and that the words are of it.
+    // SAFETY: the enabled instructions are the vector's; the caller vouches for the run, and that the words belong to it.
     unsafe { rows::apply::<__m256i>(key, nonce, counter, skip, run, words) }
 }
 
@@ -126,14 +126,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Mostly limbs that are all ones or all zeros.
+    /// Numbers with many limbs of all ones or all zeros.
     fn extreme_bytes(len: usize) -> impl Strategy<Value = Vec<u8>> {
         let word = prop_oneof![Just(u64::MAX), Just(0), Just(1), Just(u64::MAX << 20), any::<u64>()];
         prop::collection::vec(word, len / 8).prop_map(|words| words.into_iter().flat_map(u64::to_le_bytes).collect())
     }
 
     proptest! {
-        /// Against one block after the other, from any accumulator, for any number of blocks.
+        /// Compares with absorbing block by block, from any accumulator, for any number of blocks.
         #[test]
         fn vectors_absorb_as_one_block_after_the_other(
             low: u64, high: u64, top in 0u64..=4,

@@ -1,11 +1,11 @@
-//! GHASH over any [`Vector`]: products with descending powers of the hash key, summed and reduced once for as many as
-//! there are powers, which is a packet.
+//! GHASH over any [`Vector`]: products with descending powers of the hash key, summed and reduced once for as many blocks as
+//! there are powers, which covers a packet.
 //!
 //! # Safety of this module
 //!
 //! All functions are `unsafe` for two reasons, and their callers vouch for both: the processor has the instructions of
-//! `V`, and a pointer is readable for as many bytes as go with it. Powers are read within their table only, as
-//! [`Hash`]'s invariant says.
+//! `V`, and a pointer is readable for as many bytes as go with it. Powers are read within their table only, by
+//! [`Hash`]'s invariant.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -18,10 +18,10 @@ use crate::x86::vector::{Vector, load_up_to};
 /// Invariant: the segment's next block is multiplied with the power at `power`, the last with the table's last.
 pub(super) struct Hash<V> {
     pub(super) sums: Sums<V>,
-    /// What went before the segment, to be added to its first block; zero once it was.
+    /// GHASH before the segment, to be added to the segment's first block; zero after that.
     pub(super) first: V,
     pub(super) power: usize,
-    /// Blocks that are still to come.
+    /// Blocks not yet absorbed.
     left: usize,
 }
 
@@ -34,8 +34,8 @@ impl<V: Vector> Hash<V> {
         unsafe { Hash { sums: Sums::zero(), first: V::first(accumulator), power, left: blocks } }
     }
 
-    /// Absorbs a vector of which `blocks` are in use, all but at the end, where the powers past the last are zero. The
-    /// segment has room for them.
+    /// Absorbs a vector with `blocks` blocks in use. Only the last vector may be partly used: its unused blocks meet powers past the last, which are zero. The
+    /// segment has room for the blocks.
     #[inline(always)]
     pub(super) unsafe fn add(&mut self, schedule: &Schedule, data: V, blocks: usize) {
         // SAFETY: the caller keeps the module's contract. With room for a block `power` is within the table, and enough
@@ -59,7 +59,7 @@ impl<V: Vector> Hash<V> {
         }
     }
 
-    /// Counts blocks that were added.
+    /// Counts the added blocks.
     #[inline(always)]
     pub(super) unsafe fn advance(&mut self, blocks: usize) {
         debug_assert!(blocks <= self.left && self.power + blocks <= POWERS);
@@ -69,7 +69,7 @@ impl<V: Vector> Hash<V> {
         self.left -= blocks;
     }
 
-    /// GHASH of all blocks, which have come.
+    /// Returns the GHASH of all blocks. The caller has absorbed all.
     #[inline(always)]
     pub(super) unsafe fn finish(self) -> __m128i {
         debug_assert!(self.left == 0 && self.power == POWERS);
@@ -78,8 +78,8 @@ impl<V: Vector> Hash<V> {
     }
 }
 
-/// Sums of products not yet reduced: of low halves, of high halves, of the halves' sums (Karatsuba's way: three
-/// multiplications for four, which are dearer than additions on every processor).
+/// Unreduced sums of products: of low halves, of high halves, of the halves' sums (Karatsuba: three
+/// multiplications instead of four, because multiplications cost more than additions on every processor).
 pub(super) struct Sums<V> {
     pub(super) low: V,
     pub(super) crossed: V,
@@ -107,7 +107,7 @@ impl<V: Vector> Sums<V> {
         }
     }
 
-    /// The sum over all blocks, modulo the field's polynomial.
+    /// Returns the sum over all blocks, modulo the field's polynomial.
     ///
     /// Adding a multiple of the polynomial that clears the lowest 64 bits moves them up: once from low to middle, once
     /// from middle to high.
@@ -143,7 +143,7 @@ pub(super) unsafe fn absorb<V: Vector>(schedule: &Schedule, accumulator: &mut [u
     }
 }
 
-/// The product of a reversed number and the hash key's first power.
+/// Multiplies a reversed number by the hash key's first power.
 #[inline(always)]
 pub(super) unsafe fn next_power(schedule: &Schedule, power: &[u8; 16]) -> [u8; 16] {
     let mut result = [0; 16];
@@ -168,7 +168,7 @@ pub(super) unsafe fn hash_blocks<V: Vector>(schedule: &Schedule, hash: &mut Hash
     }
 }
 
-/// One product, reduced.
+/// Returns one reduced product.
 #[inline(always)]
 pub(super) unsafe fn multiply_by_hash_key(schedule: &Schedule, left: __m128i) -> __m128i {
     // SAFETY: the caller keeps the module's contract; the last power is the first.
@@ -179,5 +179,5 @@ pub(super) unsafe fn multiply_by_hash_key(schedule: &Schedule, left: __m128i) ->
     }
 }
 
-/// x^127 + x^126 + x^121 of the field's polynomial, 64 lower.
+/// x^127 + x^126 + x^121 of the field's polynomial, shifted down by 64.
 static POLYNOMIAL_HIGH: [u64; 2] = [0xc200_0000_0000_0000, 0];

@@ -1,13 +1,13 @@
 //! AES-GCM over any [`Vector`]: the loops, written once.
 //!
-//! Counter mode runs ahead in batches of [`BATCH`] vectors whose rounds are independent, and GHASH is worked in between
-//! them, a vector per round: of the same batch when decrypting, of the one before when encrypting.
+//! Counter mode runs ahead in batches of [`BATCH`] vectors with independent rounds. GHASH is computed between the
+//! rounds, a vector per round: over the same batch when decrypting, over the previous one when encrypting.
 //!
 //! # Safety of this module
 //!
 //! All functions are `unsafe` for two reasons, and their callers vouch for both: the processor has the instructions of
 //! `V`, and a source is readable, a destination writable, for as many bytes as go with it; source and destination are
-//! the same or do not overlap. Within, pointers only move forward by what was counted off a length.
+//! equal or do not overlap. Within, pointers only move forward by bytes that were subtracted from a length.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -20,10 +20,10 @@ use crate::x86::aes::encipher_vector;
 use crate::x86::vector::{BATCH, Vector, load_up_to, store_up_to};
 use crate::{NONCE_LEN, TAG_LEN};
 
-/// How far ahead bytes are fetched: some more than a packet of the usual MTU.
+/// Prefetch distance in bytes: a little more than a packet of the usual MTU.
 const AHEAD: usize = 2048;
 
-/// Moves over a piece: head within a block, whole batches, whole blocks, tail within a block.
+/// Processes a piece: head within a block, whole batches, whole blocks, tail within a block.
 #[inline(always)]
 pub(super) unsafe fn crypt<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     schedule: &Schedule,
@@ -69,7 +69,7 @@ pub(super) unsafe fn crypt<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     }
 }
 
-/// Adds the keystream that begins with the block of `counter`.
+/// XORs the keystream that begins with the block of `counter`.
 #[inline(always)]
 pub(super) unsafe fn apply_keystream<V: Vector, const ROUNDS: usize>(
     schedule: &Schedule,
@@ -102,7 +102,7 @@ pub(super) unsafe fn apply_keystream<V: Vector, const ROUNDS: usize>(
     }
 }
 
-/// The tag of a message of `len` bytes: what ends GHASH as one sum of products, and the mask beside it.
+/// Returns the tag of a message of `len` bytes: the end of GHASH as one sum of products, and the mask.
 #[inline(always)]
 pub(super) unsafe fn finish<const ROUNDS: usize>(
     schedule: &Schedule,
@@ -131,7 +131,7 @@ pub(super) unsafe fn finish<const ROUNDS: usize>(
     tag
 }
 
-/// All whole batches of a piece, with authentication, and what comes after them if it is most of another.
+/// Processes all whole batches of a piece with authentication, and a remainder that is most of a batch.
 #[inline(always)]
 unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     schedule: &Schedule,
@@ -180,8 +180,8 @@ unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     }
 }
 
-/// Fetches what is [`AHEAD`] of these bytes: pieces of a stream mostly follow each other in memory, and the next one comes
-/// when there was something else to do in between, in which the processor does not look ahead by itself.
+/// Prefetches the bytes [`AHEAD`] of these. Pieces of a stream usually follow each other in memory, but the processor's prefetcher
+/// forgets the stream when other work comes between two pieces.
 #[inline(always)]
 fn prefetch_ahead(from: *const u8, len: usize) {
     for at in (0..len).step_by(64) {
@@ -190,8 +190,8 @@ fn prefetch_ahead(from: *const u8, len: usize) {
     }
 }
 
-/// The whole blocks that are left, fewer than a batch, with authentication. Vectors do not depend on each other but
-/// for cheap sums: the processor overlaps them.
+/// Processes the remaining whole blocks, fewer than a batch, with authentication. Vectors depend on each other only
+/// through cheap sums, so the processor overlaps them.
 #[inline(always)]
 unsafe fn crypt_blocks<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     schedule: &Schedule,
@@ -213,7 +213,7 @@ unsafe fn crypt_blocks<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
             let data = load_up_to::<V>(run.source, now);
             let result = data.xor(keystream);
             store_up_to(result, run.destination, now);
-            // What stands past the last block meets powers that are zero.
+            // Bytes past the last block meet powers that are zero.
             hash.add(schedule, if ENCRYPT { result } else { data }, now);
             *run = run.skip(16 * now);
             left -= now;
@@ -221,7 +221,7 @@ unsafe fn crypt_blocks<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     }
 }
 
-/// Bytes `start..end` of a block; gives its ciphertext, zero elsewhere.
+/// Processes bytes `start..end` of a block. Returns its ciphertext, zero elsewhere.
 #[inline(always)]
 unsafe fn crypt_bytes<V: Vector, const ENCRYPT: bool>(
     keystream: __m128i,
@@ -238,14 +238,14 @@ unsafe fn crypt_bytes<V: Vector, const ENCRYPT: bool>(
     }
 }
 
-/// A batch of counter mode.
+/// Encrypts a batch of counter mode.
 #[inline(always)]
 unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(schedule: &Schedule, counters: &mut Counters<V>, run: Run) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
     unsafe { last_round::<V, ROUNDS>(schedule, first_rounds::<V, ROUNDS>(schedule, counters), run) }
 }
 
-/// A batch of counter blocks through all rounds but the last.
+/// Runs a batch of counter blocks through all rounds but the last.
 #[inline(always)]
 unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(schedule: &Schedule, counters: &mut Counters<V>) -> [V; BATCH] {
     // SAFETY: the caller keeps the module's contract; round keys are 16 bytes.
@@ -261,7 +261,7 @@ unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(schedule: &Schedule, coun
     }
 }
 
-/// The same, and in between the rounds GHASH of `blocks` blocks at `hashed`, a batch or what is left.
+/// Runs a batch of counter blocks through all rounds but the last, and hashes `blocks` blocks at `hashed` between the rounds.
 #[inline(always)]
 unsafe fn encipher_and_hash<V: Vector, const ROUNDS: usize>(
     schedule: &Schedule,
@@ -302,14 +302,14 @@ unsafe fn encipher_and_hash<V: Vector, const ROUNDS: usize>(
     }
 }
 
-/// A batch of counter blocks after the first addition of a key.
+/// Returns a batch of counter blocks after the addition of the first round key.
 #[inline(always)]
 unsafe fn first_round<V: Vector>(schedule: &Schedule, counters: &mut Counters<V>) -> [V; BATCH] {
     // SAFETY: the caller keeps the module's contract; a round key is 16 bytes.
     unsafe {
         let key = V::broadcast(schedule.round_keys.0[0].as_ptr());
         let mut states = [key; BATCH];
-        // Mostly the last byte of the counter takes the whole batch, and one turning around of bytes will do.
+        // Usually the last byte of the counter does not overflow within the batch, so one byte reversal is enough.
         if (counters.next as u8) as usize + BATCH * V::BLOCKS <= 256 {
             let first = counters.reversed.reverse();
             for (index, state) in states.iter_mut().enumerate() {
@@ -325,7 +325,7 @@ unsafe fn first_round<V: Vector>(schedule: &Schedule, counters: &mut Counters<V>
     }
 }
 
-/// The last round of a batch, and its sum with the data.
+/// Computes the last round of a batch, and XORs the result into the data.
 #[inline(always)]
 unsafe fn last_round<V: Vector, const ROUNDS: usize>(schedule: &Schedule, states: [V; BATCH], run: Run) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
@@ -339,7 +339,7 @@ unsafe fn last_round<V: Vector, const ROUNDS: usize>(schedule: &Schedule, states
     }
 }
 
-/// The last round for the whole blocks that are left, fewer than a batch, with their authentication when encrypting.
+/// Computes the last round for the remaining whole blocks, fewer than a batch, and authenticates them when encrypting.
 #[inline(always)]
 unsafe fn last_round_of_some<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     schedule: &Schedule,
@@ -355,7 +355,7 @@ unsafe fn last_round_of_some<V: Vector, const ROUNDS: usize, const ENCRYPT: bool
             hash.make_room();
         }
         let key = V::broadcast(schedule.round_keys.0[ROUNDS].as_ptr());
-        // One after the other in the program text, too: states that a loop counts through would go by memory.
+        // The vectors are unrolled in the source, because a loop would keep the states in memory.
         macro_rules! vectors {
             ($($index:literal)*) => { 'all: { $(
                 if run.len < 16 {
@@ -375,11 +375,11 @@ unsafe fn last_round_of_some<V: Vector, const ROUNDS: usize, const ENCRYPT: bool
     }
 }
 
-/// Counter blocks, one vector after the other.
+/// Consecutive counter blocks, a vector at a time.
 struct Counters<V> {
-    /// The next blocks, their bytes turned around: the counter is the first 32 bits.
+    /// The next blocks with reversed bytes: the counter is the first 32 bits.
     reversed: V,
-    /// The first of their counters.
+    /// The counter of the first block.
     next: u32,
 }
 
@@ -391,7 +391,7 @@ impl<V: Vector> Counters<V> {
         unsafe { Counters { reversed: V::counters(__m128i::load(block.as_ptr()).reverse()), next: counter } }
     }
 
-    /// The next vector.
+    /// Returns the next vector.
     #[inline(always)]
     unsafe fn take(&mut self) -> V {
         // SAFETY: the caller keeps the module's contract.

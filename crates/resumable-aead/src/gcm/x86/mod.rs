@@ -1,12 +1,12 @@
 //! AES-GCM with the instructions of x86-64: AES-NI and PCLMULQDQ on 128 bits, VAES and VPCLMULQDQ on 256 and 512.
 //!
-//! `schedule.rs` expands keys, `ghash.rs` multiplies, `kernel.rs` has the loops; here they become functions for one width
-//! each, and those a back-end. Instructions and AES are `crate::x86`'s.
+//! `schedule.rs` expands keys, `ghash.rs` multiplies, `kernel.rs` has the loops. This module compiles them for each width
+//! and makes back-ends of them. Instructions and AES come from `crate::x86`.
 //!
 //! # Safety of this module
 //!
-//! An [`X86Gcm`] exists only where [`is_available`](crate::x86::is_available) found the instructions of its width: `new` asserts it, nothing
-//! else makes one, and a processor does not lose instructions. That is what every call into an entry point rests on.
+//! An [`X86Gcm`] exists only where [`is_available`](crate::x86::is_available) found the instructions of its width, because only `new` makes
+//! one, and asserts it; a processor does not lose instructions. Every call into an entry point rests on this.
 //! Pointers come from slices that live through the call.
 #![allow(unsafe_code)]
 
@@ -62,7 +62,7 @@ impl X86Gcm {
         unsafe { (self.entries.ghash)(&self.schedule, accumulator, data.as_ptr(), data.len()) }
     }
 
-    /// The tag of a message of `len` bytes.
+    /// Returns the tag of a message of `len` bytes.
     pub(crate) fn finish(&self, state: &GcmState, nonce: &[u8; NONCE_LEN], aad_len: u64, len: u64) -> [u8; TAG_LEN] {
         // SAFETY: the instructions are there.
         unsafe { (self.entries.finish)(&self.schedule, state, nonce, aad_len, len) }
@@ -96,8 +96,8 @@ impl X86Gcm {
         let room = destination.spare_capacity_mut()[..len].as_mut_ptr().cast();
         let run = Run { source: source.as_ptr(), destination: room, len };
         // SAFETY: the instructions are there; `source` lives through the call, `room` is as long and lent exclusively, so
-        // that the two do not overlap. A run's destination is not read before it was written: what is read of it is
-        // ciphertext that was made.
+        // the two do not overlap. A run's destination is read only after it was written: the bytes read are the new
+        // ciphertext.
         unsafe { (self.entry(direction))(&self.schedule, state, nonce, position, run) }
         // SAFETY: the capacity was reserved, and the run is over: each of its bytes was written.
         unsafe { destination.set_len(destination.len() + len) }
@@ -110,17 +110,17 @@ impl X86Gcm {
         }
     }
 
-    /// Adds the keystream that begins with the block of `counter`.
+    /// XORs the keystream that begins with the block of `counter`.
     pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], counter: u32, data: &mut [u8]) {
         // SAFETY: as in `crypt`.
         unsafe { (self.entries.apply_keystream)(&self.schedule, nonce, counter, Run::of(Piece::InPlace(data))) }
     }
 }
 
-/// Moves over a piece.
+/// Encrypts or decrypts a piece.
 type Crypt = unsafe fn(&Schedule, &mut GcmState, &[u8; NONCE_LEN], u64, Run);
 
-/// The functions of one width and number of rounds. All are unsafe as `kernel.rs` says.
+/// The functions of one width and number of rounds. All are unsafe for the reasons in `kernel.rs`.
 struct Entries {
     encrypt_block: unsafe fn(&Schedule, &[u8; 16]) -> [u8; 16],
     ghash: unsafe fn(&Schedule, &mut [u8; 16], *const u8, usize),
