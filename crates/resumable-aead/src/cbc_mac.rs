@@ -5,7 +5,7 @@ use std::fmt;
 use crate::AesKey;
 use crate::block::BlockCipher;
 #[cfg(target_arch = "x86_64")]
-use crate::block::x86::{LANES, Lanes};
+use crate::block::x86::{LANES, MacLanes};
 
 /// The CBC-MAC of a message of whole blocks. A single MAC is slow, because each block waits for the one before; sixteen together take about
 /// the time of one.
@@ -80,7 +80,7 @@ impl fmt::Debug for CbcMac<'_> {
 
 /// A message in a lane, and its remaining parts.
 #[cfg(target_arch = "x86_64")]
-struct UnderWay<'m, 'a> {
+struct LaneMessage<'m, 'a> {
     message: &'m mut CbcMac<'a>,
     parts: [&'a [u8]; 3],
 }
@@ -88,8 +88,8 @@ struct UnderWay<'m, 'a> {
 /// Computes MACs of keys with the same number of rounds. A lane that finishes its message takes the next one.
 #[cfg(target_arch = "x86_64")]
 fn side_by_side<'m, 'a: 'm>(mut waiting: impl Iterator<Item = &'m mut CbcMac<'a>>) {
-    let mut lanes = Lanes::boxed();
-    let mut under_way: [Option<UnderWay<'m, 'a>>; LANES] = [const { None }; LANES];
+    let mut lanes = MacLanes::boxed();
+    let mut under_way: [Option<LaneMessage<'m, 'a>>; LANES] = [const { None }; LANES];
     loop {
         for (lane, place) in under_way.iter_mut().enumerate() {
             while place.as_ref().is_none_or(|message| message.next().is_empty()) {
@@ -101,7 +101,7 @@ fn side_by_side<'m, 'a: 'm>(mut waiting: impl Iterator<Item = &'m mut CbcMac<'a>
                     aes.begin(&mut lanes, lane);
                 }
                 let parts = message.parts;
-                *place = Some(UnderWay { message, parts });
+                *place = Some(LaneMessage { message, parts });
             }
         }
         let Some(blocks) = under_way.iter().flatten().map(|message| message.next().len() / 16).min() else { return };
@@ -115,7 +115,7 @@ fn side_by_side<'m, 'a: 'm>(mut waiting: impl Iterator<Item = &'m mut CbcMac<'a>
 }
 
 #[cfg(target_arch = "x86_64")]
-impl<'a> UnderWay<'_, 'a> {
+impl<'a> LaneMessage<'_, 'a> {
     /// Returns the current part; empty if all parts are absorbed.
     fn next(&self) -> &'a [u8] {
         self.parts.into_iter().find(|part| !part.is_empty()).unwrap_or_default()

@@ -7,8 +7,8 @@ use zeroize::Zeroize;
 
 use crate::block::BlockCipher;
 use crate::gcm::xor;
-use crate::piece::Piece;
-use crate::state::Direction;
+use crate::piece::MessagePiece;
+use crate::state::MessageDirection;
 use crate::state_bytes::{AUTHENTICATOR_LEN, array};
 use crate::{Backend, TAG_LEN};
 
@@ -88,8 +88,8 @@ impl CcmKey {
         state: &mut CcmState,
         nonce: &[u8],
         position: u64,
-        direction: Direction,
-        piece: Piece<'_>,
+        direction: MessageDirection,
+        piece: MessagePiece<'_>,
     ) {
         let used = (position % 16) as usize;
         let (head, rest) = piece.split_at((16 - used) % 16);
@@ -119,8 +119,8 @@ impl CcmKey {
     pub(crate) fn authenticate(&self, state: &mut CcmState, nonce: &[u8], mut position: u64, data: &[u8]) {
         let mut plaintext = [0; 1024];
         for piece in data.chunks(plaintext.len()) {
-            let copy = Piece::Copy(piece, &mut plaintext[..piece.len()]);
-            self.crypt(state, nonce, position, Direction::Decrypt, copy);
+            let copy = MessagePiece::Copy(piece, &mut plaintext[..piece.len()]);
+            self.crypt(state, nonce, position, MessageDirection::Decrypt, copy);
             position += piece.len() as u64;
         }
         plaintext.zeroize();
@@ -132,7 +132,7 @@ impl CcmKey {
         let used = (position % 16) as usize;
         let keystream = self.cipher.encrypt_block(&counter_block(nonce, block_number(position)));
         let mut state = CcmState { mac: [0; 16], keystream: if used == 0 { [0; 16] } else { keystream }, len: NO_LEN };
-        self.crypt(&mut state, nonce, position, Direction::Encrypt, Piece::InPlace(data));
+        self.crypt(&mut state, nonce, position, MessageDirection::Encrypt, MessagePiece::InPlace(data));
     }
 
     /// Returns the tag of a complete message of `position` bytes; zeros follow a short tag.
@@ -177,12 +177,12 @@ impl CcmState {
 }
 
 /// Processes `data`, which lies within one block after its first `used` bytes.
-fn crypt_within_block(state: &mut CcmState, used: usize, direction: Direction, data: &mut [u8]) {
-    if direction == Direction::Encrypt {
+fn crypt_within_block(state: &mut CcmState, used: usize, direction: MessageDirection, data: &mut [u8]) {
+    if direction == MessageDirection::Encrypt {
         xor(&mut state.mac[used..], data);
     }
     xor(data, &state.keystream[used..]);
-    if direction == Direction::Decrypt {
+    if direction == MessageDirection::Decrypt {
         xor(&mut state.mac[used..], data);
     }
 }
@@ -216,7 +216,7 @@ mod tests {
     /// The standards' examples have nonces and tags of lengths that the crate does not offer. Key, nonce, AAD,
     /// plaintext, ciphertext, tag.
     #[test]
-    fn examples_with_other_nonces_and_tags() {
+    fn standard_examples_match() {
         let counting = |from: u8, count: usize| (from..).take(count).collect::<Vec<u8>>();
         let long_aad: Vec<u8> = (0..=255).cycle().take(65536).collect();
         let examples = [
@@ -231,7 +231,7 @@ mod tests {
                 "d2a1f0e051ea5f62081a7792073d593d",
                 "1fc64fbfaccd",
             ),
-            // Example 4, whose AAD takes the longer form of its length.
+            // Example 4: the AAD has the longer encoding of its length.
             (
                 counting(0x40, 16),
                 counting(0x10, 13),
@@ -258,8 +258,8 @@ mod tests {
                     let mut data = plaintext.clone();
                     let mut state = key.start(&nonce, &aad, Some(data.len() as u64));
                     let (first, second) = data.split_at_mut(split);
-                    key.crypt(&mut state, &nonce, 0, Direction::Encrypt, Piece::InPlace(first));
-                    key.crypt(&mut state, &nonce, split as u64, Direction::Encrypt, Piece::InPlace(second));
+                    key.crypt(&mut state, &nonce, 0, MessageDirection::Encrypt, MessagePiece::InPlace(first));
+                    key.crypt(&mut state, &nonce, split as u64, MessageDirection::Encrypt, MessagePiece::InPlace(second));
                     assert_eq!(data, ciphertext, "{backend:?} split at {split}");
                     assert_eq!(key.finish(&state, &nonce, data.len() as u64)[..tag.len()], tag, "{backend:?} {split}");
                 }

@@ -36,14 +36,14 @@ pub struct Key {
     backend: Backend,
     /// Public fingerprint of the key (see [`Key::check`]).
     check: u32,
-    cipher: Cipher,
+    cipher: AeadCipher,
     /// ring's key, if ring is faster than `cipher` for whole messages.
     #[cfg(feature = "ring")]
     whole: Option<WholeMessages>,
 }
 
 /// The cipher implementation of a key.
-pub(crate) enum Cipher {
+pub(crate) enum AeadCipher {
     Gcm(GcmKey),
     ChaCha(ChaChaKey),
     Ccm(CcmKey),
@@ -133,14 +133,14 @@ impl Key {
     pub fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], offset: u64, data: &mut [u8]) -> Result<(), MessageTooLong> {
         self.check_range(offset, data.len())?;
         match &self.cipher {
-            Cipher::Gcm(key) => key.apply_keystream(nonce, offset, data),
-            Cipher::ChaCha(key) => key.apply_keystream(nonce, offset, data),
-            Cipher::Ccm(key) => key.apply_keystream(nonce, offset, data),
+            AeadCipher::Gcm(key) => key.apply_keystream(nonce, offset, data),
+            AeadCipher::ChaCha(key) => key.apply_keystream(nonce, offset, data),
+            AeadCipher::Ccm(key) => key.apply_keystream(nonce, offset, data),
         }
         Ok(())
     }
 
-    pub(crate) fn cipher(&self) -> &Cipher {
+    pub(crate) fn cipher(&self) -> &AeadCipher {
         &self.cipher
     }
 
@@ -174,17 +174,17 @@ impl Key {
             Algorithm::Aes128Gcm | Algorithm::Aes256Gcm => {
                 let expanded = GcmKey::new(key, backend);
                 let check = expanded.check();
-                (Cipher::Gcm(expanded), check)
+                (AeadCipher::Gcm(expanded), check)
             }
             Algorithm::ChaCha20Poly1305 => {
                 let expanded = ChaChaKey::new(key.try_into().map_err(|_| error)?, backend);
                 let check = expanded.check();
-                (Cipher::ChaCha(expanded), check)
+                (AeadCipher::ChaCha(expanded), check)
             }
             Algorithm::Aes128Ccm | Algorithm::Aes256Ccm | Algorithm::Aes128Ccm8 | Algorithm::Aes256Ccm8 => {
                 let expanded = CcmKey::new(key, algorithm.tag_len(), backend);
                 let check = expanded.check();
-                (Cipher::Ccm(expanded), check)
+                (AeadCipher::Ccm(expanded), check)
             }
         };
         Ok(Key {

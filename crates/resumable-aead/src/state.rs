@@ -12,8 +12,8 @@ use subtle::ConstantTimeEq;
 use crate::ccm::CcmState;
 use crate::chacha::ChaChaState;
 use crate::gcm::GcmState;
-use crate::key::Cipher;
-use crate::piece::Piece;
+use crate::key::AeadCipher;
+use crate::piece::MessagePiece;
 use crate::{Algorithm, Key, MessageTooLong, NONCE_LEN, StateError, TAG_LEN, TagMismatch, VerifyError};
 
 /// The state of an AEAD between two pieces of a message.
@@ -50,13 +50,13 @@ pub struct State {
     pub(crate) position: u64,
     pub(crate) aad_len: u64,
     pub(crate) algorithm: Algorithm,
-    pub(crate) direction: Option<Direction>,
+    pub(crate) direction: Option<MessageDirection>,
     pub(crate) authenticator: Authenticator,
 }
 
-/// Direction of a message.
+/// Encryption or decryption of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum MessageDirection {
     Encrypt,
     Decrypt,
 }
@@ -107,9 +107,9 @@ impl State {
     /// Begins a message. The caller checked the length.
     pub(crate) fn begin(key: &Key, nonce: &[u8; NONCE_LEN], aad: &[u8], len: Option<u64>) -> State {
         let authenticator = match key.cipher() {
-            Cipher::Gcm(key) => Authenticator::Gcm(key.start(aad)),
-            Cipher::ChaCha(key) => Authenticator::ChaCha(key.start(nonce, aad)),
-            Cipher::Ccm(key) => Authenticator::Ccm(key.start(nonce, aad, len)),
+            AeadCipher::Gcm(key) => Authenticator::Gcm(key.start(aad)),
+            AeadCipher::ChaCha(key) => Authenticator::ChaCha(key.start(nonce, aad)),
+            AeadCipher::Ccm(key) => Authenticator::Ccm(key.start(nonce, aad, len)),
         };
         State {
             nonce: *nonce,
@@ -138,7 +138,7 @@ impl State {
     /// [`StateError::WrongKey`], [`StateError::MixedDirections`] after a `decrypt`, [`StateError::MessageTooLong`].
     #[inline]
     pub fn encrypt(&mut self, key: &Key, data: &mut [u8]) -> Result<(), StateError> {
-        self.update(key, Direction::Encrypt, Piece::InPlace(data))
+        self.update(key, MessageDirection::Encrypt, MessagePiece::InPlace(data))
     }
 
     /// Encrypts the next piece from `source` to `destination`, reading and writing memory once.
@@ -147,7 +147,7 @@ impl State {
     /// As [`encrypt`](State::encrypt); [`StateError::LengthMismatch`].
     #[inline]
     pub fn encrypt_to(&mut self, key: &Key, source: &[u8], destination: &mut [u8]) -> Result<(), StateError> {
-        self.update(key, Direction::Encrypt, copying(source, destination)?)
+        self.update(key, MessageDirection::Encrypt, copying(source, destination)?)
     }
 
     /// Encrypts the next piece from `source` and appends it to `destination`, which may have uninitialised capacity.
@@ -156,7 +156,7 @@ impl State {
     /// As [`encrypt`](State::encrypt); `destination` is then unchanged.
     #[inline]
     pub fn encrypt_append(&mut self, key: &Key, source: &[u8], destination: &mut BytesMut) -> Result<(), StateError> {
-        self.append(key, Direction::Encrypt, source, destination)
+        self.append(key, MessageDirection::Encrypt, source, destination)
     }
 
     /// Decrypts the next piece in place. The result is not authentic until [`verify`](State::verify) succeeds.
@@ -165,7 +165,7 @@ impl State {
     /// [`StateError::WrongKey`], [`StateError::MixedDirections`] after an `encrypt`, [`StateError::MessageTooLong`].
     #[inline]
     pub fn decrypt(&mut self, key: &Key, data: &mut [u8]) -> Result<(), StateError> {
-        self.update(key, Direction::Decrypt, Piece::InPlace(data))
+        self.update(key, MessageDirection::Decrypt, MessagePiece::InPlace(data))
     }
 
     /// Decrypts the next piece from `source` to `destination`, reading and writing memory once. The result is not authentic until
@@ -175,7 +175,7 @@ impl State {
     /// As [`decrypt`](State::decrypt); [`StateError::LengthMismatch`].
     #[inline]
     pub fn decrypt_to(&mut self, key: &Key, source: &[u8], destination: &mut [u8]) -> Result<(), StateError> {
-        self.update(key, Direction::Decrypt, copying(source, destination)?)
+        self.update(key, MessageDirection::Decrypt, copying(source, destination)?)
     }
 
     /// Decrypts the next piece from `source` and appends it to `destination`, which may have uninitialised capacity.
@@ -201,7 +201,7 @@ impl State {
     /// As [`decrypt`](State::decrypt); `destination` is then unchanged.
     #[inline]
     pub fn decrypt_append(&mut self, key: &Key, source: &[u8], destination: &mut BytesMut) -> Result<(), StateError> {
-        self.append(key, Direction::Decrypt, source, destination)
+        self.append(key, MessageDirection::Decrypt, source, destination)
     }
 
     /// Authenticates the ciphertext of the next piece, without deciphering it.
@@ -211,9 +211,9 @@ impl State {
     pub fn authenticate_ciphertext(&mut self, key: &Key, data: &[u8]) -> Result<(), StateError> {
         self.check_piece(key, data.len())?;
         match (key.cipher(), &mut self.authenticator) {
-            (Cipher::Gcm(key), Authenticator::Gcm(state)) => key.authenticate(state, &self.nonce, self.position, data),
-            (Cipher::ChaCha(key), Authenticator::ChaCha(state)) => key.authenticate(state, self.position, data),
-            (Cipher::Ccm(key), Authenticator::Ccm(state)) => key.authenticate(state, &self.nonce, self.position, data),
+            (AeadCipher::Gcm(key), Authenticator::Gcm(state)) => key.authenticate(state, &self.nonce, self.position, data),
+            (AeadCipher::ChaCha(key), Authenticator::ChaCha(state)) => key.authenticate(state, self.position, data),
+            (AeadCipher::Ccm(key), Authenticator::Ccm(state)) => key.authenticate(state, &self.nonce, self.position, data),
             _ => return Err(StateError::WrongKey),
         }
         self.position += data.len() as u64;
@@ -230,7 +230,7 @@ impl State {
         // The ciphertext passes through a buffer that stays in the nearest cache. Ciphertext is not secret, so the buffer is not wiped.
         let mut ciphertext = [0; 1024];
         for piece in data.chunks(ciphertext.len()) {
-            self.crypt(key, Direction::Encrypt, Piece::Copy(piece, &mut ciphertext[..piece.len()]));
+            self.crypt(key, MessageDirection::Encrypt, MessagePiece::Copy(piece, &mut ciphertext[..piece.len()]));
         }
         Ok(())
     }
@@ -264,22 +264,22 @@ impl State {
 
     /// Seals the whole message. The caller made the state with `key` and checked the length.
     pub(crate) fn seal_whole(&mut self, key: &Key, data: &mut [u8]) {
-        self.crypt(key, Direction::Encrypt, Piece::InPlace(data));
+        self.crypt(key, MessageDirection::Encrypt, MessagePiece::InPlace(data));
     }
 
     /// Opens the whole message. The caller made the state with `key` and checked the length.
     pub(crate) fn open_whole(&mut self, key: &Key, data: &mut [u8]) {
-        self.crypt(key, Direction::Decrypt, Piece::InPlace(data));
+        self.crypt(key, MessageDirection::Decrypt, MessagePiece::InPlace(data));
     }
 
     /// Returns the tag of the processed bytes. The caller checked that `key` is the state's.
     pub(crate) fn compute_tag(&self, key: &Key) -> [u8; TAG_LEN] {
         match (key.cipher(), &self.authenticator) {
-            (Cipher::Gcm(key), Authenticator::Gcm(state)) => {
+            (AeadCipher::Gcm(key), Authenticator::Gcm(state)) => {
                 key.finish(state, &self.nonce, self.aad_len, self.position)
             }
-            (Cipher::ChaCha(key), Authenticator::ChaCha(state)) => key.finish(state, self.aad_len, self.position),
-            (Cipher::Ccm(key), Authenticator::Ccm(state)) => key.finish(state, &self.nonce, self.position),
+            (AeadCipher::ChaCha(key), Authenticator::ChaCha(state)) => key.finish(state, self.aad_len, self.position),
+            (AeadCipher::Ccm(key), Authenticator::Ccm(state)) => key.finish(state, &self.nonce, self.position),
             _ => unreachable!("the caller checked the key"),
         }
     }
@@ -290,7 +290,7 @@ impl State {
     }
 
     #[inline]
-    fn update(&mut self, key: &Key, direction: Direction, piece: Piece<'_>) -> Result<(), StateError> {
+    fn update(&mut self, key: &Key, direction: MessageDirection, piece: MessagePiece<'_>) -> Result<(), StateError> {
         self.begin_update(key, direction, piece.len())?;
         self.crypt(key, direction, piece);
         Ok(())
@@ -300,20 +300,20 @@ impl State {
     fn append(
         &mut self,
         key: &Key,
-        direction: Direction,
+        direction: MessageDirection,
         source: &[u8],
         destination: &mut BytesMut,
     ) -> Result<(), StateError> {
         self.begin_update(key, direction, source.len())?;
         match (key.cipher(), &mut self.authenticator) {
-            (Cipher::Gcm(key), Authenticator::Gcm(state)) => {
+            (AeadCipher::Gcm(key), Authenticator::Gcm(state)) => {
                 key.append(state, &self.nonce, self.position, direction, source, destination);
                 self.position += source.len() as u64;
             }
             _ => {
                 let at = destination.len();
                 destination.extend_from_slice(source);
-                self.crypt(key, direction, Piece::InPlace(&mut destination[at..]));
+                self.crypt(key, direction, MessagePiece::InPlace(&mut destination[at..]));
             }
         }
         Ok(())
@@ -321,7 +321,7 @@ impl State {
 
     /// Checks that a piece of `len` bytes may be processed in this direction, and fixes the direction.
     #[inline]
-    fn begin_update(&mut self, key: &Key, direction: Direction, len: usize) -> Result<(), StateError> {
+    fn begin_update(&mut self, key: &Key, direction: MessageDirection, len: usize) -> Result<(), StateError> {
         self.check_piece(key, len)?;
         if self.direction.is_some_and(|before| before != direction) {
             return Err(StateError::MixedDirections);
@@ -357,16 +357,16 @@ impl State {
 
     /// Processes a piece that was checked.
     #[inline]
-    fn crypt(&mut self, key: &Key, direction: Direction, piece: Piece<'_>) {
+    fn crypt(&mut self, key: &Key, direction: MessageDirection, piece: MessagePiece<'_>) {
         let len = piece.len() as u64;
         match (key.cipher(), &mut self.authenticator) {
-            (Cipher::Gcm(key), Authenticator::Gcm(state)) => {
+            (AeadCipher::Gcm(key), Authenticator::Gcm(state)) => {
                 key.crypt(state, &self.nonce, self.position, direction, piece);
             }
-            (Cipher::ChaCha(key), Authenticator::ChaCha(state)) => {
+            (AeadCipher::ChaCha(key), Authenticator::ChaCha(state)) => {
                 key.crypt(state, &self.nonce, self.position, direction, piece);
             }
-            (Cipher::Ccm(key), Authenticator::Ccm(state)) => {
+            (AeadCipher::Ccm(key), Authenticator::Ccm(state)) => {
                 key.crypt(state, &self.nonce, self.position, direction, piece);
             }
             _ => unreachable!("check_piece compared the algorithms"),
@@ -385,7 +385,7 @@ impl fmt::Debug for State {
     }
 }
 
-fn copying<'a>(source: &'a [u8], destination: &'a mut [u8]) -> Result<Piece<'a>, StateError> {
-    Piece::copying(source, destination)
+fn copying<'a>(source: &'a [u8], destination: &'a mut [u8]) -> Result<MessagePiece<'a>, StateError> {
+    MessagePiece::copying(source, destination)
         .map_err(|(source_len, destination_len)| StateError::LengthMismatch { source_len, destination_len })
 }

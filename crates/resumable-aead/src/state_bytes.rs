@@ -7,7 +7,7 @@
 use crate::ccm::CcmState;
 use crate::chacha::ChaChaState;
 use crate::gcm::GcmState;
-use crate::state::{Authenticator, Direction};
+use crate::state::{Authenticator, MessageDirection};
 use crate::{Algorithm, State, StateBytesError};
 
 impl State {
@@ -42,8 +42,8 @@ impl State {
         };
         bytes[2] = match self.direction {
             None => 0,
-            Some(Direction::Encrypt) => 1,
-            Some(Direction::Decrypt) => 2,
+            Some(MessageDirection::Encrypt) => 1,
+            Some(MessageDirection::Decrypt) => 2,
         };
         bytes[4..8].copy_from_slice(&self.key_check.to_le_bytes());
         bytes[8..20].copy_from_slice(&self.nonce);
@@ -81,8 +81,8 @@ impl State {
         };
         let direction = match bytes[2] {
             0 => None,
-            1 => Some(Direction::Encrypt),
-            2 => Some(Direction::Decrypt),
+            1 => Some(MessageDirection::Encrypt),
+            2 => Some(MessageDirection::Decrypt),
             _ => return Err(StateBytesError::Invalid("direction")),
         };
         if bytes[3] != 0 || bytes[20..24] != [0; 4] {

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_what_a_state_gives_piece_by_piece() {
+    fn whole_message_matches_state_piece_by_piece() {
         for algorithm in Algorithm::ALL {
             let key_bytes = vec![3; algorithm.key_len()];
             let Some(whole) = WholeMessages::new(algorithm, &key_bytes) else {

@@ -12,8 +12,8 @@ use portable::Aes;
 use x86::X86Aes;
 
 use crate::Backend;
-use crate::piece::Piece;
-use crate::state::Direction;
+use crate::piece::MessagePiece;
+use crate::state::MessageDirection;
 
 /// An expanded AES key.
 pub(crate) enum BlockCipher {
@@ -22,7 +22,7 @@ pub(crate) enum BlockCipher {
     X86(X86Aes),
 }
 
-/// Tests whether this processor has the instructions of `backend`, and AES blocks use that back-end.
+/// Tests whether AES blocks have the back-end `backend`, and this processor has its instructions.
 pub(crate) fn is_available(backend: Backend) -> bool {
     #[cfg(target_arch = "x86_64")]
     if backend == Backend::AesNi {
@@ -70,7 +70,7 @@ impl BlockCipher {
 
     /// Encrypts whole blocks in counter mode from block `counter` on, with CBC-MAC over the plaintext. The last 32 bits of
     /// `counter` do not wrap.
-    pub(crate) fn ccm(&self, mac: &mut [u8; 16], counter: &[u8; 16], direction: Direction, piece: Piece<'_>) {
+    pub(crate) fn ccm(&self, mac: &mut [u8; 16], counter: &[u8; 16], direction: MessageDirection, piece: MessagePiece<'_>) {
         debug_assert!(piece.len().is_multiple_of(16));
         match self {
             BlockCipher::Portable(aes) => aes.ccm(mac, counter, direction, piece),

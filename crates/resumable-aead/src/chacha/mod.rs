@@ -11,8 +11,8 @@ use poly1305::Poly1305;
 pub(crate) use portable::keystream_block;
 use zeroize::Zeroizing;
 
-use crate::piece::Piece;
-use crate::state::Direction;
+use crate::piece::MessagePiece;
+use crate::state::MessageDirection;
 use crate::state_bytes::{AUTHENTICATOR_LEN, array};
 use crate::{Backend, NONCE_LEN, TAG_LEN};
 
@@ -45,7 +45,7 @@ impl Vectors {
         None
     }
 
-    fn apply(self, _key: &[u8; 32], _nonce: &[u8; NONCE_LEN], _counter: u32, _skip: usize, _piece: Piece<'_>) {
+    fn apply(self, _key: &[u8; 32], _nonce: &[u8; NONCE_LEN], _counter: u32, _skip: usize, _piece: MessagePiece<'_>) {
         match self {}
     }
 
@@ -55,7 +55,7 @@ impl Vectors {
         _key: &[u8; 32],
         _nonce: &[u8; NONCE_LEN],
         _at: (u32, usize),
-        _piece: Piece<'_>,
+        _piece: MessagePiece<'_>,
         _opens: bool,
         _authenticator: (&mut [u64; 3], [u64; 2]),
         _block: (&[u8; 16], usize),
@@ -104,13 +104,13 @@ impl ChaChaKey {
         state: &mut ChaChaState,
         nonce: &[u8; NONCE_LEN],
         mut position: u64,
-        direction: Direction,
-        piece: Piece<'_>,
+        direction: MessageDirection,
+        piece: MessagePiece<'_>,
     ) {
         let mut rest = piece;
         if let Some(vectors) = self.vectors {
             let used = (position % 16) as usize;
-            let opens = direction == Direction::Decrypt;
+            let opens = direction == MessageDirection::Decrypt;
             // When opening, the rest of a block is not absorbed yet, and the decryption would overwrite it.
             let mut tail = [0; 16];
             let len = rest.len();
@@ -137,11 +137,11 @@ impl ChaChaKey {
         while rest.len() != 0 {
             let (mut chunk, next) = rest.split_at(CHUNK);
             let len = chunk.len() as u64;
-            if direction == Direction::Decrypt {
+            if direction == MessageDirection::Decrypt {
                 state.absorb(self.vectors, position, chunk.source());
             }
             self.add_keystream(nonce, position, chunk.reborrow());
-            if direction == Direction::Encrypt {
+            if direction == MessageDirection::Encrypt {
                 state.absorb(self.vectors, position, chunk.result());
             }
             position += len;
@@ -156,10 +156,10 @@ impl ChaChaKey {
 
     /// XORs the keystream at `position` into a piece.
     pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], position: u64, data: &mut [u8]) {
-        self.add_keystream(nonce, position, Piece::InPlace(data));
+        self.add_keystream(nonce, position, MessagePiece::InPlace(data));
     }
 
-    fn add_keystream(&self, nonce: &[u8; NONCE_LEN], position: u64, piece: Piece<'_>) {
+    fn add_keystream(&self, nonce: &[u8; NONCE_LEN], position: u64, piece: MessagePiece<'_>) {
         match self.vectors {
             // RFC 8439 2.8: the message begins at block 1.
             Some(vectors) => {
@@ -173,7 +173,7 @@ impl ChaChaKey {
     fn first_block(&self, nonce: &[u8; NONCE_LEN]) -> Zeroizing<[u8; 64]> {
         let mut block = Zeroizing::new([0; 64]);
         match self.vectors {
-            Some(vectors) => vectors.apply(&self.key, nonce, 0, 0, Piece::InPlace(&mut *block)),
+            Some(vectors) => vectors.apply(&self.key, nonce, 0, 0, MessagePiece::InPlace(&mut *block)),
             None => *block = portable::keystream_block(&self.key, nonce, 0),
         }
         block

@@ -94,7 +94,7 @@ impl Poly1305 {
     }
 }
 
-/// A clamped multiplier, and its high word's factor above 2^128.
+/// A clamped multiplier in two words; `s1` replaces `r1` in products from 2^128 on.
 #[derive(Clone, Copy)]
 pub(super) struct Multiplier {
     r0: u64,
@@ -197,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tags_are_those_of_another_implementation(
+        fn tags_match_another_implementation(
             multiplier in extreme(),
             mask in extreme(),
             blocks in prop::collection::vec(extreme(), 0..6),
@@ -209,7 +209,7 @@ mod tests {
 
         /// Tests the last step alone: an accumulator within the invariant, near the prime, its double and five times 2^128.
         #[test]
-        fn an_accumulator_is_reduced_once(low in extreme(), high in 0u64..=4) {
+        fn accumulator_is_fully_reduced(low in extreme(), high in 0u64..=4) {
             let poly = Poly1305 { accumulator: [low as u64, (low >> 64) as u64, high], multiplier: [0; 2], mask: [0; 2] };
             // 2^130 is 5 modulo the prime.
             let (above, kept) = (u128::from(high >> 2), u128::from(high & 3));

@@ -15,8 +15,8 @@ use x86::X86Gcm;
 
 use bytes::BytesMut;
 
-use crate::piece::Piece;
-use crate::state::Direction;
+use crate::piece::MessagePiece;
+use crate::state::MessageDirection;
 use crate::state_bytes::{AUTHENTICATOR_LEN, array};
 use crate::{Backend, NONCE_LEN, TAG_LEN};
 
@@ -90,8 +90,8 @@ impl GcmKey {
         state: &mut GcmState,
         nonce: &[u8; NONCE_LEN],
         position: u64,
-        direction: Direction,
-        piece: Piece<'_>,
+        direction: MessageDirection,
+        piece: MessagePiece<'_>,
     ) {
         dispatch!(self, key => key.crypt(state, nonce, position, direction, piece));
     }
@@ -103,7 +103,7 @@ impl GcmKey {
         state: &mut GcmState,
         nonce: &[u8; NONCE_LEN],
         position: u64,
-        direction: Direction,
+        direction: MessageDirection,
         source: &[u8],
         destination: &mut BytesMut,
     ) {

@@ -8,8 +8,8 @@ use zeroize::Zeroize;
 
 use super::{GcmState, block_number, counter_block, xor};
 use crate::block::portable::Aes;
-use crate::piece::Piece;
-use crate::state::Direction;
+use crate::piece::MessagePiece;
+use crate::state::MessageDirection;
 use crate::{NONCE_LEN, TAG_LEN};
 
 pub(crate) struct PortableGcm {
@@ -65,8 +65,8 @@ impl PortableGcm {
         state: &mut GcmState,
         nonce: &[u8; NONCE_LEN],
         position: u64,
-        direction: Direction,
-        piece: Piece<'_>,
+        direction: MessageDirection,
+        piece: MessagePiece<'_>,
     ) {
         let used = (position % 16) as usize;
         let data = piece.into_in_place();
@@ -82,12 +82,12 @@ impl PortableGcm {
         let body_len = rest.len() - rest.len() % 16;
         let (body, tail) = rest.split_at_mut(body_len);
         for chunk in body.chunks_mut(16 * PARALLEL) {
-            if direction == Direction::Decrypt {
+            if direction == MessageDirection::Decrypt {
                 self.ghash(&mut state.accumulator, chunk);
             }
             self.apply_keystream(nonce, counter, chunk);
             counter = counter.wrapping_add((chunk.len() / 16) as u32);
-            if direction == Direction::Encrypt {
+            if direction == MessageDirection::Encrypt {
                 self.ghash(&mut state.accumulator, chunk);
             }
         }
@@ -102,13 +102,13 @@ impl PortableGcm {
         state: &mut GcmState,
         nonce: &[u8; NONCE_LEN],
         position: u64,
-        direction: Direction,
+        direction: MessageDirection,
         source: &[u8],
         destination: &mut BytesMut,
     ) {
         let at = destination.len();
         destination.extend_from_slice(source);
-        self.crypt(state, nonce, position, direction, Piece::InPlace(&mut destination[at..]));
+        self.crypt(state, nonce, position, direction, MessagePiece::InPlace(&mut destination[at..]));
     }
 
     /// XORs the keystream that begins with the block of `counter`.
@@ -132,12 +132,12 @@ impl PortableGcm {
 }
 
 /// Processes `data`, which lies within one block after its first `used` bytes.
-fn crypt_within_block(state: &mut GcmState, used: usize, direction: Direction, data: &mut [u8]) {
-    if direction == Direction::Decrypt {
+fn crypt_within_block(state: &mut GcmState, used: usize, direction: MessageDirection, data: &mut [u8]) {
+    if direction == MessageDirection::Decrypt {
         xor(&mut state.accumulator[used..], data);
     }
     xor(data, &state.keystream[used..]);
-    if direction == Direction::Encrypt {
+    if direction == MessageDirection::Encrypt {
         xor(&mut state.accumulator[used..], data);
     }
 }

@@ -4,14 +4,14 @@
 //!
 //! # Safety of this module
 //!
-//! The maker of a [`Run`] vouches for its pointers; here they only move forward within its length.
+//! The maker of a [`KernelSpan`] vouches for its pointers; here they only move forward within its length.
 #![allow(unsafe_code)]
 
 pub(crate) mod aes;
 pub(crate) mod vector;
 
 use crate::Backend;
-use crate::piece::Piece;
+use crate::piece::MessagePiece;
 
 /// Tests whether this processor has the instructions that `backend` uses for AES and GHASH.
 pub(crate) fn is_available(backend: Backend) -> bool {
@@ -30,23 +30,23 @@ pub(crate) fn is_available(backend: Backend) -> bool {
 
 /// Source and destination of a kernel call.
 #[derive(Clone, Copy)]
-pub(crate) struct Run {
+pub(crate) struct KernelSpan {
     pub(crate) source: *const u8,
     pub(crate) destination: *mut u8,
     pub(crate) len: usize,
 }
 
-impl Run {
-    pub(crate) fn of(piece: Piece<'_>) -> Run {
+impl KernelSpan {
+    pub(crate) fn of(piece: MessagePiece<'_>) -> KernelSpan {
         match piece {
             // Both ends have one pointer, because a shared one would be invalid after the first write.
-            Piece::InPlace(data) => {
+            MessagePiece::InPlace(data) => {
                 let destination = data.as_mut_ptr();
-                Run { source: destination, destination, len: data.len() }
+                KernelSpan { source: destination, destination, len: data.len() }
             }
-            Piece::Copy(source, destination) => {
+            MessagePiece::Copy(source, destination) => {
                 assert_eq!(source.len(), destination.len(), "pieces are checked when made");
-                Run { source: source.as_ptr(), destination: destination.as_mut_ptr(), len: source.len() }
+                KernelSpan { source: source.as_ptr(), destination: destination.as_mut_ptr(), len: source.len() }
             }
         }
     }
@@ -56,11 +56,11 @@ impl Run {
     /// # Safety
     /// The run has at least `count` bytes.
     #[inline(always)]
-    pub(crate) unsafe fn skip(self, count: usize) -> Run {
+    pub(crate) unsafe fn skip(self, count: usize) -> KernelSpan {
         debug_assert!(count <= self.len);
         // SAFETY: both pointers stay within their allocation, or reach its end.
         unsafe {
-            Run { source: self.source.add(count), destination: self.destination.add(count), len: self.len - count }
+            KernelSpan { source: self.source.add(count), destination: self.destination.add(count), len: self.len - count }
         }
     }
 }

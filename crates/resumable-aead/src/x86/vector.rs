@@ -240,7 +240,7 @@ vector! { __m512i, 4;
     fn gather(from: &[*const u8], at: usize) -> Self {
         _mm512_inserti64x4::<1>(_mm512_castsi256_si512(__m256i::gather(from, at)), __m256i::gather(&from[2..], at))
     }
-    // A masked access neither reads nor writes excluded lanes, whatever memory is there.
+    // A masked access neither reads nor writes excluded lanes, so they may lie outside the memory.
     fn load_blocks(from: *const u8, blocks: usize) -> Self {
         _mm512_maskz_loadu_epi64(((1u32 << (2 * blocks)) - 1) as u8, from.cast())
     }

@@ -17,7 +17,7 @@ use portable::PortableXts;
 use x86::X86Xts;
 
 use crate::Backend;
-use crate::state::Direction;
+use crate::state::MessageDirection;
 
 /// An expanded XTS key: of 32 bytes for AES-128, of 64 for AES-256.
 ///
@@ -36,10 +36,10 @@ use crate::state::Direction;
 /// ```
 pub struct XtsKey {
     backend: Backend,
-    cipher: Cipher,
+    cipher: XtsCipher,
 }
 
-enum Cipher {
+enum XtsCipher {
     Portable(Box<PortableXts>),
     #[cfg(target_arch = "x86_64")]
     X86(X86Xts),
@@ -128,9 +128,9 @@ impl XtsKey {
         }
         #[cfg(target_arch = "x86_64")]
         if backend != Backend::Portable {
-            return Ok(XtsKey { backend, cipher: Cipher::X86(X86Xts::new(data_key, tweak_key, backend)) });
+            return Ok(XtsKey { backend, cipher: XtsCipher::X86(X86Xts::new(data_key, tweak_key, backend)) });
         }
-        Ok(XtsKey { backend, cipher: Cipher::Portable(Box::new(PortableXts::new(data_key, tweak_key))) })
+        Ok(XtsKey { backend, cipher: XtsCipher::Portable(Box::new(PortableXts::new(data_key, tweak_key))) })
     }
 
     /// Returns the back-end.
@@ -143,7 +143,7 @@ impl XtsKey {
     /// # Errors
     /// [`NotWholeUnits`] unless `data` is a multiple of units with numbers below 2^64; `data` is then untouched.
     pub fn encrypt(&self, units: DataUnits, first: u64, data: &mut [u8]) -> Result<(), NotWholeUnits> {
-        self.crypt(units, first, Direction::Encrypt, data)
+        self.crypt(units, first, MessageDirection::Encrypt, data)
     }
 
     /// Decrypts whole units in place.
@@ -151,10 +151,10 @@ impl XtsKey {
     /// # Errors
     /// As [`encrypt`](XtsKey::encrypt).
     pub fn decrypt(&self, units: DataUnits, first: u64, data: &mut [u8]) -> Result<(), NotWholeUnits> {
-        self.crypt(units, first, Direction::Decrypt, data)
+        self.crypt(units, first, MessageDirection::Decrypt, data)
     }
 
-    fn crypt(&self, units: DataUnits, first: u64, direction: Direction, data: &mut [u8]) -> Result<(), NotWholeUnits> {
+    fn crypt(&self, units: DataUnits, first: u64, direction: MessageDirection, data: &mut [u8]) -> Result<(), NotWholeUnits> {
         let error = NotWholeUnits { unit: units.len, len: data.len() };
         if !data.len().is_multiple_of(units.len) {
             return Err(error);
@@ -184,7 +184,7 @@ impl XtsKey {
     /// # Errors
     /// [`NotWholeUnits`] unless `data` is whole blocks within the 2^20 that a unit may have; `data` is then untouched.
     pub fn encrypt_blocks(&self, unit: u128, block: u32, data: &mut [u8]) -> Result<(), NotWholeUnits> {
-        self.crypt_blocks(unit, block, Direction::Encrypt, data)
+        self.crypt_blocks(unit, block, MessageDirection::Encrypt, data)
     }
 
     /// Decrypts blocks of the unit with number `unit`, from block `block` (of 16 bytes) on.
@@ -192,10 +192,10 @@ impl XtsKey {
     /// # Errors
     /// As [`encrypt_blocks`](XtsKey::encrypt_blocks).
     pub fn decrypt_blocks(&self, unit: u128, block: u32, data: &mut [u8]) -> Result<(), NotWholeUnits> {
-        self.crypt_blocks(unit, block, Direction::Decrypt, data)
+        self.crypt_blocks(unit, block, MessageDirection::Decrypt, data)
     }
 
-    fn crypt_blocks(&self, unit: u128, block: u32, way: Direction, data: &mut [u8]) -> Result<(), NotWholeUnits> {
+    fn crypt_blocks(&self, unit: u128, block: u32, way: MessageDirection, data: &mut [u8]) -> Result<(), NotWholeUnits> {
         let is_within = (block as usize).checked_add(data.len() / 16).is_some_and(|end| end <= 1 << 20);
         if !data.len().is_multiple_of(16) || !is_within {
             return Err(NotWholeUnits { unit: 16, len: data.len() });
@@ -207,11 +207,11 @@ impl XtsKey {
     }
 
     /// Processes whole units, from block `block` of each on.
-    fn apply(&self, units: DataUnits, first: u128, block: u32, direction: Direction, data: &mut [u8]) {
+    fn apply(&self, units: DataUnits, first: u128, block: u32, direction: MessageDirection, data: &mut [u8]) {
         match &self.cipher {
-            Cipher::Portable(key) => key.apply(units, first, block, direction, data),
+            XtsCipher::Portable(key) => key.apply(units, first, block, direction, data),
             #[cfg(target_arch = "x86_64")]
-            Cipher::X86(key) => key.apply(units, first, block, direction, data),
+            XtsCipher::X86(key) => key.apply(units, first, block, direction, data),
         }
     }
 }
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn misuse_is_a_typed_error_and_touches_nothing() {
+    fn misuse_fails_and_leaves_data_untouched() {
         let key: Vec<u8> = (0..64).collect();
         assert_eq!(XtsKey::new(&key[..48]).err(), Some(XtsKeyError::Length(48)));
         assert_eq!(XtsKey::new(&[1; 32]).err(), Some(XtsKeyError::EqualHalves));
@@ -389,7 +389,7 @@ mod tests {
     proptest! {
         /// Every back-end equals the oracle for units and pieces of units in any number, and decrypts its ciphertext.
         #[test]
-        fn units_are_those_of_the_oracle(
+        fn units_match_the_oracle(
             key in prop::collection::vec(any::<u8>(), 64),
             is_256: bool,
             first: u32,
@@ -428,9 +428,9 @@ mod tests {
         }
     }
 
-    type Vector = (&'static str, &'static str, &'static str, &'static str, &'static str);
+    type XtsVector = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
-    const VECTORS: &[Vector] = &[
+    const VECTORS: &[XtsVector] = &[
         (
             "IEEE 1619 B, vector 1",
             "0000000000000000000000000000000000000000000000000000000000000000",

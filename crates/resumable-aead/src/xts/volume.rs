@@ -4,7 +4,7 @@
 //! one key; after an erasure no clone encrypts or decrypts.
 
 use super::{DataUnits, NotWholeUnits, XtsKey};
-use crate::state::Direction;
+use crate::state::MessageDirection;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// An XTS key with the data units of a volume. Clones share the key.
@@ -80,7 +80,7 @@ impl Volume {
     /// [`VolumeError::Blocks`] unless `at` and `data` are whole blocks, of units whose numbers stay below 2^64;
     /// [`VolumeError::Erased`]. `data` is then untouched.
     pub fn encrypt(&self, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
-        self.run(Direction::Encrypt, first, at, data)
+        self.run(MessageDirection::Encrypt, first, at, data)
     }
 
     /// Decrypts blocks of 16 bytes in place, which begin `at` bytes after the start of the volume's unit `first`.
@@ -88,10 +88,10 @@ impl Volume {
     /// # Errors
     /// As [`encrypt`](Volume::encrypt).
     pub fn decrypt(&self, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
-        self.run(Direction::Decrypt, first, at, data)
+        self.run(MessageDirection::Decrypt, first, at, data)
     }
 
-    fn run(&self, direction: Direction, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
+    fn run(&self, direction: MessageDirection, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
         let DataUnits { len, step } = self.units;
         let error = NotWholeUnits { unit: 16, len: data.len() };
         if !at.is_multiple_of(16) || !data.len().is_multiple_of(16) {
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_run_of_blocks_becomes_what_it_is_in_the_whole() {
+    fn block_ranges_match_the_whole() {
         let key: Vec<u8> = (0..64).collect();
         for units in [DataUnits::new(512), DataUnits::new(4096), DataUnits::counting_512(4096)].map(Result::unwrap) {
             let volume = Volume::new(XtsKey::new(&key).unwrap(), units);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_erased_volume_works_on_nothing_nor_does_a_clone() {
+    fn erased_volume_and_its_clones_refuse_blocks() {
         let key: Vec<u8> = (0..64).collect();
         let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap());
         let clone = volume.clone();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_blocks_and_numbers_beyond_64_bits_are_refused() {
+    fn partial_blocks_and_unit_numbers_past_64_bits_are_refused() {
         let key: Vec<u8> = (0..32).collect();
         let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::counting_512(4096).unwrap());
         let mut data = [3; 32];

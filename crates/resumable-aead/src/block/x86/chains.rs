@@ -20,16 +20,16 @@ pub(crate) const LANES: usize = 16;
 /// Round keys and authenticators of all chains: blocks in memory order, in words that are wiped one by one.
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[repr(C, align(64))]
-pub(crate) struct Lanes {
+pub(crate) struct MacLanes {
     /// Round keys by round, then by chain.
     keys: [[u128; LANES]; 15],
     macs: [u128; LANES],
 }
 
-impl Lanes {
+impl MacLanes {
     /// Returns empty lanes, to be filled in place.
-    pub(crate) fn boxed() -> Box<Lanes> {
-        Box::new(Lanes { keys: [[0; LANES]; 15], macs: [0; LANES] })
+    pub(crate) fn boxed() -> Box<MacLanes> {
+        Box::new(MacLanes { keys: [[0; LANES]; 15], macs: [0; LANES] })
     }
 
     /// Begins a chain with this key.
@@ -53,7 +53,7 @@ impl Lanes {
 }
 
 /// Absorbs `count` blocks in each chain.
-pub(super) type Chains = unsafe fn(&mut Lanes, &[*const u8; LANES], usize);
+pub(super) type Chains = unsafe fn(&mut MacLanes, &[*const u8; LANES], usize);
 
 /// Returns the function of a width and a number of rounds, 10 or 14. The processor has the instructions of `width`.
 pub(super) fn entry(width: Backend, rounds: usize) -> Chains {
@@ -71,7 +71,7 @@ pub(super) fn entry(width: Backend, rounds: usize) -> Chains {
 macro_rules! width {
     ($name:ident, $vector:ty, $vectors:literal, $features:literal) => {
         #[target_feature(enable = $features)]
-        unsafe fn $name<const ROUNDS: usize>(lanes: &mut Lanes, from: &[*const u8; LANES], blocks: usize) {
+        unsafe fn $name<const ROUNDS: usize>(lanes: &mut MacLanes, from: &[*const u8; LANES], blocks: usize) {
             for first in (0..LANES).step_by($vectors * <$vector as Vector>::BLOCKS) {
                 // SAFETY: the enabled instructions are the vector's, and the caller keeps the rest.
                 unsafe { chains::<$vector, ROUNDS, $vectors>(lanes, first, from, blocks) }
@@ -87,7 +87,7 @@ width!(avx512, __m512i, 4, "aes,pclmulqdq,ssse3,avx2,vaes,vpclmulqdq,avx512f,avx
 /// Absorbs blocks in the chains of several vectors, from lane `first` on.
 #[inline(always)]
 unsafe fn chains<V: Vector, const ROUNDS: usize, const VECTORS: usize>(
-    lanes: &mut Lanes,
+    lanes: &mut MacLanes,
     first: usize,
     from: &[*const u8; LANES],
     blocks: usize,

@@ -10,12 +10,12 @@ use std::arch::x86_64::{__m128i, __m256i, __m512i};
 use zeroize::Zeroize;
 
 use crate::Backend;
-use crate::x86::Run;
+use crate::x86::KernelSpan;
 use crate::x86::aes::RoundKeys;
 use crate::x86::vector::{BATCH, Vector};
 
 /// XORs the keystream into the run, from a counter block of which the last 32 bits do not wrap.
-pub(super) type Counter = unsafe fn(&RoundKeys, &[u8; 16], Run);
+pub(super) type Counter = unsafe fn(&RoundKeys, &[u8; 16], KernelSpan);
 
 /// Returns the function of a width and a number of rounds, 10 or 14. The processor has the instructions of `width`.
 pub(super) fn entry(width: Backend, rounds: usize) -> Counter {
@@ -33,7 +33,7 @@ pub(super) fn entry(width: Backend, rounds: usize) -> Counter {
 macro_rules! width {
     ($name:ident, $vector:ty, $features:literal) => {
         #[target_feature(enable = $features)]
-        unsafe fn $name<const ROUNDS: usize>(keys: &RoundKeys, counter: &[u8; 16], run: Run) {
+        unsafe fn $name<const ROUNDS: usize>(keys: &RoundKeys, counter: &[u8; 16], run: KernelSpan) {
             // SAFETY: the enabled instructions are the vector's, and the caller keeps the rest.
             unsafe { counter_mode::<$vector, ROUNDS>(keys, counter, run) }
         }
@@ -45,7 +45,7 @@ width!(avx2, __m256i, "aes,pclmulqdq,ssse3,avx2,vaes,vpclmulqdq");
 width!(avx512, __m512i, "aes,pclmulqdq,ssse3,avx2,vaes,vpclmulqdq,avx512f,avx512bw,avx512dq,avx512vl");
 
 #[inline(always)]
-unsafe fn counter_mode<V: Vector, const ROUNDS: usize>(keys: &RoundKeys, counter: &[u8; 16], run: Run) {
+unsafe fn counter_mode<V: Vector, const ROUNDS: usize>(keys: &RoundKeys, counter: &[u8; 16], run: KernelSpan) {
     // SAFETY: the caller has the instructions, and its run is good for its length, which is checked before each step.
     unsafe {
         let mut run = run;
@@ -70,7 +70,7 @@ unsafe fn counter_mode<V: Vector, const ROUNDS: usize>(keys: &RoundKeys, counter
 
 /// Processes the remaining vectors, of which the last may be partial.
 #[inline(always)]
-unsafe fn rest<V: Vector, const ROUNDS: usize, const VECTORS: usize>(keys: &RoundKeys, mut counters: V, run: Run) {
+unsafe fn rest<V: Vector, const ROUNDS: usize, const VECTORS: usize>(keys: &RoundKeys, mut counters: V, run: KernelSpan) {
     // SAFETY: as in `counter_mode`; a partial vector goes through a local buffer.
     unsafe {
         let mut run = run;

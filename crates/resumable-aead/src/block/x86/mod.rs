@@ -13,20 +13,20 @@ mod counter;
 
 use std::arch::x86_64::__m128i;
 
-pub(crate) use chains::{LANES, Lanes};
+pub(crate) use chains::{LANES, MacLanes};
 
 use crate::Backend;
-use crate::piece::Piece;
-use crate::state::Direction;
+use crate::piece::MessagePiece;
+use crate::state::MessageDirection;
 use crate::x86::aes::{self, RoundKeys, encipher_vector};
 use crate::x86::vector::Vector;
-use crate::x86::{Run, is_available};
+use crate::x86::{KernelSpan, is_available};
 
 /// An expanded key and the entry points for its number of rounds.
 pub(crate) struct X86Aes {
     keys: Box<RoundKeys>,
     rounds: usize,
-    entries: &'static Entries,
+    entries: &'static AesEntryPoints,
     counter: counter::Counter,
     chains: chains::Chains,
 }
@@ -53,13 +53,13 @@ impl X86Aes {
         unsafe { (self.entries.cbc_mac)(&self.keys, mac, blocks) }
     }
 
-    pub(super) fn ccm(&self, mac: &mut [u8; 16], counter: &[u8; 16], direction: Direction, piece: Piece<'_>) {
+    pub(super) fn ccm(&self, mac: &mut [u8; 16], counter: &[u8; 16], direction: MessageDirection, piece: MessagePiece<'_>) {
         let entry = match direction {
-            Direction::Encrypt => self.entries.ccm_encrypt,
-            Direction::Decrypt => self.entries.ccm_decrypt,
+            MessageDirection::Encrypt => self.entries.ccm_encrypt,
+            MessageDirection::Decrypt => self.entries.ccm_decrypt,
         };
         // SAFETY: the instructions are there; the run is that of a piece that lives through the call.
-        unsafe { entry(&self.keys, mac, counter, Run::of(piece)) }
+        unsafe { entry(&self.keys, mac, counter, KernelSpan::for_piece(piece)) }
     }
 
     /// XORs the counter-mode keystream from the counter block `first` on. All 128 bits are counted.
@@ -71,7 +71,7 @@ impl X86Aes {
             let now = (16 * until_wrap).min(left.len() as u128) as usize;
             let (part, rest) = left.split_at_mut(now);
             // SAFETY: the instructions are there; the run is that of a slice that lives through the call.
-            unsafe { (self.counter)(&self.keys, &counter.to_be_bytes(), Run::of(Piece::InPlace(part))) };
+            unsafe { (self.counter)(&self.keys, &counter.to_be_bytes(), KernelSpan::for_piece(MessagePiece::InPlace(part))) };
             counter = counter.wrapping_add(now.div_ceil(16) as u128);
             left = rest;
         }
@@ -82,7 +82,7 @@ impl X86Aes {
     }
 
     /// Begins a chain with this key in a lane.
-    pub(crate) fn begin(&self, lanes: &mut Lanes, lane: usize) {
+    pub(crate) fn begin(&self, lanes: &mut MacLanes, lane: usize) {
         lanes.begin(lane, &self.keys);
     }
 
@@ -90,7 +90,7 @@ impl X86Aes {
     ///
     /// # Panics
     /// If a chain has fewer blocks.
-    pub(crate) fn advance_chains(&self, lanes: &mut Lanes, data: &[&[u8]; LANES], blocks: usize) {
+    pub(crate) fn advance_chains(&self, lanes: &mut MacLanes, data: &[&[u8]; LANES], blocks: usize) {
         assert!(data.iter().all(|data| data.len() / 16 >= blocks), "each chain has them");
         // SAFETY: the instructions are there; the blocks as well, in slices that live through the call.
         unsafe { (self.chains)(lanes, &data.map(<[u8]>::as_ptr), blocks) }
@@ -98,21 +98,21 @@ impl X86Aes {
 }
 
 /// The functions of one number of rounds.
-struct Entries {
+struct AesEntryPoints {
     encrypt_block: unsafe fn(&RoundKeys, &[u8; 16]) -> [u8; 16],
     cbc_mac: unsafe fn(&RoundKeys, &mut [u8; 16], &[u8]),
-    ccm_encrypt: unsafe fn(&RoundKeys, &mut [u8; 16], &[u8; 16], Run),
-    ccm_decrypt: unsafe fn(&RoundKeys, &mut [u8; 16], &[u8; 16], Run),
+    ccm_encrypt: unsafe fn(&RoundKeys, &mut [u8; 16], &[u8; 16], KernelSpan),
+    ccm_decrypt: unsafe fn(&RoundKeys, &mut [u8; 16], &[u8; 16], KernelSpan),
 }
 
-static AES_128: Entries = Entries {
+static AES_128: AesEntryPoints = AesEntryPoints {
     encrypt_block: encrypt_block::<10>,
     cbc_mac: cbc_mac::<10>,
     ccm_encrypt: ccm::<10, true>,
     ccm_decrypt: ccm::<10, false>,
 };
 
-static AES_256: Entries = Entries {
+static AES_256: AesEntryPoints = AesEntryPoints {
     encrypt_block: encrypt_block::<14>,
     cbc_mac: cbc_mac::<14>,
     ccm_encrypt: ccm::<14, true>,
@@ -143,7 +143,7 @@ unsafe fn ccm<const ROUNDS: usize, const ENCRYPT: bool>(
     keys: &RoundKeys,
     mac: &mut [u8; 16],
     counter: &[u8; 16],
-    run: Run,
+    run: KernelSpan,
 ) {
     // SAFETY: the enabled instructions are the vector's; the run has 16 bytes or more at each turn.
     unsafe {

@@ -1,7 +1,7 @@
 //! ChaCha20 and Poly1305 with the instructions of x86-64: AVX2 on 256 bits, AVX-512 with IFMA on 512.
 //!
 //! `rows.rs` makes keystream; `poly_avx2.rs` and `poly_ifma.rs` multiply, in limbs as wide as their instruction takes;
-//! `limbs.rs` prepares powers for both. With AVX2, cipher and authenticator run together (`beside.rs`): while vector units make keystream, Poly1305
+//! `limbs.rs` prepares powers for both. With AVX2, cipher and authenticator run together (`scalar_poly1305.rs`): while vector units make keystream, Poly1305
 //! multiplies words in the scalar units. This module makes functions for one back-end each.
 //!
 //! # Safety of this module
@@ -11,7 +11,7 @@
 //! through the call.
 #![allow(unsafe_code)]
 
-mod beside;
+mod scalar_poly1305;
 mod limbs;
 mod poly_avx2;
 mod poly_ifma;
@@ -19,26 +19,26 @@ mod rows;
 
 use std::arch::x86_64::{__m256i, __m512i};
 
-use beside::Words;
+use scalar_poly1305::ScalarPoly1305;
 
-use crate::piece::Piece;
-use crate::x86::Run;
+use crate::piece::MessagePiece;
+use crate::x86::KernelSpan;
 use crate::{Backend, NONCE_LEN};
 
 /// The entry points of an available back-end.
 #[derive(Clone, Copy)]
-pub(super) struct X86ChaCha(&'static Entries);
+pub(super) struct X86ChaCha(&'static ChaChaEntryPoints);
 
-struct Entries {
-    apply: unsafe fn(&[u8; 32], &[u8; NONCE_LEN], u32, usize, Run),
+struct ChaChaEntryPoints {
+    apply: unsafe fn(&[u8; 32], &[u8; NONCE_LEN], u32, usize, KernelSpan),
     absorb: unsafe fn(&mut [u64; 3], [u64; 2], &[u8]),
     /// Length in bytes from which powers of the multiplier are worth computing.
     absorb_from: usize,
     /// Cipher and authenticator together, if that is faster.
-    crypt: Option<Crypt>,
+    crypt: Option<ChaChaCryptFn>,
 }
 
-type Crypt = unsafe fn(&[u8; 32], &[u8; NONCE_LEN], u32, usize, Run, &mut Words);
+type ChaChaCryptFn = unsafe fn(&[u8; 32], &[u8; NONCE_LEN], u32, usize, KernelSpan, &mut ScalarPoly1305);
 
 impl X86ChaCha {
     /// Returns `None` if this processor lacks the instructions of `backend`.
@@ -55,9 +55,9 @@ impl X86ChaCha {
     }
 
     /// XORs the keystream from byte `skip` (less than 64) of block `counter` on.
-    pub(super) fn apply(self, key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, piece: Piece<'_>) {
+    pub(super) fn apply(self, key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, piece: MessagePiece<'_>) {
         // SAFETY: the instructions are there; the run is that of a piece that lives through the call.
-        unsafe { (self.0.apply)(key, nonce, counter, skip, Run::of(piece)) }
+        unsafe { (self.0.apply)(key, nonce, counter, skip, KernelSpan::for_piece(piece)) }
     }
 
     /// XORs the keystream as [`apply`](Self::apply) does, and meanwhile absorbs the ciphertext: the input if `opens`, the output otherwise, except
@@ -69,14 +69,14 @@ impl X86ChaCha {
         key: &[u8; 32],
         nonce: &[u8; NONCE_LEN],
         (counter, skip): (u32, usize),
-        piece: Piece<'_>,
+        piece: MessagePiece<'_>,
         opens: bool,
         (accumulator, multiplier): (&mut [u64; 3], [u64; 2]),
         (block, used): (&[u8; 16], usize),
     ) -> Option<usize> {
         let crypt = self.0.crypt.filter(|_| piece.len() >= TOGETHER_FROM)?;
-        let run = Run::of(piece);
-        let mut words = Words::new(run, opens, *accumulator, multiplier, block, used);
+        let run = KernelSpan::for_piece(piece);
+        let mut words = ScalarPoly1305::new(run, opens, *accumulator, multiplier, block, used);
         // SAFETY: the instructions are there; the run is that of a piece that lives through the call, and the words were made from that run.
         unsafe { crypt(key, nonce, counter, skip, run, &mut words) };
         *accumulator = words.accumulator();
@@ -94,29 +94,29 @@ impl X86ChaCha {
     }
 }
 
-static AVX2: Entries = Entries { apply: apply_avx2, absorb: poly_avx2::absorb, absorb_from: 256, crypt: None };
+static AVX2: ChaChaEntryPoints = ChaChaEntryPoints { apply: apply_avx2, absorb: poly_avx2::absorb, absorb_from: 256, crypt: None };
 
-static AVX2_TOGETHER: Entries = Entries { crypt: Some(crypt_avx2), ..AVX2 };
+static AVX2_TOGETHER: ChaChaEntryPoints = ChaChaEntryPoints { crypt: Some(crypt_avx2), ..AVX2 };
 
-static AVX512: Entries = Entries { apply: apply_avx512, absorb: poly_ifma::absorb, absorb_from: 256, crypt: None };
+static AVX512: ChaChaEntryPoints = ChaChaEntryPoints { apply: apply_avx512, absorb: poly_ifma::absorb, absorb_from: 256, crypt: None };
 
-/// Bytes of the blocks of two vectors, twice.
+/// Length in bytes from which cipher and authenticator run together.
 const TOGETHER_FROM: usize = 256;
 
 #[target_feature(enable = "avx2,bmi2")]
-unsafe fn crypt_avx2(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, run: Run, words: &mut Words) {
+unsafe fn crypt_avx2(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, run: KernelSpan, words: &mut ScalarPoly1305) {
     // SAFETY: the enabled instructions are the vector's; the caller vouches for the run, and that the words belong to it.
     unsafe { rows::apply::<__m256i>(key, nonce, counter, skip, run, words) }
 }
 
 #[target_feature(enable = "avx2")]
-unsafe fn apply_avx2(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, run: Run) {
+unsafe fn apply_avx2(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, run: KernelSpan) {
     // SAFETY: the enabled instructions are the vector's; the caller vouches for the run.
     unsafe { rows::apply::<__m256i>(key, nonce, counter, skip, run, &mut ()) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn apply_avx512(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, run: Run) {
+unsafe fn apply_avx512(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, run: KernelSpan) {
     // SAFETY: the enabled instructions are the vector's; the caller vouches for the run.
     unsafe { rows::apply::<__m512i>(key, nonce, counter, skip, run, &mut ()) }
 }
@@ -135,7 +135,7 @@ mod tests {
     proptest! {
         /// Compares with absorbing block by block, from any accumulator, for any number of blocks.
         #[test]
-        fn vectors_absorb_as_one_block_after_the_other(
+        fn vectors_match_blockwise_absorption(
             low: u64, high: u64, top in 0u64..=4,
             key in extreme_bytes(32),
             blocks in extreme_bytes(16 * 45),

@@ -22,9 +22,9 @@ pub(super) fn absorb(accumulator: &mut [u64; 3], multiplier: [u64; 2], blocks: &
     let mut eighth = narrow(limbs::to_words(limbs::multiply(&wide[LANES - 1], &wide[LANES - 1])));
     let mut powers = wide.map(|power| narrow(limbs::to_words(power)));
     wide.as_flattened_mut().zeroize();
-    let by_fourth = Multiplier::all(&powers[LANES - 1]);
-    let by_eighth = Multiplier::all(&eighth);
-    let by_lanes = Multiplier::by_lanes(&powers);
+    let by_fourth = Avx2Multiplier::all(&powers[LANES - 1]);
+    let by_eighth = Avx2Multiplier::all(&eighth);
+    let by_lanes = Avx2Multiplier::by_lanes(&powers);
     powers.as_flattened_mut().zeroize();
     eighth.zeroize();
 
@@ -90,20 +90,20 @@ fn widen([l0, l1, l2, l3, l4]: [u64; 5]) -> [u64; 3] {
 }
 
 /// One number in each lane, by limbs.
-type Numbers = [__m256i; 5];
+type LimbLanes26 = [__m256i; 5];
 
-/// Multiplier of the lanes.
-struct Multiplier {
-    limbs: Numbers,
+/// Avx2Multiplier of the lanes.
+struct Avx2Multiplier {
+    limbs: LimbLanes26,
     /// All limbs but the first, times 2^130 modulo the prime.
     folded: [__m256i; 4],
 }
 
-impl Multiplier {
+impl Avx2Multiplier {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn all(power: &[u64; 5]) -> Self {
-        Multiplier::new(power.map(|limb| _mm256_set1_epi64x(limb as i64)))
+        Avx2Multiplier::new(power.map(|limb| _mm256_set1_epi64x(limb as i64)))
     }
 
     /// Returns for each lane the missing power of its blocks: the fourth for the first block, the first for the last.
@@ -118,22 +118,22 @@ impl Multiplier {
         }
         let limbs = [load(&lanes[0]), load(&lanes[1]), load(&lanes[2]), load(&lanes[3]), load(&lanes[4])];
         lanes.as_flattened_mut().zeroize();
-        Multiplier::new(limbs)
+        Avx2Multiplier::new(limbs)
     }
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn new(limbs: Numbers) -> Self {
+    fn new(limbs: LimbLanes26) -> Self {
         let five_times = |limb: __m256i| _mm256_add_epi64(limb, _mm256_slli_epi64::<2>(limb));
         let [_, r1, r2, r3, r4] = limbs;
-        Multiplier { limbs, folded: [five_times(r1), five_times(r2), five_times(r3), five_times(r4)] }
+        Avx2Multiplier { limbs, folded: [five_times(r1), five_times(r2), five_times(r3), five_times(r4)] }
     }
 }
 
 /// Adds the products of `numbers`, which have limbs below 2^29, and a multiplier.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn add_product(product: &mut Numbers, numbers: &Numbers, multiplier: &Multiplier) {
+fn add_product(product: &mut LimbLanes26, numbers: &LimbLanes26, multiplier: &Avx2Multiplier) {
     let [r0, r1, r2, r3, r4] = multiplier.limbs;
     let [s1, s2, s3, s4] = multiplier.folded;
     let [n0, n1, n2, n3, n4] = *numbers;
@@ -152,7 +152,7 @@ fn add_product(product: &mut Numbers, numbers: &Numbers, multiplier: &Multiplier
 /// Carries into limbs of 26 bits; the second may be a little larger.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn reduce(product: Numbers) -> Numbers {
+fn reduce(product: LimbLanes26) -> LimbLanes26 {
     let mask = _mm256_set1_epi64x(MASK as i64);
     let [d0, d1, d2, d3, d4] = product;
     // Two independent carry chains run at a time.
@@ -172,7 +172,7 @@ fn reduce(product: Numbers) -> Numbers {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn add(mut left: Numbers, right: Numbers) -> Numbers {
+fn add(mut left: LimbLanes26, right: LimbLanes26) -> LimbLanes26 {
     for (left, right) in left.iter_mut().zip(right) {
         *left = _mm256_add_epi64(*left, right);
     }
@@ -182,7 +182,7 @@ fn add(mut left: Numbers, right: Numbers) -> Numbers {
 /// Splits the first four blocks of `bytes` into limbs, and adds `above` to the fifth.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn split(bytes: &[u8], above: __m256i) -> Numbers {
+fn split(bytes: &[u8], above: __m256i) -> LimbLanes26 {
     let bytes: &[u8; 2 * VECTOR] = bytes.first_chunk().expect("callers have four blocks");
     // SAFETY: an array of two vectors.
     let (first, second) =

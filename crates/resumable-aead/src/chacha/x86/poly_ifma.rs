@@ -21,9 +21,9 @@ use super::limbs::{self, Limbs, MASK_42, MASK_44};
 pub(super) fn absorb(accumulator: &mut [u64; 3], multiplier: [u64; 2], blocks: &[u8]) {
     let mut powers = limbs::powers::<LANES>(multiplier);
     let mut sixteenth = limbs::multiply(&powers[LANES - 1], &powers[LANES - 1]);
-    let by_eighth = Multiplier::all(&powers[LANES - 1]);
-    let by_sixteenth = Multiplier::all(&sixteenth);
-    let by_lanes = Multiplier::by_lanes(&powers);
+    let by_eighth = IfmaMultiplier::all(&powers[LANES - 1]);
+    let by_sixteenth = IfmaMultiplier::all(&sixteenth);
+    let by_lanes = IfmaMultiplier::by_lanes(&powers);
     powers.as_flattened_mut().zeroize();
     sixteenth.zeroize();
 
@@ -64,21 +64,21 @@ pub(super) fn absorb(accumulator: &mut [u64; 3], multiplier: [u64; 2], blocks: &
 }
 
 /// One number in each lane, by limbs.
-type Numbers = [__m512i; 3];
+type LimbLanes44 = [__m512i; 3];
 
-/// Multiplier of the lanes.
-struct Multiplier {
-    limbs: Numbers,
+/// IfmaMultiplier of the lanes.
+struct IfmaMultiplier {
+    limbs: LimbLanes44,
     /// The second and third limbs, times 2^132 modulo the prime.
     folded: [__m512i; 2],
 }
 
-impl Multiplier {
+impl IfmaMultiplier {
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn all(power: &Limbs) -> Self {
         let all = |limb: u64| _mm512_set1_epi64(limb as i64);
-        Multiplier { limbs: power.map(all), folded: [all(20 * power[1]), all(20 * power[2])] }
+        IfmaMultiplier { limbs: power.map(all), folded: [all(20 * power[1]), all(20 * power[2])] }
     }
 
     /// Returns for each lane the missing power of its blocks: the eighth for the first block, the first for the last.
@@ -91,7 +91,7 @@ impl Multiplier {
             _mm512_setr_epi64(p8, p4, p7, p3, p6, p2, p5, p1)
         };
         let limbs = [by_lanes(0), by_lanes(1), by_lanes(2)];
-        Multiplier { limbs, folded: [twenty_times(limbs[1]), twenty_times(limbs[2])] }
+        IfmaMultiplier { limbs, folded: [twenty_times(limbs[1]), twenty_times(limbs[2])] }
     }
 }
 
@@ -103,8 +103,8 @@ fn twenty_times(limb: __m512i) -> __m512i {
 
 /// Sums of products before carries: for each limb the low 52 bits and the bits above.
 struct Product {
-    low: Numbers,
-    high: Numbers,
+    low: LimbLanes44,
+    high: LimbLanes44,
 }
 
 impl Product {
@@ -118,7 +118,7 @@ impl Product {
     /// Adds the products of `numbers`, which have limbs below 2^46, and a multiplier.
     #[inline]
     #[target_feature(enable = "avx512f,avx512ifma")]
-    fn add(&mut self, numbers: &Numbers, multiplier: &Multiplier) {
+    fn add(&mut self, numbers: &LimbLanes44, multiplier: &IfmaMultiplier) {
         let [r0, r1, r2] = multiplier.limbs;
         let [s1, s2] = multiplier.folded;
         let columns = [[r0, s2, s1], [r1, r0, s2], [r2, r1, r0]];
@@ -134,7 +134,7 @@ impl Product {
     /// Carries into limbs of 44, 44 and 42 bits; the second may be a little larger.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn reduce(&self) -> Numbers {
+    fn reduce(&self) -> LimbLanes44 {
         let mask_44 = _mm512_set1_epi64(MASK_44 as i64);
         let mask_42 = _mm512_set1_epi64(MASK_42 as i64);
         let [low, high] = [self.low, self.high];
@@ -153,14 +153,14 @@ impl Product {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn add(left: Numbers, right: Numbers) -> Numbers {
+fn add(left: LimbLanes44, right: LimbLanes44) -> LimbLanes44 {
     [_mm512_add_epi64(left[0], right[0]), _mm512_add_epi64(left[1], right[1]), _mm512_add_epi64(left[2], right[2])]
 }
 
 /// Splits the first eight blocks of `bytes` into limbs, and adds `above` to the third.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn split(bytes: &[u8], above: __m512i) -> Numbers {
+fn split(bytes: &[u8], above: __m512i) -> LimbLanes44 {
     let bytes: &[u8; 2 * VECTOR] = bytes.first_chunk().expect("callers have eight blocks");
     // SAFETY: an array of two vectors.
     let (first, second) =
@@ -176,7 +176,7 @@ fn load_last(blocks: &[u8]) -> (__m512i, __m512i) {
     let missing = 2 * VECTOR - blocks.len();
     let words = u32::from(u16::MAX) << (missing / 8);
     let start = blocks.as_ptr().wrapping_sub(missing);
-    // SAFETY: a masked load does not read excluded words, whatever memory is there. The other words are in `blocks`, which
+    // SAFETY: a masked load does not read excluded words, which may lie outside the memory. The other words are in `blocks`, which
     // ends where the second vector does.
     unsafe {
         (
@@ -189,7 +189,7 @@ fn load_last(blocks: &[u8]) -> (__m512i, __m512i) {
 /// Splits eight loaded blocks into limbs.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn split_vectors(first: __m512i, second: __m512i, above: __m512i) -> Numbers {
+fn split_vectors(first: __m512i, second: __m512i, above: __m512i) -> LimbLanes44 {
     let low = _mm512_unpacklo_epi64(first, second);
     let high = _mm512_unpackhi_epi64(first, second);
     let mask_44 = _mm512_set1_epi64(MASK_44 as i64);

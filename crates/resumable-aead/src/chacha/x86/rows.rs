@@ -6,7 +6,7 @@
 //! # Safety of this module
 //!
 //! All functions are `unsafe` for two reasons, and their callers vouch for both: the processor has the instructions of
-//! `V` ([`Rows`] lists them), and a [`Run`] is good for its length, with source and destination equal or disjoint. Pointers only move
+//! `V` ([`Rows`] lists them), and a [`KernelSpan`] is good for its length, with source and destination equal or disjoint. Pointers only move
 //! forward by bytes that were subtracted from that length. `#[inline(always)]` carries all functions into entry points that enable the
 //! instructions.
 #![allow(unsafe_code)]
@@ -16,13 +16,13 @@ use std::arch::x86_64::*;
 
 use crate::NONCE_LEN;
 use crate::state_bytes::array;
-use crate::x86::Run;
+use crate::x86::KernelSpan;
 
 /// Scalar work between the vector rounds.
 ///
 /// # Safety
 /// The callers of all methods keep the contract of the implementation.
-pub(super) trait Beside {
+pub(super) trait InterleavedWork {
     /// Called when a batch begins that will process `bytes` bytes of the run.
     unsafe fn begin(&mut self, bytes: usize);
     /// Called after each two of the twenty rounds of a batch.
@@ -32,7 +32,7 @@ pub(super) trait Beside {
 }
 
 /// No scalar work.
-impl Beside for () {
+impl InterleavedWork for () {
     #[inline(always)]
     unsafe fn begin(&mut self, _bytes: usize) {}
 
@@ -50,8 +50,8 @@ pub(super) unsafe fn apply<V: Rows>(
     nonce: &[u8; NONCE_LEN],
     counter: u32,
     skip: usize,
-    run: Run,
-    beside: &mut impl Beside,
+    run: KernelSpan,
+    beside: &mut impl InterleavedWork,
 ) {
     // SAFETY: the caller keeps the module's contract; broadcasts are of 16 bytes.
     unsafe {
@@ -63,7 +63,7 @@ pub(super) unsafe fn apply<V: Rows>(
             V::broadcast(key.as_ptr().add(16)),
             V::counters(last),
         ];
-        let (masks, mut rest) = (V::masks(), Rest { skip, run });
+        let (masks, mut rest) = (V::masks(), RemainingSpan { skip, run });
         while rest.run.len != 0 {
             let groups = (rest.skip + rest.run.len).div_ceil(64 * V::BLOCKS);
             match groups {
@@ -80,9 +80,9 @@ pub(super) unsafe fn apply<V: Rows>(
 }
 
 /// The bytes still to be processed, and the bytes of the next block that precede them.
-struct Rest {
+struct RemainingSpan {
     skip: usize,
-    run: Run,
+    run: KernelSpan,
 }
 
 /// Processes a batch of independent groups of blocks.
@@ -90,8 +90,8 @@ struct Rest {
 unsafe fn batch<V: Rows, const GROUPS: usize>(
     rows: &mut [V; 4],
     masks: &V::Masks,
-    rest: &mut Rest,
-    beside: &mut impl Beside,
+    rest: &mut RemainingSpan,
+    beside: &mut impl InterleavedWork,
 ) {
     // SAFETY: the caller keeps the module's contract.
     unsafe {
@@ -160,7 +160,7 @@ unsafe fn quarter_rounds<V: Rows, const GROUPS: usize>(states: &mut [[V; 4]; GRO
 
 /// XORs a vector of keystream into its part of the run, which may end within the vector.
 #[inline(always)]
-unsafe fn apply_vector<V: Rows>(keystream: V, rest: &mut Rest) {
+unsafe fn apply_vector<V: Rows>(keystream: V, rest: &mut RemainingSpan) {
     // SAFETY: the caller keeps the module's contract; no more of the run is touched than it has.
     unsafe {
         if rest.skip == 0 && rest.run.len >= V::BYTES {
@@ -199,7 +199,7 @@ pub(super) trait Rows: Copy {
     /// Writes [`BYTES`](Rows::BYTES) bytes.
     unsafe fn store(self, to: *mut u8);
     /// Adds bytes `start..end` of the vector to the first `end - start` of a run.
-    unsafe fn apply_bytes(self, run: Run, start: usize, end: usize);
+    unsafe fn apply_bytes(self, run: KernelSpan, start: usize, end: usize);
     /// Reads 16 bytes into every lane.
     unsafe fn broadcast(from: *const u8) -> Self;
     /// Returns `row` in every lane, with 0, 1, 2, 3 added to its first word.
@@ -259,7 +259,7 @@ impl Rows for __m256i {
         }
         fn load(from: *const u8) -> Self { _mm256_loadu_si256(from.cast()) }
         fn store(self: Self, to: *mut u8) { _mm256_storeu_si256(to.cast(), self) }
-        fn apply_bytes(self: Self, run: Run, start: usize, end: usize) {{
+        fn apply_bytes(self: Self, run: KernelSpan, start: usize, end: usize) {{
             let mut keystream = zeroize::Zeroizing::new([0u8; 32]);
             self.store(keystream.as_mut_ptr());
             for (index, byte) in keystream[start..end].iter().enumerate() {
@@ -308,8 +308,8 @@ impl Rows for __m512i {
         fn masks() -> Self::Masks { () }
         fn load(from: *const u8) -> Self { _mm512_loadu_si512(from.cast()) }
         fn store(self: Self, to: *mut u8) { _mm512_storeu_si512(to.cast(), self) }
-        // A masked access neither reads nor writes excluded lanes, whatever memory is there.
-        fn apply_bytes(self: Self, run: Run, start: usize, end: usize) {{
+        // A masked access neither reads nor writes excluded lanes, so they may lie outside the memory.
+        fn apply_bytes(self: Self, run: KernelSpan, start: usize, end: usize) {{
             let mask = (u64::MAX >> (64 - (end - start))) << start;
             let data = _mm512_maskz_loadu_epi8(mask, run.source.wrapping_sub(start).cast());
             _mm512_mask_storeu_epi8(run.destination.wrapping_sub(start).cast(), mask, data.xor(self));

@@ -12,10 +12,10 @@
 
 use std::arch::x86_64::*;
 
-use super::ghash::{Hash, Sums, hash_blocks, multiply_by_hash_key};
-use super::schedule::{POWERS, Schedule};
+use super::ghash::{GhashState, UnreducedSums, hash_blocks, multiply_by_hash_key};
+use super::schedule::{POWERS, GcmSchedule};
 use crate::gcm::{GcmState, block_number, counter_block};
-use crate::x86::Run;
+use crate::x86::KernelSpan;
 use crate::x86::aes::encipher_vector;
 use crate::x86::vector::{BATCH, Vector, load_up_to, store_up_to};
 use crate::{NONCE_LEN, TAG_LEN};
@@ -26,11 +26,11 @@ const AHEAD: usize = 2048;
 /// Processes a piece: head within a block, whole batches, whole blocks, tail within a block.
 #[inline(always)]
 pub(super) unsafe fn crypt<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
-    schedule: &Schedule,
+    schedule: &GcmSchedule,
     state: &mut GcmState,
     nonce: &[u8; NONCE_LEN],
     position: u64,
-    run: Run,
+    run: KernelSpan,
 ) {
     // SAFETY: the caller keeps the module's contract; every call below gets a part of `run`.
     unsafe {
@@ -53,7 +53,7 @@ pub(super) unsafe fn crypt<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
         let blocks = run.len / 16;
         if blocks != 0 {
             let mut counters = Counters::<V>::new(nonce, counter);
-            let mut hash = Hash::<V>::new(accumulator, blocks);
+            let mut hash = GhashState::<V>::new(accumulator, blocks);
             crypt_batches::<V, ROUNDS, ENCRYPT>(schedule, &mut counters, &mut hash, &mut run);
             crypt_blocks::<V, ROUNDS, ENCRYPT>(schedule, &mut counters, &mut hash, &mut run);
             accumulator = hash.finish();
@@ -72,10 +72,10 @@ pub(super) unsafe fn crypt<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
 /// XORs the keystream that begins with the block of `counter`.
 #[inline(always)]
 pub(super) unsafe fn apply_keystream<V: Vector, const ROUNDS: usize>(
-    schedule: &Schedule,
+    schedule: &GcmSchedule,
     nonce: &[u8; NONCE_LEN],
     counter: u32,
-    run: Run,
+    run: KernelSpan,
 ) {
     // SAFETY: the caller keeps the module's contract; every call below gets a part of `run`.
     unsafe {
@@ -105,7 +105,7 @@ pub(super) unsafe fn apply_keystream<V: Vector, const ROUNDS: usize>(
 /// Returns the tag of a message of `len` bytes: the end of GHASH as one sum of products, and the mask.
 #[inline(always)]
 pub(super) unsafe fn finish<const ROUNDS: usize>(
-    schedule: &Schedule,
+    schedule: &GcmSchedule,
     state: &GcmState,
     nonce: &[u8; NONCE_LEN],
     aad_len: u64,
@@ -119,7 +119,7 @@ pub(super) unsafe fn finish<const ROUNDS: usize>(
         let accumulator = __m128i::load(state.accumulator.as_ptr()).reverse();
         // SP 800-38D 7.1 step 5: an unfinished block, padded with zeros; both lengths in bits.
         let lengths = _mm_set_epi64x((aad_len << 3) as i64, (len << 3) as i64);
-        let mut sums = Sums::<__m128i>::zero();
+        let mut sums = UnreducedSums::<__m128i>::zero();
         if len.is_multiple_of(16) {
             sums.add(accumulator.xor(lengths), schedule, POWERS - 1);
         } else {
@@ -134,10 +134,10 @@ pub(super) unsafe fn finish<const ROUNDS: usize>(
 /// Processes all whole batches of a piece with authentication, and a remainder that is most of a batch.
 #[inline(always)]
 unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
-    schedule: &Schedule,
+    schedule: &GcmSchedule,
     counters: &mut Counters<V>,
-    hash: &mut Hash<V>,
-    run: &mut Run,
+    hash: &mut GhashState<V>,
+    run: &mut KernelSpan,
 ) {
     let blocks = BATCH * V::BLOCKS;
     let batch = batch_len::<V>();
@@ -180,8 +180,8 @@ unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     }
 }
 
-/// Prefetches the bytes [`AHEAD`] of these. Pieces of a stream usually follow each other in memory, but the processor's prefetcher
-/// forgets the stream when other work comes between two pieces.
+/// Prefetches the bytes [`AHEAD`] of these. Pieces of a stream usually follow each other in memory, but the processor
+/// does not prefetch the next one by itself, because other work comes between two pieces.
 #[inline(always)]
 fn prefetch_ahead(from: *const u8, len: usize) {
     for at in (0..len).step_by(64) {
@@ -194,10 +194,10 @@ fn prefetch_ahead(from: *const u8, len: usize) {
 /// through cheap sums, so the processor overlaps them.
 #[inline(always)]
 unsafe fn crypt_blocks<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
-    schedule: &Schedule,
+    schedule: &GcmSchedule,
     counters: &mut Counters<V>,
-    hash: &mut Hash<V>,
-    run: &mut Run,
+    hash: &mut GhashState<V>,
+    run: &mut KernelSpan,
 ) {
     let mut left = run.len / 16;
     debug_assert!(left < BATCH * V::BLOCKS);
@@ -225,7 +225,7 @@ unsafe fn crypt_blocks<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
 #[inline(always)]
 unsafe fn crypt_bytes<V: Vector, const ENCRYPT: bool>(
     keystream: __m128i,
-    run: Run,
+    run: KernelSpan,
     start: usize,
     end: usize,
 ) -> __m128i {
@@ -240,14 +240,14 @@ unsafe fn crypt_bytes<V: Vector, const ENCRYPT: bool>(
 
 /// Encrypts a batch of counter mode.
 #[inline(always)]
-unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(schedule: &Schedule, counters: &mut Counters<V>, run: Run) {
+unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(schedule: &GcmSchedule, counters: &mut Counters<V>, run: KernelSpan) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
     unsafe { last_round::<V, ROUNDS>(schedule, first_rounds::<V, ROUNDS>(schedule, counters), run) }
 }
 
 /// Runs a batch of counter blocks through all rounds but the last.
 #[inline(always)]
-unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(schedule: &Schedule, counters: &mut Counters<V>) -> [V; BATCH] {
+unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(schedule: &GcmSchedule, counters: &mut Counters<V>) -> [V; BATCH] {
     // SAFETY: the caller keeps the module's contract; round keys are 16 bytes.
     unsafe {
         let mut states = first_round(schedule, counters);
@@ -264,9 +264,9 @@ unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(schedule: &Schedule, coun
 /// Runs a batch of counter blocks through all rounds but the last, and hashes `blocks` blocks at `hashed` between the rounds.
 #[inline(always)]
 unsafe fn encipher_and_hash<V: Vector, const ROUNDS: usize>(
-    schedule: &Schedule,
+    schedule: &GcmSchedule,
     counters: &mut Counters<V>,
-    hash: &mut Hash<V>,
+    hash: &mut GhashState<V>,
     hashed: *const u8,
     blocks: usize,
 ) -> [V; BATCH] {
@@ -304,7 +304,7 @@ unsafe fn encipher_and_hash<V: Vector, const ROUNDS: usize>(
 
 /// Returns a batch of counter blocks after the addition of the first round key.
 #[inline(always)]
-unsafe fn first_round<V: Vector>(schedule: &Schedule, counters: &mut Counters<V>) -> [V; BATCH] {
+unsafe fn first_round<V: Vector>(schedule: &GcmSchedule, counters: &mut Counters<V>) -> [V; BATCH] {
     // SAFETY: the caller keeps the module's contract; a round key is 16 bytes.
     unsafe {
         let key = V::broadcast(schedule.round_keys.0[0].as_ptr());
@@ -327,7 +327,7 @@ unsafe fn first_round<V: Vector>(schedule: &Schedule, counters: &mut Counters<V>
 
 /// Computes the last round of a batch, and XORs the result into the data.
 #[inline(always)]
-unsafe fn last_round<V: Vector, const ROUNDS: usize>(schedule: &Schedule, states: [V; BATCH], run: Run) {
+unsafe fn last_round<V: Vector, const ROUNDS: usize>(schedule: &GcmSchedule, states: [V; BATCH], run: KernelSpan) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
     unsafe {
         let key = V::broadcast(schedule.round_keys.0[ROUNDS].as_ptr());
@@ -342,10 +342,10 @@ unsafe fn last_round<V: Vector, const ROUNDS: usize>(schedule: &Schedule, states
 /// Computes the last round for the remaining whole blocks, fewer than a batch, and authenticates them when encrypting.
 #[inline(always)]
 unsafe fn last_round_of_some<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
-    schedule: &Schedule,
+    schedule: &GcmSchedule,
     states: [V; BATCH],
-    hash: &mut Hash<V>,
-    run: &mut Run,
+    hash: &mut GhashState<V>,
+    run: &mut KernelSpan,
 ) {
     debug_assert!(run.len < batch_len::<V>());
     // SAFETY: the caller keeps the module's contract. No more of the run is touched than its whole blocks, which are

@@ -21,7 +21,7 @@ pub(super) const POWERS: usize = 96;
 /// Round keys and powers.
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[repr(C, align(64))]
-pub(super) struct Schedule {
+pub(super) struct GcmSchedule {
     pub(super) round_keys: RoundKeys,
     /// Powers of the hash key, byte-reversed and times x, the highest first; then zeros, so that a vector that begins
     /// at any power may be read.
@@ -30,10 +30,10 @@ pub(super) struct Schedule {
     pub(super) folded_powers: [[u8; 16]; POWERS + 4],
 }
 
-impl Schedule {
+impl GcmSchedule {
     /// Returns an empty schedule, to be expanded in place.
     pub(super) fn empty() -> Self {
-        Schedule { round_keys: RoundKeys::empty(), powers: [[0; 16]; POWERS + 4], folded_powers: [[0; 16]; POWERS + 4] }
+        GcmSchedule { round_keys: RoundKeys::empty(), powers: [[0; 16]; POWERS + 4], folded_powers: [[0; 16]; POWERS + 4] }
     }
 
     /// Expands a key of 16 or 32 bytes into `schedule`, which is all zeros.
@@ -42,7 +42,7 @@ impl Schedule {
     /// The processor has AES-NI, PCLMULQDQ and SSSE3.
     #[target_feature(enable = "aes,pclmulqdq,ssse3")]
     pub(super) unsafe fn expand(&mut self, key: &[u8]) {
-        // SAFETY: AES-NI is there, and the instructions are what `encrypt_block` needs of `__m128i`.
+        // SAFETY: AES-NI is there, and `encrypt_block` needs no other instructions for `__m128i`.
         let mut hash_key = unsafe {
             self.round_keys.expand(key);
             if key.len() == 16 {

@@ -64,9 +64,9 @@ fn seal_with_rust_crypto(
 }
 
 /// A small seeded generator (SplitMix64), so that all machines run the same cases.
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct SplitMix(pub(crate) u64);
 
-impl Random {
+impl SplitMix {
     pub(crate) fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;

@@ -6,7 +6,7 @@
 //!
 //! # Safety of this module
 //!
-//! [`Words`] are made from a [`Run`], and read it while batches process it. The caller vouches that the batches process that run from its
+//! [`ScalarPoly1305`] are made from a [`KernelSpan`], and read it while batches process it. The caller vouches that the batches process that run from its
 //! first byte on, each as many bytes as it announces, while the run is good. The unsafe operations are reads at `next`, and advancing `next`:
 //! `among` counts only blocks that end within the run, so `next` stays within the run or reaches its end. When opening, the bytes read are not
 //! overwritten yet, because a batch writes after its last round; when sealing, they were written.
@@ -14,12 +14,12 @@
 
 use zeroize::Zeroize;
 
-use super::rows::Beside;
+use super::rows::InterleavedWork;
 use crate::chacha::poly1305::{Multiplier, absorb_block};
-use crate::x86::Run;
+use crate::x86::KernelSpan;
 
 /// An accumulator that absorbs a run while ChaCha20 processes it.
-pub(super) struct Words {
+pub(super) struct ScalarPoly1305 {
     accumulator: [u64; 3],
     multiplier: Multiplier,
     /// Unfinished block before the run, and its length; `None` once it was absorbed.
@@ -36,17 +36,17 @@ pub(super) struct Words {
     at_once: usize,
 }
 
-impl Words {
+impl ScalarPoly1305 {
     /// Makes an accumulator for `run`, which `used` bytes of `block` precede.
     pub(super) fn new(
-        run: Run,
+        run: KernelSpan,
         opens: bool,
         accumulator: [u64; 3],
         multiplier: [u64; 2],
         block: &[u8; 16],
         used: usize,
-    ) -> Words {
-        Words {
+    ) -> ScalarPoly1305 {
+        ScalarPoly1305 {
             accumulator,
             multiplier: Multiplier::new(multiplier),
             begun: (used != 0).then_some((*block, used)),
@@ -77,14 +77,14 @@ impl Words {
 }
 
 /// Wipes the accumulator and the multiplier, which are secret.
-impl Drop for Words {
+impl Drop for ScalarPoly1305 {
     fn drop(&mut self) {
         self.multiplier.zeroize();
         self.accumulator.zeroize();
     }
 }
 
-impl Beside for Words {
+impl InterleavedWork for ScalarPoly1305 {
     #[inline(always)]
     unsafe fn begin(&mut self, bytes: usize) {
         self.blocks = match self.opens {
@@ -109,7 +109,7 @@ impl Beside for Words {
     #[inline(always)]
     unsafe fn between(&mut self) {
         for _ in 0..self.at_once.min(self.blocks) {
-            // SAFETY: `begin` counted whole blocks of the run, whose first is at `next`.
+            // SAFETY: `begin` counted whole blocks of the run, and the first is at `next`.
             unsafe {
                 let block = self.next.cast::<[u8; 16]>().read_unaligned();
                 self.next = self.next.add(16);
