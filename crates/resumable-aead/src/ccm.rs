@@ -259,7 +259,13 @@ mod tests {
                     let mut state = key.start(&nonce, &aad, Some(data.len() as u64));
                     let (first, second) = data.split_at_mut(split);
                     key.crypt(&mut state, &nonce, 0, MessageDirection::Encrypt, MessagePiece::InPlace(first));
-                    key.crypt(&mut state, &nonce, split as u64, MessageDirection::Encrypt, MessagePiece::InPlace(second));
+                    key.crypt(
+                        &mut state,
+                        &nonce,
+                        split as u64,
+                        MessageDirection::Encrypt,
+                        MessagePiece::InPlace(second),
+                    );
                     assert_eq!(data, ciphertext, "{backend:?} split at {split}");
                     assert_eq!(key.finish(&state, &nonce, data.len() as u64)[..tag.len()], tag, "{backend:?} {split}");
                 }

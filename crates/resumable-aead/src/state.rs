@@ -211,9 +211,13 @@ impl State {
     pub fn authenticate_ciphertext(&mut self, key: &Key, data: &[u8]) -> Result<(), StateError> {
         self.check_piece(key, data.len())?;
         match (key.cipher(), &mut self.authenticator) {
-            (AeadCipher::Gcm(key), Authenticator::Gcm(state)) => key.authenticate(state, &self.nonce, self.position, data),
+            (AeadCipher::Gcm(key), Authenticator::Gcm(state)) => {
+                key.authenticate(state, &self.nonce, self.position, data)
+            }
             (AeadCipher::ChaCha(key), Authenticator::ChaCha(state)) => key.authenticate(state, self.position, data),
-            (AeadCipher::Ccm(key), Authenticator::Ccm(state)) => key.authenticate(state, &self.nonce, self.position, data),
+            (AeadCipher::Ccm(key), Authenticator::Ccm(state)) => {
+                key.authenticate(state, &self.nonce, self.position, data)
+            }
             _ => return Err(StateError::WrongKey),
         }
         self.position += data.len() as u64;

@@ -70,7 +70,13 @@ impl BlockCipher {
 
     /// Encrypts whole blocks in counter mode from block `counter` on, with CBC-MAC over the plaintext. The last 32 bits of
     /// `counter` do not wrap.
-    pub(crate) fn ccm(&self, mac: &mut [u8; 16], counter: &[u8; 16], direction: MessageDirection, piece: MessagePiece<'_>) {
+    pub(crate) fn ccm(
+        &self,
+        mac: &mut [u8; 16],
+        counter: &[u8; 16],
+        direction: MessageDirection,
+        piece: MessagePiece<'_>,
+    ) {
         debug_assert!(piece.len().is_multiple_of(16));
         match self {
             BlockCipher::Portable(aes) => aes.ccm(mac, counter, direction, piece),

@@ -51,7 +51,13 @@ impl Aes {
         }
     }
 
-    pub(super) fn ccm(&self, mac: &mut [u8; 16], counter: &[u8; 16], direction: MessageDirection, piece: MessagePiece<'_>) {
+    pub(super) fn ccm(
+        &self,
+        mac: &mut [u8; 16],
+        counter: &[u8; 16],
+        direction: MessageDirection,
+        piece: MessagePiece<'_>,
+    ) {
         let mut counter = u128::from_be_bytes(*counter);
         for chunk in piece.into_in_place().chunks_mut(16 * PARALLEL) {
             if direction == MessageDirection::Encrypt {

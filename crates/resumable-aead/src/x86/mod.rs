@@ -37,7 +37,7 @@ pub(crate) struct KernelSpan {
 }
 
 impl KernelSpan {
-    pub(crate) fn of(piece: MessagePiece<'_>) -> KernelSpan {
+    pub(crate) fn for_piece(piece: MessagePiece<'_>) -> KernelSpan {
         match piece {
             // Both ends have one pointer, because a shared one would be invalid after the first write.
             MessagePiece::InPlace(data) => {
@@ -60,7 +60,11 @@ impl KernelSpan {
         debug_assert!(count <= self.len);
         // SAFETY: both pointers stay within their allocation, or reach its end.
         unsafe {
-            KernelSpan { source: self.source.add(count), destination: self.destination.add(count), len: self.len - count }
+            KernelSpan {
+                source: self.source.add(count),
+                destination: self.destination.add(count),
+                len: self.len - count,
+            }
         }
     }
 }

@@ -154,7 +154,13 @@ impl XtsKey {
         self.crypt(units, first, MessageDirection::Decrypt, data)
     }
 
-    fn crypt(&self, units: DataUnits, first: u64, direction: MessageDirection, data: &mut [u8]) -> Result<(), NotWholeUnits> {
+    fn crypt(
+        &self,
+        units: DataUnits,
+        first: u64,
+        direction: MessageDirection,
+        data: &mut [u8],
+    ) -> Result<(), NotWholeUnits> {
         let error = NotWholeUnits { unit: units.len, len: data.len() };
         if !data.len().is_multiple_of(units.len) {
             return Err(error);
@@ -195,7 +201,13 @@ impl XtsKey {
         self.crypt_blocks(unit, block, MessageDirection::Decrypt, data)
     }
 
-    fn crypt_blocks(&self, unit: u128, block: u32, way: MessageDirection, data: &mut [u8]) -> Result<(), NotWholeUnits> {
+    fn crypt_blocks(
+        &self,
+        unit: u128,
+        block: u32,
+        way: MessageDirection,
+        data: &mut [u8],
+    ) -> Result<(), NotWholeUnits> {
         let is_within = (block as usize).checked_add(data.len() / 16).is_some_and(|end| end <= 1 << 20);
         if !data.len().is_multiple_of(16) || !is_within {
             return Err(NotWholeUnits { unit: 16, len: data.len() });

@@ -18,7 +18,14 @@ impl PortableXts {
         PortableXts { data: Aes::new(data_key), tweak: Aes::new(tweak_key) }
     }
 
-    pub(super) fn apply(&self, units: DataUnits, first: u128, block: u32, direction: MessageDirection, data: &mut [u8]) {
+    pub(super) fn apply(
+        &self,
+        units: DataUnits,
+        first: u128,
+        block: u32,
+        direction: MessageDirection,
+        data: &mut [u8],
+    ) {
         let mut number = first;
         for unit in data.chunks_exact_mut(units.len) {
             let tweak = u128::from_le_bytes(self.tweak.encrypt_block(&number.to_le_bytes()));

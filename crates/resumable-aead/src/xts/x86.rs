@@ -61,7 +61,14 @@ impl X86Xts {
         X86Xts { schedule, entries }
     }
 
-    pub(super) fn apply(&self, units: DataUnits, first: u128, block: u32, direction: MessageDirection, data: &mut [u8]) {
+    pub(super) fn apply(
+        &self,
+        units: DataUnits,
+        first: u128,
+        block: u32,
+        direction: MessageDirection,
+        data: &mut [u8],
+    ) {
         let mut number = first;
         let mut tweaks = [[0; 16]; TOGETHER];
         for area in data.chunks_mut(TOGETHER * units.len) {
@@ -239,7 +246,11 @@ macro_rules! entries {
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn crypt<const ROUNDS: usize, const ENCRYPT: bool>(schedule: &XtsSchedule, tweak: &[u8; 16], run: KernelSpan) {
+            unsafe fn crypt<const ROUNDS: usize, const ENCRYPT: bool>(
+                schedule: &XtsSchedule,
+                tweak: &[u8; 16],
+                run: KernelSpan,
+            ) {
                 // SAFETY: the enabled instructions are the vector's; the caller vouches for the run.
                 unsafe { crypt_unit::<$vector, ROUNDS, ENCRYPT>(schedule, tweak, run) }
             }

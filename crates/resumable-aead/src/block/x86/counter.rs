@@ -70,7 +70,11 @@ unsafe fn counter_mode<V: Vector, const ROUNDS: usize>(keys: &RoundKeys, counter
 
 /// Processes the remaining vectors, of which the last may be partial.
 #[inline(always)]
-unsafe fn rest<V: Vector, const ROUNDS: usize, const VECTORS: usize>(keys: &RoundKeys, mut counters: V, run: KernelSpan) {
+unsafe fn rest<V: Vector, const ROUNDS: usize, const VECTORS: usize>(
+    keys: &RoundKeys,
+    mut counters: V,
+    run: KernelSpan,
+) {
     // SAFETY: as in `counter_mode`; a partial vector goes through a local buffer.
     unsafe {
         let mut run = run;

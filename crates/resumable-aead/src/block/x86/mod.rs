@@ -53,7 +53,13 @@ impl X86Aes {
         unsafe { (self.entries.cbc_mac)(&self.keys, mac, blocks) }
     }
 
-    pub(super) fn ccm(&self, mac: &mut [u8; 16], counter: &[u8; 16], direction: MessageDirection, piece: MessagePiece<'_>) {
+    pub(super) fn ccm(
+        &self,
+        mac: &mut [u8; 16],
+        counter: &[u8; 16],
+        direction: MessageDirection,
+        piece: MessagePiece<'_>,
+    ) {
         let entry = match direction {
             MessageDirection::Encrypt => self.entries.ccm_encrypt,
             MessageDirection::Decrypt => self.entries.ccm_decrypt,
@@ -71,7 +77,9 @@ impl X86Aes {
             let now = (16 * until_wrap).min(left.len() as u128) as usize;
             let (part, rest) = left.split_at_mut(now);
             // SAFETY: the instructions are there; the run is that of a slice that lives through the call.
-            unsafe { (self.counter)(&self.keys, &counter.to_be_bytes(), KernelSpan::for_piece(MessagePiece::InPlace(part))) };
+            unsafe {
+                (self.counter)(&self.keys, &counter.to_be_bytes(), KernelSpan::for_piece(MessagePiece::InPlace(part)))
+            };
             counter = counter.wrapping_add(now.div_ceil(16) as u128);
             left = rest;
         }

@@ -11,11 +11,11 @@
 //! through the call.
 #![allow(unsafe_code)]
 
-mod scalar_poly1305;
 mod limbs;
 mod poly_avx2;
 mod poly_ifma;
 mod rows;
+mod scalar_poly1305;
 
 use std::arch::x86_64::{__m256i, __m512i};
 
@@ -55,7 +55,14 @@ impl X86ChaCha {
     }
 
     /// XORs the keystream from byte `skip` (less than 64) of block `counter` on.
-    pub(super) fn apply(self, key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, piece: MessagePiece<'_>) {
+    pub(super) fn apply(
+        self,
+        key: &[u8; 32],
+        nonce: &[u8; NONCE_LEN],
+        counter: u32,
+        skip: usize,
+        piece: MessagePiece<'_>,
+    ) {
         // SAFETY: the instructions are there; the run is that of a piece that lives through the call.
         unsafe { (self.0.apply)(key, nonce, counter, skip, KernelSpan::for_piece(piece)) }
     }
@@ -94,17 +101,26 @@ impl X86ChaCha {
     }
 }
 
-static AVX2: ChaChaEntryPoints = ChaChaEntryPoints { apply: apply_avx2, absorb: poly_avx2::absorb, absorb_from: 256, crypt: None };
+static AVX2: ChaChaEntryPoints =
+    ChaChaEntryPoints { apply: apply_avx2, absorb: poly_avx2::absorb, absorb_from: 256, crypt: None };
 
 static AVX2_TOGETHER: ChaChaEntryPoints = ChaChaEntryPoints { crypt: Some(crypt_avx2), ..AVX2 };
 
-static AVX512: ChaChaEntryPoints = ChaChaEntryPoints { apply: apply_avx512, absorb: poly_ifma::absorb, absorb_from: 256, crypt: None };
+static AVX512: ChaChaEntryPoints =
+    ChaChaEntryPoints { apply: apply_avx512, absorb: poly_ifma::absorb, absorb_from: 256, crypt: None };
 
 /// Length in bytes from which cipher and authenticator run together.
 const TOGETHER_FROM: usize = 256;
 
 #[target_feature(enable = "avx2,bmi2")]
-unsafe fn crypt_avx2(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, run: KernelSpan, words: &mut ScalarPoly1305) {
+unsafe fn crypt_avx2(
+    key: &[u8; 32],
+    nonce: &[u8; NONCE_LEN],
+    counter: u32,
+    skip: usize,
+    run: KernelSpan,
+    words: &mut ScalarPoly1305,
+) {
     // SAFETY: the enabled instructions are the vector's; the caller vouches for the run, and that the words belong to it.
     unsafe { rows::apply::<__m256i>(key, nonce, counter, skip, run, words) }
 }

@@ -10,7 +10,7 @@
 
 use std::arch::x86_64::*;
 
-use super::schedule::{POWERS, GcmSchedule};
+use super::schedule::{GcmSchedule, POWERS};
 use crate::x86::vector::{Vector, load_up_to};
 
 /// GHASH of a known number of blocks, vector after vector, in segments of as many blocks as there are powers.
@@ -125,7 +125,12 @@ impl<V: Vector> UnreducedSums<V> {
 
 /// Absorbs `len` bytes, padded with zeros to whole blocks.
 #[inline(always)]
-pub(super) unsafe fn absorb<V: Vector>(schedule: &GcmSchedule, accumulator: &mut [u8; 16], from: *const u8, len: usize) {
+pub(super) unsafe fn absorb<V: Vector>(
+    schedule: &GcmSchedule,
+    accumulator: &mut [u8; 16],
+    from: *const u8,
+    len: usize,
+) {
     // SAFETY: the caller keeps the module's contract; `from` moves forward within `len` bytes.
     unsafe {
         let whole = len / 16;
@@ -154,7 +159,12 @@ pub(super) unsafe fn next_power(schedule: &GcmSchedule, power: &[u8; 16]) -> [u8
 
 /// Absorbs whole blocks.
 #[inline(always)]
-pub(super) unsafe fn hash_blocks<V: Vector>(schedule: &GcmSchedule, hash: &mut GhashState<V>, from: *const u8, blocks: usize) {
+pub(super) unsafe fn hash_blocks<V: Vector>(
+    schedule: &GcmSchedule,
+    hash: &mut GhashState<V>,
+    from: *const u8,
+    blocks: usize,
+) {
     // SAFETY: the caller keeps the module's contract and has as many blocks at `from`.
     unsafe {
         let (mut from, mut left) = (from, blocks);

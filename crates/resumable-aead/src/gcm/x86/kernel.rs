@@ -13,7 +13,7 @@
 use std::arch::x86_64::*;
 
 use super::ghash::{GhashState, UnreducedSums, hash_blocks, multiply_by_hash_key};
-use super::schedule::{POWERS, GcmSchedule};
+use super::schedule::{GcmSchedule, POWERS};
 use crate::gcm::{GcmState, block_number, counter_block};
 use crate::x86::KernelSpan;
 use crate::x86::aes::encipher_vector;
@@ -240,14 +240,21 @@ unsafe fn crypt_bytes<V: Vector, const ENCRYPT: bool>(
 
 /// Encrypts a batch of counter mode.
 #[inline(always)]
-unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(schedule: &GcmSchedule, counters: &mut Counters<V>, run: KernelSpan) {
+unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(
+    schedule: &GcmSchedule,
+    counters: &mut Counters<V>,
+    run: KernelSpan,
+) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
     unsafe { last_round::<V, ROUNDS>(schedule, first_rounds::<V, ROUNDS>(schedule, counters), run) }
 }
 
 /// Runs a batch of counter blocks through all rounds but the last.
 #[inline(always)]
-unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(schedule: &GcmSchedule, counters: &mut Counters<V>) -> [V; BATCH] {
+unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(
+    schedule: &GcmSchedule,
+    counters: &mut Counters<V>,
+) -> [V; BATCH] {
     // SAFETY: the caller keeps the module's contract; round keys are 16 bytes.
     unsafe {
         let mut states = first_round(schedule, counters);

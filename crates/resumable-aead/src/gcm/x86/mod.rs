@@ -113,7 +113,14 @@ impl X86Gcm {
     /// XORs the keystream that begins with the block of `counter`.
     pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], counter: u32, data: &mut [u8]) {
         // SAFETY: as in `crypt`.
-        unsafe { (self.entries.apply_keystream)(&self.schedule, nonce, counter, KernelSpan::for_piece(MessagePiece::InPlace(data))) }
+        unsafe {
+            (self.entries.apply_keystream)(
+                &self.schedule,
+                nonce,
+                counter,
+                KernelSpan::for_piece(MessagePiece::InPlace(data)),
+            )
+        }
     }
 }
 

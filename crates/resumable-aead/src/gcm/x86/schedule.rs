@@ -33,7 +33,11 @@ pub(super) struct GcmSchedule {
 impl GcmSchedule {
     /// Returns an empty schedule, to be expanded in place.
     pub(super) fn empty() -> Self {
-        GcmSchedule { round_keys: RoundKeys::empty(), powers: [[0; 16]; POWERS + 4], folded_powers: [[0; 16]; POWERS + 4] }
+        GcmSchedule {
+            round_keys: RoundKeys::empty(),
+            powers: [[0; 16]; POWERS + 4],
+            folded_powers: [[0; 16]; POWERS + 4],
+        }
     }
 
     /// Expands a key of 16 or 32 bytes into `schedule`, which is all zeros.
