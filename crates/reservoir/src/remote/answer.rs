@@ -1,6 +1,6 @@
 //! Responses of servers.
 
-use super::asking::Session;
+use super::session::Session;
 use super::{Remote, RemoteError};
 use crate::blocks::BlockSum;
 use crate::body::{self, Body};
