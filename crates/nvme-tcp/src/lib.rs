@@ -1,19 +1,19 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-mod asking;
+mod context_request;
 pub mod core;
 #[cfg(feature = "measure")]
 pub mod exercise;
 pub mod host;
 pub mod namespace;
-mod sending;
+mod pdu_sender;
 pub mod target;
 mod volume;
 mod volumes;
 pub mod wire;
 
-pub use asking::OffloadCounters;
+pub use context_request::OffloadCounters;
 pub use host::{
     Buffer, CommandError, ConnectFuture, Connector, Disk, Host, HostConfig, HostError, HostIdentity, Offload,
 };

@@ -7,7 +7,7 @@ use crate::block::BlockCipher;
 
 /// An expanded AES key, of 16 or 32 bytes, in counter mode and block by block; [`CbcMac`](crate::CbcMac) chains its blocks.
 ///
-/// Nothing here tells whether data was altered: a mode is put together from it by those who know what that takes. Wiped when dropped,
+/// Does not authenticate data: the caller's mode has to. Wiped when dropped,
 /// never printed.
 ///
 /// ```
@@ -25,7 +25,7 @@ pub struct AesKey {
     pub(crate) cipher: BlockCipher,
 }
 
-/// No key could be made: the caller's mistake.
+/// AES key that could not be made: the caller's mistake.
 ///
 /// ```
 /// use resumable_aead::{AesKey, AesKeyError};
@@ -35,7 +35,7 @@ pub struct AesKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AesKeyError {
-    /// The key has another length.
+    /// The key length in bytes is neither 16 nor 32.
     #[error("an AES key of {0} bytes: it has 16 or 32")]
     Length(usize),
     /// This processor lacks the back-end's instructions.
@@ -47,18 +47,18 @@ impl AesKey {
     /// Expands `key` with the fastest back-end that this processor has.
     ///
     /// # Errors
-    /// [`AesKeyError::Length`] unless it has 16 or 32 bytes.
+    /// [`AesKeyError::Length`] unless `key` has 16 or 32 bytes.
     pub fn new(key: &[u8]) -> Result<AesKey, AesKeyError> {
         let backend = Backend::ALL.into_iter().rev().find(|&backend| AesKey::is_available(backend));
         AesKey::with_backend(key, backend.unwrap_or(Backend::Portable))
     }
 
-    /// Whether `backend` does AES on this processor.
+    /// Tests whether `backend` supports AES on this processor.
     pub fn is_available(backend: Backend) -> bool {
         crate::gcm::is_available(backend)
     }
 
-    /// Expands `key` for a certain back-end: for tests and benches.
+    /// Expands `key` for the given back-end: for tests and benches.
     ///
     /// # Errors
     /// As [`AesKey::new`]; [`AesKeyError::BackendUnavailable`].
@@ -72,18 +72,18 @@ impl AesKey {
         }
     }
 
-    /// What it computes with.
+    /// Returns the back-end.
     pub fn backend(&self) -> Backend {
         self.backend
     }
 
-    /// The block that `block` is enciphered to.
+    /// Encrypts one block.
     pub fn encrypt_block(&self, block: &[u8; 16]) -> [u8; 16] {
         self.cipher.encrypt_block(block)
     }
 
-    /// XORs the keystream into `data`, which need not be whole blocks, from the big-endian counter block `first` on, of which all 128 bits
-    /// count.
+    /// XORs the keystream into `data`, beginning at the big-endian counter block `first`. All 128 bits of the counter block
+    /// are counted; `data` need not be whole blocks.
     pub fn counter_mode(&self, first: u128, data: &mut [u8]) {
         self.cipher.counter_mode(first, data);
     }

@@ -3,10 +3,10 @@
 /// Length of a nonce in bytes, the same for all algorithms here.
 pub const NONCE_LEN: usize = 12;
 
-/// Length in bytes of the longest tag: that of every algorithm here but the two whose names end in `Ccm8`.
+/// Length in bytes of the longest tag. Every algorithm here has it, except the two with names in `Ccm8`.
 pub const TAG_LEN: usize = 16;
 
-/// An AEAD with a 12-byte nonce and a tag of 16 bytes, or of 8.
+/// An AEAD with a 12-byte nonce and a tag of 16 or 8 bytes.
 ///
 /// ```
 /// use resumable_aead::Algorithm;
@@ -44,7 +44,7 @@ impl Algorithm {
         Algorithm::Aes256Ccm8,
     ];
 
-    /// Length of the key in bytes.
+    /// Returns the length of the key in bytes.
     pub const fn key_len(self) -> usize {
         match self {
             Algorithm::Aes128Gcm | Algorithm::Aes128Ccm | Algorithm::Aes128Ccm8 => 16,
@@ -52,8 +52,8 @@ impl Algorithm {
         }
     }
 
-    /// Length of the tag in bytes. Where it is less than [`TAG_LEN`], zeros follow it in the arrays that this crate takes
-    /// and gives.
+    /// Returns the length of the tag in bytes. If it is less than [`TAG_LEN`], zeros follow the tag in the arrays that this crate
+    /// accepts and returns.
     pub const fn tag_len(self) -> usize {
         match self {
             Algorithm::Aes128Ccm8 | Algorithm::Aes256Ccm8 => 8,
@@ -61,14 +61,14 @@ impl Algorithm {
         }
     }
 
-    /// Whether a message begins with its length: [`State::with_len`](crate::State::with_len) is then the way to begin one
-    /// that comes in pieces.
+    /// Tests whether a message begins with its length. If so, [`State::with_len`](crate::State::with_len) must begin a message
+    /// that arrives in pieces.
     pub const fn needs_len(self) -> bool {
         matches!(self, Algorithm::Aes128Ccm | Algorithm::Aes256Ccm | Algorithm::Aes128Ccm8 | Algorithm::Aes256Ccm8)
     }
 
-    /// Length in bytes of the longest message that one nonce can protect: where the block counter ends, or, for CCM, the
-    /// length that goes into the first block.
+    /// Returns the length in bytes of the longest message that one nonce can protect. The block counter bounds it, or, for CCM, the
+    /// length field in the first block.
     pub const fn message_len_max(self) -> u64 {
         match self {
             // SP 800-38D 5.2.1.1: at most 2^39 - 256 bits. Counter 1 masks the tag, 2 to 2^32 - 1 the message.

@@ -1,8 +1,8 @@
-//! Which instructions do the work, and whether this processor has them.
+//! The instruction sets of the back-ends, and their detection.
 
 use crate::Algorithm;
 
-/// A set of instructions that a [`Key`](crate::Key) computes with.
+/// An instruction set that a [`Key`](crate::Key) computes with.
 ///
 /// ```
 /// use resumable_aead::{Algorithm, Backend};
@@ -14,8 +14,8 @@ use crate::Algorithm;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Backend {
-    /// Safe Rust over the RustCrypto primitives, on every processor. (These use AES, carry-less multiplication and
-    /// vector instructions of x86-64 and AArch64 themselves where they find them.) Whole messages go by ring.
+    /// Safe Rust over the RustCrypto primitives, on every processor. RustCrypto uses AES, carry-less multiplication and
+    /// vector instructions of x86-64 and AArch64 itself if it finds them. ring processes whole messages.
     Portable,
     /// x86-64 with AES-NI and PCLMULQDQ, one block per instruction. AES-GCM and AES-CCM.
     AesNi,
@@ -30,13 +30,13 @@ impl Backend {
     /// All back-ends, the fastest last.
     pub const ALL: [Backend; 4] = [Backend::Portable, Backend::AesNi, Backend::Avx2, Backend::Avx512];
 
-    /// The fastest back-end that this processor has for `algorithm`.
+    /// Returns the fastest back-end that this processor has for `algorithm`.
     pub fn best(algorithm: Algorithm) -> Backend {
         let available = Backend::ALL.into_iter().rev().find(|backend| backend.is_available(algorithm));
         available.unwrap_or(Backend::Portable)
     }
 
-    /// Whether this back-end exists for `algorithm` and this processor has its instructions.
+    /// Tests whether this back-end exists for `algorithm` and this processor has its instructions.
     pub fn is_available(self, algorithm: Algorithm) -> bool {
         match algorithm {
             Algorithm::Aes128Gcm | Algorithm::Aes256Gcm => crate::gcm::is_available(self),

@@ -5,12 +5,12 @@ use std::fmt;
 use crate::AesKey;
 use crate::block::BlockCipher;
 #[cfg(target_arch = "x86_64")]
-use crate::block::x86::{LANES, Lanes};
+use crate::block::x86::{LANES, MacLanes};
 
-/// The CBC-MAC of a message of whole blocks. One by itself is slow, since each block waits for the one before; sixteen together take about
+/// The CBC-MAC of a message of whole blocks. A single MAC is slow, because each block waits for the one before; sixteen together take about
 /// the time of one.
 ///
-/// As such it is safe for messages of one length alone: CMAC and CCM are put together from it.
+/// CBC-MAC is safe only if all messages have the same length. CMAC and CCM are built from it.
 ///
 /// ```
 /// use resumable_aead::{AesKey, CbcMac};
@@ -28,7 +28,7 @@ pub struct CbcMac<'a> {
 }
 
 impl<'a> CbcMac<'a> {
-    /// Of three parts, one after the other, any of which may be empty.
+    /// Makes a MAC over three parts, one after the other. Each part may be empty.
     ///
     /// # Panics
     /// If a part is not whole blocks of 16 bytes.
@@ -37,12 +37,12 @@ impl<'a> CbcMac<'a> {
         CbcMac { key, parts, mac: [0; 16] }
     }
 
-    /// When [`run`](Self::run) has been; zeros before.
+    /// Returns the MAC after [`run`](Self::run), and zeros before.
     pub fn mac(&self) -> [u8; 16] {
         self.mac
     }
 
-    /// Makes all of them.
+    /// Computes all MACs.
     pub fn run(messages: &mut [CbcMac<'_>]) {
         for rounds in [0, 10, 14] {
             let mut of_kind = messages.iter_mut().filter(|message| message.rounds_in_lanes() == rounds);
@@ -55,7 +55,7 @@ impl<'a> CbcMac<'a> {
         }
     }
 
-    /// The number of rounds; 0: its key's back-end has no lanes.
+    /// Returns the number of rounds; 0 if the key's back-end has no lanes.
     fn rounds_in_lanes(&self) -> usize {
         match &self.key.cipher {
             BlockCipher::Portable(_) => 0,
@@ -78,18 +78,18 @@ impl fmt::Debug for CbcMac<'_> {
     }
 }
 
-/// A message in a lane, and the rest of it.
+/// A message in a lane, and its remaining parts.
 #[cfg(target_arch = "x86_64")]
-struct UnderWay<'m, 'a> {
+struct LaneMessage<'m, 'a> {
     message: &'m mut CbcMac<'a>,
     parts: [&'a [u8]; 3],
 }
 
-/// Messages whose keys have one number of rounds. A lane whose message has ended takes the next.
+/// Computes MACs of keys with the same number of rounds. A lane that finishes its message takes the next one.
 #[cfg(target_arch = "x86_64")]
 fn side_by_side<'m, 'a: 'm>(mut waiting: impl Iterator<Item = &'m mut CbcMac<'a>>) {
-    let mut lanes = Lanes::boxed();
-    let mut under_way: [Option<UnderWay<'m, 'a>>; LANES] = [const { None }; LANES];
+    let mut lanes = MacLanes::boxed();
+    let mut under_way: [Option<LaneMessage<'m, 'a>>; LANES] = [const { None }; LANES];
     loop {
         for (lane, place) in under_way.iter_mut().enumerate() {
             while place.as_ref().is_none_or(|message| message.next().is_empty()) {
@@ -101,13 +101,13 @@ fn side_by_side<'m, 'a: 'm>(mut waiting: impl Iterator<Item = &'m mut CbcMac<'a>
                     aes.begin(&mut lanes, lane);
                 }
                 let parts = message.parts;
-                *place = Some(UnderWay { message, parts });
+                *place = Some(LaneMessage { message, parts });
             }
         }
         let Some(blocks) = under_way.iter().flatten().map(|message| message.next().len() / 16).min() else { return };
         let Some(any) = under_way.iter().flatten().next() else { return };
         let BlockCipher::X86(aes) = &any.message.key.cipher else { return };
-        // A lane without a message goes over another's, and nobody asks for what comes out.
+        // A lane without a message repeats another lane's blocks, and its result is discarded.
         let data = std::array::from_fn(|lane| under_way[lane].as_ref().unwrap_or(any).next());
         aes.advance_chains(&mut lanes, &data, blocks);
         under_way.iter_mut().flatten().for_each(|message| message.advance(16 * blocks));
@@ -115,8 +115,8 @@ fn side_by_side<'m, 'a: 'm>(mut waiting: impl Iterator<Item = &'m mut CbcMac<'a>
 }
 
 #[cfg(target_arch = "x86_64")]
-impl<'a> UnderWay<'_, 'a> {
-    /// The part that is next; empty: all are through.
+impl<'a> LaneMessage<'_, 'a> {
+    /// Returns the current part; empty if all parts are absorbed.
     fn next(&self) -> &'a [u8] {
         self.parts.into_iter().find(|part| !part.is_empty()).unwrap_or_default()
     }

@@ -1,25 +1,25 @@
 //! AES-CCM (RFC 3610, NIST SP 800-38C): the key, and the state between two pieces.
 //!
-//! The first block of the MAC holds the message's length, so a message begins with its length known. The MAC is over the
-//! plaintext. Everything here is composed of what [`BlockCipher`] offers.
+//! The first block of the MAC holds the message's length, so the length must be known at the beginning. The MAC is over the
+//! plaintext. This module uses only the operations of [`BlockCipher`].
 
 use zeroize::Zeroize;
 
 use crate::block::BlockCipher;
 use crate::gcm::xor;
-use crate::piece::Piece;
-use crate::state::Direction;
+use crate::piece::MessagePiece;
+use crate::state::MessageDirection;
 use crate::state_bytes::{AUTHENTICATOR_LEN, array};
 use crate::{Backend, TAG_LEN};
 
-/// What CCM remembers between two pieces of a message at some position.
+/// State of CCM between two pieces of a message.
 #[derive(Clone, Copy)]
 pub(crate) struct CcmState {
-    /// CBC-MAC of what went before. Within a block: the bytes of the block are added already, not yet enciphered.
+    /// CBC-MAC of the preceding bytes. Within a block, the bytes of the block are added but not yet enciphered.
     mac: [u8; 16],
-    /// Within a block: the keystream of the block. Otherwise anything.
+    /// The keystream of the current block if the position is within one; otherwise unspecified.
     keystream: [u8; 16],
-    /// Length of the whole message in bytes, [`NO_LEN`] where it was not given.
+    /// Length of the whole message in bytes; [`NO_LEN`] if it was not given.
     len: u64,
 }
 
@@ -35,12 +35,12 @@ impl CcmKey {
         CcmKey { cipher: BlockCipher::new(key, backend), tag_len }
     }
 
-    /// Tells keys apart. SP 800-38C A.2.1, A.3: neither a first block nor a counter block begins with all ones.
+    /// Returns the key's fingerprint. By SP 800-38C A.2.1 and A.3, neither a first block nor a counter block begins with all ones.
     pub(crate) fn check(&self) -> u32 {
         u32::from_le_bytes(array(&self.cipher.encrypt_block(&[0xff; 16]), 0))
     }
 
-    /// Begins a message of `len` bytes, which are within what a nonce of that length leaves room for.
+    /// Begins a message of `len` bytes, which the caller checked against the length field of such a nonce.
     pub(crate) fn start(&self, nonce: &[u8], aad: &[u8], len: Option<u64>) -> CcmState {
         let Some(len) = len else { return CcmState { mac: [0; 16], keystream: [0; 16], len: NO_LEN } };
         // SP 800-38C A.2.1: flags, nonce, length.
@@ -51,7 +51,7 @@ impl CcmKey {
         CcmState { mac, keystream: [0; 16], len }
     }
 
-    /// SP 800-38C A.2.2: the length of the AAD, itself, and zeros to a whole block.
+    /// Absorbs the length of the AAD, the AAD, and zeros to a whole block (SP 800-38C A.2.2).
     fn absorb_aad(&self, mac: &mut [u8; 16], aad: &[u8]) {
         let mut first = [0; 16];
         let prefix = match aad.len() as u64 {
@@ -82,14 +82,14 @@ impl CcmKey {
         }
     }
 
-    /// Moves over a piece at `position`, in place or from source to destination.
+    /// Processes a piece at `position`, in place or from source to destination.
     pub(crate) fn crypt(
         &self,
         state: &mut CcmState,
         nonce: &[u8],
         position: u64,
-        direction: Direction,
-        piece: Piece<'_>,
+        direction: MessageDirection,
+        piece: MessagePiece<'_>,
     ) {
         let used = (position % 16) as usize;
         let (head, rest) = piece.split_at((16 - used) % 16);
@@ -114,28 +114,28 @@ impl CcmKey {
         }
     }
 
-    /// Moves over a piece of ciphertext at `position`. The MAC is over plaintext, which passes through a buffer here and
+    /// Authenticates a piece of ciphertext at `position`. The MAC is over plaintext, which passes through a buffer here and
     /// is wiped.
     pub(crate) fn authenticate(&self, state: &mut CcmState, nonce: &[u8], mut position: u64, data: &[u8]) {
         let mut plaintext = [0; 1024];
         for piece in data.chunks(plaintext.len()) {
-            let copy = Piece::Copy(piece, &mut plaintext[..piece.len()]);
-            self.crypt(state, nonce, position, Direction::Decrypt, copy);
+            let copy = MessagePiece::Copy(piece, &mut plaintext[..piece.len()]);
+            self.crypt(state, nonce, position, MessageDirection::Decrypt, copy);
             position += piece.len() as u64;
         }
         plaintext.zeroize();
     }
 
-    /// Adds the keystream at `position` to a piece.
+    /// XORs the keystream at `position` into a piece.
     pub(crate) fn apply_keystream(&self, nonce: &[u8], position: u64, data: &mut [u8]) {
-        // Counter mode is all that is wanted: the MAC goes nowhere.
+        // Only counter mode is needed, so the MAC is discarded.
         let used = (position % 16) as usize;
         let keystream = self.cipher.encrypt_block(&counter_block(nonce, block_number(position)));
         let mut state = CcmState { mac: [0; 16], keystream: if used == 0 { [0; 16] } else { keystream }, len: NO_LEN };
-        self.crypt(&mut state, nonce, position, Direction::Encrypt, Piece::InPlace(data));
+        self.crypt(&mut state, nonce, position, MessageDirection::Encrypt, MessagePiece::InPlace(data));
     }
 
-    /// The tag of a message of which `position` bytes went through, all there are; zeros follow a short one.
+    /// Returns the tag of a complete message of `position` bytes; zeros follow a short tag.
     pub(crate) fn finish(&self, state: &CcmState, nonce: &[u8], position: u64) -> [u8; TAG_LEN] {
         let mut tag = state.mac;
         if !position.is_multiple_of(16) {
@@ -149,7 +149,7 @@ impl CcmKey {
 }
 
 impl CcmState {
-    /// Length of the whole message in bytes, if it was given.
+    /// Returns the length of the whole message in bytes, or `None` if it was not given.
     pub(crate) fn len(&self) -> Option<u64> {
         (self.len != NO_LEN).then_some(self.len)
     }
@@ -164,7 +164,7 @@ impl CcmState {
         bytes
     }
 
-    /// Reads back what `to_bytes` wrote; lengths are at most `len_max`.
+    /// Parses the bytes that `to_bytes` wrote; lengths are at most `len_max`.
     pub(crate) fn from_bytes(bytes: &[u8; AUTHENTICATOR_LEN], position: u64, len_max: u64) -> Option<Self> {
         let no_keystream = position.is_multiple_of(16) && bytes[16..32].iter().any(|&byte| byte != 0);
         let len = u64::from_le_bytes(array(bytes, 32));
@@ -176,18 +176,18 @@ impl CcmState {
     }
 }
 
-/// Moves over `data`, which lies within one block, `used` bytes of which went before.
-fn crypt_within_block(state: &mut CcmState, used: usize, direction: Direction, data: &mut [u8]) {
-    if direction == Direction::Encrypt {
+/// Processes `data`, which lies within one block after its first `used` bytes.
+fn crypt_within_block(state: &mut CcmState, used: usize, direction: MessageDirection, data: &mut [u8]) {
+    if direction == MessageDirection::Encrypt {
         xor(&mut state.mac[used..], data);
     }
     xor(data, &state.keystream[used..]);
-    if direction == Direction::Decrypt {
+    if direction == MessageDirection::Decrypt {
         xor(&mut state.mac[used..], data);
     }
 }
 
-/// SP 800-38C A.3: a byte that says how long the counter is, the nonce, the counter in what is left of 16 bytes.
+/// Returns a counter block (SP 800-38C A.3): a byte with the counter's length, the nonce, and the counter in the rest of 16 bytes.
 fn counter_block(nonce: &[u8], counter: u64) -> [u8; 16] {
     debug_assert!((7..=13).contains(&nonce.len()));
     let mut block = (u128::from(counter)).to_be_bytes();
@@ -196,12 +196,12 @@ fn counter_block(nonce: &[u8], counter: u64) -> [u8; 16] {
     block
 }
 
-/// The counter of the block at a message position: the message begins at 1.
+/// Returns the counter of the block at a message position. The message begins at counter 1.
 fn block_number(position: u64) -> u64 {
     position / 16 + 1
 }
 
-/// No message is as long.
+/// Marks an unknown length. No message is as long.
 const NO_LEN: u64 = u64::MAX;
 
 #[cfg(test)]
@@ -213,10 +213,10 @@ mod tests {
         digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect()
     }
 
-    /// Nonces and tags of other lengths than the crate offers: what the standards' examples have. Key, nonce, AAD,
+    /// The standards' examples have nonces and tags of lengths that the crate does not offer. Key, nonce, AAD,
     /// plaintext, ciphertext, tag.
     #[test]
-    fn examples_with_other_nonces_and_tags() {
+    fn standard_examples_match() {
         let counting = |from: u8, count: usize| (from..).take(count).collect::<Vec<u8>>();
         let long_aad: Vec<u8> = (0..=255).cycle().take(65536).collect();
         let examples = [
@@ -231,7 +231,7 @@ mod tests {
                 "d2a1f0e051ea5f62081a7792073d593d",
                 "1fc64fbfaccd",
             ),
-            // Example 4, whose AAD takes the longer form of its length.
+            // Example 4: the AAD has the longer encoding of its length.
             (
                 counting(0x40, 16),
                 counting(0x10, 13),
@@ -258,8 +258,14 @@ mod tests {
                     let mut data = plaintext.clone();
                     let mut state = key.start(&nonce, &aad, Some(data.len() as u64));
                     let (first, second) = data.split_at_mut(split);
-                    key.crypt(&mut state, &nonce, 0, Direction::Encrypt, Piece::InPlace(first));
-                    key.crypt(&mut state, &nonce, split as u64, Direction::Encrypt, Piece::InPlace(second));
+                    key.crypt(&mut state, &nonce, 0, MessageDirection::Encrypt, MessagePiece::InPlace(first));
+                    key.crypt(
+                        &mut state,
+                        &nonce,
+                        split as u64,
+                        MessageDirection::Encrypt,
+                        MessagePiece::InPlace(second),
+                    );
                     assert_eq!(data, ciphertext, "{backend:?} split at {split}");
                     assert_eq!(key.finish(&state, &nonce, data.len() as u64)[..tag.len()], tag, "{backend:?} {split}");
                 }

@@ -1,8 +1,8 @@
-//! One error per operation; misuse and forgery are told apart.
+//! One error type per operation; misuse and forgery are separate errors.
 
 use crate::{Algorithm, Backend};
 
-/// The key has the wrong length for its algorithm: the caller's mistake.
+/// Key length that is wrong for the algorithm: the caller's mistake.
 ///
 /// ```
 /// use resumable_aead::{Algorithm, Key, KeyLengthError};
@@ -13,13 +13,13 @@ use crate::{Algorithm, Backend};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a key of {found} bytes for {algorithm:?}, which takes {}", algorithm.key_len())]
 pub struct KeyLengthError {
-    /// What the key was for.
+    /// Algorithm of the refused key.
     pub algorithm: Algorithm,
     /// The length given, in bytes.
     pub found: usize,
 }
 
-/// No key could be made with the back-end asked for: the caller's mistake.
+/// Key that the requested back-end cannot make: the caller's mistake.
 ///
 /// ```
 /// use resumable_aead::{Algorithm, Backend, Key, KeyError};
@@ -37,14 +37,14 @@ pub enum KeyError {
     /// The back-end does not exist for the algorithm, or this processor lacks its instructions.
     #[error("{backend:?} does not do {algorithm:?} on this processor")]
     BackendUnavailable {
-        /// What was asked for.
+        /// The requested back-end.
         backend: Backend,
-        /// What it was to do.
+        /// Algorithm of the refused key.
         algorithm: Algorithm,
     },
 }
 
-/// The message, or the keystream asked for, goes past [`Algorithm::message_len_max`]: the caller's mistake.
+/// Message or keystream range past [`Algorithm::message_len_max`]: the caller's mistake.
 ///
 /// ```
 /// use resumable_aead::{Algorithm, Key, MessageTooLong};
@@ -58,38 +58,38 @@ pub enum KeyError {
 #[error("the message is longer than one nonce can protect")]
 pub struct MessageTooLong;
 
-/// The message is not authentic, or not all of it went through: the peer's fault, or the wire's.
+/// Message that is not authentic, or incomplete: a fault of the peer or the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the tag does not match")]
 pub struct TagMismatch;
 
-/// A [`State`](crate::State) was used out of order: the caller's mistake. The state is as it was before the call, and
+/// Misuse of a [`State`](crate::State): the caller's mistake. The state is as it was before the call, and
 /// no byte was touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// The key is not the one that the state was made with.
+    /// The state was made with another key.
     #[error("the state belongs to another key")]
     WrongKey,
-    /// One message is either encrypted or decrypted.
+    /// The state was used in the other direction before.
     #[error("the state was used in the other direction before: use one state to encrypt and another to decrypt")]
     MixedDirections,
-    /// The piece would go past [`Algorithm::message_len_max`].
+    /// The piece would end past [`Algorithm::message_len_max`].
     #[error(transparent)]
     MessageTooLong(#[from] MessageTooLong),
-    /// A state of CCM was made without the message's length.
+    /// A CCM state was made without the message's length.
     #[error("a message of CCM begins with its length: make the state with `State::with_len`")]
     LengthNotGiven,
-    /// The piece would go past the length that the message began with.
+    /// The piece would end past the declared length of the message.
     #[error("the piece ends past the {declared} bytes that the message began with")]
     PastLength {
-        /// That length in bytes.
+        /// The declared length in bytes.
         declared: u64,
     },
-    /// The message has a length, and not all of it went through.
+    /// The message has a declared length, and bytes are missing.
     #[error("{missing} bytes of the message have not gone through: there is no tag before")]
     Unfinished {
-        /// How many bytes are missing.
+        /// Number of missing bytes.
         missing: u64,
     },
     /// Source and destination differ in length.
@@ -102,7 +102,7 @@ pub enum StateError {
     },
 }
 
-/// A message did not verify.
+/// Failure to verify a message.
 ///
 /// ```
 /// use resumable_aead::{Algorithm, Key, State, TagMismatch, VerifyError};
@@ -115,7 +115,7 @@ pub enum StateError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// The tag differs, or has another length: the peer's fault, or the wire's.
+    /// The tag differs, or has another length: a fault of the peer or the wire.
     #[error(transparent)]
     TagMismatch(#[from] TagMismatch),
     /// The state was used out of order: the caller's mistake.
@@ -123,7 +123,7 @@ pub enum VerifyError {
     Misuse(#[from] StateError),
 }
 
-/// Bytes are not those of a [`State`](crate::State).
+/// Bytes that are not a serialised [`State`](crate::State).
 ///
 /// ```
 /// use resumable_aead::{State, StateBytesError};
@@ -134,10 +134,10 @@ pub enum VerifyError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateBytesError {
-    /// Written by another version of the layout.
+    /// The layout version is unknown.
     #[error("layout {0} of a state is not known")]
     UnknownLayout(u8),
-    /// A field holds what no state can hold.
+    /// The named field is impossible.
     #[error("the saved state is damaged: its {0} is impossible")]
     Invalid(&'static str),
 }

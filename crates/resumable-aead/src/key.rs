@@ -11,8 +11,8 @@ use crate::{Algorithm, Backend, KeyError, KeyLengthError, MessageTooLong, NONCE_
 
 /// An expanded key with the back-end chosen for this processor.
 ///
-/// Costs up to four kilobytes on the heap; share it by `Arc`. Wiped there when dropped, never printed; what [making
-/// it](crate#what-is-kept-secret-and-how) may leave on the stack is not.
+/// Costs up to four kilobytes on the heap; share it by `Arc`. The key is wiped there when dropped, and never printed.
+/// [Making a key](crate#what-is-kept-secret-and-how) may leave copies on the stack, which are not wiped.
 ///
 /// ```
 /// use resumable_aead::{Algorithm, Key};
@@ -34,16 +34,16 @@ use crate::{Algorithm, Backend, KeyError, KeyLengthError, MessageTooLong, NONCE_
 pub struct Key {
     algorithm: Algorithm,
     backend: Backend,
-    /// Tells keys apart (see [`Key::check`]).
+    /// Public fingerprint of the key (see [`Key::check`]).
     check: u32,
-    cipher: Cipher,
-    /// Where something beats `cipher` for whole messages.
+    cipher: AeadCipher,
+    /// ring's key, if ring is faster than `cipher` for whole messages.
     #[cfg(feature = "ring")]
     whole: Option<WholeMessages>,
 }
 
-/// The part of a key that does the work.
-pub(crate) enum Cipher {
+/// The cipher implementation of a key.
+pub(crate) enum AeadCipher {
     Gcm(GcmKey),
     ChaCha(ChaChaKey),
     Ccm(CcmKey),
@@ -58,11 +58,11 @@ impl Key {
         Key::expand(algorithm, key, Backend::best(algorithm))
     }
 
-    /// Expands `key` for a certain back-end: for tests and benches.
+    /// Expands `key` for the given back-end: for tests and benches.
     ///
     /// # Errors
-    /// [`KeyError::Length`] as in [`Key::new`]; [`KeyError::BackendUnavailable`] where
-    /// [`Backend::is_available`] says no.
+    /// [`KeyError::Length`] as in [`Key::new`]; [`KeyError::BackendUnavailable`] if
+    /// [`Backend::is_available`] is false.
     pub fn with_backend(algorithm: Algorithm, key: &[u8], backend: Backend) -> Result<Key, KeyError> {
         if !backend.is_available(algorithm) {
             return Err(KeyError::BackendUnavailable { backend, algorithm });
@@ -70,20 +70,20 @@ impl Key {
         Ok(Key::expand(algorithm, key, backend)?)
     }
 
-    /// What the key is for.
+    /// Returns the algorithm.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// What it computes with.
+    /// Returns the back-end.
     pub fn backend(&self) -> Backend {
         self.backend
     }
 
-    /// Seals a whole message in place and gives its tag: the first [`Algorithm::tag_len`] bytes, then zeros.
+    /// Seals a whole message in place and returns its tag: the first [`Algorithm::tag_len`] bytes, then zeros.
     ///
     /// # Errors
-    /// [`MessageTooLong`] when `data` is longer than [`Algorithm::message_len_max`]; `data` is then untouched.
+    /// [`MessageTooLong`] if `data` is longer than [`Algorithm::message_len_max`]; `data` is then untouched.
     pub fn seal_in_place(
         &self,
         nonce: &[u8; NONCE_LEN],
@@ -103,7 +103,7 @@ impl Key {
     /// Opens a whole message in place. A tag shorter than [`TAG_LEN`] is followed by zeros.
     ///
     /// # Errors
-    /// [`TagMismatch`] when the message is not authentic (one longer than [`Algorithm::message_len_max`] never is).
+    /// [`TagMismatch`] if the message is not authentic. A message longer than [`Algorithm::message_len_max`] never is.
     /// `data` is then filled with zeros: neither plaintext nor ciphertext is left in it.
     pub fn open_in_place(
         &self,
@@ -125,32 +125,32 @@ impl Key {
         state.compare_tag(self, tag).inspect_err(|_| data.fill(0))
     }
 
-    /// Adds the keystream of message offset `offset` (bytes) and on to `data`: encrypts or decrypts a piece of a
-    /// message without authenticating anything.
+    /// XORs the keystream from message offset `offset` (bytes) into `data`: encrypts or decrypts a piece of a
+    /// message without authenticating it.
     ///
     /// # Errors
-    /// [`MessageTooLong`] when the piece ends past [`Algorithm::message_len_max`]; `data` is then untouched.
+    /// [`MessageTooLong`] if the piece ends past [`Algorithm::message_len_max`]; `data` is then untouched.
     pub fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], offset: u64, data: &mut [u8]) -> Result<(), MessageTooLong> {
         self.check_range(offset, data.len())?;
         match &self.cipher {
-            Cipher::Gcm(key) => key.apply_keystream(nonce, offset, data),
-            Cipher::ChaCha(key) => key.apply_keystream(nonce, offset, data),
-            Cipher::Ccm(key) => key.apply_keystream(nonce, offset, data),
+            AeadCipher::Gcm(key) => key.apply_keystream(nonce, offset, data),
+            AeadCipher::ChaCha(key) => key.apply_keystream(nonce, offset, data),
+            AeadCipher::Ccm(key) => key.apply_keystream(nonce, offset, data),
         }
         Ok(())
     }
 
-    pub(crate) fn cipher(&self) -> &Cipher {
+    pub(crate) fn cipher(&self) -> &AeadCipher {
         &self.cipher
     }
 
-    /// A public value that differs between keys (but for one pair in 2^32), from a part of the cipher's range that no
-    /// message uses.
+    /// Returns a public fingerprint of the key, made from a part of the cipher's range that no message uses. Two keys
+    /// have the same one with probability 2^-32.
     pub(crate) fn check(&self) -> u32 {
         self.check
     }
 
-    /// Whether `len` bytes at message offset `offset` are within what one nonce can protect.
+    /// Tests whether `len` bytes at message offset `offset` are within the limit of one nonce.
     pub(crate) fn check_range(&self, offset: u64, len: usize) -> Result<(), MessageTooLong> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.algorithm.message_len_max() => Ok(()),
@@ -165,7 +165,7 @@ impl Key {
         }
         #[cfg(feature = "ring")]
         let whole = {
-            // With 256 bits our ChaCha20-Poly1305 is behind ring's assembly wherever ring has the whole message.
+            // Our ChaCha20-Poly1305 with 256-bit vectors is slower than ring's assembly if the message is whole.
             let is_faster =
                 backend == Backend::Portable || (backend == Backend::Avx2 && algorithm == Algorithm::ChaCha20Poly1305);
             if is_faster { WholeMessages::new(algorithm, key) } else { None }
@@ -174,17 +174,17 @@ impl Key {
             Algorithm::Aes128Gcm | Algorithm::Aes256Gcm => {
                 let expanded = GcmKey::new(key, backend);
                 let check = expanded.check();
-                (Cipher::Gcm(expanded), check)
+                (AeadCipher::Gcm(expanded), check)
             }
             Algorithm::ChaCha20Poly1305 => {
                 let expanded = ChaChaKey::new(key.try_into().map_err(|_| error)?, backend);
                 let check = expanded.check();
-                (Cipher::ChaCha(expanded), check)
+                (AeadCipher::ChaCha(expanded), check)
             }
             Algorithm::Aes128Ccm | Algorithm::Aes256Ccm | Algorithm::Aes128Ccm8 | Algorithm::Aes256Ccm8 => {
                 let expanded = CcmKey::new(key, algorithm.tag_len(), backend);
                 let check = expanded.check();
-                (Cipher::Ccm(expanded), check)
+                (AeadCipher::Ccm(expanded), check)
             }
         };
         Ok(Key {

@@ -1,16 +1,16 @@
-//! AEADs that stop and go on at any byte.
+//! AEADs that can stop and continue at any byte.
 //!
-//! AES-GCM, AES-CCM and ChaCha20-Poly1305 over a message that arrives in pieces: a [`State`] is a small plain
-//! value (key by reference) that takes the next piece whatever its length, can be copied, written out and read back,
-//! and gives the tag at the end. A [`Key`] holds the expanded key and the back-end chosen for this processor, seals
+//! AES-GCM, AES-CCM and ChaCha20-Poly1305 over a message that arrives in pieces. A [`State`] is a small plain
+//! value (key by reference): it takes pieces of any length, can be copied, serialised and parsed,
+//! and returns the tag at the end. A [`Key`] holds the expanded key and the back-end chosen for this processor, seals
 //! and opens whole messages, and applies the keystream alone from any offset. A [`MaskKey`] makes the masks of QUIC's
-//! header protection; an [`XtsKey`] encrypts storage by data units (AES-XTS), and an [`AesKey`] is AES by itself, in counter mode and as
-//! many [`CbcMac`]s side by side, for what AEADs share with them: AES on vectors.
+//! header protection; an [`XtsKey`] encrypts storage by data units (AES-XTS). An [`AesKey`] is AES by itself, in counter mode and as
+//! many [`CbcMac`]s side by side; it is here because it shares AES on vectors with the AEADs.
 //!
-//! Where things live, callers first:
+//! Modules, callers first:
 //!
 //! - [`Key`] (`key.rs`): expands a key, whole messages, keystream from any offset;
-//! - [`State`] (`state.rs`): a message under way; `state_bytes.rs` writes it out and reads it back;
+//! - [`State`] (`state.rs`): an unfinished message; `state_bytes.rs` serialises and parses it;
 //! - `gcm/`: AES-GCM, one file per back-end; `chacha/`: ChaCha20-Poly1305 likewise;
 //! - `ccm.rs`: AES-CCM, [`MaskKey`] (`mask.rs`), [`AesKey`] (`aes_key.rs`) and [`CbcMac`] (`cbc_mac.rs`), over `block/`: AES block after
 //!   block;
@@ -18,11 +18,11 @@
 //!   written once, and this crate is its home;
 //! - `xts/`: AES-XTS, one file for the portable back-end, one for x86-64;
 //! - `whole.rs`: whole messages by ring, where it is the fastest (feature `ring`, on by default);
-//! - `piece.rs`: what an update works on, in place or from source to destination.
+//! - `piece.rs`: input and output of an update, in place or from source to destination.
 //!
-//! A piece flows from `State` (order, length limits, direction) to the key's back-end (bytes), which hands back the
-//! authenticator and the rest of the keystream block. Nothing below `State` checks limits, nothing above knows
-//! instructions.
+//! A piece flows from `State` (order, length limits, direction) to the key's back-end (bytes), which returns the
+//! authenticator and the rest of the keystream block. Limits are checked in `State` only, and instructions are used
+//! in back-ends only.
 //!
 //! # Example
 //!
@@ -49,12 +49,12 @@
 //! # What is kept secret, and how
 //!
 //! All back-ends run in constant time with respect to keys and data: no table look-ups and no branches on secret
-//! values. A [`Key`] is wiped where it lies, on the heap, when dropped, and never printed. What making it leaves on the
-//! stack is not wiped: ring's and RustCrypto's keys, of which [`Backend::Portable`] is made, are returned by value, and a
-//! move may leave a copy behind. The other back-ends expand a key where it stays. The code of a
+//! values. A [`Key`] is wiped on the heap when dropped, and never printed. Copies that the making of a key leaves on the
+//! stack are not wiped: ring's and RustCrypto's keys, which [`Backend::Portable`] uses, are returned by value, and a
+//! move may leave a copy behind. The other back-ends expand a key in place. The code of a
 //! call copies no key, but vectors that hold rows of one (ChaCha20) live in registers, which the compiler may spill to the
-//! stack. A [`State`] is `Copy`, so it is not wiped: it holds what an attacker could use against its one message (the rest of a keystream block, the one-time Poly1305 key), never
-//! what would reveal the key.
+//! stack. A [`State`] is `Copy`, so it is not wiped: it holds secrets of its one message (the rest of a keystream block, the one-time Poly1305 key), but
+//! nothing that would reveal the key.
 #![deny(unsafe_code)]
 
 mod aes_key;
@@ -87,7 +87,7 @@ pub use mask::{MASK_LEN, MaskKey, SAMPLE_LEN};
 pub use state::State;
 pub use xts::{DataUnits, NotWholeUnits, UnitLengthError, Volume, VolumeError, XtsKey, XtsKeyError};
 
-/// The README's example is run with the others.
+/// Runs the README's example with the other doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

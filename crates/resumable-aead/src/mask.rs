@@ -1,5 +1,5 @@
-//! Masks of QUIC's header protection (RFC 9001 5.4): one block of the cipher that goes with the AEAD, of a sample of the
-//! ciphertext.
+//! Masks of QUIC's header protection (RFC 9001 5.4): a sample of the ciphertext, encrypted with the AEAD's
+//! cipher.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::chacha::keystream_block;
 use crate::state_bytes::array;
 use crate::{Algorithm, Backend, KeyLengthError};
 
-/// Length in bytes of the sample that a mask is made of.
+/// Length in bytes of the sample from which a mask is made.
 pub const SAMPLE_LEN: usize = 16;
 
 /// Length in bytes of a mask: one for the first byte of a header, four for the packet number.
@@ -28,9 +28,9 @@ pub const MASK_LEN: usize = 5;
 /// assert_eq!(key.mask(&sample), [0x43, 0x7b, 0x9a, 0xec, 0x36]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct MaskKey(Cipher);
+pub struct MaskKey(MaskCipher);
 
-enum Cipher {
+enum MaskCipher {
     Aes(BlockCipher),
     ChaCha(Box<Zeroizing<[u8; 32]>>),
 }
@@ -50,21 +50,21 @@ impl MaskKey {
             return Err(KeyLengthError { algorithm, found: key.len() });
         }
         if algorithm != Algorithm::ChaCha20Poly1305 {
-            return Ok(MaskKey(Cipher::Aes(BlockCipher::new(key, backend))));
+            return Ok(MaskKey(MaskCipher::Aes(BlockCipher::new(key, backend))));
         }
-        // Written where it stays.
+        // The key is written in place, so no copy stays on the stack.
         let mut own = Box::new(Zeroizing::new([0; 32]));
         own.copy_from_slice(key);
-        Ok(MaskKey(Cipher::ChaCha(own)))
+        Ok(MaskKey(MaskCipher::ChaCha(own)))
     }
 
-    /// The mask that a sample of the ciphertext makes.
+    /// Returns the mask of a sample of the ciphertext.
     pub fn mask(&self, sample: &[u8; SAMPLE_LEN]) -> [u8; MASK_LEN] {
         match &self.0 {
-            // RFC 9001 5.4.3: the sample enciphered.
-            Cipher::Aes(cipher) => array(&cipher.encrypt_block(sample), 0),
+            // RFC 9001 5.4.3: the mask is the encrypted sample.
+            MaskCipher::Aes(cipher) => array(&cipher.encrypt_block(sample), 0),
             // RFC 9001 5.4.4: the sample is a counter and a nonce, the mask is keystream.
-            Cipher::ChaCha(key) => {
+            MaskCipher::ChaCha(key) => {
                 let counter = u32::from_le_bytes(array(sample, 0));
                 array(&*Zeroizing::new(keystream_block(key, &array(sample, 4), counter)), 0)
             }
@@ -86,7 +86,7 @@ mod tests {
 
     /// RFC 9001 A.5.
     #[test]
-    fn the_mask_of_the_short_header_packet() {
+    fn rfc_9001_short_header_mask_matches() {
         let half = |text: &str| u128::from_str_radix(text, 16).unwrap().to_be_bytes();
         let key = [half("25a282b9e82f06f21f488917a4fc8f1b"), half("73573685608597d0efcb076b0ab7a7a4")].concat();
         let key = MaskKey::new(Algorithm::ChaCha20Poly1305, &key).unwrap();
@@ -94,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_another_length_is_refused() {
+    fn wrong_mask_key_length_is_refused() {
         let error = MaskKey::new(Algorithm::Aes128Ccm, &[0; 32]).unwrap_err();
         assert_eq!(error, KeyLengthError { algorithm: Algorithm::Aes128Ccm, found: 32 });
     }
 
     proptest! {
         #[test]
-        fn masks_are_those_of_ring(key: [u8; 32], sample: [u8; 16]) {
+        fn masks_match_ring(key: [u8; 32], sample: [u8; 16]) {
             for (algorithm, ring) in [
                 (Algorithm::Aes128Gcm, &quic::AES_128),
                 (Algorithm::Aes256Gcm, &quic::AES_256),

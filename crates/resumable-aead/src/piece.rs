@@ -1,74 +1,74 @@
-//! What one update works on.
+//! Input and output of one update.
 
-/// The next bytes of a message, and where the result goes.
-pub(crate) enum Piece<'a> {
+/// The next bytes of a message, and the destination of the result.
+pub(crate) enum MessagePiece<'a> {
     /// The result replaces the bytes.
     InPlace(&'a mut [u8]),
-    /// The result goes elsewhere. Both have one length: [`Piece::copying`] checked it.
+    /// Source and destination of equal length: [`MessagePiece::copying`] checked it.
     Copy(&'a [u8], &'a mut [u8]),
 }
 
-impl<'a> Piece<'a> {
-    /// From `source` to `destination`, or their lengths when they differ.
+impl<'a> MessagePiece<'a> {
+    /// Makes a piece from `source` to `destination`. Fails with both lengths if they differ.
     pub(crate) fn copying(source: &'a [u8], destination: &'a mut [u8]) -> Result<Self, (usize, usize)> {
         if source.len() != destination.len() {
             return Err((source.len(), destination.len()));
         }
-        Ok(Piece::Copy(source, destination))
+        Ok(MessagePiece::Copy(source, destination))
     }
 
     pub(crate) fn len(&self) -> usize {
         match self {
-            Piece::InPlace(data) => data.len(),
-            Piece::Copy(source, _) => source.len(),
+            MessagePiece::InPlace(data) => data.len(),
+            MessagePiece::Copy(source, _) => source.len(),
         }
     }
 
-    /// What is read.
+    /// Returns the input.
     pub(crate) fn source(&self) -> &[u8] {
         match self {
-            Piece::InPlace(data) => data,
-            Piece::Copy(source, _) => source,
+            MessagePiece::InPlace(data) => data,
+            MessagePiece::Copy(source, _) => source,
         }
     }
 
-    /// What was written, once it was.
+    /// Returns the output, once it was written.
     pub(crate) fn result(&self) -> &[u8] {
         match self {
-            Piece::InPlace(data) => data,
-            Piece::Copy(_, destination) => destination,
+            MessagePiece::InPlace(data) => data,
+            MessagePiece::Copy(_, destination) => destination,
         }
     }
 
-    /// The same piece, lent.
-    pub(crate) fn reborrow(&mut self) -> Piece<'_> {
+    /// Borrows the piece for a shorter time.
+    pub(crate) fn reborrow(&mut self) -> MessagePiece<'_> {
         match self {
-            Piece::InPlace(data) => Piece::InPlace(data),
-            Piece::Copy(source, destination) => Piece::Copy(source, destination),
+            MessagePiece::InPlace(data) => MessagePiece::InPlace(data),
+            MessagePiece::Copy(source, destination) => MessagePiece::Copy(source, destination),
         }
     }
 
-    /// The first `at` bytes, or as many as there are, and the rest.
-    pub(crate) fn split_at(self, at: usize) -> (Piece<'a>, Piece<'a>) {
+    /// Splits the piece after `at` bytes, or at its end if it is shorter.
+    pub(crate) fn split_at(self, at: usize) -> (MessagePiece<'a>, MessagePiece<'a>) {
         let at = at.min(self.len());
         match self {
-            Piece::InPlace(data) => {
+            MessagePiece::InPlace(data) => {
                 let (first, rest) = data.split_at_mut(at);
-                (Piece::InPlace(first), Piece::InPlace(rest))
+                (MessagePiece::InPlace(first), MessagePiece::InPlace(rest))
             }
-            Piece::Copy(source, destination) => {
+            MessagePiece::Copy(source, destination) => {
                 let (source, source_rest) = source.split_at(at);
                 let (destination, destination_rest) = destination.split_at_mut(at);
-                (Piece::Copy(source, destination), Piece::Copy(source_rest, destination_rest))
+                (MessagePiece::Copy(source, destination), MessagePiece::Copy(source_rest, destination_rest))
             }
         }
     }
 
-    /// For back-ends that only work in place: copies first where it must.
+    /// Returns the output buffer with the input in it, for back-ends that only work in place.
     pub(crate) fn into_in_place(self) -> &'a mut [u8] {
         match self {
-            Piece::InPlace(data) => data,
-            Piece::Copy(source, destination) => {
+            MessagePiece::InPlace(data) => data,
+            MessagePiece::Copy(source, destination) => {
                 destination.copy_from_slice(source);
                 destination
             }

@@ -1,6 +1,6 @@
-//! A message under way.
+//! State of an unfinished message.
 //!
-//! Invariant: `position` bytes of the message went through in order, none twice; the authenticator has absorbed
+//! Invariant: the first `position` bytes of the message were processed in order, each once; the authenticator has absorbed
 //! exactly their ciphertext; `position` never exceeds [`Algorithm::message_len_max`]. A call that fails changes
 //! nothing.
 
@@ -12,20 +12,20 @@ use subtle::ConstantTimeEq;
 use crate::ccm::CcmState;
 use crate::chacha::ChaChaState;
 use crate::gcm::GcmState;
-use crate::key::Cipher;
-use crate::piece::Piece;
+use crate::key::AeadCipher;
+use crate::piece::MessagePiece;
 use crate::{Algorithm, Key, MessageTooLong, NONCE_LEN, StateError, TAG_LEN, TagMismatch, VerifyError};
 
-/// A message under way: what its AEAD has to remember between two pieces.
+/// The state of an AEAD between two pieces of a message.
 ///
-/// A small plain value; the key is lent to each call and must be the same each time. A copy goes on independently
-/// from where it was taken, which is how to try a range and go back. Pieces may have any length, zero included.
+/// A small plain value; the caller passes the same key to each call. A copy continues independently
+/// from the same position, so a caller can try a range and go back. Pieces may have any length, zero included.
 ///
-/// One message is either encrypted or decrypted; [`authenticate_ciphertext`](State::authenticate_ciphertext) and
-/// [`authenticate_plaintext`](State::authenticate_plaintext) fit in with both, for messages some of whose pieces are
-/// already on the right side.
+/// One message is either encrypted or decrypted. [`authenticate_ciphertext`](State::authenticate_ciphertext) and
+/// [`authenticate_plaintext`](State::authenticate_plaintext) combine with both directions, for messages of which some pieces are
+/// already encrypted or decrypted.
 ///
-/// What [`decrypt`](State::decrypt) writes is not authentic before [`verify`](State::verify) says so.
+/// The output of [`decrypt`](State::decrypt) is not authentic until [`verify`](State::verify) succeeds.
 ///
 /// ```
 /// use resumable_aead::{Algorithm, Key, State};
@@ -50,18 +50,18 @@ pub struct State {
     pub(crate) position: u64,
     pub(crate) aad_len: u64,
     pub(crate) algorithm: Algorithm,
-    pub(crate) direction: Option<Direction>,
+    pub(crate) direction: Option<MessageDirection>,
     pub(crate) authenticator: Authenticator,
 }
 
-/// Which way a message goes.
+/// Encryption or decryption of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub(crate) enum MessageDirection {
     Encrypt,
     Decrypt,
 }
 
-/// The algorithm's own part of a state.
+/// Authenticator state of one algorithm.
 #[derive(Clone, Copy)]
 pub(crate) enum Authenticator {
     Gcm(GcmState),
@@ -70,16 +70,16 @@ pub(crate) enum Authenticator {
 }
 
 impl State {
-    /// Begins a message: absorbs `aad`, stands at byte 0.
+    /// Begins a message: absorbs `aad`, and stands at byte 0.
     ///
-    /// A message of CCM begins with its length: a state of it that is made here refuses every call with
-    /// [`StateError::LengthNotGiven`]. [`with_len`](State::with_len) begins messages of any algorithm.
+    /// A CCM message begins with its length. So for CCM, every later call fails with
+    /// [`StateError::LengthNotGiven`]; use [`with_len`](State::with_len), which begins messages of any algorithm.
     pub fn new(key: &Key, nonce: &[u8; NONCE_LEN], aad: &[u8]) -> State {
         State::begin(key, nonce, aad, None)
     }
 
-    /// Begins a message of `len` bytes in all. CCM holds to it: no more go through, and there is no tag before all
-    /// did. The other algorithms need no length and take no note of it.
+    /// Begins a message of `len` bytes in all. CCM refuses further bytes, and returns no tag before `len` bytes were
+    /// processed. The other algorithms ignore the length.
     ///
     /// ```
     /// use resumable_aead::{Algorithm, Key, State, StateError};
@@ -96,7 +96,7 @@ impl State {
     /// ```
     ///
     /// # Errors
-    /// [`MessageTooLong`] when `len` is more than [`Algorithm::message_len_max`].
+    /// [`MessageTooLong`] if `len` is more than [`Algorithm::message_len_max`].
     pub fn with_len(key: &Key, nonce: &[u8; NONCE_LEN], aad: &[u8], len: u64) -> Result<State, MessageTooLong> {
         if len > key.algorithm().message_len_max() {
             return Err(MessageTooLong);
@@ -104,12 +104,12 @@ impl State {
         Ok(State::begin(key, nonce, aad, Some(len)))
     }
 
-    /// Begins a message; a length was checked.
+    /// Begins a message. The caller checked the length.
     pub(crate) fn begin(key: &Key, nonce: &[u8; NONCE_LEN], aad: &[u8], len: Option<u64>) -> State {
         let authenticator = match key.cipher() {
-            Cipher::Gcm(key) => Authenticator::Gcm(key.start(aad)),
-            Cipher::ChaCha(key) => Authenticator::ChaCha(key.start(nonce, aad)),
-            Cipher::Ccm(key) => Authenticator::Ccm(key.start(nonce, aad, len)),
+            AeadCipher::Gcm(key) => Authenticator::Gcm(key.start(aad)),
+            AeadCipher::ChaCha(key) => Authenticator::ChaCha(key.start(nonce, aad)),
+            AeadCipher::Ccm(key) => Authenticator::Ccm(key.start(nonce, aad, len)),
         };
         State {
             nonce: *nonce,
@@ -122,12 +122,12 @@ impl State {
         }
     }
 
-    /// What algorithm the message is under.
+    /// Returns the algorithm of the key.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// How many bytes of the message went through.
+    /// Returns the number of message bytes processed.
     pub fn position(&self) -> u64 {
         self.position
     }
@@ -138,7 +138,7 @@ impl State {
     /// [`StateError::WrongKey`], [`StateError::MixedDirections`] after a `decrypt`, [`StateError::MessageTooLong`].
     #[inline]
     pub fn encrypt(&mut self, key: &Key, data: &mut [u8]) -> Result<(), StateError> {
-        self.update(key, Direction::Encrypt, Piece::InPlace(data))
+        self.update(key, MessageDirection::Encrypt, MessagePiece::InPlace(data))
     }
 
     /// Encrypts the next piece from `source` to `destination`, reading and writing memory once.
@@ -147,39 +147,39 @@ impl State {
     /// As [`encrypt`](State::encrypt); [`StateError::LengthMismatch`].
     #[inline]
     pub fn encrypt_to(&mut self, key: &Key, source: &[u8], destination: &mut [u8]) -> Result<(), StateError> {
-        self.update(key, Direction::Encrypt, copying(source, destination)?)
+        self.update(key, MessageDirection::Encrypt, copying(source, destination)?)
     }
 
-    /// Encrypts the next piece from `source` to behind what `destination` holds: memory that was never written will do.
+    /// Encrypts the next piece from `source` and appends it to `destination`, which may have uninitialised capacity.
     ///
     /// # Errors
-    /// As [`encrypt`](State::encrypt); `destination` is then as it was.
+    /// As [`encrypt`](State::encrypt); `destination` is then unchanged.
     #[inline]
     pub fn encrypt_append(&mut self, key: &Key, source: &[u8], destination: &mut BytesMut) -> Result<(), StateError> {
-        self.append(key, Direction::Encrypt, source, destination)
+        self.append(key, MessageDirection::Encrypt, source, destination)
     }
 
-    /// Decrypts the next piece in place. Not authentic before [`verify`](State::verify) says so.
+    /// Decrypts the next piece in place. The result is not authentic until [`verify`](State::verify) succeeds.
     ///
     /// # Errors
     /// [`StateError::WrongKey`], [`StateError::MixedDirections`] after an `encrypt`, [`StateError::MessageTooLong`].
     #[inline]
     pub fn decrypt(&mut self, key: &Key, data: &mut [u8]) -> Result<(), StateError> {
-        self.update(key, Direction::Decrypt, Piece::InPlace(data))
+        self.update(key, MessageDirection::Decrypt, MessagePiece::InPlace(data))
     }
 
-    /// Decrypts the next piece from `source` to `destination`, reading and writing memory once. Not authentic before
-    /// [`verify`](State::verify) says so.
+    /// Decrypts the next piece from `source` to `destination`, reading and writing memory once. The result is not authentic until
+    /// [`verify`](State::verify) succeeds.
     ///
     /// # Errors
     /// As [`decrypt`](State::decrypt); [`StateError::LengthMismatch`].
     #[inline]
     pub fn decrypt_to(&mut self, key: &Key, source: &[u8], destination: &mut [u8]) -> Result<(), StateError> {
-        self.update(key, Direction::Decrypt, copying(source, destination)?)
+        self.update(key, MessageDirection::Decrypt, copying(source, destination)?)
     }
 
-    /// Decrypts the next piece from `source` to behind what `destination` holds: memory that was never written will do.
-    /// Not authentic before [`verify`](State::verify) says so.
+    /// Decrypts the next piece from `source` and appends it to `destination`, which may have uninitialised capacity.
+    /// The result is not authentic until [`verify`](State::verify) succeeds.
     ///
     /// ```
     /// use bytes::BytesMut;
@@ -198,58 +198,62 @@ impl State {
     /// ```
     ///
     /// # Errors
-    /// As [`decrypt`](State::decrypt); `destination` is then as it was.
+    /// As [`decrypt`](State::decrypt); `destination` is then unchanged.
     #[inline]
     pub fn decrypt_append(&mut self, key: &Key, source: &[u8], destination: &mut BytesMut) -> Result<(), StateError> {
-        self.append(key, Direction::Decrypt, source, destination)
+        self.append(key, MessageDirection::Decrypt, source, destination)
     }
 
-    /// Moves over the next piece, `data` being its ciphertext: authenticates it and deciphers nothing.
+    /// Authenticates the ciphertext of the next piece, without deciphering it.
     ///
     /// # Errors
     /// [`StateError::WrongKey`], [`StateError::MessageTooLong`].
     pub fn authenticate_ciphertext(&mut self, key: &Key, data: &[u8]) -> Result<(), StateError> {
         self.check_piece(key, data.len())?;
         match (key.cipher(), &mut self.authenticator) {
-            (Cipher::Gcm(key), Authenticator::Gcm(state)) => key.authenticate(state, &self.nonce, self.position, data),
-            (Cipher::ChaCha(key), Authenticator::ChaCha(state)) => key.authenticate(state, self.position, data),
-            (Cipher::Ccm(key), Authenticator::Ccm(state)) => key.authenticate(state, &self.nonce, self.position, data),
+            (AeadCipher::Gcm(key), Authenticator::Gcm(state)) => {
+                key.authenticate(state, &self.nonce, self.position, data)
+            }
+            (AeadCipher::ChaCha(key), Authenticator::ChaCha(state)) => key.authenticate(state, self.position, data),
+            (AeadCipher::Ccm(key), Authenticator::Ccm(state)) => {
+                key.authenticate(state, &self.nonce, self.position, data)
+            }
             _ => return Err(StateError::WrongKey),
         }
         self.position += data.len() as u64;
         Ok(())
     }
 
-    /// Moves over the next piece, `data` being its plaintext: authenticates the ciphertext that belongs to it, and
-    /// leaves `data` as it is.
+    /// Authenticates the next piece, given as plaintext, as if its ciphertext had been processed. Leaves `data`
+    /// unchanged.
     ///
     /// # Errors
     /// [`StateError::WrongKey`], [`StateError::MessageTooLong`].
     pub fn authenticate_plaintext(&mut self, key: &Key, data: &[u8]) -> Result<(), StateError> {
         self.check_piece(key, data.len())?;
-        // The ciphertext passes through a buffer that stays in the nearest cache. It is no secret: no need to wipe it.
+        // The ciphertext passes through a buffer that stays in the nearest cache. Ciphertext is not secret, so the buffer is not wiped.
         let mut ciphertext = [0; 1024];
         for piece in data.chunks(ciphertext.len()) {
-            self.crypt(key, Direction::Encrypt, Piece::Copy(piece, &mut ciphertext[..piece.len()]));
+            self.crypt(key, MessageDirection::Encrypt, MessagePiece::Copy(piece, &mut ciphertext[..piece.len()]));
         }
         Ok(())
     }
 
-    /// Ends the message and gives its tag: the first [`Algorithm::tag_len`] bytes, then zeros.
+    /// Ends the message and returns its tag: the first [`Algorithm::tag_len`] bytes, then zeros.
     ///
-    /// To check a received tag, [`verify`](State::verify) compares in constant time.
+    /// To check a received tag, use [`verify`](State::verify), which compares in constant time.
     ///
     /// # Errors
-    /// [`StateError::WrongKey`]; [`StateError::Unfinished`] where the message has a length.
+    /// [`StateError::WrongKey`]; [`StateError::Unfinished`] if the message has a length and bytes are missing.
     pub fn tag(self, key: &Key) -> Result<[u8; TAG_LEN], StateError> {
         self.check_end(key)?;
         Ok(self.compute_tag(key))
     }
 
-    /// Ends the message and compares its tag with the one received, in constant time.
+    /// Ends the message and compares its tag with the received one in constant time.
     ///
     /// # Errors
-    /// [`VerifyError::TagMismatch`] when `tag` differs or is not
+    /// [`VerifyError::TagMismatch`] if `tag` differs or is not
     /// [`Algorithm::tag_len`] bytes long; [`VerifyError::Misuse`] with
     /// [`StateError::WrongKey`] or [`StateError::Unfinished`].
     pub fn verify(self, key: &Key, tag: &[u8]) -> Result<(), VerifyError> {
@@ -264,33 +268,33 @@ impl State {
 
     /// Seals the whole message. The caller made the state with `key` and checked the length.
     pub(crate) fn seal_whole(&mut self, key: &Key, data: &mut [u8]) {
-        self.crypt(key, Direction::Encrypt, Piece::InPlace(data));
+        self.crypt(key, MessageDirection::Encrypt, MessagePiece::InPlace(data));
     }
 
-    /// Opens the whole message, likewise.
+    /// Opens the whole message. The caller made the state with `key` and checked the length.
     pub(crate) fn open_whole(&mut self, key: &Key, data: &mut [u8]) {
-        self.crypt(key, Direction::Decrypt, Piece::InPlace(data));
+        self.crypt(key, MessageDirection::Decrypt, MessagePiece::InPlace(data));
     }
 
-    /// The tag of what went through. The caller checked that `key` is the state's.
+    /// Returns the tag of the processed bytes. The caller checked that `key` is the state's.
     pub(crate) fn compute_tag(&self, key: &Key) -> [u8; TAG_LEN] {
         match (key.cipher(), &self.authenticator) {
-            (Cipher::Gcm(key), Authenticator::Gcm(state)) => {
+            (AeadCipher::Gcm(key), Authenticator::Gcm(state)) => {
                 key.finish(state, &self.nonce, self.aad_len, self.position)
             }
-            (Cipher::ChaCha(key), Authenticator::ChaCha(state)) => key.finish(state, self.aad_len, self.position),
-            (Cipher::Ccm(key), Authenticator::Ccm(state)) => key.finish(state, &self.nonce, self.position),
+            (AeadCipher::ChaCha(key), Authenticator::ChaCha(state)) => key.finish(state, self.aad_len, self.position),
+            (AeadCipher::Ccm(key), Authenticator::Ccm(state)) => key.finish(state, &self.nonce, self.position),
             _ => unreachable!("the caller checked the key"),
         }
     }
 
-    /// Compares in constant time. The caller checked that `key` is the state's.
+    /// Compares tags in constant time. The caller checked that `key` is the state's.
     pub(crate) fn compare_tag(&self, key: &Key, tag: &[u8; TAG_LEN]) -> Result<(), TagMismatch> {
         if bool::from(self.compute_tag(key).ct_eq(tag)) { Ok(()) } else { Err(TagMismatch) }
     }
 
     #[inline]
-    fn update(&mut self, key: &Key, direction: Direction, piece: Piece<'_>) -> Result<(), StateError> {
+    fn update(&mut self, key: &Key, direction: MessageDirection, piece: MessagePiece<'_>) -> Result<(), StateError> {
         self.begin_update(key, direction, piece.len())?;
         self.crypt(key, direction, piece);
         Ok(())
@@ -300,28 +304,28 @@ impl State {
     fn append(
         &mut self,
         key: &Key,
-        direction: Direction,
+        direction: MessageDirection,
         source: &[u8],
         destination: &mut BytesMut,
     ) -> Result<(), StateError> {
         self.begin_update(key, direction, source.len())?;
         match (key.cipher(), &mut self.authenticator) {
-            (Cipher::Gcm(key), Authenticator::Gcm(state)) => {
+            (AeadCipher::Gcm(key), Authenticator::Gcm(state)) => {
                 key.append(state, &self.nonce, self.position, direction, source, destination);
                 self.position += source.len() as u64;
             }
             _ => {
                 let at = destination.len();
                 destination.extend_from_slice(source);
-                self.crypt(key, direction, Piece::InPlace(&mut destination[at..]));
+                self.crypt(key, direction, MessagePiece::InPlace(&mut destination[at..]));
             }
         }
         Ok(())
     }
 
-    /// Whether a piece of `len` bytes can go this way; from then on all go it.
+    /// Checks that a piece of `len` bytes may be processed in this direction, and fixes the direction.
     #[inline]
-    fn begin_update(&mut self, key: &Key, direction: Direction, len: usize) -> Result<(), StateError> {
+    fn begin_update(&mut self, key: &Key, direction: MessageDirection, len: usize) -> Result<(), StateError> {
         self.check_piece(key, len)?;
         if self.direction.is_some_and(|before| before != direction) {
             return Err(StateError::MixedDirections);
@@ -330,7 +334,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether `key` is the state's, and `len` more bytes are within the message's limit.
+    /// Checks that `key` is the state's, and that `len` more bytes are within the message's limit.
     #[inline]
     fn check_piece(&self, key: &Key, len: usize) -> Result<(), StateError> {
         if key.algorithm() != self.algorithm || key.check() != self.key_check {
@@ -345,7 +349,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether `key` is the state's, and all of a message whose length is known went through.
+    /// Checks that `key` is the state's, and that all bytes of a message of known length were processed.
     fn check_end(&self, key: &Key) -> Result<(), StateError> {
         self.check_piece(key, 0)?;
         let Authenticator::Ccm(state) = &self.authenticator else { return Ok(()) };
@@ -355,18 +359,18 @@ impl State {
         }
     }
 
-    /// Moves over a piece that was checked.
+    /// Processes a piece that was checked.
     #[inline]
-    fn crypt(&mut self, key: &Key, direction: Direction, piece: Piece<'_>) {
+    fn crypt(&mut self, key: &Key, direction: MessageDirection, piece: MessagePiece<'_>) {
         let len = piece.len() as u64;
         match (key.cipher(), &mut self.authenticator) {
-            (Cipher::Gcm(key), Authenticator::Gcm(state)) => {
+            (AeadCipher::Gcm(key), Authenticator::Gcm(state)) => {
                 key.crypt(state, &self.nonce, self.position, direction, piece);
             }
-            (Cipher::ChaCha(key), Authenticator::ChaCha(state)) => {
+            (AeadCipher::ChaCha(key), Authenticator::ChaCha(state)) => {
                 key.crypt(state, &self.nonce, self.position, direction, piece);
             }
-            (Cipher::Ccm(key), Authenticator::Ccm(state)) => {
+            (AeadCipher::Ccm(key), Authenticator::Ccm(state)) => {
                 key.crypt(state, &self.nonce, self.position, direction, piece);
             }
             _ => unreachable!("check_piece compared the algorithms"),
@@ -385,7 +389,7 @@ impl fmt::Debug for State {
     }
 }
 
-fn copying<'a>(source: &'a [u8], destination: &'a mut [u8]) -> Result<Piece<'a>, StateError> {
-    Piece::copying(source, destination)
+fn copying<'a>(source: &'a [u8], destination: &'a mut [u8]) -> Result<MessagePiece<'a>, StateError> {
+    MessagePiece::copying(source, destination)
         .map_err(|(source_len, destination_len)| StateError::LengthMismatch { source_len, destination_len })
 }

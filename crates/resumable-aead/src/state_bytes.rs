@@ -1,20 +1,20 @@
-//! A state written out and read back: for a device that keeps contexts in host memory.
+//! Serialised states, for a device that keeps contexts in host memory.
 //!
 //! Layout 1, integers little-endian: layout, algorithm, direction, a zero byte; key check (4 bytes); nonce (12); four
-//! zero bytes; position (8); length of the AAD (8); then the authenticator (72 bytes, the unused rest zero). What a
-//! state does not use at its position is written as zeros, so that equal states have equal bytes.
+//! zero bytes; position (8); length of the AAD (8); then the authenticator (72 bytes, the unused rest zero). Fields that a
+//! state does not use at its position are written as zeros, so that equal states have equal bytes.
 
 use crate::ccm::CcmState;
 use crate::chacha::ChaChaState;
 use crate::gcm::GcmState;
-use crate::state::{Authenticator, Direction};
+use crate::state::{Authenticator, MessageDirection};
 use crate::{Algorithm, State, StateBytesError};
 
 impl State {
-    /// Length in bytes of a state written out.
+    /// Length in bytes of a serialised state.
     pub const BYTES: usize = AUTHENTICATOR + AUTHENTICATOR_LEN;
 
-    /// Writes the state out. The bytes are as secret as the state: anybody who knows them can forge this one message and
+    /// Serialises the state. The bytes are as secret as the state: with them, anybody can forge this one message and
     /// decrypt up to a block of it.
     ///
     /// ```
@@ -42,8 +42,8 @@ impl State {
         };
         bytes[2] = match self.direction {
             None => 0,
-            Some(Direction::Encrypt) => 1,
-            Some(Direction::Decrypt) => 2,
+            Some(MessageDirection::Encrypt) => 1,
+            Some(MessageDirection::Decrypt) => 2,
         };
         bytes[4..8].copy_from_slice(&self.key_check.to_le_bytes());
         bytes[8..20].copy_from_slice(&self.nonce);
@@ -58,13 +58,13 @@ impl State {
         bytes
     }
 
-    /// Reads back what [`to_bytes`](State::to_bytes) wrote.
+    /// Parses the bytes that [`to_bytes`](State::to_bytes) wrote.
     ///
-    /// Bytes that no state can have are refused; bytes altered within what a state can have give a state whose tag
-    /// will not verify, or that is of another key.
+    /// Bytes that no valid state can have are refused. Other alterations give a state of another key, or a state whose
+    /// tag will not verify.
     ///
     /// # Errors
-    /// [`StateBytesError`] says what is wrong.
+    /// [`StateBytesError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8; State::BYTES]) -> Result<State, StateBytesError> {
         if bytes[0] != LAYOUT {
             return Err(StateBytesError::UnknownLayout(bytes[0]));
@@ -81,8 +81,8 @@ impl State {
         };
         let direction = match bytes[2] {
             0 => None,
-            1 => Some(Direction::Encrypt),
-            2 => Some(Direction::Decrypt),
+            1 => Some(MessageDirection::Encrypt),
+            2 => Some(MessageDirection::Decrypt),
             _ => return Err(StateBytesError::Invalid("direction")),
         };
         if bytes[3] != 0 || bytes[20..24] != [0; 4] {
@@ -115,7 +115,7 @@ impl State {
     }
 }
 
-/// The `N` bytes at `at`, which the layout's constants keep within bounds.
+/// Returns the `N` bytes at `at`, which the layout's constants keep within bounds.
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);
@@ -125,5 +125,5 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 const LAYOUT: u8 = 1;
 const AUTHENTICATOR: usize = 40;
 
-/// Length in bytes of the algorithm's own part: Poly1305 needs all of it.
+/// Length in bytes of the algorithm's own part. Poly1305 needs all of it.
 pub(crate) const AUTHENTICATOR_LEN: usize = 72;

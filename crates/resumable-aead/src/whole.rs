@@ -1,11 +1,11 @@
-//! Whole messages by ring, where it beats the back-end that goes on at any byte.
+//! Whole messages by ring, if ring is faster than the resumable back-end.
 //!
-//! That is the portable back-end, and ChaCha20-Poly1305 with AVX2: ring has assembly for whole messages on every processor it
-//! knows.
+//! ring is faster than the portable back-end and than ChaCha20-Poly1305 with AVX2, because it has assembly for whole messages on every
+//! processor that it supports.
 //!
 //! # Safety of this module
 //!
-//! ring does not wipe its keys, so this module does. The key lies in memory of ours that may hold any bytes
+//! ring does not wipe its keys, so this module does. The key lies in memory of this crate that may hold any bytes
 //! (`MaybeUninit`). It is written once, in `new`, and read only as the key that was written; when it is dropped, its bytes
 //! are overwritten, and nothing reads them after that. ring returns the key by value and may leave a copy on the stack.
 //! The key has nothing to drop, which is checked when compiling.
@@ -23,7 +23,7 @@ use crate::{Algorithm, NONCE_LEN, TAG_LEN, TagMismatch};
 pub(crate) struct WholeMessages(Box<MaybeUninit<LessSafeKey>>);
 
 impl WholeMessages {
-    /// None where ring does not have the algorithm.
+    /// Returns `None` if ring lacks the algorithm.
     pub(crate) fn new(algorithm: Algorithm, key: &[u8]) -> Option<Self> {
         let algorithm = match algorithm {
             Algorithm::Aes128Gcm => &aead::AES_128_GCM,
@@ -35,14 +35,14 @@ impl WholeMessages {
         Some(WholeMessages(Box::new(MaybeUninit::new(key))))
     }
 
-    /// None where ring takes no message of that length.
+    /// Returns the tag, or `None` if ring does not support a message of that length.
     pub(crate) fn seal(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], data: &mut [u8]) -> Option<[u8; TAG_LEN]> {
         let nonce = Nonce::assume_unique_for_key(*nonce);
         let tag = self.key().seal_in_place_separate_tag(nonce, Aad::from(aad), data).ok()?;
         tag.as_ref().try_into().ok()
     }
 
-    /// On a mismatch the caller wipes `data`.
+    /// Opens a message in place. On a mismatch the caller wipes `data`.
     pub(crate) fn open(
         &self,
         nonce: &[u8; NONCE_LEN],
@@ -56,7 +56,7 @@ impl WholeMessages {
     }
 
     fn key(&self) -> &LessSafeKey {
-        // SAFETY: `new` wrote it, and only `drop` writes again.
+        // SAFETY: `new` wrote the key, and only `drop` overwrites it.
         unsafe { self.0.assume_init_ref() }
     }
 }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_what_a_state_gives_piece_by_piece() {
+    fn whole_message_matches_state_piece_by_piece() {
         for algorithm in Algorithm::ALL {
             let key_bytes = vec![3; algorithm.key_len()];
             let Some(whole) = WholeMessages::new(algorithm, &key_bytes) else {

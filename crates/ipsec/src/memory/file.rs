@@ -14,7 +14,7 @@
 //! Invariant: whenever the machine stops, both files are whole, except for the last line of an unfinished call, and
 //! have all marks of the calls of [`write`](NumberEntries::write) that returned.
 
-use super::spent::SpentKeyFilter;
+use super::spent_key_filter::SpentKeyFilter;
 use super::store::NumberFileError;
 use super::{NumberMark, SPENT};
 use core::fmt;

@@ -12,7 +12,7 @@
 
 mod file;
 mod marks;
-mod spent;
+mod spent_key_filter;
 mod store;
 mod used;
 

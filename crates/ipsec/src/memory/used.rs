@@ -5,7 +5,7 @@
 //! passes for a new one.
 
 use super::lock;
-use super::spent::SpentKeyFilter;
+use super::spent_key_filter::SpentKeyFilter;
 use crate::keying::KeyingError;
 use core::fmt;
 use core::hash::BuildHasher;

@@ -12,8 +12,6 @@
 //!
 //! Invariant: a direction that failed or closed stays so. Events on the device never change the bytes on the wire.
 
-mod above;
-mod above_contexts;
 mod acks;
 mod contexts;
 #[cfg(feature = "tokio")]
@@ -21,13 +19,15 @@ mod io;
 pub(crate) mod offload;
 mod policy;
 mod receive_half;
-mod receive_place;
+mod receive_location;
 mod records;
 mod rekey;
 mod resync;
 mod segments;
 mod send_half;
-mod transmit_place;
+mod transmit_location;
+mod upper_contexts;
+mod upper_events;
 
 use crate::alert::AlertDescription;
 use crate::counters::TlsCounters;
@@ -42,7 +42,6 @@ use crate::record::ContentType;
 use crate::record::inbox::RecordInbox;
 use crate::record::receive::{Record, RecordReceiver};
 use crate::record::send::{Content, RecordSender};
-use above::UpperEvents;
 use bytes::{Buf, Bytes};
 use contexts::StreamContexts;
 use core::fmt;
@@ -52,11 +51,12 @@ use offload_api::{NextPiece, SegmentStream, TxTag};
 use offload_base::Seq;
 use offload_base::tasks::{TaskRole, WaitingTasks};
 use receive_half::ReceiveHalf;
-use receive_place::ReceiveLocation;
+use receive_location::ReceiveLocation;
 use records::{Cutter, RecordPieces};
 use send_half::{ImmediateWrite, SendHalf};
 use tracing::{Span, debug};
-use transmit_place::TransmitLocation;
+use transmit_location::TransmitLocation;
+use upper_events::UpperEvents;
 
 /// A TLS stream over the transport `S`. Each direction runs in software or on a device.
 ///

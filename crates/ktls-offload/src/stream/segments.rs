@@ -1,7 +1,7 @@
 //! The stream as the transport of a protocol above: plaintext ranges keep the sequence numbers of their wire bytes and
 //! the device's verdicts.
 
-use super::above_contexts::{ContextAvailability, UpperContexts};
+use super::upper_contexts::{ContextAvailability, UpperContexts};
 use super::{DirectionState, KtlsStream, WriteOutcome};
 use bytes::Bytes;
 use core::task::{Context, Poll, Waker, ready};

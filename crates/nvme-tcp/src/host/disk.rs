@@ -1,7 +1,7 @@
 //! Block access to one namespace.
 
 use super::error::CommandError;
-use super::known::InspectedNamespace;
+use super::inspected_namespace::InspectedNamespace;
 use super::lane::{CommandFuture, PendingCommand, ReadFuture};
 use super::{Host, write_payload};
 use crate::core::queue::{Buffer, CommandData};

@@ -4,9 +4,9 @@
 //! task that had the command. A command that may change something is not completed as cancelled while it may still be
 //! executed.
 
+use super::abandoned_commands::AbandonedCommands;
 use super::error::{CommandError, HostError, ReadError};
-use super::given_up::AbandonedCommands;
-use super::known::InspectedNamespace;
+use super::inspected_namespace::InspectedNamespace;
 use super::scope::CommandScope;
 use super::{Association, CommandOutcome, lock};
 use crate::core::queue::{Buffer, CommandData, Submission};

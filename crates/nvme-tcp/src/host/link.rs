@@ -3,10 +3,10 @@
 use super::Offload;
 use super::connector::Connector;
 use super::error::{HostError, Unsuitable};
-use super::offloading::ReceiveOffload;
-use crate::asking::SharedCounters;
+use super::receive_offload::ReceiveOffload;
+use crate::context_request::SharedCounters;
 use crate::core::queue::{CommandData, FinishedCommand, Queue, QueueConfig, QueueError, Submission};
-use crate::sending::PduSender;
+use crate::pdu_sender::PduSender;
 use crate::wire::Command;
 use core::future::poll_fn;
 use core::task::{Context, Poll};

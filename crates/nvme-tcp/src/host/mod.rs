@@ -19,20 +19,20 @@
 //!   error reports this case.
 //! - If a task is lost, the host ends, and so do all commands. Buffers held by the task are lost.
 
+mod abandoned_commands;
 mod connector;
 mod discover;
 mod disk;
 mod error;
 mod events;
-mod given_up;
 mod identity;
-mod known;
+mod inspected_namespace;
+mod inspections;
 mod lane;
 mod link;
-mod looking;
-mod offloading;
+mod queue_service;
+mod receive_offload;
 mod scope;
-mod serving;
 mod session;
 
 pub use connector::{ConnectFuture, Connector};
@@ -47,18 +47,18 @@ pub use session::HostTask;
 pub use crate::core::queue::{Buffer, CommandData, Submission};
 pub use crate::volume::KeyedVolume;
 
-use crate::asking::{OffloadCounters, SharedCounters};
+use crate::context_request::{OffloadCounters, SharedCounters};
 use crate::core::queue::QueueConfig;
 use crate::lock;
 use crate::namespace::DataPieces;
 use crate::wire::{Command, Completion, ControllerData, NamespaceData, NamespaceIds, commands, identify};
+use abandoned_commands::AbandonedCommands;
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 use core::time::Duration;
-use given_up::AbandonedCommands;
-use known::{InspectedNamespace, NAMESPACE, NAMESPACE_DESCRIPTORS};
+use inspected_namespace::{InspectedNamespace, NAMESPACE, NAMESPACE_DESCRIPTORS};
 use lane::{CommandLane, CommandTicket, PendingCommand};
 use offload_base::{Instant, Timers};
 use scope::CommandScope;
@@ -528,7 +528,7 @@ impl Host {
             .filter(|data| data.block_shift > 0)
             .ok_or(CommandError::Invalid("there is no such namespace, or its format is unknown"))?;
         let version = self.controller().map_or(0, |controller| controller.version);
-        let descriptors = match known::has_descriptors(version) {
+        let descriptors = match inspected_namespace::has_descriptors(version) {
             true => match read(NAMESPACE_DESCRIPTORS).await {
                 Ok(buffer) => buffer.to_vec(),
                 // Descriptors are optional.

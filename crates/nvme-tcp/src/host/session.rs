@@ -7,11 +7,11 @@
 
 use super::error::{CommandError, HostError, Unsuitable};
 use super::events::HostEvent;
-use super::known::InspectedNamespace;
+use super::inspected_namespace::InspectedNamespace;
+use super::inspections::{InspectionResult, NamespaceInspections};
 use super::lane::LaneInstruction;
 use super::link::QueueLink;
-use super::looking::{InspectionResult, NamespaceInspections};
-use super::serving::{QueueDuties, ServiceEnd, serve};
+use super::queue_service::{QueueDuties, ServiceEnd, serve};
 use super::{Association, HostConfig, HostShared, events, lock};
 use crate::core::queue::{Buffer, CommandData};
 use crate::wire::{

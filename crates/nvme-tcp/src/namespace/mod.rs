@@ -19,10 +19,10 @@ mod identity;
 mod marks;
 mod memory;
 mod open_error;
+mod range_locks;
 mod ranges;
 mod side_file;
 mod system;
-mod turns;
 
 pub use file::FileStorage;
 pub(crate) use identity::fnv1a;
@@ -37,10 +37,10 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use identity::derived_uuid;
 use marks::UnreadableMarks;
 use offload_base::cost::{self, WorkKind};
+pub(crate) use range_locks::{LockSpan, RangeLock, RangeLocks};
 use smallvec::SmallVec;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-pub(crate) use turns::{LockSpan, RangeLock, RangeLocks};
 
 /// Bytes in pieces.
 pub type DataPieces = SmallVec<[Bytes; 4]>;

@@ -1,10 +1,10 @@
 //! The server of a target's streams.
 
 use super::blocking::BlockingExecutor;
-use crate::asking::{OffloadCounters, SharedCounters};
+use crate::context_request::{OffloadCounters, SharedCounters};
 use crate::core::controller::{Connection, ConnectionId, Job, JobResult, Target};
 use crate::lock;
-use crate::sending::PduSender;
+use crate::pdu_sender::PduSender;
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -1,11 +1,11 @@
 //! A connection in its endpoint, and the tasks that wait for it.
 
-use super::reading::UnorderedReader;
+use super::unordered_reader::UnorderedReader;
 use super::waiters::WakeReason;
-use super::{EndpointCore, offload, reading, silence};
+use super::{EndpointCore, offload, silence, unordered_reader};
 use crate::config::Config;
+use crate::crypto::ack_delay::AckDelayState;
 use crate::crypto::acknowledgements::ASKED;
-use crate::crypto::asked::AckDelayState;
 use crate::crypto::keyring::Keyring;
 use crate::crypto::number_of;
 use crate::crypto::session::HandshakeData;
@@ -211,7 +211,7 @@ impl Conn {
     /// Ends the connection.
     pub(super) fn end(&mut self, why: Closed, woken: &mut WakeList) {
         // Kept bytes become readable before readers are woken.
-        reading::lock(&self.reading).release();
+        unordered_reader::lock(&self.reading).release();
         let Conn { closed, span, .. } = self;
         let why = closed.get_or_insert(why);
         // The first reason counts.
@@ -381,7 +381,7 @@ impl Conn {
                 return waiting.wake(WakeReason::Open(dir), woken);
             }
             StreamEvent::Readable { id } => {
-                reading::lock(&self.reading).note_frame(id);
+                unordered_reader::lock(&self.reading).note_frame(id);
                 waiting.readers.remove(&id)
             }
             StreamEvent::Writable { id } => waiting.writers.remove(&id),

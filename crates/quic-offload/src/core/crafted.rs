@@ -1,8 +1,8 @@
 //! A server, and a client that sends hand-made frames: in any order and size, and duplicates.
 
 use super::connection::Conn;
-use super::reading::{ReadResult, UnorderedReader, lock};
 use super::tests::{NOW, client_of, config, connect, datagram, sent, server_of};
+use super::unordered_reader::{ReadResult, UnorderedReader, lock};
 use super::{ConnectionStage, EndpointCore};
 use crate::config::Config;
 use crate::crypto::keyring::PlainPacket;

@@ -12,14 +12,14 @@ mod connection;
 mod frames;
 mod offload;
 mod pieces;
-mod reading;
 mod sift;
 mod silence;
 mod transmit;
+mod unordered_reader;
 mod waiters;
 
 use crate::config::{ClientTls, Config, ServerTls};
-use crate::crypto::asked::{AckDelayState, WatchedControllerFactory};
+use crate::crypto::ack_delay::{AckDelayState, WatchedControllerFactory};
 use crate::crypto::keyring::{DeviceOpened, Keyring};
 use crate::crypto::session::{ClientHandshake, ServerHandshake};
 use crate::crypto::tokens::{ResetKey, TokenClock, TokenKey};
@@ -33,7 +33,6 @@ use noq_proto::{
 };
 use offload_api::{Datagram, Handle, QuicVerdict};
 use offload_base::{HasWakeList, Instant, RandomSource, Rng, WaitList, WakeList};
-pub(crate) use reading::{MAX_UNORDERED, ReadResult};
 pub(crate) use silence::{MAX_ACK_DELAY, probe_timeout};
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -42,6 +41,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(test)]
 use transmit::MAX_WAITING;
 use transmit::OutgoingDatagrams;
+pub(crate) use unordered_reader::{MAX_UNORDERED, ReadResult};
 pub(crate) use waiters::{WaitFor, Waiter, WakeReason};
 
 /// The state of an endpoint.

@@ -16,7 +16,7 @@
 
 use super::frames::{Frame, FrameKind, Frames, PING, StreamFrame, write_number};
 use super::pieces::StreamPieces;
-use super::reading::{BUFFERS_WASTED, UnorderedReader};
+use super::unordered_reader::{BUFFERS_WASTED, UnorderedReader};
 use crate::crypto::keyring::PayloadFilter;
 use bytes::{Bytes, BytesMut};
 use noq_proto::StreamId;
@@ -190,8 +190,8 @@ const MAX_KEPT: usize = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::super::crafted::{CraftedPair, ID, frame};
-    use super::super::reading::ReadResult;
     use super::super::tests::address;
+    use super::super::unordered_reader::ReadResult;
     use super::*;
     use noq_proto::PathId;
 

@@ -281,7 +281,7 @@ fn panic_in_events_or_streams_ends_only_its_connection() {
             server.connections[0].keyring.lock().opened[0] = 1;
         },
         |server| {
-            let mut reading = reading::lock(&server.connections[0].reading);
+            let mut reading = unordered_reader::lock(&server.connections[0].reading);
             // The next byte overflows the count while the stream is read.
             reading.bytes = u64::MAX;
             reading.streams.entry(noq_proto::StreamId::from(noq_proto::VarInt::from_u32(2))).or_default();

@@ -5,8 +5,8 @@
 //! - `acknowledgements`, `asked`: the delay of a peer's acknowledgments;
 //! - `level`: handshake keys; `tokens`: address validation and stateless resets.
 
+pub(crate) mod ack_delay;
 pub(crate) mod acknowledgements;
-pub(crate) mod asked;
 pub(crate) mod keyring;
 mod level;
 pub(crate) mod session;

@@ -1,11 +1,11 @@
 //! Responses of servers.
 
-use super::asking::Session;
+use super::session::Session;
 use super::{Remote, RemoteError};
 use crate::blocks::BlockSum;
 use crate::body::{self, Body};
-use crate::line;
 use crate::name::Name;
+use crate::pipelined_connection;
 use crate::protocol::MODE;
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -31,7 +31,7 @@ impl ServerResponse {
 /// A response over either kind of connection.
 pub(super) enum AnyResponse {
     Session(ServerResponse),
-    Pipelined(line::PipelinedResponse),
+    Pipelined(pipelined_connection::PipelinedResponse),
 }
 
 impl AnyResponse {

@@ -5,7 +5,6 @@
 //! servers.
 
 mod answer;
-mod asking;
 #[cfg(feature = "s3")]
 mod bucket;
 #[cfg(not(feature = "s3"))]
@@ -13,15 +12,16 @@ mod bucket;
 mod bucket;
 mod error;
 mod http3;
+mod session;
 #[cfg(feature = "third-party")]
 mod third_party;
 mod version;
 
 use answer::AnyResponse;
 pub(crate) use answer::RangeReader;
-use asking::IdleConnection;
 use bucket::Bucket;
 pub use error::RemoteError;
+use session::IdleConnection;
 #[cfg(feature = "third-party")]
 pub use third_party::ThirdParty;
 pub(crate) use version::FileVersion;
@@ -32,11 +32,11 @@ use crate::body::{self, Body};
 use crate::dial::Dial;
 use crate::digest::{HashAlgorithm, patience};
 use crate::journal;
-use crate::line::PipelinedConnection;
 use crate::listing::ListingLine;
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
 use crate::pack;
+use crate::pipelined_connection::PipelinedConnection;
 use crate::protocol::{
     BLOCK, BLOCKS, CHECK, KIND, MAX_SHARES, MODE, MTIME, RESUME, SHARE, SPARSE, UPLOAD, VERIFY, is_reservoir,
 };

@@ -4,8 +4,8 @@
 //! Invariant: requests for the same digest share one computation, which each of them drives in its own turns. The
 //! computation continues as long as one request waits, and ends with the last request.
 
+use super::fair_queue::FairQueue;
 use super::refusal::Refusal;
-use super::turns::FairQueue;
 use crate::body::PIECE;
 use crate::digest::{DigestHasher, HashAlgorithm, patience};
 use crate::direct::aligned;

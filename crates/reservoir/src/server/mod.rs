@@ -14,13 +14,13 @@
 
 mod declared;
 mod digests;
+mod fair_queue;
 mod http3;
 mod packs;
 mod read;
 mod refusal;
 #[cfg(feature = "third-party")]
 mod third_party;
-mod turns;
 mod uploads;
 mod write;
 
@@ -41,6 +41,7 @@ use core::pin::{Pin, pin};
 use core::task::Poll;
 use core::time::Duration;
 use digests::DigestCache;
+use fair_queue::{FairQueue, UserShares};
 use http_rules::Preconditions;
 use hyper::body::{Body as HttpBody, Incoming};
 use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, SERVER, WWW_AUTHENTICATE};
@@ -55,7 +56,6 @@ use std::time::SystemTime;
 use third_party::ThirdPartyAccess;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use turns::{FairQueue, UserShares};
 use uploads::{ClientConnection, Uploads};
 
 /// Resource limits and time-outs of a server.

@@ -1,7 +1,7 @@
-//! AES as a block cipher, for the modes that go block after block: CCM, masks of headers, and [`AesKey`](crate::AesKey)'s.
+//! AES as a block cipher, for sequential modes: CCM, header masks, and [`AesKey`](crate::AesKey)'s modes.
 //!
-//! `portable.rs` is RustCrypto's AES, `x86/` is instructions. CBC-MAC is one long chain, a block after the other, so that wider
-//! vectors bring CCM nothing: it has one back-end with instructions. Many chains side by side are another matter.
+//! `portable.rs` uses RustCrypto's AES, `x86/` the instructions of x86-64. CBC-MAC is one long chain of dependent blocks, so wider
+//! vectors do not speed up CCM, which has one back-end with instructions. Wider vectors do speed up many chains side by side.
 
 pub(crate) mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -12,8 +12,8 @@ use portable::Aes;
 use x86::X86Aes;
 
 use crate::Backend;
-use crate::piece::Piece;
-use crate::state::Direction;
+use crate::piece::MessagePiece;
+use crate::state::MessageDirection;
 
 /// An expanded AES key.
 pub(crate) enum BlockCipher {
@@ -22,7 +22,7 @@ pub(crate) enum BlockCipher {
     X86(X86Aes),
 }
 
-/// Whether this processor has the instructions, of those back-ends that there are.
+/// Tests whether AES blocks have the back-end `backend`, and this processor has its instructions.
 pub(crate) fn is_available(backend: Backend) -> bool {
     #[cfg(target_arch = "x86_64")]
     if backend == Backend::AesNi {
@@ -50,7 +50,7 @@ impl BlockCipher {
         }
     }
 
-    /// CBC-MAC over whole blocks.
+    /// Computes CBC-MAC over whole blocks.
     pub(crate) fn cbc_mac(&self, mac: &mut [u8; 16], blocks: &[u8]) {
         match self {
             BlockCipher::Portable(aes) => aes.cbc_mac(mac, blocks),
@@ -59,7 +59,7 @@ impl BlockCipher {
         }
     }
 
-    /// Counter mode from the counter block `first` on, of which all 128 bits count.
+    /// XORs the counter-mode keystream from the counter block `first` on. All 128 bits are counted.
     pub(crate) fn counter_mode(&self, first: u128, data: &mut [u8]) {
         match self {
             BlockCipher::Portable(aes) => aes.counter_mode(first, data),
@@ -68,9 +68,15 @@ impl BlockCipher {
         }
     }
 
-    /// Whole blocks in counter mode, from the block `counter` on, with CBC-MAC over the plaintext. The last 32 bits of
+    /// Encrypts whole blocks in counter mode from block `counter` on, with CBC-MAC over the plaintext. The last 32 bits of
     /// `counter` do not wrap.
-    pub(crate) fn ccm(&self, mac: &mut [u8; 16], counter: &[u8; 16], direction: Direction, piece: Piece<'_>) {
+    pub(crate) fn ccm(
+        &self,
+        mac: &mut [u8; 16],
+        counter: &[u8; 16],
+        direction: MessageDirection,
+        piece: MessagePiece<'_>,
+    ) {
         debug_assert!(piece.len().is_multiple_of(16));
         match self {
             BlockCipher::Portable(aes) => aes.ccm(mac, counter, direction, piece),

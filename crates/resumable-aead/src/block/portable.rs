@@ -1,12 +1,12 @@
-//! AES in safe Rust: RustCrypto's.
+//! AES in safe Rust, from RustCrypto.
 
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use aes::{Aes128, Aes256, Block};
 use zeroize::Zeroize;
 
 use crate::gcm::xor;
-use crate::piece::Piece;
-use crate::state::Direction;
+use crate::piece::MessagePiece;
+use crate::state::MessageDirection;
 
 /// An expanded key, wiped when dropped.
 pub(crate) enum Aes {
@@ -51,15 +51,21 @@ impl Aes {
         }
     }
 
-    pub(super) fn ccm(&self, mac: &mut [u8; 16], counter: &[u8; 16], direction: Direction, piece: Piece<'_>) {
+    pub(super) fn ccm(
+        &self,
+        mac: &mut [u8; 16],
+        counter: &[u8; 16],
+        direction: MessageDirection,
+        piece: MessagePiece<'_>,
+    ) {
         let mut counter = u128::from_be_bytes(*counter);
         for chunk in piece.into_in_place().chunks_mut(16 * PARALLEL) {
-            if direction == Direction::Encrypt {
+            if direction == MessageDirection::Encrypt {
                 self.cbc_mac(mac, chunk);
             }
             self.counter_mode(counter, chunk);
             counter = counter.wrapping_add(PARALLEL as u128);
-            if direction == Direction::Decrypt {
+            if direction == MessageDirection::Decrypt {
                 self.cbc_mac(mac, chunk);
             }
         }
@@ -85,5 +91,5 @@ impl Aes {
     }
 }
 
-/// Blocks enciphered at a time.
+/// Blocks encrypted at a time.
 const PARALLEL: usize = 32;

@@ -1,6 +1,6 @@
 //! ChaCha20-Poly1305 (RFC 8439): the key with its back-end, and the state between two pieces.
 //!
-//! `poly1305.rs` is the authenticator, `portable.rs` the keystream of RustCrypto; `x86/` has both with vectors of x86-64.
+//! `poly1305.rs` is the authenticator, `portable.rs` RustCrypto's keystream; `x86/` has both for vectors of x86-64.
 
 mod poly1305;
 mod portable;
@@ -11,17 +11,17 @@ use poly1305::Poly1305;
 pub(crate) use portable::keystream_block;
 use zeroize::Zeroizing;
 
-use crate::piece::Piece;
-use crate::state::Direction;
+use crate::piece::MessagePiece;
+use crate::state::MessageDirection;
 use crate::state_bytes::{AUTHENTICATOR_LEN, array};
 use crate::{Backend, NONCE_LEN, TAG_LEN};
 
-/// What ChaCha20-Poly1305 remembers between two pieces: the one-time authenticator. (Keystream is made anew from the
-/// position.)
+/// State of ChaCha20-Poly1305 between two pieces: the one-time authenticator. The keystream is computed again from the
+/// position.
 #[derive(Clone, Copy)]
 pub(crate) struct ChaChaState {
     authenticator: Poly1305,
-    /// The bytes of an unfinished block of the authenticator; the rest is zero.
+    /// The bytes of an unfinished block of the authenticator, then zeros.
     block: [u8; 16],
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct ChaChaKey {
 #[cfg(target_arch = "x86_64")]
 use x86::X86ChaCha as Vectors;
 
-/// Elsewhere there are none: RustCrypto uses those of the processor itself.
+/// Stand-in for other processors, which have no back-end here: RustCrypto uses their instructions itself.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy)]
 enum Vectors {}
@@ -45,7 +45,7 @@ impl Vectors {
         None
     }
 
-    fn apply(self, _key: &[u8; 32], _nonce: &[u8; NONCE_LEN], _counter: u32, _skip: usize, _piece: Piece<'_>) {
+    fn apply(self, _key: &[u8; 32], _nonce: &[u8; NONCE_LEN], _counter: u32, _skip: usize, _piece: MessagePiece<'_>) {
         match self {}
     }
 
@@ -55,7 +55,7 @@ impl Vectors {
         _key: &[u8; 32],
         _nonce: &[u8; NONCE_LEN],
         _at: (u32, usize),
-        _piece: Piece<'_>,
+        _piece: MessagePiece<'_>,
         _opens: bool,
         _authenticator: (&mut [u64; 3], [u64; 2]),
         _block: (&[u8; 16], usize),
@@ -68,20 +68,20 @@ impl Vectors {
     }
 }
 
-/// Whether ChaCha20-Poly1305 can be done with `backend` on this processor.
+/// Tests whether `backend` supports ChaCha20-Poly1305 on this processor.
 pub(crate) fn is_available(backend: Backend) -> bool {
     backend == Backend::Portable || Vectors::new(backend).is_some()
 }
 
 impl ChaChaKey {
     pub(crate) fn new(key: &[u8; 32], backend: Backend) -> Self {
-        // Written where it stays.
+        // The key is written in place, so no copy stays on the stack.
         let mut own = Box::new(Zeroizing::new([0; 32]));
         own.copy_from_slice(key);
         ChaChaKey { key: own, vectors: Vectors::new(backend) }
     }
 
-    /// Tells keys apart. RFC 8439 2.6 discards the second half of block 0: no message uses it.
+    /// Returns the key's fingerprint. RFC 8439 2.6 discards the second half of block 0, so no message uses it.
     pub(crate) fn check(&self) -> u32 {
         let block = self.first_block(&[0xff; NONCE_LEN]);
         u32::from_le_bytes(array(&*block, 32))
@@ -98,20 +98,20 @@ impl ChaChaKey {
         state
     }
 
-    /// Moves over a piece at `position`, in place or from source to destination.
+    /// Processes a piece at `position`, in place or from source to destination.
     pub(crate) fn crypt(
         &self,
         state: &mut ChaChaState,
         nonce: &[u8; NONCE_LEN],
         mut position: u64,
-        direction: Direction,
-        piece: Piece<'_>,
+        direction: MessageDirection,
+        piece: MessagePiece<'_>,
     ) {
         let mut rest = piece;
         if let Some(vectors) = self.vectors {
             let used = (position % 16) as usize;
-            let opens = direction == Direction::Decrypt;
-            // Of what is opened, the rest of a block is not absorbed, and will not be there any more.
+            let opens = direction == MessageDirection::Decrypt;
+            // When opening, the rest of a block is not absorbed yet, and the decryption would overwrite it.
             let mut tail = [0; 16];
             let len = rest.len();
             let tail_len = ((used + len) % 16).min(len);
@@ -133,15 +133,15 @@ impl ChaChaKey {
                 return;
             }
         }
-        // Cipher and authenticator take turns on what stays in the nearest cache.
+        // Cipher and authenticator alternate on chunks that stay in the nearest cache.
         while rest.len() != 0 {
             let (mut chunk, next) = rest.split_at(CHUNK);
             let len = chunk.len() as u64;
-            if direction == Direction::Decrypt {
+            if direction == MessageDirection::Decrypt {
                 state.absorb(self.vectors, position, chunk.source());
             }
             self.add_keystream(nonce, position, chunk.reborrow());
-            if direction == Direction::Encrypt {
+            if direction == MessageDirection::Encrypt {
                 state.absorb(self.vectors, position, chunk.result());
             }
             position += len;
@@ -149,17 +149,17 @@ impl ChaChaKey {
         }
     }
 
-    /// Moves over a piece of ciphertext at `position`.
+    /// Authenticates a piece of ciphertext at `position`.
     pub(crate) fn authenticate(&self, state: &mut ChaChaState, position: u64, data: &[u8]) {
         state.absorb(self.vectors, position, data);
     }
 
-    /// Adds the keystream at `position` to a piece.
+    /// XORs the keystream at `position` into a piece.
     pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], position: u64, data: &mut [u8]) {
-        self.add_keystream(nonce, position, Piece::InPlace(data));
+        self.add_keystream(nonce, position, MessagePiece::InPlace(data));
     }
 
-    fn add_keystream(&self, nonce: &[u8; NONCE_LEN], position: u64, piece: Piece<'_>) {
+    fn add_keystream(&self, nonce: &[u8; NONCE_LEN], position: u64, piece: MessagePiece<'_>) {
         match self.vectors {
             // RFC 8439 2.8: the message begins at block 1.
             Some(vectors) => {
@@ -169,17 +169,17 @@ impl ChaChaKey {
         }
     }
 
-    /// Block 0, which no message uses.
+    /// Returns block 0, which no message uses.
     fn first_block(&self, nonce: &[u8; NONCE_LEN]) -> Zeroizing<[u8; 64]> {
         let mut block = Zeroizing::new([0; 64]);
         match self.vectors {
-            Some(vectors) => vectors.apply(&self.key, nonce, 0, 0, Piece::InPlace(&mut *block)),
+            Some(vectors) => vectors.apply(&self.key, nonce, 0, 0, MessagePiece::InPlace(&mut *block)),
             None => *block = portable::keystream_block(&self.key, nonce, 0),
         }
         block
     }
 
-    /// The tag of a message of `len` bytes.
+    /// Returns the tag of a message of `len` bytes.
     pub(crate) fn finish(&self, state: &ChaChaState, aad_len: u64, len: u64) -> [u8; TAG_LEN] {
         let mut state = *state;
         state.pad(len);
@@ -192,7 +192,7 @@ impl ChaChaKey {
 }
 
 impl ChaChaState {
-    /// Absorbs `data`, before which `position` bytes of the same part (AAD or message) went.
+    /// Absorbs `data`, which follows `position` bytes of the same part (AAD or message).
     fn absorb(&mut self, vectors: Option<Vectors>, position: u64, data: &[u8]) {
         let used = (position % 16) as usize;
         let (head, rest) = data.split_at(data.len().min((16 - used) % 16));
@@ -208,7 +208,7 @@ impl ChaChaState {
         self.block[..tail.len()].copy_from_slice(tail);
     }
 
-    /// Ends a part of `len` bytes with zeros to a whole block.
+    /// Pads a part of `len` bytes with zeros to a whole block.
     fn pad(&mut self, len: u64) {
         if !len.is_multiple_of(16) {
             self.authenticator.absorb(None, &self.block);
@@ -233,5 +233,5 @@ impl ChaChaState {
     }
 }
 
-/// Bytes that are enciphered and then authenticated while they are near.
+/// Bytes that are encrypted and then authenticated while they are in the cache.
 const CHUNK: usize = 8192;

@@ -19,13 +19,13 @@ pub(crate) struct Poly1305 {
 }
 
 impl Poly1305 {
-    /// With a key that no other message uses.
+    /// Makes an authenticator from a key that no other message uses.
     pub(crate) fn new(key: &[u8; 32]) -> Self {
         let word = |index: usize| u64::from_le_bytes(array(key, 8 * index));
         Poly1305 { accumulator: [0; 3], multiplier: [word(0) & CLAMP[0], word(1) & CLAMP[1]], mask: [word(2), word(3)] }
     }
 
-    /// Absorbs whole blocks, by vectors where there are some and blocks enough.
+    /// Absorbs whole blocks, by vectors if the processor has them and there are enough blocks.
     pub(crate) fn absorb(&mut self, vectors: Option<Vectors>, blocks: &[u8]) {
         debug_assert_eq!(blocks.len() % 16, 0);
         if vectors.is_some_and(|vectors| vectors.absorb(&mut self.accumulator, self.multiplier, blocks)) {
@@ -37,15 +37,15 @@ impl Poly1305 {
         }
     }
 
-    /// What is multiplied, and by what.
+    /// Returns the accumulator and the multiplier.
     pub(super) fn parts(&mut self) -> (&mut [u64; 3], [u64; 2]) {
         (&mut self.accumulator, self.multiplier)
     }
 
-    /// The tag of what was absorbed.
+    /// Returns the tag of the absorbed blocks.
     pub(crate) fn tag(&self) -> [u8; TAG_LEN] {
         let [h0, h1, h2] = self.accumulator;
-        // The accumulator is below 2 * (2^130 - 5): subtract the prime where adding 5 reaches 2^130, without a branch.
+        // The accumulator is below 2 * (2^130 - 5): if adding 5 reaches 2^130, the prime is subtracted, without a branch.
         let (g0, carry) = add(h0, 5, 0);
         let (g1, carry) = add(h1, 0, carry);
         let reached = 0u64.wrapping_sub(((h2 + carry) >> 2) & 1);
@@ -60,7 +60,7 @@ impl Poly1305 {
         tag
     }
 
-    /// With an accumulator within the invariant.
+    /// Makes an authenticator with an accumulator within the invariant.
     #[cfg(all(test, target_arch = "x86_64"))]
     pub(crate) fn at(key: &[u8; 32], accumulator: [u64; 3]) -> Self {
         Poly1305 { accumulator, ..Poly1305::new(key) }
@@ -71,7 +71,7 @@ impl Poly1305 {
         self.multiplier
     }
 
-    /// Accumulator, multiplier, mask.
+    /// Serialises accumulator, multiplier and mask.
     pub(crate) fn to_bytes(self) -> [u8; 56] {
         let mut bytes = [0; 56];
         let words = self.accumulator.into_iter().chain(self.multiplier).chain(self.mask);
@@ -81,7 +81,7 @@ impl Poly1305 {
         bytes
     }
 
-    /// Reads back what `to_bytes` wrote, unless the invariant does not hold.
+    /// Parses the bytes that `to_bytes` wrote. Returns `None` if the invariant does not hold.
     pub(crate) fn from_bytes(bytes: &[u8; 56]) -> Option<Self> {
         let word = |index: usize| u64::from_le_bytes(array(bytes, 8 * index));
         let state = Poly1305 {
@@ -94,7 +94,7 @@ impl Poly1305 {
     }
 }
 
-/// A clamped multiplier, and what it is above 2^128.
+/// A clamped multiplier in two words; `s1` replaces `r1` in products from 2^128 on.
 #[derive(Clone, Copy)]
 pub(super) struct Multiplier {
     r0: u64,
@@ -115,12 +115,12 @@ impl Zeroize for Multiplier {
     }
 }
 
-/// Absorbs a block into an accumulator within the invariant, and leaves it there.
+/// Absorbs a block into an accumulator within the invariant, and keeps the invariant.
 #[inline(always)]
 pub(super) fn absorb_block(accumulator: &mut [u64; 3], multiplier: &Multiplier, block: &[u8; 16]) {
     let [h0, h1, h2] = *accumulator;
     let Multiplier { r0, r1, s1 } = *multiplier;
-    // The block with a one after its last byte.
+    // The block is followed by a one after its last byte.
     let (h0, carry) = add(h0, u64::from_le_bytes(array(block, 0)), 0);
     let (h1, carry) = add(h1, u64::from_le_bytes(array(block, 8)), carry);
     let h2 = h2 + carry + 1;
@@ -130,7 +130,7 @@ pub(super) fn absorb_block(accumulator: &mut [u64; 3], multiplier: &Multiplier, 
     let d1 = mul(h0, r1) + mul(h1, r0) + u128::from(h2 * s1) + (d0 >> 64);
     let d2 = h2 * r0 + (d1 >> 64) as u64;
 
-    // What is above 2^130 comes back times 5.
+    // Bits above 2^130 come back times 5.
     let above = (d2 >> 2) + (d2 & !3);
     let (h0, carry) = add(d0 as u64, above, 0);
     let (h1, carry) = add(d1 as u64, 0, carry);
@@ -146,7 +146,7 @@ fn mul(left: u64, right: u64) -> u128 {
     u128::from(left) * u128::from(right)
 }
 
-/// RFC 8439 2.5: the bits of the multiplier that are kept.
+/// The bits of the multiplier that remain after clamping (RFC 8439 2.5).
 const CLAMP: [u64; 2] = [0x0fff_fffc_0fff_ffff, 0x0fff_fffc_0fff_fffc];
 
 #[cfg(test)]
@@ -161,7 +161,7 @@ mod tests {
         poly.tag()
     }
 
-    /// A multiplier and a mask as a key has them.
+    /// Returns a key with this multiplier and mask.
     fn key(multiplier: u128, mask: u128) -> [u8; 32] {
         let mut key = [0; 32];
         key[..16].copy_from_slice(&multiplier.to_le_bytes());
@@ -173,7 +173,7 @@ mod tests {
         blocks.iter().flat_map(|block| block.to_le_bytes()).collect()
     }
 
-    /// Those of a sum at or just below the prime, and of sums that carry as far as they can.
+    /// The vectors have sums at or just below the prime, and sums with the longest carries.
     #[test]
     fn rfc_8439_a_3_vectors_7_to_9() {
         let vectors = [(0, u128::MAX, 3), (u128::MAX, 2, 3), (0, u128::MAX - 2, u128::MAX - 5)];
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Mostly numbers beside which a carry or the prime lies.
+    /// Numbers near a carry or the prime.
     fn extreme() -> impl Strategy<Value = u128> {
         let edge = prop_oneof![
             Just(0u128),
@@ -197,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tags_are_those_of_another_implementation(
+        fn tags_match_another_implementation(
             multiplier in extreme(),
             mask in extreme(),
             blocks in prop::collection::vec(extreme(), 0..6),
@@ -207,9 +207,9 @@ mod tests {
             prop_assert_eq!(&tag_of(&key, &blocks)[..], &theirs[..]);
         }
 
-        /// The last step alone: an accumulator within the invariant, beside the prime, its double and five times 2^128.
+        /// Tests the last step alone: an accumulator within the invariant, near the prime, its double and five times 2^128.
         #[test]
-        fn an_accumulator_is_reduced_once(low in extreme(), high in 0u64..=4) {
+        fn accumulator_is_fully_reduced(low in extreme(), high in 0u64..=4) {
             let poly = Poly1305 { accumulator: [low as u64, (low >> 64) as u64, high], multiplier: [0; 2], mask: [0; 2] };
             // 2^130 is 5 modulo the prime.
             let (above, kept) = (u128::from(high >> 2), u128::from(high & 3));

@@ -3,7 +3,7 @@
 //! `portable.rs` is safe Rust over RustCrypto, `x86/` has the instructions of x86-64. A back-end offers seven operations:
 //! one AES block, GHASH over padded data, a piece encrypted or decrypted with authentication, the same appended to a
 //! buffer, keystream alone, the tag.
-//! What moves over pieces otherwise is composed of them here.
+//! This module composes all other operations on pieces from these.
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -15,18 +15,18 @@ use x86::X86Gcm;
 
 use bytes::BytesMut;
 
-use crate::piece::Piece;
-use crate::state::Direction;
+use crate::piece::MessagePiece;
+use crate::state::MessageDirection;
 use crate::state_bytes::{AUTHENTICATOR_LEN, array};
 use crate::{Backend, NONCE_LEN, TAG_LEN};
 
-/// What GCM remembers between two pieces of a message at some position.
+/// State of GCM between two pieces of a message.
 #[derive(Clone, Copy)]
 #[repr(align(16))]
 pub(crate) struct GcmState {
-    /// GHASH of what went before. Within a block: the bytes of the block are added already, not yet multiplied.
+    /// GHASH of the preceding bytes. Within a block, the bytes of the block are added but not yet multiplied.
     pub(crate) accumulator: [u8; 16],
-    /// Within a block: the keystream of the block. Otherwise anything.
+    /// The keystream of the current block if the position is within one; otherwise unspecified.
     pub(crate) keystream: [u8; 16],
 }
 
@@ -37,7 +37,7 @@ pub(crate) enum GcmKey {
     X86(X86Gcm),
 }
 
-/// Whether AES-GCM can be done with `backend` on this processor.
+/// Tests whether `backend` supports AES-GCM on this processor.
 pub(crate) fn is_available(backend: Backend) -> bool {
     #[cfg(target_arch = "x86_64")]
     if crate::x86::is_available(backend) {
@@ -68,7 +68,7 @@ impl GcmKey {
         GcmKey::Portable(Box::new(PortableGcm::new(key)))
     }
 
-    /// Tells keys apart. Counter 0 belongs to no message: with a 12-byte nonce the first is 1.
+    /// Returns the key's fingerprint. No message uses counter 0, because with a 12-byte nonce the first counter is 1.
     pub(crate) fn check(&self) -> u32 {
         let block = self.encrypt_block(&counter_block(&[0xff; NONCE_LEN], 0));
         u32::from_le_bytes(array(&block, 0))
@@ -83,34 +83,34 @@ impl GcmKey {
         state
     }
 
-    /// Moves over a piece at `position`, in place or from source to destination.
+    /// Processes a piece at `position`, in place or from source to destination.
     #[inline]
     pub(crate) fn crypt(
         &self,
         state: &mut GcmState,
         nonce: &[u8; NONCE_LEN],
         position: u64,
-        direction: Direction,
-        piece: Piece<'_>,
+        direction: MessageDirection,
+        piece: MessagePiece<'_>,
     ) {
         dispatch!(self, key => key.crypt(state, nonce, position, direction, piece));
     }
 
-    /// Moves over a piece at `position`, from `source` to behind what `destination` holds.
+    /// Processes a piece at `position` from `source`, and appends it to `destination`.
     #[inline]
     pub(crate) fn append(
         &self,
         state: &mut GcmState,
         nonce: &[u8; NONCE_LEN],
         position: u64,
-        direction: Direction,
+        direction: MessageDirection,
         source: &[u8],
         destination: &mut BytesMut,
     ) {
         dispatch!(self, key => key.append(state, nonce, position, direction, source, destination));
     }
 
-    /// Moves over a piece of ciphertext at `position`.
+    /// Authenticates a piece of ciphertext at `position`.
     pub(crate) fn authenticate(&self, state: &mut GcmState, nonce: &[u8; NONCE_LEN], position: u64, data: &[u8]) {
         let used = (position % 16) as usize;
         let (head, rest) = data.split_at(data.len().min((16 - used) % 16));
@@ -132,7 +132,7 @@ impl GcmKey {
         }
     }
 
-    /// Adds the keystream at `position` to a piece.
+    /// XORs the keystream at `position` into a piece.
     pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], position: u64, data: &mut [u8]) {
         let used = (position % 16) as usize;
         let (head, rest) = data.split_at_mut(data.len().min((16 - used) % 16));
@@ -146,7 +146,7 @@ impl GcmKey {
         }
     }
 
-    /// The tag of a message of `len` bytes.
+    /// Returns the tag of a message of `len` bytes.
     pub(crate) fn finish(&self, state: &GcmState, nonce: &[u8; NONCE_LEN], aad_len: u64, len: u64) -> [u8; TAG_LEN] {
         dispatch!(self, key => key.finish(state, nonce, aad_len, len))
     }
@@ -175,7 +175,7 @@ impl GcmState {
     }
 }
 
-/// The counter block of a nonce (SP 800-38D 7.1: 12 bytes of nonce, 4 of counter).
+/// Returns the counter block of a nonce (SP 800-38D 7.1: 12 bytes of nonce, 4 of counter).
 pub(crate) fn counter_block(nonce: &[u8; NONCE_LEN], counter: u32) -> [u8; 16] {
     let mut block = [0; 16];
     block[..NONCE_LEN].copy_from_slice(nonce);
@@ -183,14 +183,14 @@ pub(crate) fn counter_block(nonce: &[u8; NONCE_LEN], counter: u32) -> [u8; 16] {
     block
 }
 
-/// The counter of the block at a message position: the message begins at 2. Positions are within
-/// [`Algorithm::message_len_max`](crate::Algorithm::message_len_max), so the counter does not wrap; the block that
-/// would follow the last one has counter 0 and is never asked for.
+/// Returns the counter of the block at a message position. The message begins at counter 2. Positions are within
+/// [`Algorithm::message_len_max`](crate::Algorithm::message_len_max), so the counter does not wrap; the block
+/// after the last one would have counter 0, and is never requested.
 pub(crate) fn block_number(position: u64) -> u32 {
     (position / 16 + 2) as u32
 }
 
-/// Adds `source` to as many bytes of `target`.
+/// XORs `source` into the first bytes of `target`.
 pub(crate) fn xor(target: &mut [u8], source: &[u8]) {
     for (target, source) in target.iter_mut().zip(source) {
         *target ^= source;

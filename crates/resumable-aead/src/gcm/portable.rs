@@ -1,4 +1,4 @@
-//! AES-GCM in safe Rust: AES and GHASH are RustCrypto's.
+//! AES-GCM in safe Rust, with RustCrypto's AES and GHASH.
 
 use aes::Block;
 use bytes::BytesMut;
@@ -8,13 +8,13 @@ use zeroize::Zeroize;
 
 use super::{GcmState, block_number, counter_block, xor};
 use crate::block::portable::Aes;
-use crate::piece::Piece;
-use crate::state::Direction;
+use crate::piece::MessagePiece;
+use crate::state::MessageDirection;
 use crate::{NONCE_LEN, TAG_LEN};
 
 pub(crate) struct PortableGcm {
     aes: Aes,
-    /// The keyed hash, with nothing absorbed.
+    /// The keyed hash, before any block.
     ghash: GHash,
 }
 
@@ -35,7 +35,7 @@ impl PortableGcm {
 
     /// Absorbs `data`, padded with zeros to whole blocks.
     pub(crate) fn ghash(&self, accumulator: &mut [u8; 16], data: &[u8]) {
-        // RustCrypto's hash begins at zero; adding the accumulator to the first block comes to the same.
+        // RustCrypto's hash begins at zero; adding the accumulator to the first block is equivalent.
         let (first, rest) = data.split_at(data.len().min(16));
         let mut first_block = Block::from(*accumulator);
         xor(&mut first_block, first);
@@ -45,7 +45,7 @@ impl PortableGcm {
         *accumulator = ghash.finalize().into();
     }
 
-    /// The tag of a message of `len` bytes.
+    /// Returns the tag of a message of `len` bytes.
     pub(crate) fn finish(&self, state: &GcmState, nonce: &[u8; NONCE_LEN], aad_len: u64, len: u64) -> [u8; TAG_LEN] {
         let mut tag = state.accumulator;
         // SP 800-38D 7.1 step 5: the last block padded with zeros, then both lengths in bits.
@@ -65,8 +65,8 @@ impl PortableGcm {
         state: &mut GcmState,
         nonce: &[u8; NONCE_LEN],
         position: u64,
-        direction: Direction,
-        piece: Piece<'_>,
+        direction: MessageDirection,
+        piece: MessagePiece<'_>,
     ) {
         let used = (position % 16) as usize;
         let data = piece.into_in_place();
@@ -82,12 +82,12 @@ impl PortableGcm {
         let body_len = rest.len() - rest.len() % 16;
         let (body, tail) = rest.split_at_mut(body_len);
         for chunk in body.chunks_mut(16 * PARALLEL) {
-            if direction == Direction::Decrypt {
+            if direction == MessageDirection::Decrypt {
                 self.ghash(&mut state.accumulator, chunk);
             }
             self.apply_keystream(nonce, counter, chunk);
             counter = counter.wrapping_add((chunk.len() / 16) as u32);
-            if direction == Direction::Encrypt {
+            if direction == MessageDirection::Encrypt {
                 self.ghash(&mut state.accumulator, chunk);
             }
         }
@@ -102,16 +102,16 @@ impl PortableGcm {
         state: &mut GcmState,
         nonce: &[u8; NONCE_LEN],
         position: u64,
-        direction: Direction,
+        direction: MessageDirection,
         source: &[u8],
         destination: &mut BytesMut,
     ) {
         let at = destination.len();
         destination.extend_from_slice(source);
-        self.crypt(state, nonce, position, direction, Piece::InPlace(&mut destination[at..]));
+        self.crypt(state, nonce, position, direction, MessagePiece::InPlace(&mut destination[at..]));
     }
 
-    /// Adds the keystream that begins with the block of `counter`.
+    /// XORs the keystream that begins with the block of `counter`.
     pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], mut counter: u32, data: &mut [u8]) {
         let mut keystream = [Block::default(); PARALLEL];
         for chunk in data.chunks_mut(16 * PARALLEL) {
@@ -131,16 +131,16 @@ impl PortableGcm {
     }
 }
 
-/// Moves over `data`, which lies within one block, `used` bytes of which went before.
-fn crypt_within_block(state: &mut GcmState, used: usize, direction: Direction, data: &mut [u8]) {
-    if direction == Direction::Decrypt {
+/// Processes `data`, which lies within one block after its first `used` bytes.
+fn crypt_within_block(state: &mut GcmState, used: usize, direction: MessageDirection, data: &mut [u8]) {
+    if direction == MessageDirection::Decrypt {
         xor(&mut state.accumulator[used..], data);
     }
     xor(data, &state.keystream[used..]);
-    if direction == Direction::Encrypt {
+    if direction == MessageDirection::Encrypt {
         xor(&mut state.accumulator[used..], data);
     }
 }
 
-/// Blocks enciphered at a time.
+/// Blocks encrypted at a time.
 const PARALLEL: usize = 32;

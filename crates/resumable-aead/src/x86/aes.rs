@@ -1,9 +1,9 @@
-//! AES over any [`Vector`]: round keys, both ways, and a vector of blocks through all rounds.
+//! AES over any [`Vector`]: round keys, both directions, and all rounds on a vector of blocks.
 //!
 //! # Safety of this module
 //!
 //! All functions are `unsafe` for one reason, and their callers vouch for it: the processor has the instructions of `V`,
-//! or, where there is no `V`, those that the function names. Round keys are read within their table.
+//! or, without a `V`, the instructions that the function names. Round keys are read within their table.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -12,13 +12,13 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use super::vector::Vector;
 
-/// The round keys of AES-128 (the first 11) or AES-256 (the first 15). The last is there for alignment of what follows.
+/// The round keys of AES-128 (the first 11) or AES-256 (the first 15). The last one aligns the fields after the table.
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[repr(C, align(64))]
 pub(crate) struct RoundKeys(pub(crate) [[u8; 16]; 16]);
 
 impl RoundKeys {
-    /// To be expanded where it will stay.
+    /// Returns empty round keys, to be expanded in place.
     pub(crate) fn empty() -> Self {
         RoundKeys([[0; 16]; 16])
     }
@@ -57,7 +57,7 @@ impl RoundKeys {
         words.zeroize();
     }
 
-    /// Becomes the round keys of the equivalent inverse cipher (FIPS 197 5.3.5) to `keys` of so many rounds.
+    /// Sets these to the round keys of the equivalent inverse cipher (FIPS 197 5.3.5) of `keys`, for the given number of rounds.
     ///
     /// # Safety
     /// The processor has AES-NI.
@@ -77,7 +77,7 @@ impl RoundKeys {
     }
 }
 
-/// A vector of blocks through AES.
+/// Encrypts a vector of blocks.
 #[inline(always)]
 pub(crate) unsafe fn encipher_vector<V: Vector, const ROUNDS: usize>(keys: &RoundKeys, blocks: V) -> V {
     // SAFETY: the caller keeps the module's contract; round keys are 16 bytes.
@@ -90,7 +90,7 @@ pub(crate) unsafe fn encipher_vector<V: Vector, const ROUNDS: usize>(keys: &Roun
     }
 }
 
-/// One block through AES.
+/// Encrypts one block.
 #[inline(always)]
 pub(crate) unsafe fn encrypt_block<const ROUNDS: usize>(keys: &RoundKeys, block: &[u8; 16]) -> [u8; 16] {
     let mut result = [0; 16];
@@ -102,7 +102,7 @@ pub(crate) unsafe fn encrypt_block<const ROUNDS: usize>(keys: &RoundKeys, block:
     result
 }
 
-/// SubWord of FIPS 197.
+/// Applies SubWord of FIPS 197.
 #[target_feature(enable = "aes")]
 fn substitute(word: u32) -> u32 {
     // The instruction substitutes word 1 into word 0.

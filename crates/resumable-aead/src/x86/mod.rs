@@ -1,19 +1,19 @@
-//! What the back-ends of x86-64 share: instructions by width (`vector.rs`), AES (`aes.rs`), and the bytes that a kernel
-//! works on. GCM, CCM and XTS have their kernels in folders of their own and take the rest from here, so that unsafe AES
+//! Shared parts of the x86-64 back-ends: instructions by width (`vector.rs`), AES (`aes.rs`), and the bytes of a kernel
+//! call. GCM, CCM and XTS have their kernels in folders of their own and take the rest from here, so that unsafe AES
 //! is written once.
 //!
 //! # Safety of this module
 //!
-//! A [`Run`] holds pointers that its maker vouches for; here they only move forward within its length.
+//! The maker of a [`KernelSpan`] vouches for its pointers; here they only move forward within its length.
 #![allow(unsafe_code)]
 
 pub(crate) mod aes;
 pub(crate) mod vector;
 
 use crate::Backend;
-use crate::piece::Piece;
+use crate::piece::MessagePiece;
 
-/// Whether this processor has the instructions that `backend` takes for AES and GHASH.
+/// Tests whether this processor has the instructions that `backend` uses for AES and GHASH.
 pub(crate) fn is_available(backend: Backend) -> bool {
     macro_rules! has {
         ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
@@ -28,39 +28,43 @@ pub(crate) fn is_available(backend: Backend) -> bool {
     }
 }
 
-/// Where bytes come from and go to.
+/// Source and destination of a kernel call.
 #[derive(Clone, Copy)]
-pub(crate) struct Run {
+pub(crate) struct KernelSpan {
     pub(crate) source: *const u8,
     pub(crate) destination: *mut u8,
     pub(crate) len: usize,
 }
 
-impl Run {
-    pub(crate) fn of(piece: Piece<'_>) -> Run {
+impl KernelSpan {
+    pub(crate) fn for_piece(piece: MessagePiece<'_>) -> KernelSpan {
         match piece {
-            // One pointer for both ends: a shared one would be invalid after the first write.
-            Piece::InPlace(data) => {
+            // Both ends have one pointer, because a shared one would be invalid after the first write.
+            MessagePiece::InPlace(data) => {
                 let destination = data.as_mut_ptr();
-                Run { source: destination, destination, len: data.len() }
+                KernelSpan { source: destination, destination, len: data.len() }
             }
-            Piece::Copy(source, destination) => {
+            MessagePiece::Copy(source, destination) => {
                 assert_eq!(source.len(), destination.len(), "pieces are checked when made");
-                Run { source: source.as_ptr(), destination: destination.as_mut_ptr(), len: source.len() }
+                KernelSpan { source: source.as_ptr(), destination: destination.as_mut_ptr(), len: source.len() }
             }
         }
     }
 
-    /// What is left after `count` bytes.
+    /// Returns the run without its first `count` bytes.
     ///
     /// # Safety
-    /// There are as many.
+    /// The run has at least `count` bytes.
     #[inline(always)]
-    pub(crate) unsafe fn skip(self, count: usize) -> Run {
+    pub(crate) unsafe fn skip(self, count: usize) -> KernelSpan {
         debug_assert!(count <= self.len);
-        // SAFETY: both pointers stay within what they are good for, or come to its end.
+        // SAFETY: both pointers stay within their allocation, or reach its end.
         unsafe {
-            Run { source: self.source.add(count), destination: self.destination.add(count), len: self.len - count }
+            KernelSpan {
+                source: self.source.add(count),
+                destination: self.destination.add(count),
+                len: self.len - count,
+            }
         }
     }
 }

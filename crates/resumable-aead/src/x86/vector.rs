@@ -3,7 +3,7 @@
 //! # Safety of this module
 //!
 //! Every method is an instruction or two. Its contract is the trait's: the processor has the vector's instructions
-//! ([`Vector`] says which), and pointers point to as many bytes as the method says. None has any other effect.
+//! ([`Vector`] lists them), and pointers point to as many bytes as the method says. No method has any other effect.
 //! `#[inline(always)]` carries the methods into the back-end's entry points, which enable the instructions.
 #![allow(unsafe_code)]
 
@@ -11,10 +11,10 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ptr;
 
-/// Vectors enciphered together, which [`Vector::pin`] takes.
+/// Vectors encrypted together, as [`Vector::pin`] takes.
 pub(crate) const BATCH: usize = 8;
 
-/// As many AES blocks as one register holds.
+/// A register of AES blocks.
 ///
 /// # Safety
 /// The caller of any method makes sure that the processor has the instructions: for `__m128i` AES-NI, PCLMULQDQ and
@@ -31,63 +31,63 @@ pub(crate) trait Vector: Copy {
     unsafe fn load_blocks(from: *const u8, blocks: usize) -> Self;
     /// Writes `16 * blocks` bytes, `blocks < BLOCKS`.
     unsafe fn store_blocks(self, to: *mut u8, blocks: usize);
-    /// Bytes `start..end` of a block that begins `start` bytes before `from`; the rest is zero.
+    /// Reads bytes `start..end` of a block that begins `start` bytes before `from`; the rest is zero.
     unsafe fn load_bytes(from: *const u8, start: usize, end: usize) -> __m128i;
-    /// Writes bytes `start..end` of a block to `to` and on.
+    /// Writes bytes `start..end` of a block to `to`.
     unsafe fn store_bytes(block: __m128i, to: *mut u8, start: usize, end: usize);
-    /// Bytes `start..end` of `block`; the rest is zero.
+    /// Returns bytes `start..end` of `block`; the rest is zero.
     unsafe fn keep_bytes(block: __m128i, start: usize, end: usize) -> __m128i;
-    /// Reads block after block, each 16 bytes, `at` bytes behind one of the pointers, as many as there are blocks.
+    /// Reads a block of 16 bytes at offset `at` of each pointer.
     unsafe fn gather(from: &[*const u8], at: usize) -> Self;
     /// Reads 16 bytes into every block.
     unsafe fn broadcast(from: *const u8) -> Self;
-    /// Adds `count << 24` to the last 32 bits of every block: to a big-endian counter whose last byte has room for it.
+    /// Adds `count << 24` to the last 32 bits of every block: to a big-endian counter of which the last byte does not overflow.
     unsafe fn advance_last_byte(self, count: u32) -> Self;
-    /// `block` in every block, with 0, 1, 2, 3 added to the first 32 bits of each.
+    /// Returns `block` in every block, with 0, 1, 2, 3 added to the first 32 bits of each.
     unsafe fn counters(block: __m128i) -> Self;
-    /// `block` in the first, zero in the others.
+    /// Returns `block` in the first block, zero in the others.
     unsafe fn first(block: __m128i) -> Self;
     /// Adds `count` to the first 32 bits of every block.
     unsafe fn advance(self, count: u32) -> Self;
     unsafe fn zero() -> Self;
     unsafe fn xor(self, other: Self) -> Self;
-    /// The sum of three.
+    /// Returns the sum of three vectors.
     unsafe fn xor3(self, second: Self, third: Self) -> Self;
-    /// Turns the bytes of each block around.
+    /// Reverses the bytes of each block.
     unsafe fn reverse(self) -> Self;
     /// Exchanges the 64-bit halves of each block.
     unsafe fn swap(self) -> Self;
-    /// One round of AES on each block.
+    /// Computes one round of AES on each block.
     unsafe fn round(self, key: Self) -> Self;
     unsafe fn last_round(self, key: Self) -> Self;
-    /// One round of the equivalent inverse cipher on each block.
+    /// Computes one round of the equivalent inverse cipher on each block.
     unsafe fn inverse_round(self, key: Self) -> Self;
     unsafe fn last_inverse_round(self, key: Self) -> Self;
-    /// Shifts both 64-bit halves of each block to the left by `count` bits; zeros come in.
+    /// Shifts both 64-bit halves of each block to the left by `count` bits.
     unsafe fn shift_left(self, count: u32) -> Self;
-    /// The same to the right.
+    /// Shifts both 64-bit halves of each block to the right by `count` bits.
     unsafe fn shift_right(self, count: u32) -> Self;
-    /// The low half of each block as its high one; the low one is zero.
+    /// Moves the low half of each block to the high half; the low half becomes zero.
     unsafe fn low_to_high(self) -> Self;
-    /// The carry-less product of the low halves.
+    /// Returns the carry-less product of the low halves.
     unsafe fn multiply_low(self, other: Self) -> Self;
-    /// The carry-less product of the high halves.
+    /// Returns the carry-less product of the high halves.
     unsafe fn multiply_high(self, other: Self) -> Self;
-    /// The sum of all blocks.
+    /// Returns the sum of all blocks.
     unsafe fn sum(self) -> __m128i;
-    /// No instruction: makes the compiler have all these values at this point. Left alone it puts independent chains
-    /// one after the other, farther apart than the processor looks ahead.
+    /// Makes the compiler have all these values at this point. Without it, the compiler puts independent chains
+    /// one after the other, farther apart than the processor looks ahead. Emits no instruction.
     unsafe fn pin(states: &mut [Self; BATCH], sums: [&mut Self; 3]);
 }
 
-/// Reads `blocks` blocks, as many as fit or fewer; the rest is zero.
+/// Reads `blocks` blocks, at most a vector; the rest is zero.
 #[inline(always)]
 pub(crate) unsafe fn load_up_to<V: Vector>(from: *const u8, blocks: usize) -> V {
     // SAFETY: the caller keeps the trait's contract and has as many blocks at `from`.
     unsafe { if blocks == V::BLOCKS { V::load(from) } else { V::load_blocks(from, blocks) } }
 }
 
-/// Writes the first `blocks` blocks, all or fewer.
+/// Writes the first `blocks` blocks, at most a vector.
 #[inline(always)]
 pub(crate) unsafe fn store_up_to<V: Vector>(vector: V, to: *mut u8, blocks: usize) {
     // SAFETY: the caller keeps the trait's contract and has room for as many blocks at `to`.
@@ -109,7 +109,7 @@ macro_rules! methods {
     )*};
 }
 
-/// What does not depend on the width. `self` cannot pass through `methods!`, hence the second name.
+/// Methods that do not depend on the width. `self` cannot pass through `methods!`, hence the second name.
 macro_rules! vector {
     ($vector:ty, $blocks:literal; $($methods:tt)*) => {
         impl Vector for $vector {
@@ -127,7 +127,7 @@ macro_rules! pin {
         unsafe fn $name(states: &mut [$vector; BATCH], sums: [&mut $vector; 3]) {
             let [s0, s1, s2, s3, s4, s5, s6, s7] = states;
             let [low, crossed, high] = sums;
-            // SAFETY: the text is a comment; every operand goes out as it came in.
+            // SAFETY: the assembly text is a comment; every operand is unchanged.
             unsafe {
                 asm!(
                     "/* {0} {1} {2} {3} {4} {5} {6} {7} {8} {9} {10} */",
@@ -154,7 +154,7 @@ pin!(pin_256, __m256i, ymm_reg, "avx");
 pin!(pin_512, __m512i, zmm_reg, "avx512f");
 
 vector! { __m128i, 1;
-    // A block is all there is: nothing to spread, nothing fewer than one.
+    // The vector is a single block, so there is nothing to broadcast, and no partial vector.
     fn load_blocks(_from: *const u8, _blocks: usize) -> Self { _mm_setzero_si128() }
     fn gather(from: &[*const u8], at: usize) -> Self { block_at(from, 0, at) }
     fn store_blocks(self: Self, _to: *mut u8, _blocks: usize) { () }
@@ -240,7 +240,7 @@ vector! { __m512i, 4;
     fn gather(from: &[*const u8], at: usize) -> Self {
         _mm512_inserti64x4::<1>(_mm512_castsi256_si512(__m256i::gather(from, at)), __m256i::gather(&from[2..], at))
     }
-    // Lanes that a mask excludes are neither read nor written, whatever memory is there.
+    // A masked access neither reads nor writes excluded lanes, so they may lie outside the memory.
     fn load_blocks(from: *const u8, blocks: usize) -> Self {
         _mm512_maskz_loadu_epi64(((1u32 << (2 * blocks)) - 1) as u8, from.cast())
     }
@@ -287,21 +287,21 @@ vector! { __m512i, 4;
     fn pin(states: &mut [Self; BATCH], sums: [&mut Self; 3]) { pin_512(states, sums) }
 }
 
-/// The block `at` bytes behind a pointer.
+/// Returns the block at offset `at` of a pointer.
 #[inline(always)]
 unsafe fn block_at(from: &[*const u8], index: usize, at: usize) -> __m128i {
     // SAFETY: the caller vouches for 16 bytes there.
     unsafe { _mm_loadu_si128(from[index].add(at).cast()) }
 }
 
-/// The shuffle that turns 16 bytes around.
+/// The shuffle that reverses 16 bytes.
 #[inline(always)]
 unsafe fn reversal() -> __m128i {
     // SAFETY: SSE2 is part of x86-64.
     unsafe { _mm_setr_epi8(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0) }
 }
 
-/// Bits `start..end`, `start <= end <= 16`.
+/// Returns the mask of bits `start..end`, `start <= end <= 16`.
 #[inline(always)]
 fn byte_mask(start: usize, end: usize) -> u16 {
     ((1u32 << end) - (1u32 << start)) as u16
@@ -325,7 +325,7 @@ unsafe fn load_bytes(from: *const u8, start: usize, end: usize) -> __m128i {
 unsafe fn store_bytes(block: __m128i, to: *mut u8, start: usize, end: usize) {
     let mut bytes = [0u8; 16];
     debug_assert!(start <= end && end <= 16);
-    // SAFETY: as in `load_bytes`, the other way.
+    // SAFETY: as in `load_bytes`, with the roles of source and destination exchanged.
     unsafe {
         _mm_storeu_si128(bytes.as_mut_ptr().cast(), block);
         ptr::copy_nonoverlapping(bytes.as_ptr().add(start), to, end - start);

@@ -1,7 +1,7 @@
-//! AES-XTS (IEEE 1619, NIST SP 800-38E): storage in data units, each under the number it has.
+//! AES-XTS (IEEE 1619, NIST SP 800-38E): storage in numbered data units.
 //!
-//! `portable.rs` is RustCrypto's AES, `x86.rs` AES-NI and VAES; `volume.rs` takes any blocks of units. A back-end offers one operation: units one after the other,
-//! from a first number on. Units are whole blocks: ciphertext stealing, which lengths between would take, is left out.
+//! `portable.rs` uses RustCrypto's AES, `x86.rs` AES-NI and VAES; `volume.rs` accepts any blocks of units. A back-end offers one operation: consecutive units
+//! from a first number on. Units are whole blocks, because ciphertext stealing, which other lengths need, is not implemented.
 
 mod portable;
 mod volume;
@@ -17,11 +17,11 @@ use portable::PortableXts;
 use x86::X86Xts;
 
 use crate::Backend;
-use crate::state::Direction;
+use crate::state::MessageDirection;
 
 /// An expanded XTS key: of 32 bytes for AES-128, of 64 for AES-256.
 ///
-/// XTS hides what a unit holds from those who read the medium. It does not tell whether a unit was altered.
+/// XTS hides a unit's contents from readers of the medium. It does not detect altered units.
 ///
 /// ```
 /// use resumable_aead::{DataUnits, XtsKey};
@@ -36,16 +36,16 @@ use crate::state::Direction;
 /// ```
 pub struct XtsKey {
     backend: Backend,
-    cipher: Cipher,
+    cipher: XtsCipher,
 }
 
-enum Cipher {
+enum XtsCipher {
     Portable(Box<PortableXts>),
     #[cfg(target_arch = "x86_64")]
     X86(X86Xts),
 }
 
-/// How an area is cut into data units, and how these are numbered.
+/// Length and numbering of data units.
 ///
 /// ```
 /// use resumable_aead::{DataUnits, UnitLengthError};
@@ -57,12 +57,12 @@ enum Cipher {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataUnits {
     pub(crate) len: usize,
-    /// From one unit's number to the next.
+    /// Difference between the numbers of consecutive units.
     pub(crate) step: u64,
 }
 
 impl DataUnits {
-    /// Units of `len` bytes, numbered one after the other: NVMe's logical blocks, dm-crypt's `plain64` with
+    /// Units of `len` bytes with consecutive numbers: NVMe's logical blocks, dm-crypt's `plain64` with
     /// `iv_large_sectors`.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl DataUnits {
         }
     }
 
-    /// Length of a unit in bytes.
+    /// Returns the length of a unit in bytes.
     #[allow(clippy::len_without_is_empty)] // a unit is never empty
     pub const fn len(self) -> usize {
         self.len
@@ -95,22 +95,22 @@ impl DataUnits {
 }
 
 impl XtsKey {
-    /// Expands `key` with the fastest back-end that this processor has: 32 bytes for AES-128, 64 for AES-256, the half that
-    /// enciphers data before the half that enciphers numbers.
+    /// Expands `key` with the fastest back-end that this processor has: 32 bytes for AES-128, 64 for AES-256. The first half
+    /// enciphers data, the second half unit numbers.
     ///
     /// # Errors
-    /// [`XtsKeyError`]: another length, or two equal halves.
+    /// [`XtsKeyError`] if the length differs, or the halves are equal.
     pub fn new(key: &[u8]) -> Result<XtsKey, XtsKeyError> {
         let backend = Backend::ALL.into_iter().rev().find(|&backend| XtsKey::is_available(backend));
         XtsKey::with_backend(key, backend.unwrap_or(Backend::Portable))
     }
 
-    /// Whether `backend` does XTS on this processor.
+    /// Tests whether `backend` supports XTS on this processor.
     pub fn is_available(backend: Backend) -> bool {
         crate::gcm::is_available(backend)
     }
 
-    /// Expands `key` for a certain back-end: for tests and benches.
+    /// Expands `key` for the given back-end: for tests and benches.
     ///
     /// # Errors
     /// As [`XtsKey::new`]; [`XtsKeyError::BackendUnavailable`].
@@ -128,22 +128,22 @@ impl XtsKey {
         }
         #[cfg(target_arch = "x86_64")]
         if backend != Backend::Portable {
-            return Ok(XtsKey { backend, cipher: Cipher::X86(X86Xts::new(data_key, tweak_key, backend)) });
+            return Ok(XtsKey { backend, cipher: XtsCipher::X86(X86Xts::new(data_key, tweak_key, backend)) });
         }
-        Ok(XtsKey { backend, cipher: Cipher::Portable(Box::new(PortableXts::new(data_key, tweak_key))) })
+        Ok(XtsKey { backend, cipher: XtsCipher::Portable(Box::new(PortableXts::new(data_key, tweak_key))) })
     }
 
-    /// What it computes with.
+    /// Returns the back-end.
     pub fn backend(&self) -> Backend {
         self.backend
     }
 
-    /// Encrypts whole units in place, the first of which has the number `first`. Numbers are little-endian in 16 bytes.
+    /// Encrypts whole units in place, beginning with unit number `first`. Numbers are little-endian in 16 bytes.
     ///
     /// # Errors
-    /// [`NotWholeUnits`] unless `data` is a multiple of units, whose numbers stay below 2^64; `data` is then untouched.
+    /// [`NotWholeUnits`] unless `data` is a multiple of units with numbers below 2^64; `data` is then untouched.
     pub fn encrypt(&self, units: DataUnits, first: u64, data: &mut [u8]) -> Result<(), NotWholeUnits> {
-        self.crypt(units, first, Direction::Encrypt, data)
+        self.crypt(units, first, MessageDirection::Encrypt, data)
     }
 
     /// Decrypts whole units in place.
@@ -151,10 +151,16 @@ impl XtsKey {
     /// # Errors
     /// As [`encrypt`](XtsKey::encrypt).
     pub fn decrypt(&self, units: DataUnits, first: u64, data: &mut [u8]) -> Result<(), NotWholeUnits> {
-        self.crypt(units, first, Direction::Decrypt, data)
+        self.crypt(units, first, MessageDirection::Decrypt, data)
     }
 
-    fn crypt(&self, units: DataUnits, first: u64, direction: Direction, data: &mut [u8]) -> Result<(), NotWholeUnits> {
+    fn crypt(
+        &self,
+        units: DataUnits,
+        first: u64,
+        direction: MessageDirection,
+        data: &mut [u8],
+    ) -> Result<(), NotWholeUnits> {
         let error = NotWholeUnits { unit: units.len, len: data.len() };
         if !data.len().is_multiple_of(units.len) {
             return Err(error);
@@ -165,7 +171,7 @@ impl XtsKey {
         Ok(())
     }
 
-    /// Encrypts blocks of one unit, whose number is `unit`, from block `block` (of 16 bytes) on: for units that come in
+    /// Encrypts blocks of the unit with number `unit`, from block `block` (of 16 bytes) on: for units that arrive in
     /// pieces.
     ///
     /// ```
@@ -184,18 +190,24 @@ impl XtsKey {
     /// # Errors
     /// [`NotWholeUnits`] unless `data` is whole blocks within the 2^20 that a unit may have; `data` is then untouched.
     pub fn encrypt_blocks(&self, unit: u128, block: u32, data: &mut [u8]) -> Result<(), NotWholeUnits> {
-        self.crypt_blocks(unit, block, Direction::Encrypt, data)
+        self.crypt_blocks(unit, block, MessageDirection::Encrypt, data)
     }
 
-    /// Decrypts blocks of one unit, likewise.
+    /// Decrypts blocks of the unit with number `unit`, from block `block` (of 16 bytes) on.
     ///
     /// # Errors
     /// As [`encrypt_blocks`](XtsKey::encrypt_blocks).
     pub fn decrypt_blocks(&self, unit: u128, block: u32, data: &mut [u8]) -> Result<(), NotWholeUnits> {
-        self.crypt_blocks(unit, block, Direction::Decrypt, data)
+        self.crypt_blocks(unit, block, MessageDirection::Decrypt, data)
     }
 
-    fn crypt_blocks(&self, unit: u128, block: u32, way: Direction, data: &mut [u8]) -> Result<(), NotWholeUnits> {
+    fn crypt_blocks(
+        &self,
+        unit: u128,
+        block: u32,
+        way: MessageDirection,
+        data: &mut [u8],
+    ) -> Result<(), NotWholeUnits> {
         let is_within = (block as usize).checked_add(data.len() / 16).is_some_and(|end| end <= 1 << 20);
         if !data.len().is_multiple_of(16) || !is_within {
             return Err(NotWholeUnits { unit: 16, len: data.len() });
@@ -206,12 +218,12 @@ impl XtsKey {
         Ok(())
     }
 
-    /// Whole units, from block `block` of each on.
-    fn apply(&self, units: DataUnits, first: u128, block: u32, direction: Direction, data: &mut [u8]) {
+    /// Processes whole units, from block `block` of each on.
+    fn apply(&self, units: DataUnits, first: u128, block: u32, direction: MessageDirection, data: &mut [u8]) {
         match &self.cipher {
-            Cipher::Portable(key) => key.apply(units, first, block, direction, data),
+            XtsCipher::Portable(key) => key.apply(units, first, block, direction, data),
             #[cfg(target_arch = "x86_64")]
-            Cipher::X86(key) => key.apply(units, first, block, direction, data),
+            XtsCipher::X86(key) => key.apply(units, first, block, direction, data),
         }
     }
 }
@@ -222,10 +234,10 @@ impl fmt::Debug for XtsKey {
     }
 }
 
-/// A tweak times x, so many times (IEEE 1619 5.2: the polynomial is x^128 + x^7 + x^2 + x + 1).
+/// Multiplies a tweak by x, `count` times (IEEE 1619 5.2: the polynomial is x^128 + x^7 + x^2 + x + 1).
 fn times_x(mut tweak: u128, mut times: u32) -> u128 {
     while times > 0 {
-        // Up to 64 at once: what leaves at the top comes back times x^7 + x^2 + x + 1, and stays below x^71.
+        // Up to 64 at once: bits that leave at the top come back times x^7 + x^2 + x + 1, and stay below x^71.
         let now = times.min(64);
         let over = tweak >> (128 - now);
         tweak = (tweak << now) ^ over ^ (over << 1) ^ (over << 2) ^ (over << 7);
@@ -234,7 +246,7 @@ fn times_x(mut tweak: u128, mut times: u32) -> u128 {
     tweak
 }
 
-/// No key of XTS could be made: the caller's mistake.
+/// XTS key that could not be made: the caller's mistake.
 ///
 /// ```
 /// use resumable_aead::{XtsKey, XtsKeyError};
@@ -245,7 +257,7 @@ fn times_x(mut tweak: u128, mut times: u32) -> u128 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum XtsKeyError {
-    /// The length in bytes is not that of two AES keys.
+    /// The length in bytes of a key that is not two AES keys.
     #[error("a key of {0} bytes for XTS, which takes 32 or 64")]
     Length(usize),
     /// Both halves are the same.
@@ -256,7 +268,7 @@ pub enum XtsKeyError {
     BackendUnavailable(Backend),
 }
 
-/// A length that no data unit has here: the caller's mistake.
+/// Unsupported length of a data unit: the caller's mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("data units of {len} bytes: take a multiple of 16 (of 512 where numbers count these), at most 16 MiB")]
 pub struct UnitLengthError {
@@ -264,7 +276,7 @@ pub struct UnitLengthError {
     pub len: usize,
 }
 
-/// The data is not whole units, or numbers or blocks end before it does: the caller's mistake.
+/// Data that are not whole units, or reach past the last number or block: the caller's mistake.
 ///
 /// ```
 /// use resumable_aead::{DataUnits, NotWholeUnits, XtsKey};
@@ -299,7 +311,7 @@ mod tests {
         digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect()
     }
 
-    /// One block after the other, as the standard writes it: an oracle by hand over the block cipher.
+    /// Oracle: processes one block after the other, as the standard writes it.
     fn oracle(key: &[u8], unit: u128, data: &mut [u8]) {
         let (data_key, tweak_key) = key.split_at(key.len() / 2);
         let encrypt = |key: &[u8], block: u128| {
@@ -319,7 +331,7 @@ mod tests {
         for (source, key, unit, plaintext, ciphertext) in VECTORS {
             let unit = u128::from_le_bytes(unhex(unit).try_into().unwrap());
             let [key, plaintext, ciphertext] = [key, plaintext, ciphertext].map(|text| unhex(text));
-            // The first of IEEE 1619 has equal halves, which keys here refuse.
+            // The standard's first vector has equal halves, which keys here refuse.
             let keys = if key[..16] == key[16..] { Vec::new() } else { keys(&key) };
             for key in keys {
                 let mut data = plaintext.clone();
@@ -345,7 +357,7 @@ mod tests {
                     continue;
                 }
                 assert!(!test.result.must_fail(), "XTS has nothing that fails");
-                // Some numbers come without their last zeros.
+                // Some numbers are given without their trailing zeros.
                 let mut unit = [0; 16];
                 unit[..test.nonce.len()].copy_from_slice(&test.nonce);
                 ran += 1;
@@ -362,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn misuse_is_a_typed_error_and_touches_nothing() {
+    fn misuse_fails_and_leaves_data_untouched() {
         let key: Vec<u8> = (0..64).collect();
         assert_eq!(XtsKey::new(&key[..48]).err(), Some(XtsKeyError::Length(48)));
         assert_eq!(XtsKey::new(&[1; 32]).err(), Some(XtsKeyError::EqualHalves));
@@ -387,9 +399,9 @@ mod tests {
     }
 
     proptest! {
-        /// Every back-end is the oracle, units and pieces of units in any number, and decrypts what it encrypted.
+        /// Every back-end equals the oracle for units and pieces of units in any number, and decrypts its ciphertext.
         #[test]
-        fn units_are_those_of_the_oracle(
+        fn units_match_the_oracle(
             key in prop::collection::vec(any::<u8>(), 64),
             is_256: bool,
             first: u32,
@@ -428,9 +440,9 @@ mod tests {
         }
     }
 
-    type Vector = (&'static str, &'static str, &'static str, &'static str, &'static str);
+    type XtsVector = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
-    const VECTORS: &[Vector] = &[
+    const VECTORS: &[XtsVector] = &[
         (
             "IEEE 1619 B, vector 1",
             "0000000000000000000000000000000000000000000000000000000000000000",

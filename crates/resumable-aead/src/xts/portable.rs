@@ -6,7 +6,7 @@ use zeroize::Zeroize;
 use super::{DataUnits, times_x};
 use crate::block::portable::Aes;
 use crate::gcm::xor;
-use crate::state::Direction;
+use crate::state::MessageDirection;
 
 pub(super) struct PortableXts {
     data: Aes,
@@ -18,7 +18,14 @@ impl PortableXts {
         PortableXts { data: Aes::new(data_key), tweak: Aes::new(tweak_key) }
     }
 
-    pub(super) fn apply(&self, units: DataUnits, first: u128, block: u32, direction: Direction, data: &mut [u8]) {
+    pub(super) fn apply(
+        &self,
+        units: DataUnits,
+        first: u128,
+        block: u32,
+        direction: MessageDirection,
+        data: &mut [u8],
+    ) {
         let mut number = first;
         for unit in data.chunks_exact_mut(units.len) {
             let tweak = u128::from_le_bytes(self.tweak.encrypt_block(&number.to_le_bytes()));
@@ -27,7 +34,7 @@ impl PortableXts {
         }
     }
 
-    fn apply_to_unit(&self, mut tweak: u128, direction: Direction, unit: &mut [u8]) {
+    fn apply_to_unit(&self, mut tweak: u128, direction: MessageDirection, unit: &mut [u8]) {
         let mut tweaks = [[0; 16]; PARALLEL];
         let mut blocks = [Block::default(); PARALLEL];
         for chunk in unit.chunks_mut(16 * PARALLEL) {
@@ -39,8 +46,8 @@ impl PortableXts {
                 xor(block, own);
             }
             match direction {
-                Direction::Encrypt => self.data.encrypt_blocks(&mut blocks[..count]),
-                Direction::Decrypt => self.data.decrypt_blocks(&mut blocks[..count]),
+                MessageDirection::Encrypt => self.data.encrypt_blocks(&mut blocks[..count]),
+                MessageDirection::Decrypt => self.data.decrypt_blocks(&mut blocks[..count]),
             }
             for ((block, own), data) in blocks.iter_mut().zip(&tweaks).zip(chunk.chunks_exact_mut(16)) {
                 xor(block, own);
@@ -54,5 +61,5 @@ impl PortableXts {
     }
 }
 
-/// Blocks enciphered at a time.
+/// Blocks encrypted at a time.
 const PARALLEL: usize = 32;

@@ -1,13 +1,13 @@
-//! A volume: units under one key, and any blocks of them, as they come.
+//! Volumes: data units under one key, in blocks of any order.
 //!
-//! Invariants: what becomes of a block depends on its place in the volume only, never on what came with it. The key is in one
-//! place, which clones share; once it was erased no clone works on anything.
+//! Invariants: the result for a block depends only on its place in the volume, never on the other blocks of a call. All clones share
+//! one key; after an erasure no clone encrypts or decrypts.
 
 use super::{DataUnits, NotWholeUnits, XtsKey};
-use crate::state::Direction;
+use crate::state::MessageDirection;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// A key of XTS, and the units that it is for. Clones share the key.
+/// An XTS key with the data units of a volume. Clones share the key.
 ///
 /// ```
 /// use resumable_aead::{DataUnits, Volume, XtsKey};
@@ -23,12 +23,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// `None`: erased.
+    /// `None` if the key was erased.
     key: Arc<RwLock<Option<XtsKey>>>,
     units: DataUnits,
 }
 
-/// Why a volume did not work on blocks.
+/// Error of a volume operation.
 ///
 /// ```
 /// use resumable_aead::{DataUnits, Volume, VolumeError, XtsKey};
@@ -43,55 +43,55 @@ pub struct Volume {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VolumeError {
-    /// They are no blocks of the volume.
+    /// The bytes are not whole blocks of the volume.
     #[error(transparent)]
     Blocks(#[from] NotWholeUnits),
-    /// The volume has no key any more.
+    /// The volume's key was erased.
     #[error("the volume was erased: it has no key any more")]
     Erased,
 }
 
 impl Volume {
-    /// One with this key.
+    /// Makes a volume of `units` with this key.
     pub fn new(key: XtsKey, units: DataUnits) -> Volume {
         Volume { key: Arc::new(RwLock::new(Some(key))), units }
     }
 
-    /// How it is cut.
+    /// Returns the data units of the volume.
     pub fn units(&self) -> DataUnits {
         self.units
     }
 
-    /// Wipes the key: neither this volume nor a clone of it works on blocks any more. What is under way in another thread ends
+    /// Wipes the key: neither this volume nor a clone of it encrypts or decrypts after this. A call under way in another thread ends
     /// first.
     pub fn erase(&self) {
-        // The key wipes itself where it lies.
+        // The key wipes itself in place.
         *self.key.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Whether it was [erased](Self::erase).
+    /// Tests whether the volume was [erased](Self::erase).
     pub fn is_erased(&self) -> bool {
         self.key.read().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Encrypts blocks of 16 bytes in place, which begin `at` bytes behind the start of the volume's unit `first`.
+    /// Encrypts blocks of 16 bytes in place, which begin `at` bytes after the start of the volume's unit `first`.
     ///
     /// # Errors
     /// [`VolumeError::Blocks`] unless `at` and `data` are whole blocks, of units whose numbers stay below 2^64;
     /// [`VolumeError::Erased`]. `data` is then untouched.
     pub fn encrypt(&self, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
-        self.run(Direction::Encrypt, first, at, data)
+        self.run(MessageDirection::Encrypt, first, at, data)
     }
 
-    /// Decrypts them.
+    /// Decrypts blocks of 16 bytes in place, which begin `at` bytes after the start of the volume's unit `first`.
     ///
     /// # Errors
     /// As [`encrypt`](Volume::encrypt).
     pub fn decrypt(&self, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
-        self.run(Direction::Decrypt, first, at, data)
+        self.run(MessageDirection::Decrypt, first, at, data)
     }
 
-    fn run(&self, direction: Direction, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
+    fn run(&self, direction: MessageDirection, first: u64, at: u64, data: &mut [u8]) -> Result<(), VolumeError> {
         let DataUnits { len, step } = self.units;
         let error = NotWholeUnits { unit: 16, len: data.len() };
         if !at.is_multiple_of(16) || !data.len().is_multiple_of(16) {
@@ -120,7 +120,7 @@ impl Volume {
     }
 }
 
-/// The same key, in the same place, for the same units: keys are not compared.
+/// Compares by identity: clones with the same units are equal; keys are not compared.
 impl PartialEq for Volume {
     fn eq(&self, other: &Volume) -> bool {
         Arc::ptr_eq(&self.key, &other.key) && self.units == other.units
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_run_of_blocks_becomes_what_it_is_in_the_whole() {
+    fn block_ranges_match_the_whole() {
         let key: Vec<u8> = (0..64).collect();
         for units in [DataUnits::new(512), DataUnits::new(4096), DataUnits::counting_512(4096)].map(Result::unwrap) {
             let volume = Volume::new(XtsKey::new(&key).unwrap(), units);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_erased_volume_works_on_nothing_nor_does_a_clone() {
+    fn erased_volume_and_its_clones_refuse_blocks() {
         let key: Vec<u8> = (0..64).collect();
         let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::new(512).unwrap());
         let clone = volume.clone();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_blocks_and_numbers_beyond_64_bits_are_refused() {
+    fn partial_blocks_and_unit_numbers_past_64_bits_are_refused() {
         let key: Vec<u8> = (0..32).collect();
         let volume = Volume::new(XtsKey::new(&key).unwrap(), DataUnits::counting_512(4096).unwrap());
         let mut data = [3; 32];

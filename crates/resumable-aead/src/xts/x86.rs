@@ -5,10 +5,10 @@
 //!
 //! # Safety of this module
 //!
-//! An [`X86Xts`] exists only where [`is_available`] found the instructions of its width: `new` asserts it, nothing else
-//! makes one. That is what every call into an entry point rests on. The generic functions are `unsafe` for two reasons,
+//! An [`X86Xts`] exists only where [`is_available`] found the instructions of its width, because only `new` makes one, and asserts it.
+//! Every call into an entry point rests on this. The generic functions are `unsafe` for two reasons,
 //! and their callers vouch for both: the processor has the instructions of `V`, and a pointer is good for as many bytes as
-//! go with it. Within, pointers only move forward by what was counted off a length.
+//! go with it. Within, pointers only move forward by bytes that were subtracted from a length.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{__m128i, __m256i, __m512i};
@@ -17,20 +17,20 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use super::{DataUnits, times_x};
 use crate::Backend;
-use crate::piece::Piece;
-use crate::state::Direction;
+use crate::piece::MessagePiece;
+use crate::state::MessageDirection;
 use crate::x86::aes::{RoundKeys, encipher_vector};
 use crate::x86::vector::{BATCH, Vector, load_up_to, store_up_to};
-use crate::x86::{Run, is_available};
+use crate::x86::{KernelSpan, is_available};
 
 /// An expanded key and the entry points for its width and number of rounds.
 pub(super) struct X86Xts {
-    schedule: Box<Schedule>,
-    entries: &'static Entries,
+    schedule: Box<XtsSchedule>,
+    entries: &'static XtsEntryPoints,
 }
 
 #[derive(Zeroize, ZeroizeOnDrop)]
-struct Schedule {
+struct XtsSchedule {
     data: RoundKeys,
     inverse: RoundKeys,
     tweak: RoundKeys,
@@ -50,8 +50,8 @@ impl X86Xts {
             (_, _) => (&aes_ni::AES_256, 14),
         };
         let empty = RoundKeys::empty;
-        let mut schedule = Box::new(Schedule { data: empty(), inverse: empty(), tweak: empty() });
-        let Schedule { data, inverse, tweak } = &mut *schedule;
+        let mut schedule = Box::new(XtsSchedule { data: empty(), inverse: empty(), tweak: empty() });
+        let XtsSchedule { data, inverse, tweak } = &mut *schedule;
         // SAFETY: every back-end here includes AES-NI, and this one is available.
         unsafe {
             data.expand(data_key);
@@ -61,7 +61,14 @@ impl X86Xts {
         X86Xts { schedule, entries }
     }
 
-    pub(super) fn apply(&self, units: DataUnits, first: u128, block: u32, direction: Direction, data: &mut [u8]) {
+    pub(super) fn apply(
+        &self,
+        units: DataUnits,
+        first: u128,
+        block: u32,
+        direction: MessageDirection,
+        data: &mut [u8],
+    ) {
         let mut number = first;
         let mut tweaks = [[0; 16]; TOGETHER];
         for area in data.chunks_mut(TOGETHER * units.len) {
@@ -76,20 +83,20 @@ impl X86Xts {
                     *tweak = times_x(u128::from_le_bytes(*tweak), block).to_le_bytes();
                 }
                 let entry = match direction {
-                    Direction::Encrypt => self.entries.encrypt,
-                    Direction::Decrypt => self.entries.decrypt,
+                    MessageDirection::Encrypt => self.entries.encrypt,
+                    MessageDirection::Decrypt => self.entries.decrypt,
                 };
                 // SAFETY: the instructions are there; the run is that of a slice that lives through the call.
-                unsafe { entry(&self.schedule, tweak, Run::of(Piece::InPlace(unit))) };
+                unsafe { entry(&self.schedule, tweak, KernelSpan::for_piece(MessagePiece::InPlace(unit))) };
             }
         }
         tweaks.as_flattened_mut().zeroize();
     }
 }
 
-/// Numbers through AES.
+/// Encrypts unit numbers into tweaks.
 #[inline(always)]
-unsafe fn encipher_tweaks<V: Vector, const ROUNDS: usize>(schedule: &Schedule, tweaks: &mut [[u8; 16]; TOGETHER]) {
+unsafe fn encipher_tweaks<V: Vector, const ROUNDS: usize>(schedule: &XtsSchedule, tweaks: &mut [[u8; 16]; TOGETHER]) {
     for tweaks in tweaks.chunks_exact_mut(V::BLOCKS) {
         let tweaks = tweaks.as_flattened_mut();
         // SAFETY: the caller keeps the module's contract; these are as many blocks as a vector has.
@@ -97,12 +104,12 @@ unsafe fn encipher_tweaks<V: Vector, const ROUNDS: usize>(schedule: &Schedule, t
     }
 }
 
-/// A unit, or blocks of one, whose first block has the tweak `tweak`.
+/// Processes a unit, or blocks of one, of which the first block has the tweak `tweak`.
 #[inline(always)]
 unsafe fn crypt_unit<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
-    schedule: &Schedule,
+    schedule: &XtsSchedule,
     tweak: &[u8; 16],
-    run: Run,
+    run: KernelSpan,
 ) {
     let keys = if ENCRYPT { &schedule.data } else { &schedule.inverse };
     // SAFETY: the caller keeps the module's contract; lengths are checked before each step.
@@ -134,12 +141,12 @@ unsafe fn crypt_unit<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     }
 }
 
-/// Eight vectors, whose rounds do not depend on each other.
+/// Processes eight vectors, of which the rounds do not depend on each other.
 #[inline(always)]
 unsafe fn crypt_batch<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     keys: &RoundKeys,
     tweaks: &[V; BATCH],
-    run: Run,
+    run: KernelSpan,
 ) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
     unsafe {
@@ -156,7 +163,7 @@ unsafe fn crypt_batch<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
         }
         let last = V::broadcast(keys.0[ROUNDS].as_ptr());
         for (index, (state, tweak)) in states.into_iter().zip(tweaks).enumerate() {
-            // The last round ends with the addition of its key: the tweak goes with it.
+            // The last round ends with the addition of its key, so the tweak is added with the key.
             let state = last_round::<V, ENCRYPT>(state, last.xor(*tweak));
             state.store(run.destination.add(16 * V::BLOCKS * index));
         }
@@ -175,7 +182,7 @@ unsafe fn last_round<V: Vector, const ENCRYPT: bool>(state: V, key: V) -> V {
     unsafe { if ENCRYPT { state.last_round(key) } else { state.last_inverse_round(key) } }
 }
 
-/// The tweaks of a batch, the first of which is given.
+/// Returns the tweaks of a batch that begins with the given tweak.
 #[inline(always)]
 unsafe fn first_tweaks<V: Vector>(tweak: &[u8; 16]) -> [V; BATCH] {
     let mut lanes = [[0; 16]; 4];
@@ -195,29 +202,29 @@ unsafe fn first_tweaks<V: Vector>(tweak: &[u8; 16]) -> [V; BATCH] {
     }
 }
 
-/// Every block times x, so many times: at most 32, and at least once.
+/// Multiplies every block by x, `1..=32` times.
 #[inline(always)]
 unsafe fn times_x_vector<V: Vector>(tweaks: V, times: u32) -> V {
     // SAFETY: the caller keeps the module's contract; the constant is 16 bytes.
     unsafe {
-        // What leaves the low half goes on into the high one, what leaves that comes back times the polynomial.
+        // Bits that leave the low half continue in the high half; bits that leave the high half come back times the polynomial.
         let out = tweaks.shift_right(64 - times);
         let back = out.multiply_high(V::broadcast(POLYNOMIAL.as_ptr().cast()));
         tweaks.shift_left(times).xor3(out.low_to_high(), back)
     }
 }
 
-/// Units whose numbers go through AES together.
+/// Units for which tweaks are encrypted together.
 const TOGETHER: usize = 8;
 
 /// x^7 + x^2 + x + 1, in the high half.
 static POLYNOMIAL: [u64; 2] = [0, 0x87];
 
-/// The functions of one width and number of rounds. All are unsafe as the module says.
-struct Entries {
-    tweaks: unsafe fn(&Schedule, &mut [[u8; 16]; TOGETHER]),
-    encrypt: unsafe fn(&Schedule, &[u8; 16], Run),
-    decrypt: unsafe fn(&Schedule, &[u8; 16], Run),
+/// The functions of one width and number of rounds. All are unsafe for the reasons in the module's documentation.
+struct XtsEntryPoints {
+    tweaks: unsafe fn(&XtsSchedule, &mut [[u8; 16]; TOGETHER]),
+    encrypt: unsafe fn(&XtsSchedule, &[u8; 16], KernelSpan),
+    decrypt: unsafe fn(&XtsSchedule, &[u8; 16], KernelSpan),
 }
 
 /// The functions for one vector, compiled with its instructions.
@@ -226,20 +233,24 @@ macro_rules! entries {
         mod $name {
             use super::*;
 
-            pub(super) static AES_128: Entries =
-                Entries { tweaks: tweaks::<10>, encrypt: crypt::<10, true>, decrypt: crypt::<10, false> };
+            pub(super) static AES_128: XtsEntryPoints =
+                XtsEntryPoints { tweaks: tweaks::<10>, encrypt: crypt::<10, true>, decrypt: crypt::<10, false> };
 
-            pub(super) static AES_256: Entries =
-                Entries { tweaks: tweaks::<14>, encrypt: crypt::<14, true>, decrypt: crypt::<14, false> };
+            pub(super) static AES_256: XtsEntryPoints =
+                XtsEntryPoints { tweaks: tweaks::<14>, encrypt: crypt::<14, true>, decrypt: crypt::<14, false> };
 
             #[target_feature(enable = $features)]
-            unsafe fn tweaks<const ROUNDS: usize>(schedule: &Schedule, tweaks: &mut [[u8; 16]; TOGETHER]) {
+            unsafe fn tweaks<const ROUNDS: usize>(schedule: &XtsSchedule, tweaks: &mut [[u8; 16]; TOGETHER]) {
                 // SAFETY: the enabled instructions are the vector's.
                 unsafe { encipher_tweaks::<$vector, ROUNDS>(schedule, tweaks) }
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn crypt<const ROUNDS: usize, const ENCRYPT: bool>(schedule: &Schedule, tweak: &[u8; 16], run: Run) {
+            unsafe fn crypt<const ROUNDS: usize, const ENCRYPT: bool>(
+                schedule: &XtsSchedule,
+                tweak: &[u8; 16],
+                run: KernelSpan,
+            ) {
                 // SAFETY: the enabled instructions are the vector's; the caller vouches for the run.
                 unsafe { crypt_unit::<$vector, ROUNDS, ENCRYPT>(schedule, tweak, run) }
             }

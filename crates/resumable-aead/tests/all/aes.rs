@@ -1,4 +1,4 @@
-//! AES by itself, each back-end beside a block cipher that goes block by block.
+//! AES by itself: each back-end compared with a block cipher that works block by block.
 
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![any::<[u8; 16]>().prop_map(Vec::from), any::<[u8; 32]>().prop_map(Vec::from)]
 }
 
-/// Some of them near the end of 32 bits, of 64 and of 128.
+/// Counters, some of them near the end of 32, 64 and 128 bits.
 fn counter() -> impl Strategy<Value = u128> {
     let near = |end: u32| {
         (any::<u128>(), 0u128..80).prop_map(move |(above, before)| {
@@ -34,7 +34,7 @@ fn counter() -> impl Strategy<Value = u128> {
 
 proptest! {
     #[test]
-    fn counter_mode_is_that_of_single_blocks(key in key(), first in counter(), len in 0usize..2500, byte: u8) {
+    fn counter_mode_matches_single_blocks(key in key(), first in counter(), len in 0usize..2500, byte: u8) {
         let mut expected = vec![byte; len];
         for (number, block) in expected.chunks_mut(16).enumerate() {
             let keystream = encrypt(&key, first.wrapping_add(number as u128)).to_be_bytes();
@@ -48,7 +48,7 @@ proptest! {
     }
 
     #[test]
-    fn chains_side_by_side_are_those_of_single_messages(
+    fn parallel_cbc_macs_match_single_messages(
         keys in prop::collection::vec(key(), 1..6),
         messages in prop::collection::vec((0usize..6, [0usize..3, 0usize..40, 0usize..3], any::<u8>()), 0..50),
     ) {

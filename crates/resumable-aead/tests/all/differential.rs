@@ -1,29 +1,29 @@
-//! Every back-end against ring, or RustCrypto's CCM: random messages, splits, seeks, and ways through them.
+//! Every back-end against ring, or RustCrypto's CCM: random messages, splits, seeks, and sequences of calls.
 //!
-//! `RESUMABLE_AEAD_CASES` sets the number of cases per algorithm (thousands by default), `RESUMABLE_AEAD_SEED` where
-//! they begin.
+//! `RESUMABLE_AEAD_CASES` sets the number of cases per algorithm (thousands by default), `RESUMABLE_AEAD_SEED` the
+//! first seed.
 
-use crate::common::{Random, begin, keys, seal_with_others};
+use crate::common::{SplitMix, begin, keys, seal_with_others};
 use bytes::BytesMut;
 use resumable_aead::{Algorithm, Key, State, TagMismatch};
 
 #[test]
-fn aes_128_gcm_is_everyones() {
+fn aes_128_gcm_matches_other_implementations() {
     run(Algorithm::Aes128Gcm);
 }
 
 #[test]
-fn aes_256_gcm_is_everyones() {
+fn aes_256_gcm_matches_other_implementations() {
     run(Algorithm::Aes256Gcm);
 }
 
 #[test]
-fn chacha20_poly1305_is_everyones() {
+fn chacha20_poly1305_matches_other_implementations() {
     run(Algorithm::ChaCha20Poly1305);
 }
 
 #[test]
-fn aes_ccm_is_everyones() {
+fn aes_ccm_matches_other_implementations() {
     run(Algorithm::Aes128Ccm);
     run(Algorithm::Aes256Ccm);
     run(Algorithm::Aes128Ccm8);
@@ -35,11 +35,11 @@ fn run(algorithm: Algorithm) {
     let cases = number("RESUMABLE_AEAD_CASES", if algorithm.needs_len() { 500 } else { 3000 });
     let first = number("RESUMABLE_AEAD_SEED", 1) << 32;
     for case in first..first + cases {
-        one_case(algorithm, &mut Random(case), case);
+        one_case(algorithm, &mut SplitMix(case), case);
     }
 }
 
-fn one_case(algorithm: Algorithm, random: &mut Random, case: u64) {
+fn one_case(algorithm: Algorithm, random: &mut SplitMix, case: u64) {
     let key_bytes = random.bytes(algorithm.key_len());
     let nonce: [u8; 12] = random.bytes(12).try_into().unwrap();
     let aad_len = random.len(100);
@@ -77,11 +77,11 @@ fn one_case(algorithm: Algorithm, random: &mut Random, case: u64) {
     }
 }
 
-/// Goes through a message in random pieces, each by a random call, and half the time by one back-end throughout, half
-/// the time by any for each piece; gives the tag.
+/// Processes a message in random pieces, each by a random call. Half the time one back-end processes all pieces, half
+/// the time each piece has a random one. Returns the tag.
 fn walk(
     keys: &[Key],
-    random: &mut Random,
+    random: &mut SplitMix,
     nonce: &[u8; 12],
     aad: &[u8],
     plaintext: &[u8],
@@ -113,7 +113,7 @@ fn walk(
                 assert!(data == to[range.clone()], "{key:?} {range:?}");
             }
             4 => {
-                // Into memory that was never written, and behind what is there.
+                // Appends to existing bytes, into uninitialised memory.
                 let before = random.below(70);
                 let mut data = BytesMut::with_capacity(before + random.below(2) * range.len());
                 data.extend_from_slice(&[0x55; 70][..before]);
@@ -126,7 +126,7 @@ fn walk(
                 assert!(data[..before].iter().all(|&byte| byte == 0x55), "{key:?} {range:?}");
             }
             _ => {
-                // With guards around, and at any alignment.
+                // Guard bytes detect writes past the end; the alignment is random.
                 let before = random.below(20);
                 let mut data = vec![0x55; before + range.len() + 20];
                 data[before..before + range.len()].copy_from_slice(&from[range.clone()]);

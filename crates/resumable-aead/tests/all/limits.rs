@@ -1,12 +1,12 @@
 //! The end of what one nonce can protect, and calls out of order.
 
-use crate::common::{Random, begin, keys, seal_with_others};
+use crate::common::{SplitMix, begin, keys, seal_with_others};
 use resumable_aead::{
     Algorithm, Backend, Key, KeyError, KeyLengthError, MessageTooLong, State, StateBytesError, StateError, TagMismatch,
     VerifyError,
 };
 
-/// A state that stands at `position` of `len` bytes, a block's beginning: only its bytes can take it there in less than
+/// Returns a state at `position` of `len` bytes, at the beginning of a block. The state is parsed from bytes, because processing so long a message would take
 /// minutes.
 fn state_at(key: &Key, nonce: &[u8; 12], position: u64, len: u64) -> State {
     let mut bytes = State::with_len(key, nonce, b"", len).unwrap().to_bytes();
@@ -16,10 +16,10 @@ fn state_at(key: &Key, nonce: &[u8; 12], position: u64, len: u64) -> State {
 }
 
 #[test]
-fn the_last_bytes_of_the_counter_are_the_ciphers() {
-    // An oracle by hand: the block cipher itself for the last counters.
+fn last_counter_values_match_the_cipher() {
+    // The oracle is the block cipher itself, for the last counters.
     use aes::cipher::{BlockCipherEncrypt, KeyInit};
-    let key_bytes = Random(1).bytes(16);
+    let key_bytes = SplitMix(1).bytes(16);
     let nonce = [0x5c; 12];
     let cipher = aes::Aes128::new_from_slice(&key_bytes).unwrap();
     let limit = Algorithm::Aes128Gcm.message_len_max();
@@ -47,15 +47,15 @@ fn the_last_bytes_of_the_counter_are_the_ciphers() {
 }
 
 #[test]
-fn all_back_ends_agree_across_powers_of_two_of_the_counter() {
+fn backends_agree_across_counter_carries() {
     for algorithm in Algorithm::ALL {
-        let key_bytes = Random(2).bytes(algorithm.key_len());
+        let key_bytes = SplitMix(2).bytes(algorithm.key_len());
         let nonce = [9; 12];
         let len = 2944; // a multiple of 64: the state written by hand begins at a block
         let near = [1 << 12, 1 << 20, 1 << 28, 1 << 35, algorithm.message_len_max()];
         for end in near.map(|near: u64| (near + 1472).min(algorithm.message_len_max())) {
             let start = (end - len as u64) & !15;
-            let plaintext = Random(end).bytes(len);
+            let plaintext = SplitMix(end).bytes(len);
             let mut seen: Option<(Vec<u8>, [u8; 16])> = None;
             for key in keys(algorithm, &key_bytes) {
                 let mut data = plaintext.clone();
@@ -77,7 +77,7 @@ fn all_back_ends_agree_across_powers_of_two_of_the_counter() {
 }
 
 #[test]
-fn past_the_limit_is_an_error_and_touches_nothing() {
+fn exceeding_the_limit_fails_and_leaves_data_untouched() {
     for algorithm in Algorithm::ALL {
         let limit = algorithm.message_len_max();
         for key in keys(algorithm, &vec![1; algorithm.key_len()]) {
@@ -105,9 +105,9 @@ fn past_the_limit_is_an_error_and_touches_nothing() {
 }
 
 #[test]
-fn nothing_at_all_has_a_tag() {
+fn empty_message_has_a_tag() {
     for algorithm in Algorithm::ALL {
-        let key_bytes = Random(3).bytes(algorithm.key_len());
+        let key_bytes = SplitMix(3).bytes(algorithm.key_len());
         let (_, tag) = seal_with_others(algorithm, &key_bytes, &[4; 12], b"", b"");
         for key in keys(algorithm, &key_bytes) {
             assert_eq!(key.seal_in_place(&[4; 12], b"", &mut []), Ok(tag));
@@ -153,7 +153,7 @@ fn every_wrong_tag_is_refused() {
 }
 
 #[test]
-fn calls_out_of_order_are_typed_errors_and_change_nothing() {
+fn out_of_order_calls_fail_and_change_nothing() {
     for algorithm in Algorithm::ALL {
         let key = Key::new(algorithm, &vec![3; algorithm.key_len()]).unwrap();
         let other = Key::new(algorithm, &vec![4; algorithm.key_len()]).unwrap();
@@ -186,9 +186,9 @@ fn calls_out_of_order_are_typed_errors_and_change_nothing() {
     }
 }
 
-/// CCM alone has its length in the first block.
+/// Only CCM has the length in its first block.
 #[test]
-fn a_message_that_began_with_its_length_holds_to_it() {
+fn declared_length_is_enforced() {
     let key = Key::new(Algorithm::Aes256Ccm8, &[1; 32]).unwrap();
     let mut data = [7; 40];
     let mut without = State::new(&key, &[0; 12], b"aad");
@@ -219,11 +219,11 @@ fn a_message_that_began_with_its_length_holds_to_it() {
     assert_eq!(State::from_bytes(&bytes).map(|_| ()), Err(StateBytesError::Invalid("authenticator")));
 }
 
-/// SP 800-38C A.2.2: from 65280 bytes on the AAD's length is written in another form.
+/// From 65280 bytes on, the AAD's length has another encoding (SP 800-38C A.2.2).
 #[test]
-fn the_length_of_the_aad_has_two_forms() {
+fn long_aad_uses_the_longer_length_encoding() {
     for len in [65279, 65280, 65281] {
-        let aad = Random(len).bytes(len as usize);
+        let aad = SplitMix(len).bytes(len as usize);
         let (_, tag) = seal_with_others(Algorithm::Aes128Ccm, &[5; 16], &[6; 12], &aad, b"");
         for key in keys(Algorithm::Aes128Ccm, &[5; 16]) {
             assert_eq!(key.seal_in_place(&[6; 12], &aad, &mut []), Ok(tag), "{key:?} {len}");
@@ -253,7 +253,7 @@ fn keys_of_a_wrong_length_are_refused() {
 }
 
 #[test]
-fn bytes_that_no_state_has_are_refused() {
+fn impossible_state_bytes_are_refused() {
     for algorithm in Algorithm::ALL {
         let key = Key::new(algorithm, &vec![5; algorithm.key_len()]).unwrap();
         let mut state = begin(&key, &[6; 12], b"aad", 32);
@@ -281,7 +281,7 @@ fn bytes_that_no_state_has_are_refused() {
 }
 
 #[test]
-fn a_state_at_the_end_of_its_message_is_kept_and_none_beyond() {
+fn state_at_the_message_limit_can_be_parsed() {
     for algorithm in Algorithm::ALL {
         let key = Key::new(algorithm, &vec![5; algorithm.key_len()]).unwrap();
         let end = algorithm.message_len_max();
@@ -295,7 +295,7 @@ fn a_state_at_the_end_of_its_message_is_kept_and_none_beyond() {
 }
 
 #[test]
-fn a_state_is_small_and_secrets_are_not_printed() {
+fn state_is_small_and_secrets_are_not_printed() {
     assert_eq!(size_of::<State>(), 128); // of the 208 that an engine has for a flow
     const { assert!(State::BYTES <= 208 - 64) };
     fn is_shareable<T: Send + Sync + 'static>() {}

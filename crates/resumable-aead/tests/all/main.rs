@@ -1,4 +1,4 @@
-//! Back-ends beside each other, beside others' code and beside vectors: one program, for one is built and linked sooner than many.
+//! Back-ends compared with each other, with other implementations and with vectors. All tests are one program, because one links faster than many.
 
 mod aes;
 mod common;

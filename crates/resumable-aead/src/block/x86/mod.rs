@@ -1,11 +1,11 @@
-//! AES block after block with AES-NI (CCM, single blocks), in counter mode (`counter.rs`) and many chains side by side (`chains.rs`)
+//! AES block by block with AES-NI (CCM, single blocks), in counter mode (`counter.rs`), and many chains side by side (`chains.rs`)
 //! with vectors of any width.
 //!
 //! # Safety of this module
 //!
 //! An [`X86Aes`] exists only where the instructions of its width were found, which for all widths include AES-NI, PCLMULQDQ and
-//! SSSE3: `new` asserts it, nothing else makes one. That is what every call into an entry point rests on. Pointers come from slices that live through the call, and move
-//! forward only by what was counted off a length. The kernels are `unsafe` as `x86::aes` says.
+//! SSSE3, because only `new` makes one, and asserts it. Every call into an entry point rests on this. Pointers come from slices that live through the call, and move
+//! forward only by bytes that were subtracted from a length. The kernels are `unsafe` for the reason in `x86::aes`.
 #![allow(unsafe_code)]
 
 mod chains;
@@ -13,20 +13,20 @@ mod counter;
 
 use std::arch::x86_64::__m128i;
 
-pub(crate) use chains::{LANES, Lanes};
+pub(crate) use chains::{LANES, MacLanes};
 
 use crate::Backend;
-use crate::piece::Piece;
-use crate::state::Direction;
+use crate::piece::MessagePiece;
+use crate::state::MessageDirection;
 use crate::x86::aes::{self, RoundKeys, encipher_vector};
 use crate::x86::vector::Vector;
-use crate::x86::{Run, is_available};
+use crate::x86::{KernelSpan, is_available};
 
 /// An expanded key and the entry points for its number of rounds.
 pub(crate) struct X86Aes {
     keys: Box<RoundKeys>,
     rounds: usize,
-    entries: &'static Entries,
+    entries: &'static AesEntryPoints,
     counter: counter::Counter,
     chains: chains::Chains,
 }
@@ -53,25 +53,33 @@ impl X86Aes {
         unsafe { (self.entries.cbc_mac)(&self.keys, mac, blocks) }
     }
 
-    pub(super) fn ccm(&self, mac: &mut [u8; 16], counter: &[u8; 16], direction: Direction, piece: Piece<'_>) {
+    pub(super) fn ccm(
+        &self,
+        mac: &mut [u8; 16],
+        counter: &[u8; 16],
+        direction: MessageDirection,
+        piece: MessagePiece<'_>,
+    ) {
         let entry = match direction {
-            Direction::Encrypt => self.entries.ccm_encrypt,
-            Direction::Decrypt => self.entries.ccm_decrypt,
+            MessageDirection::Encrypt => self.entries.ccm_encrypt,
+            MessageDirection::Decrypt => self.entries.ccm_decrypt,
         };
         // SAFETY: the instructions are there; the run is that of a piece that lives through the call.
-        unsafe { entry(&self.keys, mac, counter, Run::of(piece)) }
+        unsafe { entry(&self.keys, mac, counter, KernelSpan::for_piece(piece)) }
     }
 
-    /// Counter mode from the counter block `first` on, of which all 128 bits count.
+    /// XORs the counter-mode keystream from the counter block `first` on. All 128 bits are counted.
     pub(super) fn counter_mode(&self, first: u128, data: &mut [u8]) {
         let (mut counter, mut left) = (first, data);
         while !left.is_empty() {
-            // The kernel counts 32 bits.
+            // The kernel counts 32 bits, so the run is split where these wrap.
             let until_wrap = (1 << 32) - (counter & 0xffff_ffff);
             let now = (16 * until_wrap).min(left.len() as u128) as usize;
             let (part, rest) = left.split_at_mut(now);
             // SAFETY: the instructions are there; the run is that of a slice that lives through the call.
-            unsafe { (self.counter)(&self.keys, &counter.to_be_bytes(), Run::of(Piece::InPlace(part))) };
+            unsafe {
+                (self.counter)(&self.keys, &counter.to_be_bytes(), KernelSpan::for_piece(MessagePiece::InPlace(part)))
+            };
             counter = counter.wrapping_add(now.div_ceil(16) as u128);
             left = rest;
         }
@@ -81,16 +89,16 @@ impl X86Aes {
         self.rounds
     }
 
-    /// Has a lane begin a chain with this key.
-    pub(crate) fn begin(&self, lanes: &mut Lanes, lane: usize) {
+    /// Begins a chain with this key in a lane.
+    pub(crate) fn begin(&self, lanes: &mut MacLanes, lane: usize) {
         lanes.begin(lane, &self.keys);
     }
 
-    /// So many blocks of each chain; all keys have this one's number of rounds.
+    /// Absorbs `count` blocks in each chain; all keys have this one's number of rounds.
     ///
     /// # Panics
-    /// If there are fewer.
-    pub(crate) fn advance_chains(&self, lanes: &mut Lanes, data: &[&[u8]; LANES], blocks: usize) {
+    /// If a chain has fewer blocks.
+    pub(crate) fn advance_chains(&self, lanes: &mut MacLanes, data: &[&[u8]; LANES], blocks: usize) {
         assert!(data.iter().all(|data| data.len() / 16 >= blocks), "each chain has them");
         // SAFETY: the instructions are there; the blocks as well, in slices that live through the call.
         unsafe { (self.chains)(lanes, &data.map(<[u8]>::as_ptr), blocks) }
@@ -98,21 +106,21 @@ impl X86Aes {
 }
 
 /// The functions of one number of rounds.
-struct Entries {
+struct AesEntryPoints {
     encrypt_block: unsafe fn(&RoundKeys, &[u8; 16]) -> [u8; 16],
     cbc_mac: unsafe fn(&RoundKeys, &mut [u8; 16], &[u8]),
-    ccm_encrypt: unsafe fn(&RoundKeys, &mut [u8; 16], &[u8; 16], Run),
-    ccm_decrypt: unsafe fn(&RoundKeys, &mut [u8; 16], &[u8; 16], Run),
+    ccm_encrypt: unsafe fn(&RoundKeys, &mut [u8; 16], &[u8; 16], KernelSpan),
+    ccm_decrypt: unsafe fn(&RoundKeys, &mut [u8; 16], &[u8; 16], KernelSpan),
 }
 
-static AES_128: Entries = Entries {
+static AES_128: AesEntryPoints = AesEntryPoints {
     encrypt_block: encrypt_block::<10>,
     cbc_mac: cbc_mac::<10>,
     ccm_encrypt: ccm::<10, true>,
     ccm_decrypt: ccm::<10, false>,
 };
 
-static AES_256: Entries = Entries {
+static AES_256: AesEntryPoints = AesEntryPoints {
     encrypt_block: encrypt_block::<14>,
     cbc_mac: cbc_mac::<14>,
     ccm_encrypt: ccm::<14, true>,
@@ -137,13 +145,13 @@ unsafe fn cbc_mac<const ROUNDS: usize>(keys: &RoundKeys, mac: &mut [u8; 16], blo
     }
 }
 
-/// The counter's block does not wait for the chain's: the processor overlaps them, and the chain alone takes time.
+/// The counter's block does not depend on the chain's, so the processor overlaps them, and the chain alone determines the time.
 #[target_feature(enable = "aes,pclmulqdq,ssse3")]
 unsafe fn ccm<const ROUNDS: usize, const ENCRYPT: bool>(
     keys: &RoundKeys,
     mac: &mut [u8; 16],
     counter: &[u8; 16],
-    run: Run,
+    run: KernelSpan,
 ) {
     // SAFETY: the enabled instructions are the vector's; the run has 16 bytes or more at each turn.
     unsafe {

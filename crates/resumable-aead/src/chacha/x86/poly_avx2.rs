@@ -1,11 +1,11 @@
 //! Poly1305 over four blocks at a time, in limbs of 26 bits multiplied by AVX2.
 //!
-//! The same way as in `poly_ifma.rs`, with four lanes.
+//! Uses the algorithm of `poly_ifma.rs` with four lanes.
 //!
 //! # Safety of this module
 //!
-//! Functions are compiled for their instructions and callable by what is compiled for them too; who calls `absorb` vouches
-//! for the processor. What is unsafe otherwise is loads: of arrays of 32 bytes, and of 64 bytes of a slice that is at least
+//! Functions are compiled for their instructions, and callable from functions compiled for the same. The caller of `absorb` vouches
+//! for the processor. The only other unsafe operations are loads: of arrays of 32 bytes, and of 64 bytes of a slice that is at least
 //! as long.
 #![allow(unsafe_code)]
 
@@ -22,13 +22,13 @@ pub(super) fn absorb(accumulator: &mut [u64; 3], multiplier: [u64; 2], blocks: &
     let mut eighth = narrow(limbs::to_words(limbs::multiply(&wide[LANES - 1], &wide[LANES - 1])));
     let mut powers = wide.map(|power| narrow(limbs::to_words(power)));
     wide.as_flattened_mut().zeroize();
-    let by_fourth = Multiplier::all(&powers[LANES - 1]);
-    let by_eighth = Multiplier::all(&eighth);
-    let by_lanes = Multiplier::by_lanes(&powers);
+    let by_fourth = Avx2Multiplier::all(&powers[LANES - 1]);
+    let by_eighth = Avx2Multiplier::all(&eighth);
+    let by_lanes = Avx2Multiplier::by_lanes(&powers);
     powers.as_flattened_mut().zeroize();
     eighth.zeroize();
 
-    // Blocks that are not there come before the first: they are zero, without the one after their last byte.
+    // The first vector may have fewer than four blocks. Missing blocks come first: they are zero, without the one after their last byte.
     let count = blocks.len() / BLOCK;
     let first = match count % LANES {
         0 => LANES,
@@ -51,7 +51,7 @@ pub(super) fn absorb(accumulator: &mut [u64; 3], multiplier: [u64; 2], blocks: &
 
     let one = _mm256_set1_epi64x(ONE_ABOVE);
     while rest.len() >= 4 * VECTOR {
-        // The first four do not wait for what went before.
+        // The first four blocks do not depend on the accumulator.
         let mut product = [_mm256_setzero_si256(); 5];
         add_product(&mut product, &split(rest, one), &by_fourth);
         add_product(&mut product, &sum, &by_eighth);
@@ -72,14 +72,14 @@ pub(super) fn absorb(accumulator: &mut [u64; 3], multiplier: [u64; 2], blocks: &
     *accumulator = widen(limbs);
 }
 
-/// Five limbs of 26 bits, from words of 64; the third is at most 4.
+/// Splits words of 64 bits into five limbs of 26 bits; the third word is at most 4.
 fn narrow([w0, w1, w2]: [u64; 3]) -> [u64; 5] {
     let low = u128::from(w0) | u128::from(w1) << 64;
     let limb = |at: u32| (low >> at) as u64 & MASK;
     [limb(0), limb(26), limb(52), limb(78), w1 >> 40 | w2 << 24]
 }
 
-/// The words of limbs, which may be a little too large.
+/// Joins limbs, which may be a little too large, into words.
 fn widen([l0, l1, l2, l3, l4]: [u64; 5]) -> [u64; 3] {
     // As limbs of 44, 44 and 42 bits.
     let low = l0 + (l1 << 26);
@@ -89,24 +89,24 @@ fn widen([l0, l1, l2, l3, l4]: [u64; 5]) -> [u64; 3] {
     limbs::to_words([low, middle, top as u64 + (l4 << 16)])
 }
 
-/// A number in every lane, by limbs.
-type Numbers = [__m256i; 5];
+/// One number in each lane, by limbs.
+type LimbLanes26 = [__m256i; 5];
 
-/// What lanes are multiplied by.
-struct Multiplier {
-    limbs: Numbers,
-    /// All but the first, times what 2^130 is.
+/// Avx2Multiplier of the lanes.
+struct Avx2Multiplier {
+    limbs: LimbLanes26,
+    /// All limbs but the first, times 2^130 modulo the prime.
     folded: [__m256i; 4],
 }
 
-impl Multiplier {
+impl Avx2Multiplier {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn all(power: &[u64; 5]) -> Self {
-        Multiplier::new(power.map(|limb| _mm256_set1_epi64x(limb as i64)))
+        Avx2Multiplier::new(power.map(|limb| _mm256_set1_epi64x(limb as i64)))
     }
 
-    /// For each lane the power that blocks in it lack: the fourth for the first block, the first for the last.
+    /// Returns for each lane the missing power of its blocks: the fourth for the first block, the first for the last.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn by_lanes(powers: &[[u64; 5]; LANES]) -> Self {
@@ -118,22 +118,22 @@ impl Multiplier {
         }
         let limbs = [load(&lanes[0]), load(&lanes[1]), load(&lanes[2]), load(&lanes[3]), load(&lanes[4])];
         lanes.as_flattened_mut().zeroize();
-        Multiplier::new(limbs)
+        Avx2Multiplier::new(limbs)
     }
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn new(limbs: Numbers) -> Self {
+    fn new(limbs: LimbLanes26) -> Self {
         let five_times = |limb: __m256i| _mm256_add_epi64(limb, _mm256_slli_epi64::<2>(limb));
         let [_, r1, r2, r3, r4] = limbs;
-        Multiplier { limbs, folded: [five_times(r1), five_times(r2), five_times(r3), five_times(r4)] }
+        Avx2Multiplier { limbs, folded: [five_times(r1), five_times(r2), five_times(r3), five_times(r4)] }
     }
 }
 
-/// Adds the products of `numbers`, whose limbs are below 2^29, and a multiplier.
+/// Adds the products of `numbers`, which have limbs below 2^29, and a multiplier.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn add_product(product: &mut Numbers, numbers: &Numbers, multiplier: &Multiplier) {
+fn add_product(product: &mut LimbLanes26, numbers: &LimbLanes26, multiplier: &Avx2Multiplier) {
     let [r0, r1, r2, r3, r4] = multiplier.limbs;
     let [s1, s2, s3, s4] = multiplier.folded;
     let [n0, n1, n2, n3, n4] = *numbers;
@@ -149,13 +149,13 @@ fn add_product(product: &mut Numbers, numbers: &Numbers, multiplier: &Multiplier
     column!(4, n0 * r4, n1 * r3, n2 * r2, n3 * r1, n4 * r0);
 }
 
-/// Carries: limbs of 26 bits, the second a little more.
+/// Carries into limbs of 26 bits; the second may be a little larger.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn reduce(product: Numbers) -> Numbers {
+fn reduce(product: LimbLanes26) -> LimbLanes26 {
     let mask = _mm256_set1_epi64x(MASK as i64);
     let [d0, d1, d2, d3, d4] = product;
-    // Two carries under way at a time.
+    // Two independent carry chains run at a time.
     let d1 = _mm256_add_epi64(d1, _mm256_srli_epi64::<26>(d0));
     let d4 = _mm256_add_epi64(d4, _mm256_srli_epi64::<26>(d3));
     let (d0, d3) = (_mm256_and_si256(d0, mask), _mm256_and_si256(d3, mask));
@@ -172,17 +172,17 @@ fn reduce(product: Numbers) -> Numbers {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn add(mut left: Numbers, right: Numbers) -> Numbers {
+fn add(mut left: LimbLanes26, right: LimbLanes26) -> LimbLanes26 {
     for (left, right) in left.iter_mut().zip(right) {
         *left = _mm256_add_epi64(*left, right);
     }
     left
 }
 
-/// The first four blocks of `bytes` in limbs, `above` added to the fifth.
+/// Splits the first four blocks of `bytes` into limbs, and adds `above` to the fifth.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn split(bytes: &[u8], above: __m256i) -> Numbers {
+fn split(bytes: &[u8], above: __m256i) -> LimbLanes26 {
     let bytes: &[u8; 2 * VECTOR] = bytes.first_chunk().expect("callers have four blocks");
     // SAFETY: an array of two vectors.
     let (first, second) =
@@ -207,7 +207,7 @@ fn load(lanes: &[u64; LANES]) -> __m256i {
     unsafe { _mm256_loadu_si256(lanes.as_ptr().cast()) }
 }
 
-/// The sum of all lanes.
+/// Returns the sum of all lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn sum_of(lanes: &__m256i) -> u64 {
@@ -222,8 +222,8 @@ const LANES: usize = 4;
 const VECTOR: usize = 32;
 const MASK: u64 = (1 << 26) - 1;
 
-/// The lane of each block: `split` puts low and high halves side by side.
+/// The lane of each block: `split` interleaves low and high halves.
 const LANE_OF: [usize; LANES] = [0, 2, 1, 3];
 
-/// The one after a block's last byte, in the fifth limb.
+/// The bit after a block's last byte, in the fifth limb.
 const ONE_ABOVE: i64 = 1 << 24;

@@ -5,9 +5,9 @@
 //!
 //! # Safety of this module
 //!
-//! Functions are compiled for their instructions and callable by what is compiled for them too; who calls `absorb` vouches
-//! for the processor. What is unsafe otherwise is loads: of 128 bytes of a slice that is at least as long, and
-//! of what masks leave of the same, which is the slice.
+//! Functions are compiled for their instructions, and callable from functions compiled for the same. The caller of `absorb` vouches
+//! for the processor. The only other unsafe operations are loads: of 128 bytes of a slice that is at least as long, and
+//! masked loads of the remaining bytes of the slice.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -21,13 +21,13 @@ use super::limbs::{self, Limbs, MASK_42, MASK_44};
 pub(super) fn absorb(accumulator: &mut [u64; 3], multiplier: [u64; 2], blocks: &[u8]) {
     let mut powers = limbs::powers::<LANES>(multiplier);
     let mut sixteenth = limbs::multiply(&powers[LANES - 1], &powers[LANES - 1]);
-    let by_eighth = Multiplier::all(&powers[LANES - 1]);
-    let by_sixteenth = Multiplier::all(&sixteenth);
-    let by_lanes = Multiplier::by_lanes(&powers);
+    let by_eighth = IfmaMultiplier::all(&powers[LANES - 1]);
+    let by_sixteenth = IfmaMultiplier::all(&sixteenth);
+    let by_lanes = IfmaMultiplier::by_lanes(&powers);
     powers.as_flattened_mut().zeroize();
     sixteenth.zeroize();
 
-    // Blocks that are not there come before the first: they are zero, without the one after their last byte.
+    // The first vector may have fewer than eight blocks. Missing blocks come first: they are zero, without the one after their last byte.
     let count = blocks.len() / BLOCK;
     let first = match count % LANES {
         0 => LANES,
@@ -45,7 +45,7 @@ pub(super) fn absorb(accumulator: &mut [u64; 3], multiplier: [u64; 2], blocks: &
 
     let one = _mm512_set1_epi64(ONE_ABOVE);
     while rest.len() >= 4 * VECTOR {
-        // The first eight do not wait for what went before.
+        // The first eight blocks do not depend on the accumulator.
         let mut product = Product::zero();
         product.add(&split(rest, one), &by_eighth);
         product.add(&sum, &by_sixteenth);
@@ -63,35 +63,35 @@ pub(super) fn absorb(accumulator: &mut [u64; 3], multiplier: [u64; 2], blocks: &
     *accumulator = limbs::to_words([sum_of(&reduced[0]), sum_of(&reduced[1]), sum_of(&reduced[2])]);
 }
 
-/// A number in every lane, by limbs.
-type Numbers = [__m512i; 3];
+/// One number in each lane, by limbs.
+type LimbLanes44 = [__m512i; 3];
 
-/// What lanes are multiplied by.
-struct Multiplier {
-    limbs: Numbers,
-    /// The second and third, times what 2^132 is.
+/// IfmaMultiplier of the lanes.
+struct IfmaMultiplier {
+    limbs: LimbLanes44,
+    /// The second and third limbs, times 2^132 modulo the prime.
     folded: [__m512i; 2],
 }
 
-impl Multiplier {
+impl IfmaMultiplier {
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn all(power: &Limbs) -> Self {
         let all = |limb: u64| _mm512_set1_epi64(limb as i64);
-        Multiplier { limbs: power.map(all), folded: [all(20 * power[1]), all(20 * power[2])] }
+        IfmaMultiplier { limbs: power.map(all), folded: [all(20 * power[1]), all(20 * power[2])] }
     }
 
-    /// For each lane the power that blocks in it lack: the eighth for the first block, the first for the last.
+    /// Returns for each lane the missing power of its blocks: the eighth for the first block, the first for the last.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn by_lanes(powers: &[Limbs; LANES]) -> Self {
         let by_lanes = |limb: usize| {
             let [p1, p2, p3, p4, p5, p6, p7, p8] = powers.map(|power| power[limb] as i64);
-            // As `LANE_OF` says.
+            // The powers follow the order of `LANE_OF`.
             _mm512_setr_epi64(p8, p4, p7, p3, p6, p2, p5, p1)
         };
         let limbs = [by_lanes(0), by_lanes(1), by_lanes(2)];
-        Multiplier { limbs, folded: [twenty_times(limbs[1]), twenty_times(limbs[2])] }
+        IfmaMultiplier { limbs, folded: [twenty_times(limbs[1]), twenty_times(limbs[2])] }
     }
 }
 
@@ -101,10 +101,10 @@ fn twenty_times(limb: __m512i) -> __m512i {
     _mm512_add_epi64(_mm512_slli_epi64::<4>(limb), _mm512_slli_epi64::<2>(limb))
 }
 
-/// Sums of products before carries: of each limb the 52 bits below and those above.
+/// Sums of products before carries: for each limb the low 52 bits and the bits above.
 struct Product {
-    low: Numbers,
-    high: Numbers,
+    low: LimbLanes44,
+    high: LimbLanes44,
 }
 
 impl Product {
@@ -115,14 +115,14 @@ impl Product {
         Product { low: [zero; 3], high: [zero; 3] }
     }
 
-    /// Adds the products of `numbers`, whose limbs are below 2^46, and a multiplier.
+    /// Adds the products of `numbers`, which have limbs below 2^46, and a multiplier.
     #[inline]
     #[target_feature(enable = "avx512f,avx512ifma")]
-    fn add(&mut self, numbers: &Numbers, multiplier: &Multiplier) {
+    fn add(&mut self, numbers: &LimbLanes44, multiplier: &IfmaMultiplier) {
         let [r0, r1, r2] = multiplier.limbs;
         let [s1, s2] = multiplier.folded;
         let columns = [[r0, s2, s1], [r1, r0, s2], [r2, r1, r0]];
-        // The third limb of the numbers is there first, their first last.
+        // The third limb of the numbers is ready first, and the first limb last.
         for index in [2, 1, 0] {
             for (limb, column) in columns.iter().enumerate() {
                 self.low[limb] = _mm512_madd52lo_epu64(self.low[limb], numbers[index], column[index]);
@@ -131,14 +131,14 @@ impl Product {
         }
     }
 
-    /// Carries: limbs of 44, 44 and 42 bits, the second a little more.
+    /// Carries into limbs of 44, 44 and 42 bits; the second may be a little larger.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn reduce(&self) -> Numbers {
+    fn reduce(&self) -> LimbLanes44 {
         let mask_44 = _mm512_set1_epi64(MASK_44 as i64);
         let mask_42 = _mm512_set1_epi64(MASK_42 as i64);
         let [low, high] = [self.low, self.high];
-        // What is above 52 bits of a limb is 2^8 of the next; the third's is 2^10 of 2^130, which is 5.
+        // Bits above 52 of a limb count 2^8 in the next. Bits above the third count 2^10 of 2^130, which is 5.
         let d1 = _mm512_add_epi64(low[1], _mm512_slli_epi64::<8>(high[0]));
         let d2 = _mm512_add_epi64(low[2], _mm512_slli_epi64::<8>(high[1]));
         let d1 = _mm512_add_epi64(d1, _mm512_srli_epi64::<44>(low[0]));
@@ -153,14 +153,14 @@ impl Product {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn add(left: Numbers, right: Numbers) -> Numbers {
+fn add(left: LimbLanes44, right: LimbLanes44) -> LimbLanes44 {
     [_mm512_add_epi64(left[0], right[0]), _mm512_add_epi64(left[1], right[1]), _mm512_add_epi64(left[2], right[2])]
 }
 
-/// The first eight blocks of `bytes` in limbs, `above` added to the third.
+/// Splits the first eight blocks of `bytes` into limbs, and adds `above` to the third.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn split(bytes: &[u8], above: __m512i) -> Numbers {
+fn split(bytes: &[u8], above: __m512i) -> LimbLanes44 {
     let bytes: &[u8; 2 * VECTOR] = bytes.first_chunk().expect("callers have eight blocks");
     // SAFETY: an array of two vectors.
     let (first, second) =
@@ -168,7 +168,7 @@ fn split(bytes: &[u8], above: __m512i) -> Numbers {
     split_vectors(first, second, above)
 }
 
-/// Up to eight blocks, at the end of two vectors that are zero before them.
+/// Splits up to eight blocks into limbs, aligned to the end of two vectors that are zero before them.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load_last(blocks: &[u8]) -> (__m512i, __m512i) {
@@ -176,8 +176,8 @@ fn load_last(blocks: &[u8]) -> (__m512i, __m512i) {
     let missing = 2 * VECTOR - blocks.len();
     let words = u32::from(u16::MAX) << (missing / 8);
     let start = blocks.as_ptr().wrapping_sub(missing);
-    // SAFETY: words that a mask excludes are not read, whatever memory is there. The others are those of `blocks`, which
-    // end where the second vector does.
+    // SAFETY: a masked load does not read excluded words, which may lie outside the memory. The other words are in `blocks`, which
+    // ends where the second vector does.
     unsafe {
         (
             _mm512_maskz_loadu_epi64(words as u8, start.cast()),
@@ -186,10 +186,10 @@ fn load_last(blocks: &[u8]) -> (__m512i, __m512i) {
     }
 }
 
-/// The same of eight blocks that are loaded.
+/// Splits eight loaded blocks into limbs.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn split_vectors(first: __m512i, second: __m512i, above: __m512i) -> Numbers {
+fn split_vectors(first: __m512i, second: __m512i, above: __m512i) -> LimbLanes44 {
     let low = _mm512_unpacklo_epi64(first, second);
     let high = _mm512_unpackhi_epi64(first, second);
     let mask_44 = _mm512_set1_epi64(MASK_44 as i64);
@@ -201,7 +201,7 @@ fn split_vectors(first: __m512i, second: __m512i, above: __m512i) -> Numbers {
     ]
 }
 
-/// The sum of all lanes.
+/// Returns the sum of all lanes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn sum_of(lanes: &__m512i) -> u64 {
@@ -212,10 +212,10 @@ const BLOCK: usize = 16;
 const LANES: usize = 8;
 const VECTOR: usize = 64;
 
-/// The lane of each block: `split` puts low and high halves side by side.
+/// The lane of each block: `split` interleaves low and high halves.
 const LANE_OF: [usize; LANES] = [0, 2, 4, 6, 1, 3, 5, 7];
 
-/// The lanes of a block and of those after it.
+/// Returns the mask of the lanes of a block and the blocks after it.
 const LANES_FROM: [u8; LANES] = {
     let mut masks = [0; LANES];
     let mut block = LANES;
@@ -228,5 +228,5 @@ const LANES_FROM: [u8; LANES] = {
     masks
 };
 
-/// The one after a block's last byte, in the third limb.
+/// The bit after a block's last byte, in the third limb.
 const ONE_ABOVE: i64 = 1 << 40;

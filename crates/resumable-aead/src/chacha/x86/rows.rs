@@ -1,13 +1,13 @@
 //! The ChaCha20 keystream over vectors that hold the same row of two or four blocks.
 //!
 //! A block is four rows of four words. A row of several blocks fills a vector, so that a quarter round of all columns is
-//! twelve instructions; the words of three rows are then turned, so that columns are what diagonals were.
+//! twelve instructions. Then the words of three rows are rotated, so that the diagonals become columns.
 //!
 //! # Safety of this module
 //!
 //! All functions are `unsafe` for two reasons, and their callers vouch for both: the processor has the instructions of
-//! `V` ([`Rows`] says which), and a [`Run`] is good for its length, its two ends the same or apart. Pointers only move
-//! forward by what was counted off that length. `#[inline(always)]` carries all into entry points that enable the
+//! `V` ([`Rows`] lists them), and a [`KernelSpan`] is good for its length, with source and destination equal or disjoint. Pointers only move
+//! forward by bytes that were subtracted from that length. `#[inline(always)]` carries all functions into entry points that enable the
 //! instructions.
 #![allow(unsafe_code)]
 
@@ -16,23 +16,23 @@ use std::arch::x86_64::*;
 
 use crate::NONCE_LEN;
 use crate::state_bytes::array;
-use crate::x86::Run;
+use crate::x86::KernelSpan;
 
-/// What is done beside the rounds, by instructions that do not wait for vectors.
+/// Scalar work between the vector rounds.
 ///
 /// # Safety
-/// The callers of all methods vouch for what the implementation says.
-pub(super) trait Beside {
-    /// A batch begins, of which so many bytes are for the run.
+/// The callers of all methods keep the contract of the implementation.
+pub(super) trait InterleavedWork {
+    /// Called when a batch begins that will process `bytes` bytes of the run.
     unsafe fn begin(&mut self, bytes: usize);
-    /// Two of its rounds are done, of twenty.
+    /// Called after each two of the twenty rounds of a batch.
     unsafe fn between(&mut self);
-    /// Its bytes were written.
+    /// Called after the batch's bytes were written.
     unsafe fn end(&mut self, bytes: usize);
 }
 
-/// Nothing.
-impl Beside for () {
+/// No scalar work.
+impl InterleavedWork for () {
     #[inline(always)]
     unsafe fn begin(&mut self, _bytes: usize) {}
 
@@ -43,15 +43,15 @@ impl Beside for () {
     unsafe fn end(&mut self, _bytes: usize) {}
 }
 
-/// Adds the keystream of block `counter` and on, from its byte `skip` (less than 64) on.
+/// XORs the keystream from byte `skip` (less than 64) of block `counter` on.
 #[inline(always)]
 pub(super) unsafe fn apply<V: Rows>(
     key: &[u8; 32],
     nonce: &[u8; NONCE_LEN],
     counter: u32,
     skip: usize,
-    run: Run,
-    beside: &mut impl Beside,
+    run: KernelSpan,
+    beside: &mut impl InterleavedWork,
 ) {
     // SAFETY: the caller keeps the module's contract; broadcasts are of 16 bytes.
     unsafe {
@@ -63,7 +63,7 @@ pub(super) unsafe fn apply<V: Rows>(
             V::broadcast(key.as_ptr().add(16)),
             V::counters(last),
         ];
-        let (masks, mut rest) = (V::masks(), Rest { skip, run });
+        let (masks, mut rest) = (V::masks(), RemainingSpan { skip, run });
         while rest.run.len != 0 {
             let groups = (rest.skip + rest.run.len).div_ceil(64 * V::BLOCKS);
             match groups {
@@ -79,19 +79,19 @@ pub(super) unsafe fn apply<V: Rows>(
     }
 }
 
-/// What is still to be enciphered, and how much of the next block comes before it.
-struct Rest {
+/// The bytes still to be processed, and the bytes of the next block that precede them.
+struct RemainingSpan {
     skip: usize,
-    run: Run,
+    run: KernelSpan,
 }
 
-/// So many groups of blocks, whose rounds do not depend on each other.
+/// Processes a batch of independent groups of blocks.
 #[inline(always)]
 unsafe fn batch<V: Rows, const GROUPS: usize>(
     rows: &mut [V; 4],
     masks: &V::Masks,
-    rest: &mut Rest,
-    beside: &mut impl Beside,
+    rest: &mut RemainingSpan,
+    beside: &mut impl InterleavedWork,
 ) {
     // SAFETY: the caller keeps the module's contract.
     unsafe {
@@ -134,7 +134,7 @@ unsafe fn double_round<V: Rows, const GROUPS: usize>(states: &mut [[V; 4]; GROUP
     }
 }
 
-/// RFC 8439 2.1, step by step for all groups: the steps of one depend on each other.
+/// RFC 8439 2.1, step by step for all groups, because the steps of one group depend on each other.
 #[inline(always)]
 unsafe fn quarter_rounds<V: Rows, const GROUPS: usize>(states: &mut [[V; 4]; GROUPS], masks: &V::Masks) {
     // SAFETY: the caller keeps the module's contract.
@@ -158,9 +158,9 @@ unsafe fn quarter_rounds<V: Rows, const GROUPS: usize>(states: &mut [[V; 4]; GRO
     }
 }
 
-/// Adds a vector of keystream to what it is for, as far as that reaches.
+/// XORs a vector of keystream into its part of the run, which may end within the vector.
 #[inline(always)]
-unsafe fn apply_vector<V: Rows>(keystream: V, rest: &mut Rest) {
+unsafe fn apply_vector<V: Rows>(keystream: V, rest: &mut RemainingSpan) {
     // SAFETY: the caller keeps the module's contract; no more of the run is touched than it has.
     unsafe {
         if rest.skip == 0 && rest.run.len >= V::BYTES {
@@ -183,13 +183,13 @@ unsafe fn apply_vector<V: Rows>(keystream: V, rest: &mut Rest) {
 /// The caller of any method makes sure that the processor has the instructions: for `__m256i` AVX2, for `__m512i` also
 /// AVX-512 F, BW and VL. Pointers need no alignment.
 pub(super) trait Rows: Copy {
-    /// Blocks side by side.
+    /// Blocks per vector.
     const BLOCKS: usize;
-    /// Bytes of a vector.
+    /// Length of a vector in bytes.
     const BYTES: usize;
-    /// Most groups that registers have room for: 3 or 6.
+    /// Largest number of groups that fit the registers: 3 or 6.
     const GROUPS: usize;
-    /// What it takes to rotate by whole bytes.
+    /// Constants for rotations by whole bytes.
     type Masks;
 
     unsafe fn masks() -> Self::Masks;
@@ -199,10 +199,10 @@ pub(super) trait Rows: Copy {
     /// Writes [`BYTES`](Rows::BYTES) bytes.
     unsafe fn store(self, to: *mut u8);
     /// Adds bytes `start..end` of the vector to the first `end - start` of a run.
-    unsafe fn apply_bytes(self, run: Run, start: usize, end: usize);
+    unsafe fn apply_bytes(self, run: KernelSpan, start: usize, end: usize);
     /// Reads 16 bytes into every lane.
     unsafe fn broadcast(from: *const u8) -> Self;
-    /// `row` in every lane, its first word 0, 1, 2, 3 more.
+    /// Returns `row` in every lane, with 0, 1, 2, 3 added to its first word.
     unsafe fn counters(row: __m128i) -> Self;
     /// Adds `count` to the first word of every lane.
     unsafe fn advance(self, count: u32) -> Self;
@@ -212,11 +212,11 @@ pub(super) trait Rows: Copy {
     unsafe fn rotate_12(self) -> Self;
     unsafe fn rotate_8(self, masks: &Self::Masks) -> Self;
     unsafe fn rotate_7(self) -> Self;
-    /// Each word of a lane comes from one further on.
+    /// Rotates the words of each lane.
     unsafe fn turn_1(self) -> Self;
     unsafe fn turn_2(self) -> Self;
     unsafe fn turn_3(self) -> Self;
-    /// The blocks one after the other, of which these are the rows.
+    /// Transposes the rows into consecutive blocks.
     unsafe fn blocks(rows: [Self; 4]) -> [Self; 4];
 }
 
@@ -233,11 +233,11 @@ macro_rules! methods {
     )*};
 }
 
-/// No instruction: hides from the compiler what a mask is, which would make two or three shuffles of one.
+/// Hides a mask from the compiler, which would make two or three shuffles of one. Emits no instruction.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn opaque(mut mask: __m256i) -> __m256i {
-    // SAFETY: the text is a comment; the operand goes out as it came in.
+    // SAFETY: the assembly text is a comment; the operand is unchanged.
     unsafe { asm!("/* {0} */", inout(ymm_reg) mask, options(nomem, nostack, preserves_flags)) };
     mask
 }
@@ -259,7 +259,7 @@ impl Rows for __m256i {
         }
         fn load(from: *const u8) -> Self { _mm256_loadu_si256(from.cast()) }
         fn store(self: Self, to: *mut u8) { _mm256_storeu_si256(to.cast(), self) }
-        fn apply_bytes(self: Self, run: Run, start: usize, end: usize) {{
+        fn apply_bytes(self: Self, run: KernelSpan, start: usize, end: usize) {{
             let mut keystream = zeroize::Zeroizing::new([0u8; 32]);
             self.store(keystream.as_mut_ptr());
             for (index, byte) in keystream[start..end].iter().enumerate() {
@@ -308,8 +308,8 @@ impl Rows for __m512i {
         fn masks() -> Self::Masks { () }
         fn load(from: *const u8) -> Self { _mm512_loadu_si512(from.cast()) }
         fn store(self: Self, to: *mut u8) { _mm512_storeu_si512(to.cast(), self) }
-        // Lanes that a mask excludes are neither read nor written, whatever memory is there.
-        fn apply_bytes(self: Self, run: Run, start: usize, end: usize) {{
+        // A masked access neither reads nor writes excluded lanes, so they may lie outside the memory.
+        fn apply_bytes(self: Self, run: KernelSpan, start: usize, end: usize) {{
             let mask = (u64::MAX >> (64 - (end - start))) << start;
             let data = _mm512_maskz_loadu_epi8(mask, run.source.wrapping_sub(start).cast());
             _mm512_mask_storeu_epi8(run.destination.wrapping_sub(start).cast(), mask, data.xor(self));
@@ -344,5 +344,5 @@ impl Rows for __m512i {
     }
 }
 
-/// RFC 8439 2.3: the first row.
+/// The first row (RFC 8439 2.3).
 static SIGMA: [u8; 16] = *b"expand 32-byte k";

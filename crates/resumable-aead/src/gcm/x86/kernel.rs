@@ -1,36 +1,36 @@
 //! AES-GCM over any [`Vector`]: the loops, written once.
 //!
-//! Counter mode runs ahead in batches of [`BATCH`] vectors whose rounds are independent, and GHASH is worked in between
-//! them, a vector per round: of the same batch when decrypting, of the one before when encrypting.
+//! Counter mode runs ahead in batches of [`BATCH`] vectors with independent rounds. GHASH is computed between the
+//! rounds, a vector per round: over the same batch when decrypting, over the previous one when encrypting.
 //!
 //! # Safety of this module
 //!
 //! All functions are `unsafe` for two reasons, and their callers vouch for both: the processor has the instructions of
 //! `V`, and a source is readable, a destination writable, for as many bytes as go with it; source and destination are
-//! the same or do not overlap. Within, pointers only move forward by what was counted off a length.
+//! equal or do not overlap. Within, pointers only move forward by bytes that were subtracted from a length.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
 
-use super::ghash::{Hash, Sums, hash_blocks, multiply_by_hash_key};
-use super::schedule::{POWERS, Schedule};
+use super::ghash::{GhashState, UnreducedSums, hash_blocks, multiply_by_hash_key};
+use super::schedule::{GcmSchedule, POWERS};
 use crate::gcm::{GcmState, block_number, counter_block};
-use crate::x86::Run;
+use crate::x86::KernelSpan;
 use crate::x86::aes::encipher_vector;
 use crate::x86::vector::{BATCH, Vector, load_up_to, store_up_to};
 use crate::{NONCE_LEN, TAG_LEN};
 
-/// How far ahead bytes are fetched: some more than a packet of the usual MTU.
+/// Prefetch distance in bytes: a little more than a packet of the usual MTU.
 const AHEAD: usize = 2048;
 
-/// Moves over a piece: head within a block, whole batches, whole blocks, tail within a block.
+/// Processes a piece: head within a block, whole batches, whole blocks, tail within a block.
 #[inline(always)]
 pub(super) unsafe fn crypt<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
-    schedule: &Schedule,
+    schedule: &GcmSchedule,
     state: &mut GcmState,
     nonce: &[u8; NONCE_LEN],
     position: u64,
-    run: Run,
+    run: KernelSpan,
 ) {
     // SAFETY: the caller keeps the module's contract; every call below gets a part of `run`.
     unsafe {
@@ -53,7 +53,7 @@ pub(super) unsafe fn crypt<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
         let blocks = run.len / 16;
         if blocks != 0 {
             let mut counters = Counters::<V>::new(nonce, counter);
-            let mut hash = Hash::<V>::new(accumulator, blocks);
+            let mut hash = GhashState::<V>::new(accumulator, blocks);
             crypt_batches::<V, ROUNDS, ENCRYPT>(schedule, &mut counters, &mut hash, &mut run);
             crypt_blocks::<V, ROUNDS, ENCRYPT>(schedule, &mut counters, &mut hash, &mut run);
             accumulator = hash.finish();
@@ -69,13 +69,13 @@ pub(super) unsafe fn crypt<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     }
 }
 
-/// Adds the keystream that begins with the block of `counter`.
+/// XORs the keystream that begins with the block of `counter`.
 #[inline(always)]
 pub(super) unsafe fn apply_keystream<V: Vector, const ROUNDS: usize>(
-    schedule: &Schedule,
+    schedule: &GcmSchedule,
     nonce: &[u8; NONCE_LEN],
     counter: u32,
-    run: Run,
+    run: KernelSpan,
 ) {
     // SAFETY: the caller keeps the module's contract; every call below gets a part of `run`.
     unsafe {
@@ -102,10 +102,10 @@ pub(super) unsafe fn apply_keystream<V: Vector, const ROUNDS: usize>(
     }
 }
 
-/// The tag of a message of `len` bytes: what ends GHASH as one sum of products, and the mask beside it.
+/// Returns the tag of a message of `len` bytes: the end of GHASH as one sum of products, and the mask.
 #[inline(always)]
 pub(super) unsafe fn finish<const ROUNDS: usize>(
-    schedule: &Schedule,
+    schedule: &GcmSchedule,
     state: &GcmState,
     nonce: &[u8; NONCE_LEN],
     aad_len: u64,
@@ -119,7 +119,7 @@ pub(super) unsafe fn finish<const ROUNDS: usize>(
         let accumulator = __m128i::load(state.accumulator.as_ptr()).reverse();
         // SP 800-38D 7.1 step 5: an unfinished block, padded with zeros; both lengths in bits.
         let lengths = _mm_set_epi64x((aad_len << 3) as i64, (len << 3) as i64);
-        let mut sums = Sums::<__m128i>::zero();
+        let mut sums = UnreducedSums::<__m128i>::zero();
         if len.is_multiple_of(16) {
             sums.add(accumulator.xor(lengths), schedule, POWERS - 1);
         } else {
@@ -131,13 +131,13 @@ pub(super) unsafe fn finish<const ROUNDS: usize>(
     tag
 }
 
-/// All whole batches of a piece, with authentication, and what comes after them if it is most of another.
+/// Processes all whole batches of a piece with authentication, and a remainder that is most of a batch.
 #[inline(always)]
 unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
-    schedule: &Schedule,
+    schedule: &GcmSchedule,
     counters: &mut Counters<V>,
-    hash: &mut Hash<V>,
-    run: &mut Run,
+    hash: &mut GhashState<V>,
+    run: &mut KernelSpan,
 ) {
     let blocks = BATCH * V::BLOCKS;
     let batch = batch_len::<V>();
@@ -180,8 +180,8 @@ unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     }
 }
 
-/// Fetches what is [`AHEAD`] of these bytes: pieces of a stream mostly follow each other in memory, and the next one comes
-/// when there was something else to do in between, in which the processor does not look ahead by itself.
+/// Prefetches the bytes [`AHEAD`] of these. Pieces of a stream usually follow each other in memory, but the processor
+/// does not prefetch the next one by itself, because other work comes between two pieces.
 #[inline(always)]
 fn prefetch_ahead(from: *const u8, len: usize) {
     for at in (0..len).step_by(64) {
@@ -190,14 +190,14 @@ fn prefetch_ahead(from: *const u8, len: usize) {
     }
 }
 
-/// The whole blocks that are left, fewer than a batch, with authentication. Vectors do not depend on each other but
-/// for cheap sums: the processor overlaps them.
+/// Processes the remaining whole blocks, fewer than a batch, with authentication. Vectors depend on each other only
+/// through cheap sums, so the processor overlaps them.
 #[inline(always)]
 unsafe fn crypt_blocks<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
-    schedule: &Schedule,
+    schedule: &GcmSchedule,
     counters: &mut Counters<V>,
-    hash: &mut Hash<V>,
-    run: &mut Run,
+    hash: &mut GhashState<V>,
+    run: &mut KernelSpan,
 ) {
     let mut left = run.len / 16;
     debug_assert!(left < BATCH * V::BLOCKS);
@@ -213,7 +213,7 @@ unsafe fn crypt_blocks<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
             let data = load_up_to::<V>(run.source, now);
             let result = data.xor(keystream);
             store_up_to(result, run.destination, now);
-            // What stands past the last block meets powers that are zero.
+            // Bytes past the last block meet powers that are zero.
             hash.add(schedule, if ENCRYPT { result } else { data }, now);
             *run = run.skip(16 * now);
             left -= now;
@@ -221,11 +221,11 @@ unsafe fn crypt_blocks<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     }
 }
 
-/// Bytes `start..end` of a block; gives its ciphertext, zero elsewhere.
+/// Processes bytes `start..end` of a block. Returns its ciphertext, zero elsewhere.
 #[inline(always)]
 unsafe fn crypt_bytes<V: Vector, const ENCRYPT: bool>(
     keystream: __m128i,
-    run: Run,
+    run: KernelSpan,
     start: usize,
     end: usize,
 ) -> __m128i {
@@ -238,16 +238,23 @@ unsafe fn crypt_bytes<V: Vector, const ENCRYPT: bool>(
     }
 }
 
-/// A batch of counter mode.
+/// Encrypts a batch of counter mode.
 #[inline(always)]
-unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(schedule: &Schedule, counters: &mut Counters<V>, run: Run) {
+unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(
+    schedule: &GcmSchedule,
+    counters: &mut Counters<V>,
+    run: KernelSpan,
+) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
     unsafe { last_round::<V, ROUNDS>(schedule, first_rounds::<V, ROUNDS>(schedule, counters), run) }
 }
 
-/// A batch of counter blocks through all rounds but the last.
+/// Runs a batch of counter blocks through all rounds but the last.
 #[inline(always)]
-unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(schedule: &Schedule, counters: &mut Counters<V>) -> [V; BATCH] {
+unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(
+    schedule: &GcmSchedule,
+    counters: &mut Counters<V>,
+) -> [V; BATCH] {
     // SAFETY: the caller keeps the module's contract; round keys are 16 bytes.
     unsafe {
         let mut states = first_round(schedule, counters);
@@ -261,12 +268,12 @@ unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(schedule: &Schedule, coun
     }
 }
 
-/// The same, and in between the rounds GHASH of `blocks` blocks at `hashed`, a batch or what is left.
+/// Runs a batch of counter blocks through all rounds but the last, and hashes `blocks` blocks at `hashed` between the rounds.
 #[inline(always)]
 unsafe fn encipher_and_hash<V: Vector, const ROUNDS: usize>(
-    schedule: &Schedule,
+    schedule: &GcmSchedule,
     counters: &mut Counters<V>,
-    hash: &mut Hash<V>,
+    hash: &mut GhashState<V>,
     hashed: *const u8,
     blocks: usize,
 ) -> [V; BATCH] {
@@ -302,14 +309,14 @@ unsafe fn encipher_and_hash<V: Vector, const ROUNDS: usize>(
     }
 }
 
-/// A batch of counter blocks after the first addition of a key.
+/// Returns a batch of counter blocks after the addition of the first round key.
 #[inline(always)]
-unsafe fn first_round<V: Vector>(schedule: &Schedule, counters: &mut Counters<V>) -> [V; BATCH] {
+unsafe fn first_round<V: Vector>(schedule: &GcmSchedule, counters: &mut Counters<V>) -> [V; BATCH] {
     // SAFETY: the caller keeps the module's contract; a round key is 16 bytes.
     unsafe {
         let key = V::broadcast(schedule.round_keys.0[0].as_ptr());
         let mut states = [key; BATCH];
-        // Mostly the last byte of the counter takes the whole batch, and one turning around of bytes will do.
+        // Usually the last byte of the counter does not overflow within the batch, so one byte reversal is enough.
         if (counters.next as u8) as usize + BATCH * V::BLOCKS <= 256 {
             let first = counters.reversed.reverse();
             for (index, state) in states.iter_mut().enumerate() {
@@ -325,9 +332,9 @@ unsafe fn first_round<V: Vector>(schedule: &Schedule, counters: &mut Counters<V>
     }
 }
 
-/// The last round of a batch, and its sum with the data.
+/// Computes the last round of a batch, and XORs the result into the data.
 #[inline(always)]
-unsafe fn last_round<V: Vector, const ROUNDS: usize>(schedule: &Schedule, states: [V; BATCH], run: Run) {
+unsafe fn last_round<V: Vector, const ROUNDS: usize>(schedule: &GcmSchedule, states: [V; BATCH], run: KernelSpan) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
     unsafe {
         let key = V::broadcast(schedule.round_keys.0[ROUNDS].as_ptr());
@@ -339,13 +346,13 @@ unsafe fn last_round<V: Vector, const ROUNDS: usize>(schedule: &Schedule, states
     }
 }
 
-/// The last round for the whole blocks that are left, fewer than a batch, with their authentication when encrypting.
+/// Computes the last round for the remaining whole blocks, fewer than a batch, and authenticates them when encrypting.
 #[inline(always)]
 unsafe fn last_round_of_some<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
-    schedule: &Schedule,
+    schedule: &GcmSchedule,
     states: [V; BATCH],
-    hash: &mut Hash<V>,
-    run: &mut Run,
+    hash: &mut GhashState<V>,
+    run: &mut KernelSpan,
 ) {
     debug_assert!(run.len < batch_len::<V>());
     // SAFETY: the caller keeps the module's contract. No more of the run is touched than its whole blocks, which are
@@ -355,7 +362,7 @@ unsafe fn last_round_of_some<V: Vector, const ROUNDS: usize, const ENCRYPT: bool
             hash.make_room();
         }
         let key = V::broadcast(schedule.round_keys.0[ROUNDS].as_ptr());
-        // One after the other in the program text, too: states that a loop counts through would go by memory.
+        // The vectors are unrolled in the source, because a loop would keep the states in memory.
         macro_rules! vectors {
             ($($index:literal)*) => { 'all: { $(
                 if run.len < 16 {
@@ -375,11 +382,11 @@ unsafe fn last_round_of_some<V: Vector, const ROUNDS: usize, const ENCRYPT: bool
     }
 }
 
-/// Counter blocks, one vector after the other.
+/// Consecutive counter blocks, a vector at a time.
 struct Counters<V> {
-    /// The next blocks, their bytes turned around: the counter is the first 32 bits.
+    /// The next blocks with reversed bytes: the counter is the first 32 bits.
     reversed: V,
-    /// The first of their counters.
+    /// The counter of the first block.
     next: u32,
 }
 
@@ -391,7 +398,7 @@ impl<V: Vector> Counters<V> {
         unsafe { Counters { reversed: V::counters(__m128i::load(block.as_ptr()).reverse()), next: counter } }
     }
 
-    /// The next vector.
+    /// Returns the next vector.
     #[inline(always)]
     unsafe fn take(&mut self) -> V {
         // SAFETY: the caller keeps the module's contract.

@@ -1,12 +1,12 @@
 //! Key expansion: AES round keys and the powers of the hash key.
 //!
-//! GHASH reads a block as a polynomial with its bits the other way round than the multiplier's. With the bytes of each
-//! block reversed, the carry-less product of two such numbers is the reversed product short of one shift; the hash
-//! key is multiplied by x beforehand instead (as POLYVAL does, RFC 8452 appendix A).
+//! GHASH numbers the bits of a block in the reverse order of the multiplier's. With the bytes of each
+//! block reversed, the carry-less product of two such numbers is the reversed product, short of one shift. Therefore the hash
+//! key is multiplied by x beforehand (as POLYVAL does, RFC 8452 appendix A).
 //!
 //! # Safety of this module
 //!
-//! Its only unsafety is that instructions must be there: `expand` passes that on to its caller.
+//! The only unsafe condition is that the instructions exist: `expand` passes it on to its caller.
 #![allow(unsafe_code)]
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
@@ -14,35 +14,39 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 use super::ghash::next_power;
 use crate::x86::aes::{RoundKeys, encrypt_block};
 
-/// Powers of the hash key in the table: as many blocks as are multiplied with one reduction. A multiple of every
+/// Powers of the hash key in the table, which is the number of blocks for each reduction. A multiple of every
 /// vector's batch, and enough for a packet of 1500 bytes.
 pub(super) const POWERS: usize = 96;
 
 /// Round keys and powers.
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[repr(C, align(64))]
-pub(super) struct Schedule {
+pub(super) struct GcmSchedule {
     pub(super) round_keys: RoundKeys,
     /// Powers of the hash key, byte-reversed and times x, the highest first; then zeros, so that a vector that begins
     /// at any power may be read.
     pub(super) powers: [[u8; 16]; POWERS + 4],
-    /// Of each power the sum of its halves, in both halves.
+    /// For each power the sum of its halves, in both halves.
     pub(super) folded_powers: [[u8; 16]; POWERS + 4],
 }
 
-impl Schedule {
-    /// To be expanded where it will stay.
+impl GcmSchedule {
+    /// Returns an empty schedule, to be expanded in place.
     pub(super) fn empty() -> Self {
-        Schedule { round_keys: RoundKeys::empty(), powers: [[0; 16]; POWERS + 4], folded_powers: [[0; 16]; POWERS + 4] }
+        GcmSchedule {
+            round_keys: RoundKeys::empty(),
+            powers: [[0; 16]; POWERS + 4],
+            folded_powers: [[0; 16]; POWERS + 4],
+        }
     }
 
-    /// Expands a key of 16 or 32 bytes into what `schedule`, all zeros, holds.
+    /// Expands a key of 16 or 32 bytes into `schedule`, which is all zeros.
     ///
     /// # Safety
     /// The processor has AES-NI, PCLMULQDQ and SSSE3.
     #[target_feature(enable = "aes,pclmulqdq,ssse3")]
     pub(super) unsafe fn expand(&mut self, key: &[u8]) {
-        // SAFETY: AES-NI is there, and the instructions are what `encrypt_block` needs of `__m128i`.
+        // SAFETY: AES-NI is there, and `encrypt_block` needs no other instructions for `__m128i`.
         let mut hash_key = unsafe {
             self.round_keys.expand(key);
             if key.len() == 16 {
@@ -51,7 +55,7 @@ impl Schedule {
                 encrypt_block::<14>(&self.round_keys, &[0; 16])
             }
         };
-        // Times x: a shift to the left in this order of bits; what falls out comes back as the field's polynomial.
+        // Times x: a shift to the left in this order of bits; bits shifted out come back as the field's polynomial.
         let number = u128::from_be_bytes(hash_key);
         let first = (number << 1) ^ ((number >> 127).wrapping_neg() & POLYNOMIAL);
         hash_key.zeroize();

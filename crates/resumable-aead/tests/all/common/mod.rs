@@ -1,8 +1,8 @@
-//! What the tests share: keys of every back-end, oracles, seeded randomness.
+//! Shared test helpers: keys of every back-end, oracles, seeded randomness.
 
 use resumable_aead::{Algorithm, Backend, Key, State};
 
-/// The key under every back-end that this processor has.
+/// Returns the key under every back-end that this processor has.
 pub(crate) fn keys(algorithm: Algorithm, key: &[u8]) -> Vec<Key> {
     let available = Backend::ALL.into_iter().filter(|backend| backend.is_available(algorithm));
     available.map(|backend| Key::with_backend(algorithm, key, backend).unwrap()).collect()
@@ -13,7 +13,7 @@ pub(crate) fn begin(key: &Key, nonce: &[u8; 12], aad: &[u8], len: usize) -> Stat
     State::with_len(key, nonce, aad, len as u64).unwrap()
 }
 
-/// Ciphertext and tag as others compute them: ring, or RustCrypto's CCM.
+/// Returns ciphertext and tag from an independent implementation: ring, or RustCrypto's CCM.
 pub(crate) fn seal_with_others(
     algorithm: Algorithm,
     key: &[u8],
@@ -63,10 +63,10 @@ fn seal_with_rust_crypto(
     (data, tag)
 }
 
-/// A small seeded generator (SplitMix64): the same cases on every machine.
-pub(crate) struct Random(pub(crate) u64);
+/// A small seeded generator (SplitMix64), so that all machines run the same cases.
+pub(crate) struct SplitMix(pub(crate) u64);
 
-impl Random {
+impl SplitMix {
     pub(crate) fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -88,7 +88,7 @@ impl Random {
         bytes
     }
 
-    /// Lengths that pieces have: mostly short ones and those near what back-ends work in.
+    /// Returns a length for a piece: usually short, or near a back-end's block or batch length.
     pub(crate) fn len(&mut self, max: usize) -> usize {
         let len = match self.below(6) {
             0 => self.below(18),

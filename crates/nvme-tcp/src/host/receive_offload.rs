@@ -7,9 +7,9 @@
 //! again.
 
 use super::Offload;
-use crate::asking::{ContextRequest, SharedCounters};
+use crate::context_request::{ContextRequest, SharedCounters};
 use crate::core::queue::{DeviceOrder, Queue};
-use crate::sending::PduSender;
+use crate::pdu_sender::PduSender;
 use crate::volume::NamedKeys;
 use core::task::{Context, Poll};
 use offload_api::{

@@ -4,12 +4,12 @@ use super::HostShared;
 use super::disk::NO_BLOCKS;
 use super::error::{CommandError, HostError};
 use super::events::{EventResult, EventState, HostEvent};
+use super::inspections::NamespaceInspections;
 use super::lane::{
     CommandLane, CommandTicket, LaneEntry, LaneInstruction, LaneWork, OwnedTicket, RetryCounts, TemporaryFailure,
 };
 use super::link::QueueLink;
 use super::lock;
-use super::looking::NamespaceInspections;
 use super::scope::Effect;
 use crate::core::queue::{AbandonResult, CommandData, FinishedCommand, QueueError, Submission, SubmitError};
 use crate::wire::{Command, Status, commands};

@@ -1,52 +1,52 @@
-//! Poly1305 in words, beside the rounds of ChaCha20: two blocks of it wait for each other, and so do the rounds; each has time in the
-//! other's waits.
+//! Scalar Poly1305 between the vector rounds of ChaCha20. Consecutive blocks of Poly1305 depend on each other, and so do the rounds of ChaCha20; each runs during
+//! the other's latency.
 //!
-//! What opens absorbs ciphertext before it is replaced: as far as a batch will write, while that batch is made. What seals absorbs
-//! what batches before have written.
+//! Opening absorbs ciphertext before the plaintext replaces it: while a batch is computed, the blocks that the batch will overwrite. Sealing absorbs
+//! the output of earlier batches.
 //!
 //! # Safety of this module
 //!
-//! [`Words`] are made of a [`Run`], and read it as batches go over it. Who has batches call them vouches that they go over that run, from its
-//! first byte on, each over as many bytes as it says, while the run is good. What is unsafe is reads, at `next`, and moving that on:
-//! `among` counts no block that does not end within the run, so `next` stays within it or comes to its end. Opening, what is read was not
-//! written yet, for a batch writes after its last round; sealing, it was.
+//! [`ScalarPoly1305`] are made from a [`KernelSpan`], and read it while batches process it. The caller vouches that the batches process that run from its
+//! first byte on, each as many bytes as it announces, while the run is good. The unsafe operations are reads at `next`, and advancing `next`:
+//! `among` counts only blocks that end within the run, so `next` stays within the run or reaches its end. When opening, the bytes read are not
+//! overwritten yet, because a batch writes after its last round; when sealing, they were written.
 #![allow(unsafe_code)]
 
 use zeroize::Zeroize;
 
-use super::rows::Beside;
+use super::rows::InterleavedWork;
 use crate::chacha::poly1305::{Multiplier, absorb_block};
-use crate::x86::Run;
+use crate::x86::KernelSpan;
 
-/// An accumulator that absorbs a run while something else goes over it.
-pub(super) struct Words {
+/// An accumulator that absorbs a run while ChaCha20 processes it.
+pub(super) struct ScalarPoly1305 {
     accumulator: [u64; 3],
     multiplier: Multiplier,
-    /// What goes before the first bytes; none when they are absorbed.
+    /// Unfinished block before the run, and its length; `None` once it was absorbed.
     begun: Option<([u8; 16], usize)>,
-    /// What is absorbed next, and how many bytes of the run were.
+    /// The next bytes to absorb, and the number of absorbed bytes of the run.
     next: *const u8,
     absorbed: usize,
-    /// Bytes of the run, and of those, how many batches went over.
+    /// Length of the run, and the bytes of it that batches have processed.
     len: usize,
     done: usize,
     opens: bool,
-    /// Blocks to be absorbed beside this batch, and at most after two rounds.
+    /// Blocks to absorb during this batch, and the most after two rounds.
     blocks: usize,
     at_once: usize,
 }
 
-impl Words {
-    /// `used` bytes of `block` go before.
+impl ScalarPoly1305 {
+    /// Makes an accumulator for `run`, which `used` bytes of `block` precede.
     pub(super) fn new(
-        run: Run,
+        run: KernelSpan,
         opens: bool,
         accumulator: [u64; 3],
         multiplier: [u64; 2],
         block: &[u8; 16],
         used: usize,
-    ) -> Words {
-        Words {
+    ) -> ScalarPoly1305 {
+        ScalarPoly1305 {
             accumulator,
             multiplier: Multiplier::new(multiplier),
             begun: (used != 0).then_some((*block, used)),
@@ -64,31 +64,31 @@ impl Words {
         self.accumulator
     }
 
-    /// Bytes of the run: whole blocks, with what went before.
+    /// Returns the absorbed bytes of the run, which end a whole block.
     pub(super) fn absorbed(&self) -> usize {
         self.absorbed
     }
 
-    /// Whole blocks among the first bytes of the run that were not absorbed.
+    /// Returns the number of whole blocks that are not absorbed and end within the first `bytes` of the run.
     fn among(&self, bytes: usize) -> usize {
         let begun = self.begun.map_or(0, |(_, used)| used);
         (begun + bytes).saturating_sub(self.absorbed) / 16
     }
 }
 
-/// The multiplier is secret, and what was absorbed depends on it.
-impl Drop for Words {
+/// Wipes the accumulator and the multiplier, which are secret.
+impl Drop for ScalarPoly1305 {
     fn drop(&mut self) {
         self.multiplier.zeroize();
         self.accumulator.zeroize();
     }
 }
 
-impl Beside for Words {
+impl InterleavedWork for ScalarPoly1305 {
     #[inline(always)]
     unsafe fn begin(&mut self, bytes: usize) {
         self.blocks = match self.opens {
-            // As far as the batch writes: the last block may reach beyond.
+            // As far as the batch writes: the last block may extend past it.
             true => self.among((self.done + bytes + 15).min(self.len)),
             false => self.among(self.done),
         };
@@ -109,7 +109,7 @@ impl Beside for Words {
     #[inline(always)]
     unsafe fn between(&mut self) {
         for _ in 0..self.at_once.min(self.blocks) {
-            // SAFETY: `begin` counted whole blocks of the run, whose first is at `next`.
+            // SAFETY: `begin` counted whole blocks of the run, and the first is at `next`.
             unsafe {
                 let block = self.next.cast::<[u8; 16]>().read_unaligned();
                 self.next = self.next.add(16);

@@ -5,7 +5,7 @@
 //!
 //! A device that refuses temporarily, is reset, or removes the context is asked again with later PDUs.
 
-use crate::asking::{ContextRequest, SharedCounters};
+use crate::context_request::{ContextRequest, SharedCounters};
 use crate::volume::NamedKeys;
 use crate::volumes::{NumberedVolumes, VolumesByNumber};
 use crate::wire::{DIGEST_LEN, DataEncryption, Digest, PduType, WirePdu, u32_at};

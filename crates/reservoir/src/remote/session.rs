@@ -5,8 +5,8 @@ use super::error::refused;
 use super::{MAX_REFUSAL_BYTES, PipelinedConnections, Remote, RemoteError, STALL, field};
 use crate::body::{self, Body};
 use crate::dial::DialStream;
-use crate::line::{self, PipelinedConnection};
 use crate::name::Name;
+use crate::pipelined_connection::{self, PipelinedConnection};
 use crate::protocol::{MISSING, PRODUCT};
 use crate::watch::{DeadlineStream, ProgressDeadline};
 use bytes::Buf;
@@ -107,7 +107,7 @@ impl Remote {
         body: Body,
         name: &Name,
         stream: usize,
-    ) -> Result<line::PipelinedResponse, RemoteError> {
+    ) -> Result<pipelined_connection::PipelinedResponse, RemoteError> {
         let request = with_body(request, body, name)?;
         let method = request.method().clone();
         let answer = self.line(stream).await?.ask(request).await.map_err(|error| self.broke(&error))?;
