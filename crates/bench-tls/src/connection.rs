@@ -24,8 +24,9 @@ choices! {
     }
 }
 
-/// A stream of a scenario, plain or under TLS, with the same operations. See [`Bulk`](crate::bulk::Bulk) for an
-/// example.
+/// A stream of a scenario, plain or under TLS, with the same operations.
+///
+/// See [`Bulk`](crate::bulk::Bulk) for an example.
 pub enum Connection {
     /// Plain TCP.
     Plain(TcpStream),

@@ -150,14 +150,14 @@ pub struct DriverJobRings {
 /// Makes the rings of a job queue with room for `depth` jobs and commands.
 ///
 /// ```
-/// use nic_rings::job::{DeviceJobRings, DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, Resets, Submitted, job_rings};
+/// use nic_rings::job::{DeviceJobRings, DriverJobRings, JobCompletion, JobDescriptor, JobEntry, JobSlot, Resets, SubmissionRing, job_rings};
 /// use offload_api::{Handle, Job, JobStatus, JobOutcome};
 ///
 /// let (mut device, mut driver): (DeviceJobRings, DriverJobRings) = job_rings(2);
 /// let job = Job::new(Handle { index: 0, generation: 0 }, "bytes".into(), bytes::BytesMut::new());
 /// driver.submit.push(JobEntry { epoch: 0, descriptor: JobDescriptor::Job(JobSlot::new(job)) }).unwrap();
 ///
-/// let (submitted, resets): (&Submitted, &Resets) = (&device.submitted, &device.resets);
+/// let (submitted, resets): (&SubmissionRing, &Resets) = (&device.submitted, &device.resets);
 /// let JobDescriptor::Job(mut slot) = submitted.pop().unwrap().descriptor else { panic!("a job was submitted") };
 /// assert!(submitted.is_empty());
 /// resets.count();

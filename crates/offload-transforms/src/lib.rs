@@ -19,15 +19,16 @@
 //!
 //! ```
 //! use bytes::{Bytes, BytesMut};
-//! use offload_transforms::protection::{Check, Format, Guard, ProtectionType, Protection};
-//! use offload_transforms::{Compression, Parameters, SecretBytes, Session, Transform, Tweak, TransformDirection};
+//! use offload_transforms::protection::{Check, Format, Guard, ProtectionSettings, ProtectionType};
+//! use offload_compression::Compression;
+//! use offload_transforms::{Parameters, SecretBytes, Session, Transform, TransformDirection, Tweak};
 //!
 //! let wire = Format { kind: ProtectionType::Type1, guard: Guard::Crc16, ..Format::default() };
 //! let session = Session::new(&Transform::Chain(vec![
 //!     Compression::Deflate.at_level(1),
 //!     Transform::Pad { unit: 512 },
 //!     Transform::Xts { key: SecretBytes::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
-//!     Transform::Protection(Protection { memory: None, wire: Some(wire), check: Check::ALL }),
+//!     Transform::Protection(ProtectionSettings { memory: None, wire: Some(wire), check: Check::ALL }),
 //! ]))?;
 //! let at_lba_1000 = Parameters { iv: 1000u128.to_le_bytes(), aad: &[] };
 //! let text = Bytes::from(vec![b'a'; 4096]);

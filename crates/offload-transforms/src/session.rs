@@ -222,7 +222,8 @@ pub struct RunChecksums {
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
-/// use offload_transforms::{Compression, Fault, Parameters, Session, Transform, TransformDirection};
+/// use offload_compression::Compression;
+/// use offload_transforms::{Fault, Parameters, Session, Transform, TransformDirection};
 ///
 /// let gzip = Session::new(&Compression::Gzip.at_level(6))?;
 /// let mut small = BytesMut::with_capacity(2000);

@@ -175,7 +175,9 @@ pub fn read_checksum(field: &str) -> Result<Vec<(HashAlgorithm, Vec<u8>)>, Malfo
 /// A digest field that cannot be parsed.
 ///
 /// ```
-/// let error = offload_reservoir::digest::read("sha-256=abc").unwrap_err();
+/// use offload_reservoir::digest::{MalformedDigest, read};
+///
+/// let error: MalformedDigest = read("sha-256=abc").unwrap_err();
 /// assert!(error.to_string().contains("malformed"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

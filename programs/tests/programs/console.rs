@@ -3,7 +3,7 @@
 use crate::signals::{ServingProgram, WHO_HAS, send};
 use crate::{Folder, program};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::Stdio;
@@ -99,7 +99,14 @@ fn visit(folder: &Folder) {
     loop {
         let mut agent = UnixStream::connect(folder.path("agent")).unwrap();
         agent.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        if agent.read(&mut [0; 64]).unwrap() > 0 {
+        // Under load a signal can interrupt the read.
+        let read = loop {
+            match agent.read(&mut [0; 64]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => break read.unwrap(),
+            }
+        };
+        if read > 0 {
             return;
         }
     }

@@ -22,12 +22,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// A mirror of a kernel's filters into a switch, without the socket.
 ///
 /// ```
-/// use nic_switch::{Mode, Switch, SwitchConfig};
+/// use nic_switch::{Switch, SwitchConfig, SwitchMode};
 /// use offload_base::Instant;
 /// use linux_mirror::tc::FilterMirror;
 ///
 /// let mut switch = Switch::new(SwitchConfig::default());
-/// switch.set_mode(Mode::Switchdev);
+/// switch.set_mode(SwitchMode::Switchdev);
 /// let mut mirror = FilterMirror::new();
 /// mirror.receive(b"tc-mirror 1\nbegin\ntc filter replace dev p0 ingress prio 1 handle 1 flower action drop\n");
 /// assert!(mirror.poll_rules().is_none(), "the snapshot is not complete");

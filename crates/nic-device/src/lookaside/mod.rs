@@ -168,7 +168,7 @@ impl LookasideUnit {
 /// }
 ///
 /// impl JobEngine for Unmask {
-///     fn run(&mut self, context: Context<'_, Unmask>, job: &mut Job) -> JobOutcome {
+///     fn run(&mut self, context: Context<'_, Unmask>, job: &mut Job, _: &mut NoCounters) -> JobOutcome {
 ///         let plain: Vec<u8> = job.source.iter().flatten().map(|byte| byte ^ *context.state).collect();
 ///         job.target.extend_from_slice(&plain);
 ///         JobOutcome { status: JobStatus::Done, consumed: plain.len(), produced: plain.len(), checksums: None }

@@ -42,6 +42,8 @@ pub struct CommandFuture(pub(super) PendingCommand);
 
 /// The future of a command that reads into a buffer. It returns the buffer in any case, except that the buffer is empty
 /// after the loss of a task of the host. If the future is dropped, the command is abandoned.
+///
+/// See [`Disk`](crate::host::Disk) for an example.
 #[derive(Debug)]
 #[must_use = "a command is given up when its future is dropped"]
 pub struct ReadFuture(pub(super) PendingCommand);

@@ -115,8 +115,9 @@ impl CpuMeter {
     }
 }
 
-/// A guard that keeps the thread metered. Dropping it adds the thread's time to the meter. See [`CpuMeter`] for an
-/// example.
+/// A guard that keeps the thread metered. Dropping it adds the thread's time to the meter.
+///
+/// See [`CpuMeter`] for an example.
 #[derive(Debug)]
 pub struct MeterGuard {
     thread_bound: PhantomData<*const ()>,
