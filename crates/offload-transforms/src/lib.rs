@@ -19,7 +19,7 @@
 //!
 //! ```
 //! use bytes::{Bytes, BytesMut};
-//! use offload_transforms::protection::{Check, Format, Guard, ProtectionSettings, ProtectionType};
+//! use offload_transforms::protection::{Check, Format, Guard, BlockProtection, ProtectionType};
 //! use offload_compression::Compression;
 //! use offload_transforms::{Parameters, SecretBytes, Session, Transform, TransformDirection, Tweak};
 //!
@@ -28,7 +28,7 @@
 //!     Compression::Deflate.at_level(1),
 //!     Transform::Pad { unit: 512 },
 //!     Transform::Xts { key: SecretBytes::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
-//!     Transform::Protection(ProtectionSettings { memory: None, wire: Some(wire), check: Check::ALL }),
+//!     Transform::Protection(BlockProtection { memory: None, wire: Some(wire), check: Check::ALL }),
 //! ]))?;
 //! let at_lba_1000 = Parameters { iv: 1000u128.to_le_bytes(), aad: &[] };
 //! let text = Bytes::from(vec![b'a'; 4096]);
