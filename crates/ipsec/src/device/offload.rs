@@ -108,7 +108,7 @@ impl OffloadedSas {
                 }
             }
             self.waiting_for_device.pop_front();
-            sas.move_epoch();
+            sas.invalidate_paths();
         }
     }
 
@@ -135,7 +135,7 @@ impl OffloadedSas {
                 Some(SaRefusal::Busy) => self.waiting_for_device.push_back(id),
                 Some(_) => {}
             }
-            sas.move_epoch();
+            sas.invalidate_paths();
         }
     }
 

@@ -214,7 +214,7 @@ impl SecureDevice {
     }
 
     pub(super) fn arm_at(&mut self, queue: usize, waker: &Waker) -> bool {
-        self.sas.serve(queue, waker);
+        self.sas.set_waker(queue, waker);
         // The task must not sleep while packets wait that need no interrupt.
         let served = &mut self.queues[queue];
         let idle = served.opened.is_empty() && served.released.is_empty() && served.inner.arm(waker);
