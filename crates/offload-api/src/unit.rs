@@ -263,7 +263,7 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// Returns the offset behind the last byte, in the layer's stream.
+    /// Returns the offset after the last byte, in the layer's stream.
     pub const fn end(&self) -> u64 {
         self.offset + self.len as u64
     }

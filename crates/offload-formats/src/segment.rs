@@ -156,7 +156,7 @@ impl TransportHeader {
             && self.addresses(frame) == of_first.addresses(first)
     }
 
-    /// Tests whether other segments may be joined behind this one. True for TCP with ACK and optionally ECE, because a
+    /// Tests whether other segments may be joined after this one. True for TCP with ACK and optionally ECE, because a
     /// segment with any other flag must be delivered separately.
     ///
     /// ```

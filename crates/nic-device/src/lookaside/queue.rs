@@ -398,7 +398,7 @@ impl RunningJob {
     }
 }
 
-/// Wipes and removes the bytes behind the first `before` bytes of the target.
+/// Wipes and removes the bytes after the first `before` bytes of the target.
 fn take_back(job: &mut Job, before: usize) {
     if let Some(written) = job.target.get_mut(before..) {
         written.fill(0);
