@@ -44,7 +44,7 @@ pub fn seal(
     Ok(())
 }
 
-/// The unmasked header of a received packet. Not authentic before the packet was opened.
+/// The unmasked header of a received packet. Not authentic before the packet is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnmaskedHeader {
     first: u8,

@@ -240,7 +240,7 @@ impl Connection {
         self.resume(now, target);
     }
 
-    /// Continues with received data that waited until answers were sent.
+    /// Continues with received data that waits until answers are sent.
     pub fn resume(&mut self, now: Instant, target: &mut Target) {
         while self.wants_input() {
             match self.receiver.poll().and_then(|received| self.handle_received(now, received, target)) {
