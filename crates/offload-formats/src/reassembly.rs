@@ -406,7 +406,7 @@ impl PartialPacket {
         let data = network + headers.upper;
         let (kept, piece) = {
             let _copy_scope = cost::work(WorkKind::Copy);
-            // The first fragment is kept with its headers. The headers of the others add nothing.
+            // The first fragment is kept with its headers. The headers of later fragments add nothing.
             let kept = Bytes::copy_from_slice(if start == 0 { frame } else { &frame[data..] });
             let piece = if start == 0 { kept.slice(data..) } else { kept.clone() };
             (kept, piece)

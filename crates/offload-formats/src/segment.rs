@@ -15,7 +15,7 @@ use crate::{InternetSum, number};
 /// See [`TransportHeader::make_segment`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentPosition {
-    /// Number of segments before this one.
+    /// Number of segments before this segment.
     pub number: u32,
     /// Payload bytes before this segment.
     pub offset: usize,
@@ -156,8 +156,8 @@ impl TransportHeader {
             && self.addresses(frame) == of_first.addresses(first)
     }
 
-    /// Tests whether other segments may be joined after this one. True for TCP with ACK and optionally ECE, because a
-    /// segment with any other flag must be delivered separately.
+    /// Tests whether other segments may be joined after this segment. True for TCP with ACK and optionally ECE, because
+    /// a segment with any other flag must be delivered separately.
     ///
     /// ```
     /// # let mut frame = vec![2; 12];

@@ -355,7 +355,7 @@ impl QueueState {
         while self.queue.contexts().poll_news().is_some() {}
         while let Some(mut done) = self.queue.complete(now) {
             any = true;
-            // A queue that returns an unknown job is faulty, but must not stop the others.
+            // A queue that returns an unknown job is faulty, but must not stop the other queues.
             let Some(ticket) = self.tickets.try_remove(done.user as usize) else { continue };
             done.user = ticket.user;
             if let Some(client) = ticket.client.and_then(|id| self.clients.get_mut(id)) {

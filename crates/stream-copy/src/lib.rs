@@ -51,7 +51,7 @@ pub const LINE: usize = 64;
 /// SSE2, which contains the instructions, is part of x86-64. All stores go to the spare capacity of an exclusively
 /// borrowed buffer, within bounds that are checked, and come from a slice that outlives the call. Streamed bytes may
 /// arrive late and out of order until a [`Fence`] has waited, at the latest in its `drop`. Before that, neither another
-/// core nor (by the contract of the intrinsics) this one may read or write these bytes again.
+/// core nor (by the contract of the intrinsics) this core may read or write these bytes again.
 /// [`append_lines`](super::append_lines) ensures this: the function borrows the buffer beyond the fence, writes each
 /// line once, and waits before moving streamed bytes.
 #[cfg(target_arch = "x86_64")]

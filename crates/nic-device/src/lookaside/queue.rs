@@ -232,7 +232,7 @@ impl DeviceJobQueue {
             .min_by_key(|at| self.under_way[*at].ends_at)
             .filter(|at| self.under_way[*at].ends_at <= now)
         {
-            // Keeps the order of the others: jobs with equal ends complete in the order of submission.
+            // Keeps the order of the other jobs: jobs with equal ends complete in the order of submission.
             let RunningJob { slot, .. } = self.under_way.remove(first);
             self.dma.job_target += slot.outcome.produced as u64;
             match slot.outcome.status {

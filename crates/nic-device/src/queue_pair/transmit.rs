@@ -494,7 +494,7 @@ impl QueuePair {
         }
         let mut ahead = [const { Bytes::new() }; LAYERS];
         if !self.transmit.ahead.is_empty() {
-            // The bytes apply to this packet only, and not to the next one if this is given up.
+            // The bytes apply to this packet only, and not to the next packet if this packet is given up.
             ahead = ask.streams.map(|ask| self.transmit.ahead.remove(&ask?.context)).map(Option::unwrap_or_default);
         }
         // Checked before the first segment, so that no part of the packet leaves if a context is out of sync.

@@ -1,5 +1,5 @@
-//! The driver's descriptors in front of a packet that is not the next one. The ring itself is examined, because a
-//! device that works strictly in order would not notice a missing fence.
+//! The driver's descriptors in front of a packet that is not its context's next packet. The ring itself is examined,
+//! because a device that works strictly in order would not notice a missing fence.
 
 use super::*;
 use nic_engines::EngineConfigs;

@@ -237,7 +237,7 @@ impl DeviceSaEvent {
 pub enum SaCommand {
     /// Replaces the lifetime, counted from now on.
     Renew(Lifetime),
-    /// Reserves all numbers up to this one for the host.
+    /// Reserves all numbers up to this number for the host.
     GoOnAfter(u64),
 }
 

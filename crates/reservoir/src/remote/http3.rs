@@ -142,7 +142,8 @@ impl Remote {
     }
 }
 
-/// Returns whether the next request needs another connection, because this one has ended or takes no more requests.
+/// Returns whether the next request needs another connection, because this connection has ended or takes no more
+/// requests.
 fn is_of_connection(error: &io::Error) -> bool {
     let error = error.get_ref().and_then(|error| error.downcast_ref::<StreamError>());
     matches!(error, Some(StreamError::ConnectionError { .. } | StreamError::RemoteClosing { .. }))

@@ -160,7 +160,7 @@ impl TcpSegment {
         self.tcp.is_of_flow(&self.frame.data, &other.tcp, &other.frame.data)
     }
 
-    /// Tests whether other segments may be joined after this one.
+    /// Tests whether other segments may be joined after this segment.
     fn may_be_first(&self) -> bool {
         self.tcp.may_be_first(&self.frame.data)
             && (1..=usize::from(u16::MAX)).contains(&self.tcp.payload_len())
