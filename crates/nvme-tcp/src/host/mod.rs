@@ -6,7 +6,7 @@
 //! - [`HostEvent`]: asynchronous events of the controller;
 //! - `session`: the tasks: connect, keep alive, back off, reconnect;
 //! - `serving`: the work of one queue; `link`: one stream; `offloading`: offload by the device below;
-//! - `lane`: commands on their way to any queue; `given_up`: commands that wait for abandoned ones;
+//! - `lane`: commands on their way to any queue; `given_up`: commands that wait for abandoned commands;
 //! - `scope`: effects of commands;
 //! - `known`: inspected namespaces; `looking`: repeated inspection.
 //!

@@ -1,13 +1,13 @@
 //! The path from the port to the receive ring.
 //!
-//! The device never holds a packet back, never reorders packets of a flow, and drops a packet for its
-//! contents only if an engine says so (ESP replay, dummy). A wrong checksum or tag is reported with the packet, and the
-//! packet is delivered as received.
+//! The device never holds a packet back, never reorders packets of a flow, and drops a packet for its contents only if
+//! an engine says so (ESP replay, dummy). A wrong checksum or tag is reported with the packet, and the packet is
+//! delivered as received.
 //!
-//! With large receive offload (LRO), consecutive segments of one flow are written into one buffer and reported as
-//! one packet. A session stays open only until the interrupt raised for its first segment; without an interrupt, only
-//! for segments of the same instant. No packet reaches the host later
-//! than without LRO. The option `lro_wait` changes this: the interrupt then starts when the wait ends.
+//! With large receive offload (LRO), consecutive segments of one flow are written into one buffer and reported as one
+//! packet. A session stays open only until the interrupt raised for its first segment; without an interrupt, only
+//! for segments of the same instant. No packet reaches the host later than without LRO. The option `lro_wait` changes
+//! this: the interrupt then starts when the wait ends.
 
 mod opened;
 
