@@ -192,7 +192,7 @@ impl TransportHeader {
         }
     }
 
-    /// Sums the pseudo header of a transport packet with the end of this one (RFC 9293 3.1, RFC 8200 8.1).
+    /// Sums the pseudo header of a transport packet with the end of this packet (RFC 9293 3.1, RFC 8200 8.1).
     ///
     /// ```
     /// # let mut frame = vec![2; 12];

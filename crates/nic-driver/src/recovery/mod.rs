@@ -227,7 +227,7 @@ impl Driver {
                 return Ok(RecoveryStep::Ready);
             }
             // A first transmission moves the context along even without changed bytes, or it would be out of place for
-            // the next one.
+            // the next packet.
             let is_new = sending.is_some_and(|at| at.sent_to.is_none_or(|sent_to| part.offset >= sent_to));
             needed = self.first_touched(layer, &[part], source)?;
             if needed.is_none() && !is_new {

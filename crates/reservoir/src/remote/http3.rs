@@ -149,8 +149,8 @@ fn is_of_connection(error: &io::Error) -> bool {
     matches!(error, Some(StreamError::ConnectionError { .. } | StreamError::RemoteClosing { .. }))
 }
 
-/// Waits until a response is late. While other responses make progress on the connection, this one may be queued after
-/// them.
+/// Waits until a response is late. While other responses make progress on the connection, this response may be queued
+/// after them.
 async fn late_with(watch: &ProgressDeadline, whole: &ProgressDeadline, stall: Option<Duration>) -> io::Error {
     loop {
         let late = watch.late().await;
