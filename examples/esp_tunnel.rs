@@ -85,7 +85,7 @@ fn transfer(bed: &mut Testbed) -> io::Result<usize> {
     })
 }
 
-/// Returns the protocol field of the IPv4 header behind an Ethernet header.
+/// Returns the protocol field of the IPv4 header after an Ethernet header.
 fn protocol(frame: &[u8]) -> Option<u8> {
     frame.get(12..14).filter(|kind| *kind == [8, 0]).and_then(|_| frame.get(23).copied())
 }

@@ -65,7 +65,7 @@ pub fn short(runs: &[Run]) -> String {
 fn add_cost_left(rows: &mut [Vec<String>], runs: &[Run]) {
     let cost = |mode| runs.iter().find(|run| run.mode == mode && run.bytes > 0).map(Run::host_ns_per_byte);
     let (Some(tcp), Some(cpu)) = (cost("tcp"), cost("tls-cpu")) else { return };
-    // On a busy machine TLS can seem to cost nothing; a share of that would be meaningless.
+    // On a busy machine TLS can seem to cost nothing; a share of that cost would be meaningless.
     let is_shown = |run: &Run| cpu > tcp && run.bytes > 0 && run.mode.starts_with("tls-") && run.mode != "tls-cpu";
     let share = |run: &Run| format!("{:.0} %", 100.0 * (run.host_ns_per_byte() - tcp) / (cpu - tcp));
     let cells = runs.iter().map(|run| if is_shown(run) { share(run) } else { String::new() });

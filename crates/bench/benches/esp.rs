@@ -1,5 +1,5 @@
 //! The cost of a packet under ESP: without ESP, by the hosts, by the NICs under headers of the hosts (crypto offload),
-//! and by the NICs alone (packet offload). The clear-text run is the reference for the others.
+//! and by the NICs alone (packet offload). The clear-text run is the reference for the other runs.
 //!
 //! - `esp/send`, `esp/receive`: CPU time of the sending and of the receiving host for 10,240 datagrams: 64, 512, 1400
 //!   and 9000 bytes over one SA, and 1400 bytes over 100 and 10,000 SAs, each with its own policy and flow. `elem/s`

@@ -44,7 +44,8 @@ impl ConnectionGroup {
         for _ in 0..self.connections {
             let stream = accept_any(&mut listeners).await?;
             let crowd = self.clone();
-            // Connections get ready in tasks of their own: one that waits for its device must not delay the others.
+            // Connections get ready in tasks of their own: a connection that waits for its device must not delay the
+            // other connections.
             getting_ready.push(server.spawn("getting ready", async move {
                 let port = stream.peer_addr().port();
                 let mut connection = crowd.connection(stream, port, true)?;

@@ -296,7 +296,7 @@ async fn serve(run: Arc<Recovery>, host: BedHost) -> io::Result<Vec<TlsCounters>
         let stream = listener.accept().await?;
         // Clients choose their port by the number of their stream.
         let number = u64::from(stream.peer_addr().port() - FIRST_CLIENT_PORT);
-        // Each stream has a task of its own, because a lossy stream must not delay the others.
+        // Each stream has a task of its own, because a lossy stream must not delay the other streams.
         sending.push(host.spawn(format!("stream {number}"), send(run.clone(), stream, number)));
     }
     join_all(sending).await.into_iter().collect()

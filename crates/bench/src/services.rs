@@ -105,7 +105,7 @@ impl EspServices {
                 Some(InlineWork { chain: *chains.get(&work.flow)?, ..work })
             };
             let controller = controller.controller(TARGET, config.fabric.area);
-            // The fabric of `new` had room for the same chains, so this one has, too.
+            // The fabric of `new` had room for the same chains, so this fabric has, too.
             let port = ServicePort::new(port, config.clone(), controller, look);
             let port = Arc::new(Mutex::new(port.expect("there was room for the chains in another one like it")));
             ports.lock().unwrap_or_else(PoisonError::into_inner).push(port.clone());

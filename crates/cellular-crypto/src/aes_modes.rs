@@ -50,7 +50,7 @@ impl<'a> Cmac<'a> {
         let last = match (64 + bits) % 128 {
             0 => last ^ **key.subkey,
             used => {
-                // The last byte's bits behind the message are replaced by a one and zeros.
+                // The last byte's bits after the message are replaced by a one and zeros.
                 let past = u128::MAX >> used;
                 last & !past ^ (past & !(past >> 1)) ^ double(**key.subkey)
             }

@@ -39,7 +39,7 @@ impl<'a> Eia3<'a> {
         self.previous = word(block, 15);
     }
 
-    /// Returns the message words of a block, with zeros before and behind the message.
+    /// Returns the message words of a block, with zeros before and after the message.
     fn padded(&self, index: usize) -> [u8; 64] {
         let mut padded = [0; 64];
         // The first block has no message word at its start: its windows are one word late.
@@ -48,7 +48,7 @@ impl<'a> Eia3<'a> {
         if let Some(rest @ 1..) = bytes.checked_sub(start) {
             let len = rest.min(64 - before);
             padded[before..before + len].copy_from_slice(&self.message[start..start + len]);
-            // Bits behind the message in its last byte are cleared.
+            // Bits after the message in its last byte are cleared.
             if start + len == bytes && !self.bits.is_multiple_of(8) {
                 padded[before + len - 1] &= !(0xff >> (self.bits % 8));
             }
@@ -56,7 +56,7 @@ impl<'a> Eia3<'a> {
         padded
     }
 
-    /// Returns the part of the MAC besides the message's windows: the window behind the message, and the last word.
+    /// Returns the part of the MAC besides the message's windows: the window after the message, and the last word.
     fn ends(&self, index: usize, block: &Block) -> u32 {
         let in_block = |number: usize| match number.checked_sub(16 * index) {
             Some(at @ 0..16) => Some(word(block, at)),

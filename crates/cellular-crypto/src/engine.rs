@@ -108,7 +108,7 @@ impl Engine {
     }
 }
 
-/// The work that remains after a job was started.
+/// The work that remains after a job has started.
 enum StartedJob<'a> {
     Done,
     Lane(GeneratorKind, Lane<'a>),

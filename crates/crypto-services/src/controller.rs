@@ -333,8 +333,8 @@ impl Controller for Predictive {
     }
 
     fn decide(&mut self, window_ns: f64, services: &[ServiceWindow]) -> Vec<InstanceDecision> {
-        // Each service may use the whole target except for the service times of the others: long waits at two services
-        // at once are rare, because a service passes packets on no faster than it works.
+        // Each service may use the whole target except for the service times of the other services: long waits at two
+        // services at once are rare, because a service passes packets on no faster than it works.
         let alone = |of: &ServiceWindow| of.work.mean_ns() / f64::from(of.instances);
         let all_alone: f64 = services.iter().map(alone).sum();
         let mut decisions = Vec::new();

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A packet is passed on block by block: the next service can begin with its first block. A service begins with a
-//! packet only if the next one has a free place in its queue, so no packet is lost on the way, and a slow service holds
-//! up earlier ones. Each tenant has separate places and a share of each service. If the first queue is full, the packet
-//! is refused and stays with the caller.
+//! packet only if the next service has a free place in its queue, so no packet is lost on the way, and a slow service
+//! holds up earlier ones. Each tenant has separate places and a share of each service. If the first queue is full, the
+//! packet is refused and stays with the caller.
 //!
 //! Changes of instances lose nothing: a retiring instance finishes its packet first; a new one occupies area at once
 //! and works when it is configured. Packets of a flow leave in order of arrival, even if a later packet was faster.

@@ -170,7 +170,7 @@ impl ServiceQueue {
     fn offer_waiting(&mut self, now_ns: f64) {
         let ServiceQueue { sessions, waiting, under_way, .. } = self;
         let fabric = &mut sessions.device.fabric;
-        // Each chain has its own places, so a full chain must not hold up the others.
+        // Each chain has its own places, so a full chain must not hold up the other chains.
         waiting.retain(|_, jobs| {
             while let Some(WaitingJob { packet, .. }) = jobs.front()
                 && fabric.has_room(packet)

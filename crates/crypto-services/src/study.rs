@@ -301,7 +301,7 @@ impl Study {
     }
 
     /// Returns whether every service can do the work of a window within the window. Otherwise a backlog would remain
-    /// for the next one.
+    /// for the next window.
     fn works_off(&self, load: &[PacketArrival], instances: &[(Service, u32)]) -> bool {
         self.graph.steps().iter().filter(|step| !step.once).all(|step| {
             let count = instances.iter().find(|(of, _)| *of == step.service).map_or(1, |(_, count)| *count);

@@ -1,11 +1,11 @@
-//! Tables of results.
+//! Formats results as text tables.
 
 use crate::published::{ROWS, fpga_line};
 use crate::study::{RunOutcome, Study};
 use crate::{CostOrigin, Fabric, FabricError, Graph, Packet, PacketArrival, Service, ServiceCosts};
 use core::fmt::Write;
 
-/// Prints a run: delays by packet size, misses, area and instances.
+/// Formats a run: delays by packet size, misses, area and instances.
 ///
 /// ```
 /// use crypto_services::{Fixed, TrafficLoad, Study, Suite, TransformDirection, text};
@@ -50,8 +50,8 @@ pub fn describe_run(study: &Study, outcome: &RunOutcome) -> String {
     text
 }
 
-/// Prints how the area for a load changes if the cost of one service is halved or doubled, with the origin of the
-/// figure.
+/// Formats how the area for a load changes if the cost of one service is halved or doubled, and where the cost comes
+/// from.
 ///
 /// ```
 /// use crypto_services::{TrafficLoad, Study, Suite, TransformDirection, text};
@@ -69,7 +69,7 @@ pub fn sensitivity(study: &Study, load: &[PacketArrival]) -> String {
     let shown = |area: Option<f64>| area.map_or("too much".to_owned(), |area| format!("{area:.1}"));
     let now = study.fabric.costs.clone();
     let mut text = format!(
-        "area that does the load's work: {}\n{:<16} {:>9} {:>10} {:>10}\n",
+        "area needed for the load: {}\n{:<16} {:>9} {:>10} {:>10}\n",
         shown(with(now.clone())),
         "service",
         "ns/block",
@@ -91,8 +91,8 @@ pub fn sensitivity(study: &Study, load: &[PacketArrival]) -> String {
     text
 }
 
-/// Prints the poster's table: the line through its first and last row beside the other four, the time of a single
-/// packet in the chain, and the effect of more AES instances.
+/// Formats the poster's table: a line fitted to its first and last rows, compared with the four rows between, the time
+/// of a single packet in the chain, and the effect of more AES instances.
 ///
 /// # Errors
 /// [`FabricError::Area`], which does not occur with the graph of a suite.
@@ -115,8 +115,8 @@ pub fn poster() -> Result<String, FabricError> {
             row.bytes,
             row.fpga,
             fpga_line().micros(row.bytes),
-            // The fixed part is outside of the chain: transfers and the network.
-            fpga_line().fixed_us + alone(&graph, row.bytes, 1)? / 1e3,
+            // The line's fixed part (transfers, network) is not modelled by the chain.
+            fpga_line().fixed_us + idle_time_ns(&graph, row.bytes, 1)? / 1e3,
             row.container,
             100.0 * row.reduction(),
             format!("{:.1} times", row.slowdown())
@@ -124,7 +124,7 @@ pub fn poster() -> Result<String, FabricError> {
     }
     text.push_str(
         "line: fitted on the rows for 64 and 1,464 bytes alone; chain: the line's fixed part and the chain's services, of which only AES is fitted\n\
-         the poster claims reductions of 88.5 to 97.3 %; most of what is saved is the container's network stack: AES-NI alone takes a 9th to a 31st of\n\
+         the poster claims reductions of 88.5 to 97.3 %; most of the time saved is the container's network stack: AES-NI alone takes a 9th to a 31st of\n\
          the FPGA's time\n\n",
     );
     let _ = writeln!(text, "{:>6} {:>10} {:>12}", "AES", "Gb/s", "1464 B, us");
@@ -141,14 +141,14 @@ pub fn poster() -> Result<String, FabricError> {
             text,
             "{instances:>6} {:>10.2} {:>12.2}{bound}",
             128.0 / slowest,
-            fpga_line().fixed_us + alone(&graph, 1464, instances)? / 1e3
+            fpga_line().fixed_us + idle_time_ns(&graph, 1464, instances)? / 1e3
         );
     }
     Ok(text)
 }
 
 /// Returns the time in ns of a packet of a known flow in an idle fabric.
-fn alone(graph: &Graph, bytes: u32, aes: u32) -> Result<f64, FabricError> {
+fn idle_time_ns(graph: &Graph, bytes: u32, aes: u32) -> Result<f64, FabricError> {
     let mut fabric = Fabric::new(crate::FabricConfig::default());
     let chain = fabric.add_chain(graph.clone(), 1)?;
     fabric.set_up(Service::Aes128, aes)?;

@@ -22,7 +22,7 @@ use std::time::SystemTime;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Preconditions {
-    /// The fields of preconditions, without the others.
+    /// The fields of preconditions only.
     fields: HeaderMap,
     /// Whether the method is GET or HEAD.
     is_read: bool,

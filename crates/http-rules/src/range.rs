@@ -107,7 +107,7 @@ impl core::str::FromStr for ContentRange {
 /// Parses digits only. A number too large for any file is replaced by the maximum.
 fn number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    // Too many digits for 64 bits still form a valid number, which lies behind the end of any file.
+    // Too many digits for 64 bits still form a valid number, which lies past the end of any file.
     digits.then(|| text.parse().unwrap_or(u64::MAX))
 }
 

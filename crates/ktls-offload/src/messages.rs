@@ -74,7 +74,8 @@ impl MessageReader {
                 2 => false,
                 _ => return Err(TlsError::MalformedAlert),
             },
-            // RFC 8446 section 6: the level byte has no meaning. All alerts except close_notify and this one are fatal.
+            // RFC 8446 section 6: the level byte has no meaning. All alerts except close_notify and user_canceled are
+            // fatal.
             _ => AlertDescription(*code) == AlertDescription::USER_CANCELED,
         };
         match AlertDescription(*code) {

@@ -12,7 +12,7 @@ pub(crate) struct PendingDump<S> {
     /// Sequence number of the last query, which its answers repeat.
     asked: u32,
     sequence: u32,
-    /// Whether another snapshot follows this one.
+    /// Whether another snapshot follows this snapshot.
     pub(crate) again: bool,
     /// Messages to be sent.
     pub(crate) requests: VecDeque<Vec<u8>>,

@@ -1,7 +1,7 @@
 //! The driver of a lookaside accelerator: a [`JobQueue`].
 //!
 //! For the host, a session exists at once, because its command precedes its jobs on the same ring. The session is
-//! removed behind its jobs, and its place is reused, with the next generation, after the device has confirmed the
+//! removed after its jobs, and its place is reused, with the next generation, after the device has confirmed the
 //! removal.
 //!
 //! Invariant: jobs and commands in flight never exceed the entries of the ring. A submitted job is in flight until

@@ -1,6 +1,6 @@
 //! Contexts that are commanded on the send ring, in order with packets ([`CommandRing::Send`]).
 //!
-//! A context can be used at once, and is removed behind everything posted before. Its place is reused, with the next
+//! A context can be used at once, and is removed after everything posted before. Its place is reused, with the next
 //! generation, after the device has removed the context. The engine has an interface of its own, which keeps a `T` for
 //! each context.
 //!

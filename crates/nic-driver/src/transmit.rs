@@ -294,8 +294,8 @@ fn sender(packet: &TxPacket) -> Option<FlowKey> {
     Some(Headers::parse_unfinished(&packet.header).transport()?.flow_of_receiver(&packet.header).reversed())
 }
 
-/// Packets of one paced flow that may be in the device: the one that leaves and the next one. More are allowed if all
-/// together are less than a millisecond's worth, as with Linux's TCP small queues.
+/// Packets of one paced flow that may be in the device: the packet that leaves and the next packet. More are allowed if
+/// all together are less than a millisecond's worth, as with Linux's TCP small queues.
 const PACED_PACKETS: usize = 2;
 const PACED_SHARE_OF_A_SECOND: u64 = 1000;
 

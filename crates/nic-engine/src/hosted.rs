@@ -1,8 +1,8 @@
 //! Engines with their contexts, independent of the engine's types: the device calls by handle, the author writes for
 //! contexts of one type.
 //!
-//! A face is a trait without the author's types, so that a device can keep all engines in one list. `face!` declares
-//! each face together with its only implementation.
+//! A hosted interface is a trait without the author's types, so that a device can keep all engines in one list. `face!`
+//! declares each interface together with its only implementation.
 
 pub use crate::slab::AnySlab;
 use crate::slab::Slab;
@@ -85,7 +85,7 @@ impl InstalledEngine {
         InstalledEngine::Job(Box::new(HostedEngine::<E>::new(engine, places, None)))
     }
 
-    /// Returns the face that all kinds share.
+    /// Returns the interface that all kinds share.
     pub fn any(&self) -> &dyn AnyEngine {
         match self {
             InstalledEngine::Stream(engine) => &**engine,
@@ -94,7 +94,7 @@ impl InstalledEngine {
         }
     }
 
-    /// Returns the face that all kinds share.
+    /// Returns the interface that all kinds share.
     pub fn any_mut(&mut self) -> &mut dyn AnyEngine {
         match self {
             InstalledEngine::Stream(engine) => &mut **engine,
@@ -127,7 +127,7 @@ impl<E: Engine, S> HostedEngine<E, S> {
 }
 
 face! {
-    /// The face of any engine.
+    /// The interface of any engine.
     pub trait AnyEngine for [E: Engine, S: fmt::Debug + Send] HostedEngine<E, S> {
         /// Describes the engine to a driver. Handles contain the engine's `number`.
         fn description(&self, number: u8) -> EngineDescription {
@@ -263,7 +263,7 @@ face! {
 }
 
 face! {
-    /// The face of an engine that follows flows. All methods need a context that is on the NIC.
+    /// The interface of an engine that follows flows. All methods need a context that is on the NIC.
     pub trait AnyStream: AnyEngine for [E: StreamEngine] HostedEngine<E> {
         /// Calls [`StreamEngine::receive`]. Returns `None` without a context.
         fn receive(&mut self, handle: Handle, payload: &mut ReceivedPayload<'_>) -> Option<Verdict> {
@@ -334,7 +334,7 @@ face! {
 pub type BoxedEncapsulation = Box<dyn Any + Send>;
 
 face! {
-    /// The face of an engine that processes whole packets. All methods need a context that is on the NIC.
+    /// The interface of an engine that processes whole packets. All methods need a context that is on the NIC.
     pub trait AnyPacket: AnyEngine for [E: PacketEngine] HostedEngine<E, E::Facts> {
         /// Calls [`PacketEngine::look`], and keeps the result for [`open`](Self::open).
         fn look(&mut self, frame: &[u8], headers: &Headers) -> FrameLookup<()> {
@@ -407,7 +407,7 @@ face! {
 }
 
 face! {
-    /// The face of an engine that works from memory to memory. All methods need a context that is on the NIC.
+    /// The interface of an engine that works from memory to memory. All methods need a context that is on the NIC.
     pub trait AnyJob: AnyEngine for [E: JobEngine] HostedEngine<E> {
         /// Calls [`JobEngine::run`]. Returns `None` without a context.
         fn run(&mut self, job: &mut Job) -> Option<JobOutcome> {

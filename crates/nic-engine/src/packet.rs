@@ -219,7 +219,7 @@ pub enum OpenedFrame {
 pub struct InnerPosition {
     /// End of the outer headers that packets of a flow share, apart from IP fields that vary per packet.
     pub headers: usize,
-    /// Offset of the opened bytes, behind the encapsulation's own header.
+    /// Offset of the opened bytes, after the encapsulation's own header.
     pub opened: usize,
     /// Bytes of the plain packet in front of `opened`.
     pub in_front: usize,

@@ -67,7 +67,7 @@ impl<'a> ReceivedPayload<'a> {
         self.seq
     }
 
-    /// Returns the sequence number behind the last byte.
+    /// Returns the sequence number after the last byte.
     pub fn end(&self) -> Seq {
         self.seq + self.wire.len() as u32
     }
@@ -152,7 +152,7 @@ impl<'a> ReceivedPayload<'a> {
 mod tests {
     use super::*;
 
-    /// Returns the host's bytes for `wire` behind an earlier segment, after engines with the given results.
+    /// Returns the host's bytes for `wire` that follow an earlier segment, after engines with the given results.
     fn handed_on(wire: &[u8], engines: &[(bool, &[u8])]) -> (Vec<bool>, Vec<u8>) {
         let (mut buffer, mut placed) = (BytesMut::from(&b"before "[..]), Placements::new());
         let mut payload = ReceivedPayload::new(Seq(1), wire, &mut buffer, &mut placed, false);

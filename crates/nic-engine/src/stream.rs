@@ -27,7 +27,7 @@ pub trait StreamEngine: Engine {
     /// positions count the bytes of the engine's own stream, modulo 2^32.
     fn begin(context: Context<'_, Self>, start: Seq) -> bool;
 
-    /// Tests whether the byte at `at` is the next one of a transmit context. Returns `None` if the context does not
+    /// Tests whether the byte at `at` is the next byte of a transmit context. Returns `None` if the context does not
     /// transmit.
     fn expects(state: &Self::State, at: Seq) -> Option<bool>;
 

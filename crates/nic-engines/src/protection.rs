@@ -1,4 +1,4 @@
-//! The stage "protection": T10-DIF and NVMe protection information behind each block. The unit of a run is the LBA of
+//! The stage "protection": T10-DIF and NVMe protection information after each block. The unit of a run is the LBA of
 //! the first block. The run's offset counts from that block and includes protection information.
 //!
 //! Invariant: the stage approves bytes only if it saw each block that ends in them in order from its first byte.

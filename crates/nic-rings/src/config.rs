@@ -216,9 +216,9 @@ impl Default for Delays {
 /// is worked on while the one before is on the line. By default nothing of it takes time.
 ///
 /// A packet's cost includes its completion, and the DUMPs and parameters before it. ESP at the uplink of a NIC with a switch
-/// costs time as elsewhere, and frames keep their order there. Commands on the control ring delay the packets behind them.
-/// Not charged: events that the driver did not ask for (resets, lost keys, resync requests), rings by which a switch is
-/// managed, and frames of representors.
+/// costs time as elsewhere, and frames keep their order there. Commands on the control ring delay the packets after
+/// them. Not charged: events that the driver did not ask for (resets, lost keys, resync requests), rings by which a
+/// switch is managed, and frames of representors.
 ///
 /// ```
 /// use core::time::Duration;

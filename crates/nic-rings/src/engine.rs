@@ -128,7 +128,7 @@ pub struct Lifecycles {
     pub removed: u64,
 }
 
-/// A driver's treatment of a packet that is not the next one of its transmit context: a retransmission, or the first
+/// A driver's treatment of a packet that is not the next packet of its transmit context: a retransmission, or the first
 /// packet after one.
 ///
 /// ```

@@ -5,7 +5,7 @@
 //! a port, and `O port frame` is a frame out of a port. Ports are `pf0vf0` and so on, and `p0` is the wire; `miss0` is
 //! the representor of `pf0vf0`.
 //!
-//! The rules avoid cases in which Linux and hardware differ. A rule that changes addresses or ports has a `csum` behind
+//! The rules avoid cases in which Linux and hardware differ. A rule that changes addresses or ports has a `csum` after
 //! it, which hardware does not need, and matches whole untagged packets, because Linux changes fragments and doubly
 //! tagged packets at wrong offsets. The frames avoid such cases too: Linux accepts no GRE with a checksum at a device
 //! in mode `external`, reads and writes ECN in a VLAN tag of a GRE payload, and writes it into copies that were

@@ -12,7 +12,7 @@ use core::ops::Range;
 use offload_formats::protocol::{ICMPV6, TCP, UDP};
 use offload_formats::{Headers, InternetSum, IpVersion, Protocol, checksum};
 
-/// Adds a tag in front of the others.
+/// Adds a tag in front of the existing tags.
 pub(crate) fn push_vlan(frame: &mut BytesMut, ether_type: u16, control: u16) {
     let mut tagged = BytesMut::with_capacity(frame.len() + TAG);
     tagged.extend_from_slice(&frame[..ADDRESSES]);
@@ -80,7 +80,7 @@ pub(crate) fn compute(frame: &mut [u8], headers: &Headers, checksums: &ChecksumS
         Protocol::Tcp => checksums.tcp,
         _ => checksums.udp && frame[transport.checksum()..transport.checksum() + 2] != [0, 0],
     };
-    // `fill_checksums` also writes the IPv4 header checksum, so that one is saved first.
+    // `fill_checksums` also writes the IPv4 header checksum, so that checksum is saved first.
     if is_wanted {
         let header = [frame.get(network + 10).copied(), frame.get(network + 11).copied()];
         transport.fill_checksums(frame);

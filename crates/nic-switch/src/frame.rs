@@ -20,7 +20,7 @@ pub struct Frame {
     /// Payload bytes per segment of a frame that is still to be cut (TSO, USO). Length fields and TCP or UDP checksums
     /// are invalid until then. `None` for a complete frame.
     pub cut: Option<NonZeroU16>,
-    /// Offset of the frame to be cut: behind the tunnel headers, or 0.
+    /// Offset of the frame to be cut: after the tunnel headers, or 0.
     pub inner: u16,
     /// The SA that opened the frame at the uplink, or that must protect it there. `None` for an outgoing frame lets the
     /// sender's policies decide.

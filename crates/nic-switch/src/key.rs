@@ -212,7 +212,7 @@ impl MatchKey {
     }
 }
 
-/// Returns the EtherType behind the outermost tag, and that tag's control information.
+/// Returns the EtherType after the outermost tag, and that tag's control information.
 fn behind_tag(frame: &[u8]) -> (u16, Option<u16>) {
     match (word(frame, 12), word(frame, 14), word(frame, 16)) {
         (Some(tag), control @ Some(_), Some(behind)) if is_vlan(tag) => (behind, control),
@@ -220,7 +220,7 @@ fn behind_tag(frame: &[u8]) -> (u16, Option<u16>) {
     }
 }
 
-/// Returns the EtherType behind all tags.
+/// Returns the EtherType after all tags.
 pub(crate) fn behind_tags(frame: &[u8]) -> u16 {
     let mut at = 12;
     let mut ether_type = word(frame, at).unwrap_or(0);
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
     use crate::matching::IPV4;
 
-    /// With two tags, the EtherType behind the first tag is that of the second, as in Linux.
+    /// With two tags, the EtherType after the first tag is that of the second, as in Linux.
     #[test]
     fn the_ether_type_is_read_behind_the_tags() {
         let with = |tags: usize| {

@@ -130,7 +130,7 @@ pub struct VlanMatch {
     pub id: Option<u16>,
     /// Priority, 3 bits.
     pub priority: Option<u8>,
-    /// EtherType behind the tag; with two tags, the second tag's.
+    /// EtherType after the tag; with two tags, the second tag's.
     pub ether_type: Option<u16>,
 }
 
@@ -217,7 +217,7 @@ pub struct TunnelMatch {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Match {
-    /// EtherType behind the addresses, which may be a VLAN tag's; `None` matches any.
+    /// EtherType after the addresses, which may be a VLAN tag's; `None` matches any.
     pub protocol: Option<u16>,
     /// Ethernet destination address.
     pub destination_mac: Option<EtherMatch>,
@@ -244,7 +244,7 @@ pub struct Match {
 }
 
 impl Match {
-    /// Returns the EtherType of the payload, behind a tag if there is one; `None` if the rule leaves it open.
+    /// Returns the EtherType of the payload, after a tag if there is one; `None` if the rule leaves it open.
     pub fn network(&self) -> Option<u16> {
         match self.protocol {
             Some(tag) if is_vlan(tag) => self.vlan.ether_type,

@@ -158,7 +158,7 @@ pub(crate) fn tunnel_evidence(frame: &[u8], is_port: impl Fn(u16) -> bool) -> Tu
             Some(_) => TunnelEvidence::NoTunnel,
             None => TunnelEvidence::Hidden,
         },
-        // The header behind a fragment header becomes visible only after reassembly (RFC 8200 4.5).
+        // The header after a fragment header becomes visible only after reassembly (RFC 8200 4.5).
         _ if headers.is_fragment() && is_extension(protocol) => TunnelEvidence::Hidden,
         _ => TunnelEvidence::NoTunnel,
     }

@@ -234,11 +234,11 @@ impl Rule {
 
     fn check_actions(&self) -> Result<(), RuleError> {
         let (last, before) = self.actions.split_last().ok_or(RuleError::NoAction)?;
-        // An action behind a final one would never run, which tc accepts silently.
+        // An action after a final one would never run, which tc accepts silently.
         if before.iter().any(RuleAction::ends) {
             return Err(RuleError::BehindTheEnd);
         }
-        // The tunnel ends are known only behind `tunnel_key set`, so the check follows the order of the actions.
+        // The tunnel ends are known only after `tunnel_key set`, so the check follows the order of the actions.
         let mut ends: Option<&TunnelSet> = None;
         for action in before.iter().chain([last]) {
             match action {

@@ -300,7 +300,7 @@ impl RuleTable {
     fn free_handle(&self, device: Device, chain: u32, priority: u16) -> u32 {
         let first = (device, chain, priority, 0);
         let last = (device, chain, priority, u32::MAX);
-        // Chosen handles are consecutive, so the one behind the greatest is free, unless a rule has the maximum.
+        // Chosen handles are consecutive, so the one after the greatest is free, unless a rule has the maximum.
         let greatest = self.by_place.range(first..=last).next_back().map_or(0, |((.., handle), _)| *handle);
         greatest.checked_add(1).unwrap_or_else(|| {
             let taken = self.by_place.range(first..=last).map(|((.., handle), _)| *handle);

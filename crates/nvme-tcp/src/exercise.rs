@@ -87,7 +87,7 @@ impl Exercise {
     /// Runs the test and a final pass that reads all blocks. `progress` is called with the bytes done so far.
     ///
     /// # Errors
-    /// [`ExerciseError`]; running commands are given up.
+    /// [`ExerciseError`]; running commands are abandoned.
     pub async fn run(self, disk: &Disk, mut progress: impl FnMut(u64)) -> Result<ExerciseReport, ExerciseError> {
         let blocks = self.blocks.min(disk.blocks()).max(1);
         let most = (self.command_bytes.min(disk.max_transfer()) / disk.block_size()).clamp(1, blocks as u32);

@@ -1,7 +1,7 @@
 //! Contexts of all engines of a device, built-in and external.
 //!
-//! All engines have one interface: a protocol finds its engine by name and passes values of the engine's own types.
-//! [`TlsContexts`](crate::TlsContexts) and [`NvmeTcpContexts`](crate::NvmeTcpContexts) are typed wrappers;
+//! All engines except ESP share one interface: a protocol finds its engine by name and passes values of the engine's
+//! own types. [`TlsContexts`](crate::TlsContexts) and [`NvmeTcpContexts`](crate::NvmeTcpContexts) are typed wrappers;
 //! [`TypedContexts`](crate::TypedContexts) creates the wrappers. SAs belong to an IPsec layer and not to a flow, and
 //! have their own interface, [`IpsecDevice`](crate::IpsecDevice).
 
@@ -55,14 +55,15 @@ pub struct EngineInfo {
     pub contexts: u32,
     /// Whether a transmit context must be told the number of a unit that does not follow the previous one.
     pub counts_units: bool,
-    /// Bytes of a unit behind the end of a packet that a transmit context may need. They are needed if bytes before the
-    /// end change, and when a context of the layer below replays content.
+    /// Number of bytes of the unit after the end of a packet that a transmit context may need. It needs the bytes if
+    /// bytes before the end change, or when a context of the layer below replays content.
     pub looks_ahead: usize,
     /// Resync method of the engine's receive contexts.
     pub resync: ResyncMode,
     /// Ring on which a driver posts commands that create and destroy contexts.
     pub ring: CommandRing,
-    /// Maximum number of unused transmit contexts that a driver keeps for reuse; a reused context needs only a new key.
+    /// Maximum number of unused transmit contexts that a driver keeps for reuse; a reused context needs only a new
+    /// cipher key.
     /// 0 disables reuse.
     pub pool: usize,
     /// Engine-specific capabilities.
@@ -70,7 +71,7 @@ pub struct EngineInfo {
 }
 
 impl EngineInfo {
-    /// Makes the description of an engine with the usual properties: no unit numbers, no pool, commands on the control
+    /// Makes the description of an engine with the defaults: no unit numbers, no pool, commands on the control
     /// ring.
     pub fn new(number: u8, name: &'static str, contexts: u32) -> EngineInfo {
         EngineInfo {
@@ -96,7 +97,7 @@ impl EngineInfo {
 /// let (_device, mut driver) = nic(NicConfig::default());
 /// let tls = driver.contexts().unwrap().engine("tls").unwrap();
 /// assert_eq!(tls.ring, CommandRing::Control);
-/// // SAs are on the send ring: they have a face of their own, which is not this one.
+/// // SAs are on the send ring: they have their own interface, `IpsecDevice`.
 /// assert!(driver.contexts().unwrap().engine("esp").is_none());
 /// assert!(driver.ipsec().is_some());
 /// ```
@@ -105,8 +106,9 @@ pub enum CommandRing {
     /// The control ring, separate from packets.
     #[default]
     Control,
-    /// The send ring, in order with the packets: packets behind the creating command may use the context, and packets
-    /// before the destroying command still use it. Drivers have a separate interface for such an engine.
+    /// The send ring, in order with the packets: packets after the command that creates the context may use it, and
+    /// packets before the command that destroys the context still use it. Drivers have a separate interface for such an
+    /// engine.
     Send,
 }
 
@@ -186,7 +188,7 @@ pub struct NewContext {
 /// ```
 /// use offload_api::{ContextEvent, ContextNews, Handle};
 ///
-/// /// What a protocol notes of what happened to its one context.
+/// /// Describes an event of a context.
 /// fn note(news: ContextNews) -> String {
 ///     match news {
 ///         ContextNews::Ready(_) => "it works".into(),
@@ -200,7 +202,7 @@ pub struct NewContext {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContextNews {
-    /// The context now works on received packets.
+    /// The context now processes received packets.
     Ready(Handle),
     /// The context is removed, and no posted packet uses it any more.
     Removed(Handle),
@@ -210,8 +212,8 @@ pub enum ContextNews {
 
 /// The context interface of a device. No method blocks.
 ///
-/// Methods that some engines do not need have defaults, which refuse or do nothing. A device that wraps another device
-/// must forward all of them.
+/// `steer`, `command`, `change`, `release` and `answer` have defaults, which refuse or do nothing. A device that wraps
+/// another device must forward all of them.
 ///
 /// ```
 /// use nic_sim::{NicConfig, nic};
@@ -219,7 +221,7 @@ pub enum ContextNews {
 ///
 /// let (_device, mut driver) = nic(NicConfig::default());
 /// let contexts = driver.contexts().unwrap();
-/// // An engine makes contexts of specs of its own type only; a spec comes back when it is refused.
+/// // An engine accepts only specs of its own type, and returns a refused spec.
 /// let new = NewContext {
 ///     engine: 200,
 ///     direction: Direction::Receive,
@@ -241,14 +243,14 @@ pub trait Contexts {
     ///
     /// # Errors
     /// If the device has no space or no such engine, if the engine has its own interface, or if another engine owns a
-    /// key. The flow then stays in software. The spec is returned.
+    /// steering key. The flow then stays in software. The spec is returned.
     fn create(&mut self, new: NewContext) -> Result<Handle, (ContextRefusal, Spec)>;
 
-    /// Adds `key` to a receive context (`to_it`) or removes the key. An added key may belong to another context of the
-    /// same engine, and moves. A stale handle has no effect.
+    /// Adds the steering key `key` to a receive context (`to_it`), or removes the key. An added key may belong to
+    /// another context of the same engine, and is then moved to this context. A stale handle has no effect.
     ///
     /// # Errors
-    /// If there is no space now, or another engine owns the key.
+    /// If the control ring is full, or another engine owns the steering key.
     fn steer(&mut self, _context: Handle, _key: Key, _to_it: bool) -> Result<(), ContextRefusal> {
         Err(ContextRefusal::Unsupported)
     }
@@ -256,7 +258,7 @@ pub trait Contexts {
     /// Sends an engine-specific command to a context. A stale handle has no effect.
     ///
     /// # Errors
-    /// If there is no space now. The command is returned.
+    /// If the control ring is full. The command is returned.
     fn command(&mut self, _context: Handle, command: Spec) -> Result<(), (ContextRefusal, Spec)> {
         Err((ContextRefusal::Unsupported, command))
     }
@@ -264,18 +266,19 @@ pub trait Contexts {
     /// Changes engine state that belongs to no context.
     ///
     /// # Errors
-    /// If there is no space now, or no such engine. The change is returned.
+    /// If the control ring is full, or the device has no such engine. The change is returned.
     fn change(&mut self, _engine: u8, change: Spec) -> Result<(), (ContextRefusal, Spec)> {
         Err((ContextRefusal::Unsupported, change))
     }
 
-    /// Gives a receive context a command's buffer, pieces in order. Call this before the peer may send the data. Data
-    /// that the device places arrive as [`Placed`](crate::RxBuf::Placed) pieces of the buffer; the other pieces return
-    /// home when the device releases the buffer. The stages that the data pass are passed in the same call, because the
-    /// device must have both or neither. If the device refuses, all pieces return home at once.
+    /// Gives a receive context the buffer of a command, as an ordered list of pieces. `buffer` is the identifier by
+    /// which the engine finds the buffer. Call this before the peer may send the data. Data that the device places
+    /// arrive as [`Placed`](crate::RxBuf::Placed) pieces of the buffer; the other pieces return to their owner when the
+    /// device releases the buffer. The processing stages are given in the same call, because the device must have both
+    /// or neither. If the device refuses, all pieces return to their owner at once.
     fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>, stages: Option<Spec>);
 
-    /// Makes the device return its pieces of a buffer.
+    /// Makes the device return its pieces of the buffer with this identifier.
     fn release(&mut self, _context: Handle, _buffer: u64) {}
 
     /// Answers [`ResyncRequested`](crate::DeviceEvent::ResyncRequested) with the number of the unit that starts at
@@ -283,7 +286,7 @@ pub trait Contexts {
     /// [`ResyncMode::CoreHint`] software calls this without a request, to tell the position of the next unit.
     fn answer(&mut self, _context: Handle, _header: Seq, _number: Option<u64>) {}
 
-    /// Removes a context after all work posted with it, and returns its buffers home.
+    /// Removes a context after all work posted with it, and returns its buffers to their owners.
     fn remove(&mut self, context: Handle);
 
     /// Returns the next event of a context that follows no flow.

@@ -199,7 +199,7 @@ impl TxDatagram {
             pieces.push(piece);
         }
         let first = TxDatagram { pieces, ..self.clone_without_pieces() };
-        // The NIC numbers the datagrams of one send consecutively, so the rest continues behind the part that was split
+        // The NIC numbers the datagrams of one send consecutively, so the rest continues after the part that was split
         // off.
         if let Some(ask) = &mut self.ask {
             ask.number = ask.number.wrapping_add(first.count() as u64);

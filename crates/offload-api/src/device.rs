@@ -78,7 +78,7 @@ pub enum DeviceEvent {
         handle: Handle,
         /// Sequence number of the first byte of the packet that started the search.
         from: Seq,
-        /// Sequence number behind the packet's last byte.
+        /// Sequence number after the packet's last byte.
         to: Seq,
     },
     /// The device will not ask about the recorded headers.

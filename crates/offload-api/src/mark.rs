@@ -51,7 +51,7 @@ pub enum PacketMark {
         context: Handle,
         /// Packet number; the first one if several packets were joined.
         number: u64,
-        /// Number of packets joined into this one; their numbers are consecutive. 1 if the packet was not joined.
+        /// Number of packets joined into this packet; their numbers are consecutive. 1 if the packet was not joined.
         packets: u16,
         /// Engine-specific code.
         code: u8,

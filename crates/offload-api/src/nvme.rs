@@ -102,7 +102,7 @@ pub struct NvmeTcpStages {
 }
 
 /// A marker in the queued header of a data PDU from a host, for a device that passes the data through stages. The
-/// marker replaces DATAL and the reserved bytes behind it; the device or the sealer writes the real contents. The data
+/// marker replaces DATAL and the reserved bytes after it; the device or the sealer writes the real contents. The data
 /// and their offset in the command must be whole blocks of 16 bytes.
 ///
 /// ```
@@ -163,7 +163,7 @@ impl MarkedData {
 pub const XTS_STAGE: &str = "xts";
 
 /// Name of the protection information stage; its parameters are the format (`offload_transforms::protection::InPlace`).
-/// The stage writes the information behind each block on transmit and verifies it on receive. Units are blocks with
+/// The stage writes the information after each block on transmit and verifies it on receive. Units are blocks with
 /// their protection information, and sent data start with a whole unit.
 pub const PROTECTION_STAGE: &str = "protection";
 
@@ -188,7 +188,7 @@ pub struct XtsStage {
 }
 
 /// The NVMe/TCP interface of a device for a host: a typed wrapper of [`Contexts`]. No method blocks; slow operations
-/// end in a [`DeviceEvent`](crate::DeviceEvent), or when the last piece of a buffer returns home.
+/// end in a [`DeviceEvent`](crate::DeviceEvent), or when the last piece of a buffer returns to its owner.
 ///
 /// ```
 /// use nic_sim::{NicConfig, nic};
@@ -265,8 +265,8 @@ impl<'a> NvmeTcpContexts<'a> {
     }
 
     /// Gives the device the buffer of `command`, pieces in order, before the command is sent. Placed data arrive as
-    /// [`Placed`](crate::RxBuf::Placed) pieces of the buffer; the other pieces return home when the device releases the
-    /// buffer. If the device refuses, all pieces return home at once.
+    /// [`Placed`](crate::RxBuf::Placed) pieces of the buffer; the other pieces return to their owner when the device
+    /// releases the buffer. If the device refuses, all pieces return to their owner at once.
     pub fn place(&mut self, handle: Handle, command: u16, buffer: Vec<Piece>) {
         self.contexts.place(handle, command.into(), buffer, None);
     }
@@ -278,9 +278,9 @@ impl<'a> NvmeTcpContexts<'a> {
     }
 
     /// Gives a transmit context the stages of PDUs with `stages.command` in their [`MarkedData`]. Returns false if the
-    /// device is busy, or gets no data behind a packet ([`EngineInfo::looks_ahead`]).
+    /// device is busy, or gets no data after a packet ([`EngineInfo::looks_ahead`]).
     pub fn seal_with(&mut self, handle: Handle, stages: NvmeTcpStages) -> bool {
-        // A block split over packets needs the bytes behind the first packet.
+        // A block split over packets needs the bytes after the first packet.
         self.engine.looks_ahead > 0 && self.contexts.command(handle, Box::new(stages)).is_ok()
     }
 

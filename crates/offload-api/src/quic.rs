@@ -344,7 +344,7 @@ impl QuicContexts<'_> {
     /// Declares that packets to `port` are QUIC, with destination connection IDs of `cid_bytes` bytes.
     ///
     /// # Errors
-    /// If there is no space now.
+    /// If the control ring is full.
     pub fn listen(&mut self, port: u16, cid_bytes: u8) -> Result<(), ContextRefusal> {
         self.change(QuicPort { port, cid_bytes: Some(cid_bytes) })
     }
@@ -352,7 +352,7 @@ impl QuicContexts<'_> {
     /// Declares that `port` no longer carries QUIC.
     ///
     /// # Errors
-    /// If there is no space now.
+    /// If the control ring is full.
     pub fn silence(&mut self, port: u16) -> Result<(), ContextRefusal> {
         self.change(QuicPort { port, cid_bytes: None })
     }
@@ -371,7 +371,7 @@ impl QuicContexts<'_> {
     /// Gives a context the key of a generation.
     ///
     /// # Errors
-    /// If there is no space now.
+    /// If the control ring is full.
     pub fn set_key(&mut self, context: Handle, generation: u64, key: QuicKey) -> Result<(), ContextRefusal> {
         self.command(context, QuicCommand::SetKey { generation, key })
     }
@@ -379,7 +379,7 @@ impl QuicContexts<'_> {
     /// Makes the device open packets to `port` with this destination connection ID, as packets of `path`.
     ///
     /// # Errors
-    /// If there is no space now.
+    /// If the control ring is full.
     pub fn learn(
         &mut self,
         context: Handle,
@@ -397,7 +397,7 @@ impl QuicContexts<'_> {
     /// Makes the device stop opening packets with this connection ID.
     ///
     /// # Errors
-    /// If there is no space now.
+    /// If the control ring is full.
     pub fn forget(&mut self, context: Handle, port: u16, cid: &[u8]) -> Result<(), ContextRefusal> {
         // The steering key goes first, for the same reason as in `learn`, in reverse.
         let key = quic_key(port, cid);

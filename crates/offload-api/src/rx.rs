@@ -209,7 +209,7 @@ pub struct RxSegment {
 }
 
 impl RxSegment {
-    /// Returns the sequence number behind the last byte.
+    /// Returns the sequence number after the last byte.
     pub fn end(&self) -> Seq {
         self.seq + self.data.len() as u32
     }
@@ -277,7 +277,7 @@ impl RxBuf {
         }
     }
 
-    /// Drops the first `bytes` bytes; the memory of placed bytes returns home.
+    /// Drops the first `bytes` bytes; the memory of placed bytes returns to its owner.
     ///
     /// # Panics
     /// If there are fewer.
@@ -312,7 +312,7 @@ impl RxBuf {
         }
     }
 
-    /// Returns the bytes, shared and immutable. Placed bytes are copied, so that their memory can return home.
+    /// Returns the bytes, shared and immutable. Placed bytes are copied, so that their memory can return to its owner.
     pub fn freeze(self) -> Bytes {
         match self {
             RxBuf::Pool(bytes) => bytes.freeze(),
@@ -349,7 +349,8 @@ pub trait PieceHome: Send + Sync {
     }
 }
 
-/// A piece of a command's buffer that the device filled. Its memory returns home exactly once, however the piece ends.
+/// A piece of a command's buffer that the device filled. Its memory returns to its owner exactly once, however the
+/// piece ends.
 ///
 /// ```
 /// use bytes::BytesMut;
@@ -559,7 +560,7 @@ impl Piece {
         Ok(())
     }
 
-    /// Keeps the first `bytes` bytes; the rest returns home.
+    /// Keeps the first `bytes` bytes; the rest returns to its owner.
     pub fn truncate(&mut self, bytes: usize) {
         if bytes < self.len() {
             let kept = self.split_to(bytes);
@@ -573,7 +574,7 @@ impl Piece {
     /// If there are fewer.
     pub fn split_to(&mut self, at: usize) -> Piece {
         if at == 0 {
-            // The lead stays with the bytes behind it.
+            // The lead stays with the bytes after it.
             return Piece::new(self.offset(), BytesMut::new(), self.home.clone());
         }
         let cut = self.offset() + at as u64;

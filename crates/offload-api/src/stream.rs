@@ -99,11 +99,11 @@ pub trait SegmentStream: Send + Unpin {
     /// tell before the range arrives.
     fn next_seq(&self) -> Option<Seq>;
 
-    /// Returns the sequence number `bytes` bytes behind [`next_seq`](Self::next_seq). `None` from a transport that
+    /// Returns the sequence number `bytes` bytes after [`next_seq`](Self::next_seq). `None` from a transport that
     /// cannot tell, such as a record layer that knows only the position of the next byte.
     fn seq_after(&self, bytes: u32) -> Option<Seq>;
 
-    /// Returns the sequence number behind the furthest received byte, in order or not. `None` from a transport that
+    /// Returns the sequence number after the furthest received byte, in order or not. `None` from a transport that
     /// cannot tell.
     fn furthest_seq(&self) -> Option<Seq>;
 

@@ -185,7 +185,7 @@ impl<T: ByteStream> TokioSegments<T> {
         self.io.as_ref()
     }
 
-    /// Takes the underlying stream out and ends this one. Queued bytes that are not written are dropped, so poll
+    /// Takes the underlying stream out and ends this stream. Queued bytes that are not written are dropped, so poll
     /// [`poll_committed`](SegmentStream::poll_committed) first. Returns `None` after an abort.
     pub fn take(&mut self) -> Option<T> {
         // Taken first, so that `abort` does not reset the connection that the caller takes over.

@@ -111,7 +111,7 @@ impl StreamAsk {
         fragment < StreamAsk::FRAGMENTS && self.fragments & 1 << fragment != 0
     }
 
-    /// Returns the offset behind the last byte in the stream.
+    /// Returns the offset after the last byte in the stream.
     pub const fn end(&self) -> u64 {
         self.offset + self.bytes as u64
     }

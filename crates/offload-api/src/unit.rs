@@ -113,7 +113,7 @@ impl Layer {
         self.0 as usize
     }
 
-    /// Returns the layer in the content of this one; `None` for the highest layer that a device follows.
+    /// Returns the layer in the content of this layer; `None` for the highest layer that a device follows.
     pub const fn above(self) -> Option<Layer> {
         if self.index() + 1 < LAYERS { Some(Layer(self.0 + 1)) } else { None }
     }
@@ -263,7 +263,7 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// Returns the offset behind the last byte, in the layer's stream.
+    /// Returns the offset after the last byte, in the layer's stream.
     pub const fn end(&self) -> u64 {
         self.offset + self.len as u64
     }

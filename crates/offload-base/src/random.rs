@@ -94,7 +94,7 @@ impl RandomSource {
         matches!(self.0, RandomOrigin::Seeded(_))
     }
 
-    /// Derives a key for `name`. One derived key reveals nothing about the others.
+    /// Derives a key for `name`. One derived key reveals nothing about the other keys.
     fn key(&self, name: &str) -> [u8; 32] {
         // Both callers have matched `Secret`; the zero key is never used.
         let RandomOrigin::Secret(secret) = &self.0 else { return [0; 32] };

@@ -2,7 +2,8 @@
 //!
 //! Invariant: at most `limit` connections hold a slot, and a connection with a request in progress is never revoked.
 //! Strangers are connections without an authenticated request so far. Strangers are revoked before idle connections,
-//! and of each kind the network with the most slots loses one first, so one address cannot shut out the others.
+//! and of each kind the network with the most slots loses one first, so one address cannot shut out the other
+//! addresses.
 
 use core::cmp::Reverse;
 use core::future::poll_fn;

@@ -35,7 +35,7 @@ pub enum TaskRole {
 /// let tasks = WaitingTasks::default();
 /// tasks.wait(TaskRole::Reader, &Context::from_waker(Waker::noop()));
 /// tasks.wait(TaskRole::Writer, &Context::from_waker(Waker::noop()));
-/// // A transport that keeps one waker gets this one; waking it wakes both tasks.
+/// // A transport that keeps one waker gets this waker; waking it wakes both tasks.
 /// tasks.waker().wake();
 /// ```
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl WaitingTasks {
         self.tasks.wake_but(Some(task), true);
     }
 
-    /// Notes that `task` no longer waits, and wakes the others.
+    /// Notes that `task` no longer waits, and wakes the other tasks.
     pub fn done(&self, task: TaskRole) {
         self.tasks.wake_but(Some(task), false);
     }

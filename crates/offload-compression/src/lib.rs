@@ -1,5 +1,5 @@
-//! DEFLATE, zlib and gzip by zlib-rs, LZ4 frames by lz4_flex; with the CRC-32 of both sides. A crate apart from
-//! `offload-transforms`, so that NICs without compression do not build these.
+//! DEFLATE, zlib and gzip by zlib-rs, LZ4 frames by lz4_flex; with the CRC-32 of input and output. Separate from
+//! `offload-transforms`, so that NICs without compression do not build these libraries.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ pub enum Compression {
     Zlib,
     /// DEFLATE in a gzip frame (RFC 1952).
     Gzip,
-    /// LZ4 frames with a checksum of the content. The level is ignored.
+    /// LZ4 frames with a checksum of the content. The level must be 0 to 9 and has no effect.
     Lz4,
 }
 
@@ -81,21 +81,21 @@ impl Compressor for AtLevel {
 
     fn run(
         &self,
-        way: TransformDirection,
+        direction: TransformDirection,
         source: &[Bytes],
-        room: &mut OutputBuffer<'_>,
+        output: &mut OutputBuffer<'_>,
     ) -> Result<CompressionResult, Fault> {
-        match (self.format, way) {
-            (Compression::Lz4, TransformDirection::Apply) => compress_lz4(source, room),
-            (Compression::Lz4, TransformDirection::Undo) => decompress_lz4(source, room),
-            (_, TransformDirection::Apply) => self.deflate(source, room),
-            (_, TransformDirection::Undo) => self.inflate(source, room),
+        match (self.format, direction) {
+            (Compression::Lz4, TransformDirection::Apply) => compress_lz4(source, output),
+            (Compression::Lz4, TransformDirection::Undo) => decompress_lz4(source, output),
+            (_, TransformDirection::Apply) => self.deflate(source, output),
+            (_, TransformDirection::Undo) => self.inflate(source, output),
         }
     }
 }
 
 impl AtLevel {
-    fn deflate(&self, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<CompressionResult, Fault> {
+    fn deflate(&self, source: &[Bytes], output: &mut OutputBuffer<'_>) -> Result<CompressionResult, Fault> {
         let level = flate2::Compression::new(self.level.into());
         let mut deflate = match self.format {
             Compression::Gzip => Compress::new_gzip(level, WINDOW),
@@ -114,7 +114,7 @@ impl AtLevel {
                 part = &part[(deflate.total_in() - before) as usize..];
                 let new = &buffer[..(deflate.total_out() - so_far) as usize];
                 sums.target.update(new);
-                room.append(new)?;
+                output.append(new)?;
                 if status == Status::StreamEnd {
                     return Ok((deflate.total_in() as usize, sums.finish()));
                 }
@@ -125,14 +125,15 @@ impl AtLevel {
         }
     }
 
-    fn inflate(&self, source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<CompressionResult, Fault> {
+    fn inflate(&self, source: &[Bytes], output: &mut OutputBuffer<'_>) -> Result<CompressionResult, Fault> {
         let mut inflate = match self.format {
             Compression::Gzip => Decompress::new_gzip(WINDOW),
             format => Decompress::new(format == Compression::Zlib),
         };
         let (mut reader, mut sums, mut buffer) = (PieceReader::new(source), ChecksumPair::new(), [0; BUFFER]);
         loop {
-            // After the last part, the remaining output is flushed. If then the stream has not ended, it was cut short.
+            // After the last part, the remaining output is flushed. If the stream has not ended by then, it was
+            // truncated.
             let (mut part, is_last) = reader.next(usize::MAX).map_or((&[][..], true), |part| (part, false));
             loop {
                 let (before, so_far) = (inflate.total_in(), inflate.total_out());
@@ -143,7 +144,7 @@ impl AtLevel {
                 let new = &buffer[..(inflate.total_out() - so_far) as usize];
                 sums.source.update(taken);
                 sums.target.update(new);
-                room.append(new)?;
+                output.append(new)?;
                 if status == Status::StreamEnd {
                     return Ok((inflate.total_in() as usize, sums.finish()));
                 }
@@ -159,22 +160,22 @@ impl AtLevel {
     }
 }
 
-fn compress_lz4(source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<CompressionResult, Fault> {
+fn compress_lz4(source: &[Bytes], output: &mut OutputBuffer<'_>) -> Result<CompressionResult, Fault> {
     let (mut reader, mut sums) = (PieceReader::new(source), ChecksumPair::new());
-    // Computed before the encoder borrows the room. The encoder reports a lack of room as a mere I/O error.
-    let (full, mut taken) = (room.full(), 0);
-    let mut frame = FrameEncoder::with_frame_info(FrameInfo::new().content_checksum(true), &mut *room);
+    // Computed before the encoder borrows the output. The encoder reports a full output as a mere I/O error.
+    let (full, mut taken) = (output.full(), 0);
+    let mut frame = FrameEncoder::with_frame_info(FrameInfo::new().content_checksum(true), &mut *output);
     while let Some(part) = reader.next(usize::MAX) {
         sums.source.update(part);
         taken += part.len();
         frame.write_all(part).map_err(|_| full)?;
     }
     frame.finish().map_err(|_| full)?;
-    sums.target.update(room.result());
+    sums.target.update(output.result());
     Ok((taken, sums.finish()))
 }
 
-fn decompress_lz4(source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<CompressionResult, Fault> {
+fn decompress_lz4(source: &[Bytes], output: &mut OutputBuffer<'_>) -> Result<CompressionResult, Fault> {
     let crc = Digest::new(CrcAlgorithm::Crc32IsoHdlc);
     let mut counted = CountingReader { reader: PieceReader::new(source), taken: 0, crc, ended: false };
     counted.skip_user_data()?;
@@ -189,27 +190,27 @@ fn decompress_lz4(source: &[Bytes], room: &mut OutputBuffer<'_>) -> Result<Compr
         if new == 0 {
             break;
         }
-        room.append(&buffer[..new])?;
+        output.append(&buffer[..new])?;
     }
-    // A complete frame states its end, so the decoder asks for more bytes only if the frame is cut short.
+    // A complete frame states its end, so the decoder asks for more bytes only if the frame is truncated.
     if counted.ended {
         return Err(Fault::Corrupt);
     }
-    let target = crc_fast::crc32_iso_hdlc(room.result());
+    let target = crc_fast::crc32_iso_hdlc(output.result());
     Ok((counted.taken, RunChecksums { source: counted.crc.finalize() as u32, target }))
 }
 
-/// A reader that counts the bytes it delivers.
+/// A reader that counts and checksums the bytes that it delivers.
 struct CountingReader<'a> {
     reader: PieceReader<'a>,
     taken: usize,
     crc: Digest,
-    /// Whether the decoder asked for bytes behind the end.
+    /// Whether the decoder asked for bytes past the end of the source.
     ended: bool,
 }
 
 impl CountingReader<'_> {
-    /// Skips the next skippable frames: four bytes of magic, four bytes of length, and user data, which are not part of
+    /// Skips leading skippable frames: four bytes of magic, four bytes of length, and user data, which are not part of
     /// the result.
     fn skip_user_data(&mut self) -> Result<(), Fault> {
         let mut head = [0; 8];

@@ -7,7 +7,7 @@ use offload_formats::IpView;
 use offload_formats::protocol;
 
 /// Fills in the TCP or UDP checksum of a whole packet parsed as `view`, and the checksum of its IPv4 header. Packets of
-/// other protocols are not changed behind the IP header.
+/// other protocols are not changed after the IP header.
 pub fn fill(packet: &mut [u8], view: &IpView) {
     if !view.is_ipv6() {
         offload_formats::checksum::fill_ipv4_header(packet);

@@ -23,7 +23,7 @@ pub struct EspCipher {
 /// The trailer of an authentic packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EspTrailer {
-    /// Size of the payload in bytes. The payload starts behind the IV.
+    /// Size of the payload in bytes. The payload starts after the IV.
     pub payload: usize,
     /// Protocol number of the payload.
     pub next_header: u8,

@@ -30,7 +30,7 @@ pub struct EspAt {
 }
 
 impl EspAt {
-    /// Finds ESP in a complete Ethernet frame, behind IP, or behind UDP to or from port 4500. Returns `None` without
+    /// Finds ESP in a complete Ethernet frame, after IP, or after UDP to or from port 4500. Returns `None` without
     /// ESP, for a fragment, and for a packet below the minimum size.
     pub fn find(frame: &[u8]) -> Option<EspAt> {
         EspAt::from_headers(&Headers::parse(frame), frame)
@@ -53,7 +53,7 @@ impl EspAt {
 /// A packet at the port of ESP in UDP that is not ESP (RFC 3948 2.2, 2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotEsp {
-    /// A key exchange message, behind four zero bytes.
+    /// A key exchange message, after four zero bytes.
     Ike,
     /// A single byte that keeps the state of an address translator alive.
     KeepAlive,
@@ -159,7 +159,7 @@ pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &EspTrailer, sa: &SaPara
             frame.copy_within(..ETHERNET - 2, ethernet);
             frame.advance(ethernet);
             frame[12..14].copy_from_slice(if inner.is_ipv6() { &[0x86, 0xdd] } else { &[0x08, 0x00] });
-            // RFC 4303 2.7: bytes behind the inner packet are padding that hides its length.
+            // RFC 4303 2.7: bytes after the inner packet are padding that hides its length.
             frame.truncate(ETHERNET + inner.total);
             let outer = at.ip.traffic_class;
             let class = if sa.dscp_out { outer & !ECN | inner.traffic_class & ECN } else { inner.traffic_class };
@@ -195,7 +195,7 @@ const CE: u8 = 3;
 mod tests {
     use super::*;
 
-    /// ESP in UDP with `bytes` bytes behind the UDP header, and the length field `told`.
+    /// ESP in UDP with `bytes` bytes after the UDP header, and the length field `told`.
     fn in_udp(bytes: usize, told: u16) -> Vec<u8> {
         let total = (28 + bytes) as u16;
         let mut frame = vec![0; 12];

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - [`checksum`]: checksums of sealed and opened packets;
-//! - [`cipher`]: sealing and opening of the bytes behind the IV;
+//! - [`cipher`]: sealing and opening of the bytes after the IV;
 //! - [`outer`]: the headers in front of ESP; [`inner`]: finding and removing them;
 //! - [`selectors`]: look-up of values by a packet's addresses and ports;
 //! - [`number`]: sequence numbers of sent packets, replay window of received ones; [`lifetime`]: limits of an SA.
@@ -66,7 +66,7 @@ pub const ICV: usize = 16;
 /// UDP port of ESP (RFC 3948).
 pub const UDP_ENCAPSULATION_PORT: u16 = offload_formats::esp::UDP_PORT;
 
-/// Returns the number of bytes behind a payload of `payload` bytes: padding, pad length, next header and ICV. The
+/// Returns the number of bytes after a payload of `payload` bytes: padding, pad length, next header and ICV. The
 /// encrypted part is a multiple of 4 bytes long (RFC 4303 2.4).
 ///
 /// ```

@@ -1,6 +1,6 @@
 //! The lifetime of an SA (RFC 4301 4.4.2.1): soft and hard limits of bytes, packets and time.
 //!
-//! Invariant: each limit is reported once, and nothing passes after a hard limit was reached.
+//! Invariant: each limit is reported once, and nothing passes after a hard limit has been reached.
 
 use offload_api::{Lifetime, Limit, Limits};
 use offload_base::Instant;

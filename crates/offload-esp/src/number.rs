@@ -93,7 +93,7 @@ pub struct NotNew;
 pub struct ReplayWindow {
     top: u64,
     size: u32,
-    /// Distance behind the top up to which numbers are remembered; at most `size`.
+    /// Distance below the top up to which numbers are remembered; at most `size`.
     memory: u32,
     esn: bool,
     /// One bit per number, in a ring with one word more than the window, so that whole words can be cleared as the
@@ -164,7 +164,7 @@ impl ReplayWindow {
         self.words.iter().for_each(|word| image.extend_from_slice(&word.to_le_bytes()));
     }
 
-    /// Restores a state saved by [`save`](Self::save), and returns the bytes behind it. Returns `None` if `save` did
+    /// Restores a state saved by [`save`](Self::save), and returns the bytes after it. Returns `None` if `save` did
     /// not write `image`.
     pub fn restore(image: &[u8]) -> Option<(ReplayWindow, &[u8])> {
         let (top, image) = image.split_first_chunk()?;

@@ -21,7 +21,7 @@ pub struct OuterHeaders {
     ip: usize,
     udp: bool,
     tunnel: bool,
-    /// Offset of the byte that names the protocol behind the IP header.
+    /// Offset of the byte that names the protocol after the IP header.
     protocol_at: usize,
     /// Unprotected bytes at the start of the plain packet. `bytes` contains the needed ones.
     taken: usize,
@@ -104,7 +104,7 @@ impl OuterHeaders {
         self.taken
     }
 
-    /// Returns the offset, from the start of the IP header, of the byte that names the protocol behind.
+    /// Returns the offset, from the start of the IP header, of the byte that names the protocol of the payload.
     pub fn protocol_at(&self) -> usize {
         self.protocol_at
     }

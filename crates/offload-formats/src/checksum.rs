@@ -180,7 +180,7 @@ fn words_in_lanes(bytes: &[u8]) -> u64 {
         }
     }
     let (rest, end) = rest.as_chunks::<4>();
-    // The tail is padded with zeros behind, which do not change the sum in either byte order.
+    // The tail is padded with zeros, which do not change the sum in either byte order.
     let mut last = [0; 4];
     last[..end.len()].copy_from_slice(end);
     let rest = rest.iter().chain([&last]).map(|word| u64::from(u32::from_ne_bytes(*word)));

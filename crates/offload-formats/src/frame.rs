@@ -127,7 +127,7 @@ impl Headers {
     /// ```
     pub fn enter(&self, frame: &[u8]) -> Option<Headers> {
         let last = *self.stack().last()?;
-        // Bytes behind the outer packet are padding and must not be taken for an inner packet.
+        // Bytes after the outer packet are padding and must not be taken for an inner packet.
         let (frame, mut inner) = (frame.get(..self.end())?, *self);
         // The depth shows how far the parser came, so its result is not needed.
         let _ = match last.kind {
@@ -189,7 +189,7 @@ impl Headers {
         self.fragment
     }
 
-    /// Returns the end of the innermost IP packet, or of its UDP datagram. The bytes behind the end are padding.
+    /// Returns the end of the innermost IP packet, or of its UDP datagram. The bytes past the end are padding.
     pub fn end(&self) -> usize {
         self.end as usize
     }
@@ -198,7 +198,7 @@ impl Headers {
     #[inline]
     pub fn transport(&self) -> Option<TransportHeader> {
         let (version, network) = self.network()?;
-        // Searched from the inside, because behind a tunnel the innermost transport is the one with the payload.
+        // Searched from the inside, because inside a tunnel the innermost transport is the one with the payload.
         let place = self.stack().iter().rposition(|header| matches!(header.kind, HeaderKind::Tcp | HeaderKind::Udp))?;
         // A transport header in front of the innermost IP header belongs to the tunnel.
         if place < usize::from(self.network?) {
@@ -224,7 +224,7 @@ impl Headers {
         Some(())
     }
 
-    /// Parses Ethernet and VLAN tags at `at`, and the headers behind.
+    /// Parses Ethernet and VLAN tags at `at`, and the headers that follow.
     fn push_frame(&mut self, frame: &[u8], at: usize, lengths: LengthCheck) -> Option<()> {
         let mut ether_type = number(frame, at + ETHER_TYPE)?;
         let start = self.depth;
@@ -240,7 +240,7 @@ impl Headers {
         self.push_network(frame, behind, ether_type, lengths)
     }
 
-    /// Parses IP at `at` if `ether_type` announces it, and the headers behind.
+    /// Parses IP at `at` if `ether_type` announces it, and the headers that follow.
     fn push_network(&mut self, frame: &[u8], at: usize, ether_type: u16, lengths: LengthCheck) -> Option<()> {
         let packet = frame.get(at..)?;
         let kind = match (ether_type, packet.first()? >> 4) {
@@ -268,7 +268,7 @@ impl Headers {
         if self.fragment { None } else { self.push_upper(frame, lengths) }
     }
 
-    /// Parses the header behind IP, and a tunnel or ESP header in UDP.
+    /// Parses the header after IP, and a tunnel or ESP header in UDP.
     fn push_upper(&mut self, frame: &[u8], lengths: LengthCheck) -> Option<()> {
         let (at, end) = (usize::from(self.upper), self.end as usize);
         let packet = frame.get(..end)?;
@@ -356,7 +356,7 @@ pub struct TransportHeader {
     pub header: usize,
     /// Offset of the payload.
     pub payload: usize,
-    /// End of the payload. A short frame has padding behind it.
+    /// End of the payload. A short frame has padding after it.
     pub end: usize,
 }
 
@@ -454,7 +454,7 @@ mod tests {
     use smoltcp::phy::ChecksumCapabilities;
     use smoltcp::wire::{IpAddress, IpProtocol, IpRepr, UdpPacket, UdpRepr};
 
-    /// A datagram built by smoltcp, with `tags` VLAN tags, IPv6 `extensions`, and padding behind.
+    /// A datagram built by smoltcp, with `tags` VLAN tags, IPv6 `extensions`, and padding after the packet.
     fn datagram(six: bool, tags: usize, next: IpProtocol, extensions: &[u8], port: u16, data: &[u8]) -> Vec<u8> {
         let [source, destination] = match six {
             true => [IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 1), IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 2)],

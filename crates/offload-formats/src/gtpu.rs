@@ -69,13 +69,13 @@ impl Gtpu {
     }
 
     /// Parses the header at the start of a complete datagram payload. Refuses versions other than 1, and GTP'
-    /// (charging). Bytes behind the header's length are ignored.
+    /// (charging). Bytes after the header's length are ignored.
     pub fn parse(datagram: &[u8]) -> Option<Gtpu> {
         let [flags, message, _, _, tunnel @ ..] = *datagram.first_chunk::<{ Gtpu::BYTES }>()?;
         if flags & (VERSION | IS_GTP) != VERSION_1 | IS_GTP {
             return None;
         }
-        // The length field counts all bytes behind the first eight, so options and extension headers belong to it.
+        // The length field counts all bytes after the first eight, so options and extension headers belong to it.
         let end = Gtpu::BYTES + usize::from(number(datagram, 2)?);
         let datagram = datagram.get(..end)?;
         let mut header_bytes = Gtpu::BYTES;

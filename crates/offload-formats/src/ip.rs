@@ -165,7 +165,7 @@ impl IpVersion {
 ///
 /// let mut packet = vec![0; 48];
 /// packet[0] = 0x60; // IPv6
-/// packet[5] = 8; // bytes behind the header
+/// packet[5] = 8; // bytes after the header
 /// packet[6] = 17; // UDP
 /// packet[39] = 1; // to ::1
 /// let headers = IpHeaders::parse(&packet)?;
@@ -181,7 +181,7 @@ pub struct IpHeaders {
     pub protocol: u8,
     /// Offset of the transport header. In a fragment: offset of the fragment's data.
     pub upper: usize,
-    /// End of the packet, as read from its header. The bytes behind are padding.
+    /// End of the packet, as read from its header. The bytes after the end are padding.
     pub end: usize,
     /// Position in the original packet, if this is a fragment.
     pub fragment: Option<Fragment>,
@@ -618,7 +618,7 @@ mod tests {
         };
         let good: [&[u8]; 5] = [
             &[1, 1, 1, 0],
-            &[0, 7, 0, 7],                // arbitrary bytes behind the end
+            &[0, 7, 0, 7],                // arbitrary bytes past the end
             &[148, 4, 0, 0],              // router alert
             &[131, 7, 8, 10, 0, 0, 2, 0], // a route without further hops
             &[7, 7, 4, 0, 0, 0, 0, 1],    // a record of the route

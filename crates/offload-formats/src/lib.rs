@@ -4,7 +4,8 @@
 //! - [`protocol`]: IP protocol numbers;
 //! - [`ip`]: IP headers and extension headers, up to the transport protocol;
 //! - [`view`]: the IP headers of a packet, as ESP and IPsec policies use them;
-//! - [`fragments`]: facts shown by first fragments, for the others; [`reassembly`]: bounded reassembly of fragments;
+//! - [`fragments`]: facts shown by first fragments, for the later fragments; [`reassembly`]: bounded reassembly of
+//!   fragments;
 //! - [`tunnel`], [`gtpu`], [`esp`], [`quic`]: headers in front of other packets, readable or encrypted;
 //! - [`tls`], [`nvme`]: the headers of stream units that engines track;
 //! - [`segment`]: header fields of segments when packets are cut and joined;

@@ -13,7 +13,7 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShortHeader {
-    /// Offset of the protected packet number, behind the destination connection ID.
+    /// Offset of the protected packet number, after the destination connection ID.
     pub number_at: usize,
 }
 
@@ -101,7 +101,7 @@ impl LongHeader {
     }
 }
 
-/// Returns the offset of the datagram's short-header packet, behind its long-header packets. It is the last one (RFC
+/// Returns the offset of the datagram's short-header packet, after its long-header packets. It is the last one (RFC
 /// 9000 12.2).
 ///
 /// ```

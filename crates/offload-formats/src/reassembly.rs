@@ -4,7 +4,7 @@
 //! is applied to IPv4). The packet is given up, and its further fragments are refused until its timeout. An exact
 //! duplicate of a fragment is not an overlap (RFC 8200 4.5).
 //!
-//! Invariants: the pieces of a packet do not overlap, and no piece lies behind a known end. The memory of all pieces,
+//! Invariants: the pieces of a packet do not overlap, and no piece lies past a known end. The memory of all pieces,
 //! with the bookkeeping, and the number of packets stay within the limits.
 
 use crate::checksum::fill_ipv4_header;
@@ -83,7 +83,7 @@ pub struct Reassembler {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub enum FragmentOutcome {
-    /// The complete packet, behind the bytes in front of its first fragment's IP header. The IPv4 header checksum is
+    /// The complete packet, after the bytes in front of its first fragment's IP header. The IPv4 header checksum is
     /// filled in; no other checksum is checked or changed.
     Whole(BytesMut),
     /// The fragment waits for others.
@@ -406,7 +406,7 @@ impl PartialPacket {
         let data = network + headers.upper;
         let (kept, piece) = {
             let _copy_scope = cost::work(WorkKind::Copy);
-            // The first fragment is kept with its headers. The headers of the others add nothing.
+            // The first fragment is kept with its headers. The headers of later fragments add nothing.
             let kept = Bytes::copy_from_slice(if start == 0 { frame } else { &frame[data..] });
             let piece = if start == 0 { kept.slice(data..) } else { kept.clone() };
             (kept, piece)
@@ -441,7 +441,7 @@ fn check(headers: &IpHeaders, fragment: &Fragment, packet: &[u8]) -> Result<(), 
     }
     let in_front = match headers.version {
         IpVersion::V4 => headers.unfragmentable(),
-        // RFC 8200 3: the payload length counts the bytes behind the fixed header.
+        // RFC 8200 3: the payload length counts the bytes after the fixed header.
         IpVersion::V6 => headers.unfragmentable() - IpVersion::V6.header_bytes(),
     };
     if in_front + fragment.offset + data.len() > usize::from(u16::MAX) {

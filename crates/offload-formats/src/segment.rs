@@ -15,7 +15,7 @@ use crate::{InternetSum, number};
 /// See [`TransportHeader::make_segment`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentPosition {
-    /// Number of segments before this one.
+    /// Number of segments before this segment.
     pub number: u32,
     /// Payload bytes before this segment.
     pub offset: usize,
@@ -156,8 +156,8 @@ impl TransportHeader {
             && self.addresses(frame) == of_first.addresses(first)
     }
 
-    /// Tests whether other segments may be joined behind this one. True for TCP with ACK and optionally ECE, because a
-    /// segment with any other flag must be delivered separately.
+    /// Tests whether other segments may be joined after this segment. True for TCP with ACK and optionally ECE, because
+    /// a segment with any other flag must be delivered separately.
     ///
     /// ```
     /// # let mut frame = vec![2; 12];
@@ -192,7 +192,7 @@ impl TransportHeader {
         }
     }
 
-    /// Sums the pseudo header of a transport packet with the end of this one (RFC 9293 3.1, RFC 8200 8.1).
+    /// Sums the pseudo header of a transport packet with the end of this packet (RFC 9293 3.1, RFC 8200 8.1).
     ///
     /// ```
     /// # let mut frame = vec![2; 12];

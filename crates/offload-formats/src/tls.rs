@@ -15,7 +15,7 @@ pub struct RecordHeader {
     pub content_type: u8,
     /// The legacy version, 0x0303 in protected records.
     pub version: u16,
-    /// Number of bytes behind the header.
+    /// Number of bytes after the header.
     pub len: u16,
 }
 

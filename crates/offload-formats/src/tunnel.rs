@@ -133,7 +133,7 @@ pub struct Geneve {
     pub network: u32,
     /// EtherType of the inner packet.
     pub protocol: u16,
-    /// Size of the options behind the fixed header, in bytes: a multiple of 4 up to 252.
+    /// Size of the options after the fixed header, in bytes: a multiple of 4 up to 252.
     pub option_bytes: u8,
     /// Whether this is a control packet between the ends of the tunnel.
     pub oam: bool,

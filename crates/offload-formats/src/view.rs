@@ -33,7 +33,7 @@ pub struct IpView {
     pub header: usize,
     /// Size of the packet in bytes.
     pub total: usize,
-    /// Protocol number of the data behind the headers.
+    /// Protocol number of the data after the headers.
     pub protocol: u8,
     /// Offset of the protocol number; in a fragment, the byte that announces the fragment header.
     pub protocol_at: usize,
@@ -46,7 +46,7 @@ pub struct IpView {
 }
 
 impl IpView {
-    /// Parses a complete packet. Bytes behind its end are ignored.
+    /// Parses a complete packet. Bytes past its end are ignored.
     pub fn parse(packet: &[u8]) -> Option<IpView> {
         IpHeaders::parse(packet).ok().map(|headers| IpView::from_headers(&headers, packet))
     }

@@ -137,7 +137,7 @@ impl JobClient {
         Ok(session)
     }
 
-    /// Closes a session of this client, behind its jobs.
+    /// Closes a session of this client, after its jobs.
     pub fn close(&mut self, session: Handle) {
         let mut inner = self.shared.lock();
         let sessions = &mut inner.clients[self.id].sessions;
@@ -351,11 +351,11 @@ impl QueueState {
     fn hand_out(&mut self, now: Instant) -> Vec<Waker> {
         let mut wakers = Vec::new();
         let mut any = false;
-        // News of sessions are discarded, because jobs may follow directly behind the command that creates a session.
+        // News of sessions are discarded, because jobs may follow directly after the command that creates a session.
         while self.queue.contexts().poll_news().is_some() {}
         while let Some(mut done) = self.queue.complete(now) {
             any = true;
-            // A queue that returns an unknown job is faulty, but must not stop the others.
+            // A queue that returns an unknown job is faulty, but must not stop the other queues.
             let Some(ticket) = self.tickets.try_remove(done.user as usize) else { continue };
             done.user = ticket.user;
             if let Some(client) = ticket.client.and_then(|id| self.clients.get_mut(id)) {

@@ -7,7 +7,7 @@ use crate::mask::HeaderKey;
 use crate::number::expand;
 use crate::{MAX_NUMBER_BYTES, SAMPLE, TAG};
 
-/// Seals a packet: encrypts the payload behind the header, writes the tag into the room at the packet's end, and masks
+/// Seals a packet: encrypts the payload after the header, writes the tag into the room at the packet's end, and masks
 /// the first byte and the number, which starts at `number_at`.
 ///
 /// ```
@@ -44,7 +44,7 @@ pub fn seal(
     Ok(())
 }
 
-/// The unmasked header of a received packet. Not authentic before the packet was opened.
+/// The unmasked header of a received packet. Not authentic before the packet is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnmaskedHeader {
     first: u8,
@@ -81,7 +81,7 @@ impl UnmaskedHeader {
         self.number_at + number_bytes(self.first)
     }
 
-    /// Opens the packet from which this header was read, and writes the plain header. The tag stays behind the payload.
+    /// Opens the packet from which this header was read, and writes the plain header. The tag stays after the payload.
     ///
     /// # Errors
     /// If the packet is not authentic. The header is then unchanged, and the payload must be discarded.

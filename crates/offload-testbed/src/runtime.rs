@@ -75,7 +75,8 @@ pub(crate) fn spawn_on<T: Send + 'static>(
 /// See [`Runtime`] for an example.
 ///
 /// # Panics
-/// If polled after the task was dropped before its end, for example with its runtime, or after the result was taken.
+/// If polled after the task has been dropped before its end, for example with its runtime, or after the result has been
+/// taken.
 pub struct JoinHandle<T> {
     name: Cow<'static, str>,
     outcome: Arc<Mutex<TaskOutcome<T>>>,

@@ -39,7 +39,7 @@ pub fn seeded_provider(seed: Seed) -> CryptoProvider {
     provider
 }
 
-/// Returns the provider of [`seeded_provider`] with the suites of TLS 1.2, which repeat as well, behind the suites of
+/// Returns the provider of [`seeded_provider`] with the suites of TLS 1.2, which repeat as well, after the suites of
 /// 1.3.
 pub(crate) fn seeded(seed: Seed) -> CryptoProvider {
     // Two streams: key shares must not depend on how many other random bytes a handshake draws.

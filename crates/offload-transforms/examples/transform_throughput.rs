@@ -40,7 +40,7 @@ fn row(area: usize, block: u32) -> Result<(), Box<dyn std::error::Error>> {
             target.clear();
             let start = Instant::now();
             match index.checked_sub(1).map(|index| &sessions[index]) {
-                // The first column is the plain copy, with which the others are compared.
+                // The first column is the plain copy, with which the other columns are compared.
                 None => target.extend_from_slice(black_box(&source[0])),
                 Some(session) => run(session, black_box(&source), &mut target)?,
             }

@@ -41,7 +41,7 @@ pub(crate) fn check(key: &HmacKey, aad: &[u8; AAD], data: &[u8]) -> Option<usize
     bool::from(good).then_some(plain as usize)
 }
 
-/// Computes the MAC of the header and of the first `plain` bytes of `data`. The bytes behind have no effect, and
+/// Computes the MAC of the header and of the first `plain` bytes of `data`. Later bytes have no effect, and
 /// `plain` has no effect on the time.
 fn mac(key: &HmacKey, aad: &[u8; AAD], data: &[u8], plain: u32) -> MacTag {
     let mut header = [0; HEADER];

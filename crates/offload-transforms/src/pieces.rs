@@ -102,7 +102,7 @@ impl Write for OutputBuffer<'_> {
     }
 }
 
-/// Reads pieces one behind the other. See [`Compressor`](crate::Compressor) for an example.
+/// Reads pieces one after the other. See [`Compressor`](crate::Compressor) for an example.
 #[derive(Clone, Debug)]
 pub struct PieceReader<'a> {
     piece: &'a [u8],
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(target.len(), 10);
     }
 
-    /// Bytes that a run takes back are wiped, or the next writer would find them behind the target's end.
+    /// Bytes that a run takes back are wiped, or the next writer would find them past the target's end.
     #[test]
     #[cfg(target_os = "linux")]
     fn removed_bytes_are_wiped() {

@@ -121,7 +121,7 @@ impl XtsUnits {
         }
         let before = blocks - 1;
         self.key.decrypt_blocks(number, 0, &mut unit[..16 * before])?;
-        // Encryption processed the last full block last, with the tweak behind its own, so decryption starts with it.
+        // Encryption processed the last full block last, with the tweak after its own, so decryption starts with it.
         let last = &mut unit[16 * before..];
         self.key.decrypt_blocks(number, blocks as u32, &mut last[..16])?;
         exchange(last);

@@ -39,7 +39,7 @@ use std::collections::{BinaryHeap, VecDeque};
 pub struct LinkConfig {
     /// Bits per second, not zero. `None`: frames take no time on the line, and never queue.
     pub rate: Option<u64>,
-    /// Delay behind the line, equal for all frames: propagation, for example.
+    /// Delay after the line, equal for all frames: propagation, for example.
     pub delay: Duration,
     /// Maximum number of bytes in the queue, measured on the line with gaps. The frame that reaches the limit is still
     /// accepted, so an idle line accepts any frame.
@@ -134,7 +134,7 @@ impl Link {
         }
     }
 
-    /// Adds an impairment behind the existing ones.
+    /// Adds an impairment after the existing ones.
     pub fn impair(&mut self, impairment: Box<dyn Impairment>) {
         self.impairments.push(impairment);
     }

@@ -4,7 +4,7 @@
 //! Source: draft-ietf-opsawg-pcapng, sections 4.1 (section header), 4.2 (interface description), 4.3 (enhanced packet)
 //! and 4.7 (decryption secrets).
 //!
-//! **Position of secrets.** A reader applies a secrets block to the packets behind it, and tshark reads a file once. A
+//! **Position of secrets.** A reader applies a secrets block to the packets after it, and tshark reads a file once. A
 //! secrets block must therefore precede the first packet that needs it: the ServerHello. A TLS server derives the
 //! handshake and traffic secrets before it sends the ServerHello, so secrets from *the server's* key log are written in
 //! time, and nothing has to be delayed or rewritten. A client derives the same secrets only from the ServerHello, which
@@ -110,7 +110,7 @@ impl<W: Write> CaptureWriter<W> {
         block(&mut self.output, ENHANCED_PACKET, &[&head, &frame.data, padding(frame.len()), &tail])
     }
 
-    /// Adds lines of a TLS key log (in `SSLKEYLOGFILE` format), for the packets behind.
+    /// Adds lines of a TLS key log (in `SSLKEYLOGFILE` format), for the packets that follow.
     ///
     /// # Errors
     /// Returns the error of the output.

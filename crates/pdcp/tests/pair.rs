@@ -266,7 +266,7 @@ fn acknowledged_bearer_survives_new_keys() {
     let mut far = Entity::new(config, security(algorithm(1), 2), security(algorithm(1), 1)).unwrap();
     (0..30).for_each(|number| near.send(Instant::ZERO, sdu(number)).unwrap());
     let pdus = near.take(30).unwrap();
-    // The first ten are confirmed, and every second one of the others arrives.
+    // The first ten are confirmed, and every second one of the rest arrives.
     far.receive(at(0), pdus[..10].iter().chain(pdus[10..].iter().skip(1).step_by(2)).map(pdu));
     (0..10).for_each(|count| near.confirm(count));
 

@@ -58,7 +58,7 @@ impl EndpointShared {
 }
 
 /// The future that runs an endpoint's connections. It ends with the socket's error. Otherwise it ends when the last
-/// connection is drained, after the endpoint was closed or its last handle was dropped. Dropping the driver ends all
+/// connection is drained, after the endpoint is closed or its last handle is dropped. Dropping the driver ends all
 /// connections at once.
 #[must_use = "nothing happens unless a task polls it"]
 pub struct Driver {

@@ -107,7 +107,7 @@ impl PipelinedConnection {
         if alone {
             self.state.watch.expect(Some(self.state.stall));
         }
-        // From here on, dropping this future breaks the connection, until the response was read.
+        // From here on, dropping this future breaks the connection, until the response has been read.
         let (next, turn) = oneshot::channel();
         let held = ResponseGuard { state: self.state.clone(), next: Some(next) };
         let RequestWriter { half, turn: before } = &mut *writer;
@@ -196,7 +196,7 @@ struct ResponseGuard {
 }
 
 impl ResponseGuard {
-    /// Passes the reading half to the next request after the response was read.
+    /// Passes the reading half to the next request after the response has been read.
     fn hand_on(&mut self, reader: ResponseReader) {
         let Some(next) = self.next.take() else { return };
         if self.state.under_way.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -219,7 +219,7 @@ impl Drop for ResponseGuard {
 pub(crate) struct PipelinedResponse {
     pub(crate) status: StatusCode,
     pub(crate) fields: HeaderMap,
-    /// The trailers, once the body was read.
+    /// The trailers, once the body has been read.
     pub(crate) trailers: Option<HeaderMap>,
     rest: BodyRemainder,
     reader: Option<ResponseReader>,

@@ -86,7 +86,7 @@ impl Sink {
         while !bytes.is_empty() {
             // A piece must not cross a block boundary.
             let block_end = self.blocks().range(self.at / self.blocks().block()).end.min(self.range.end);
-            // Pieces are written while the next one arrives.
+            // Pieces are written while the next piece arrives.
             let room = (PIECE - self.buffer.len()).min((block_end - self.at) as usize).min(bytes.len());
             if self.buffer.capacity() == 0 {
                 self.buffer = aligned(PIECE.min((block_end - self.at) as usize));

@@ -51,7 +51,7 @@ pub const LINE: usize = 64;
 /// SSE2, which contains the instructions, is part of x86-64. All stores go to the spare capacity of an exclusively
 /// borrowed buffer, within bounds that are checked, and come from a slice that outlives the call. Streamed bytes may
 /// arrive late and out of order until a [`Fence`] has waited, at the latest in its `drop`. Before that, neither another
-/// core nor (by the contract of the intrinsics) this one may read or write these bytes again.
+/// core nor (by the contract of the intrinsics) this core may read or write these bytes again.
 /// [`append_lines`](super::append_lines) ensures this: the function borrows the buffer beyond the fence, writes each
 /// line once, and waits before moving streamed bytes.
 #[cfg(target_arch = "x86_64")]
@@ -86,7 +86,7 @@ mod write {
             // SAFETY: with a tail, `whole` is 64 bytes more than the lines above, and `room` has `whole` bytes.
             unsafe { stream(&line, to.add(LINE * lines.len())) };
         }
-        // SAFETY: each of the `whole` bytes behind `start` was written, and `room` is within the capacity.
+        // SAFETY: each of the `whole` bytes after `start` was written, and `room` is within the capacity.
         unsafe { buffer.set_len(start + whole) };
     }
 
@@ -96,7 +96,7 @@ mod write {
     /// `to` must point to 64 writable bytes that form a cache line.
     unsafe fn stream(line: &[u8; LINE], to: *mut MaybeUninit<u8>) {
         for at in (0..LINE).step_by(size_of::<__m128i>()) {
-            // SAFETY: `at` and the 16 bytes behind it are within the line, and the caller vouches for `to`. The load
+            // SAFETY: `at` and the 16 bytes after it are within the line, and the caller vouches for `to`. The load
             // needs no alignment, the store has that of the line and of `at`.
             unsafe { _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(line.as_ptr().add(at).cast())) };
         }

@@ -32,7 +32,7 @@ pub struct Script {
     pub record_size: u16,
     /// The packet to lose, counted from 1.
     pub lose: Option<usize>,
-    /// The packet to delay so that the next one overtakes it, counted from 1.
+    /// The packet to delay so that the next packet overtakes it, counted from 1.
     pub hold_back: Option<usize>,
     /// Resynchronization of the client's NIC.
     pub resync: ResyncMode,

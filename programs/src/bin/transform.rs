@@ -57,7 +57,7 @@ struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TransformKind {
     Xts,
-    /// T10 protection information of type 1 behind each block
+    /// T10 protection information of type 1 after each block
     Pi,
     Gzip,
     Zlib,
@@ -205,7 +205,7 @@ fn about(path: &Path, error: &std::io::Error) -> Failure {
 }
 
 const NAME: &str = "transform";
-/// Bytes of protection information behind a block.
+/// Bytes of protection information after a block.
 const PROTECTION: usize = 8;
 /// Jobs queued at a time.
 const DEPTH: usize = 64;

@@ -103,7 +103,7 @@ fn numbered(numbers: core::ops::Range<usize>, size: NonZeroU16) -> Bytes {
     data.freeze()
 }
 
-/// Ignores errors that concern only one peer, so that the service goes on for the others.
+/// Ignores errors that concern only one peer, so that the service goes on for the other peers.
 fn may_fail(sent: io::Result<()>) -> io::Result<()> {
     sent.or_else(|error| match error.kind() {
         ErrorKind::HostUnreachable | ErrorKind::InvalidInput => Ok(()),

@@ -245,7 +245,7 @@ mod tests {
         let few: BTreeSet<u32> = [3, u32::MAX].into();
         (0..3).for_each(|_| assert_eq!(lending.due(&few), few));
         assert!(lending.due(&BTreeSet::new()).is_empty());
-        // Many unlendable reqids do not starve the others.
+        // Many unlendable reqids do not starve the other reqids.
         (0..1000).for_each(|reqid| lending.note(reqid, false));
         let tried: BTreeSet<u32> = (0..32).flat_map(|_| lending.due(&there)).collect();
         assert_eq!(tried, there);

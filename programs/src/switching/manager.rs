@@ -168,7 +168,7 @@ impl Manager {
             let mut look = pin!(runtime.sleep(BETWEEN_LOOKS));
             let mut report = pin!(runtime.sleep(BETWEEN_REPORTS));
             loop {
-                // Not biased: a flood of one kind of event must not starve the others.
+                // Not biased: a flood of one kind of event must not starve the other kinds.
                 tokio::select! {
                     _ = hangup.recv() => self.read_anew(&host).await,
                     () = &mut look => {

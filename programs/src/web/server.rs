@@ -106,8 +106,8 @@ impl Server {
         let _never_fails = open.wait_for(|open| *open == 0).await;
     }
 
-    /// Stops accepting connections, closes idle ones, and closes the others after their current answer. Completes when
-    /// all have ended.
+    /// Stops accepting connections, closes idle connections, and closes the other connections after their current
+    /// answer. Completes when all have ended.
     pub async fn close(&self) {
         self.closing.send_replace(true);
         self.idle().await;

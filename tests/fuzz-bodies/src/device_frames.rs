@@ -34,7 +34,7 @@ pub fn run(data: &[u8]) {
             received += 1;
             assert!(packet.frame.len() <= 1514);
         }
-        // Some answers deny the header, the others give an arbitrary number.
+        // Some answers deny the header, the other answers give an arbitrary number.
         if let Some(offload_api::DeviceEvent::ResyncRequested { handle, header, .. }) = driver.poll_event() {
             let number = (header.0 % 3 > 0).then_some(u64::from(header.0));
             driver.tls().unwrap().answer_resync(handle, header, number);

@@ -3,7 +3,7 @@
 //!
 //! Input: a byte of choices (place of ESP, mode, IPv4 or IPv6, extended sequence numbers), then steps of three bytes:
 //! an operation and two arguments. Valid packets are sent, stored for later, spoilt at one position, fragmented, or
-//! repeated; other packets have bytes from the input behind headers that lead to the SA.
+//! repeated; other packets have bytes from the input after headers that lead to the SA.
 
 use bytes::Bytes;
 use core::net::IpAddr;
@@ -212,7 +212,7 @@ fn fragments(frame: &Frame) -> Vec<Frame> {
     cut.into_iter().map(|piece| [&piece.header[..], &piece.fragments.concat()].concat().into()).collect()
 }
 
-/// Returns the bytes behind headers that may lead to the SA.
+/// Returns the bytes after headers that may lead to the SA.
 fn pretended(ipv6: bool, kind: u8, bytes: &[u8]) -> Frame {
     let (protocol, mut content) = match kind % 4 {
         0 => (50, SPI.to_be_bytes().to_vec()),

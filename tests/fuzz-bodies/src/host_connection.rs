@@ -274,7 +274,7 @@ impl Peer {
             self.fins.insert(to);
         }
         self.sent_beyond.push((from, to));
-        // A FIN takes a sequence number. Bytes behind the FIN may be sent without belonging to the stream.
+        // A FIN takes a sequence number. Bytes after the FIN may be sent without belonging to the stream.
         while let Some(index) = self.sent_beyond.iter().position(|(from, _)| *from <= self.sent_until) {
             let (_, to) = self.sent_beyond.swap_remove(index);
             self.sent_until = self.sent_until.max(to);

@@ -188,7 +188,7 @@ impl Shared<u64> {
 }
 
 impl Transport {
-    /// Notes new receive contexts, which begin behind all `records` received so far.
+    /// Notes new receive contexts, which begin after all `records` received so far.
     fn note_contexts(&self, records: u64) {
         self.note_made();
         let made = self.receiving.borrow().len();

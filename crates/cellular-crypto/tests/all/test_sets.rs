@@ -127,7 +127,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Every back-end seals in a batch as for single messages. A batch opens authentic messages and wipes the others.
+    /// Every back-end seals in a batch as for single messages. A batch opens authentic messages and wipes the other
+    /// messages.
     #[test]
     fn batch_seals_and_opens_like_single_messages(
         jobs in proptest::collection::vec((3..6usize, any::<u8>(), any::<[u8; 16]>(), lengths(), any::<bool>()), 0..40),

@@ -116,10 +116,10 @@ impl SecureDevice {
                 }
                 self.sas.on_limit(due.sa, reached);
             }
-            if due.widened {
+            if due.path_mtu_expired {
                 self.sas.changed();
             }
-            if let Some(ethernet) = due.silent {
+            if let Some(ethernet) = due.keep_alive {
                 self.send_keep_alive(now, due.sa, ethernet);
             }
         }

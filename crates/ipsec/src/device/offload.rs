@@ -76,7 +76,7 @@ impl OffloadedSas {
 
     /// Gives an SA to the device now, or later if the device is busy or full. Until then the host handles the SA.
     pub(super) fn offer(&mut self, queues: &mut [DeviceQueue], sas: &mut SaTable, id: SaId) -> Option<SaRefusal> {
-        // A new SA queues behind the waiting ones, so that the device gets the SAs in order.
+        // A new SA queues after the waiting ones, so that the device gets the SAs in order.
         if self.waiting_for_device.is_empty() {
             match self.install_sa(queues, sas, id) {
                 Err(SaRefusal::Busy) => {}
@@ -108,7 +108,7 @@ impl OffloadedSas {
                 }
             }
             self.waiting_for_device.pop_front();
-            sas.move_epoch();
+            sas.invalidate_paths();
         }
     }
 
@@ -135,7 +135,7 @@ impl OffloadedSas {
                 Some(SaRefusal::Busy) => self.waiting_for_device.push_back(id),
                 Some(_) => {}
             }
-            sas.move_epoch();
+            sas.invalidate_paths();
         }
     }
 

@@ -69,7 +69,7 @@ impl DeviceQueue {
         self.inner.transmit(now, packet, &NoRecords)
     }
 
-    /// Queues a wrapped packet behind the backlog.
+    /// Queues a wrapped packet after the backlog.
     pub(super) fn push(&mut self, flow: FlowKey, packet: TxPacket) {
         self.backlog.push_back((flow, packet));
     }
@@ -79,7 +79,7 @@ impl DeviceQueue {
         self.released.push_back(frame);
     }
 
-    /// Returns the room for a packet behind the backlog.
+    /// Returns the room for a packet after the backlog.
     pub(super) fn room(&self, flow: &FlowKey) -> usize {
         if self.backlog.is_empty() { self.inner.room(flow) } else { 0 }
     }
@@ -214,7 +214,7 @@ impl SecureDevice {
     }
 
     pub(super) fn arm_at(&mut self, queue: usize, waker: &Waker) -> bool {
-        self.sas.serve(queue, waker);
+        self.sas.set_waker(queue, waker);
         // The task must not sleep while packets wait that need no interrupt.
         let served = &mut self.queues[queue];
         let idle = served.opened.is_empty() && served.released.is_empty() && served.inner.arm(waker);

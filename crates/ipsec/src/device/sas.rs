@@ -1,4 +1,4 @@
-//! SAs and their changes by packets, timers and the device.
+//! The table of SAs, which packets, timers and the device change.
 
 use super::events::SaEventQueue;
 use super::numbers;
@@ -16,16 +16,16 @@ use offload_esp::{ETHERNET, ReachedLimit, ReplayWindow};
 
 /// The SAs of a layer with their numbers and events, and the tasks to wake after a change.
 ///
-/// Invariant: if a key has a store, a number is used only after it is written. When an SA reaches its hard limit or
-/// last number, the same call retires the SA, reports an event and advances the epoch, so that every path is computed
-/// anew.
+/// Invariant: if a key has a store, a number is used only after the store has recorded it. When an SA reaches its hard
+/// limit or last number, the same call retires the SA, reports an event and advances the epoch, so that cached SA
+/// choices are recomputed.
 #[derive(Debug)]
 pub(super) struct SaTable {
     sad: Sad,
     memory: KeyMemory,
     events: SaEventQueue,
     /// Number of SAs per queue.
-    used: Vec<usize>,
+    sas_per_queue: Vec<usize>,
     /// The task that serves each queue.
     wakers: Vec<Option<Waker>>,
     /// Advances with each change of policies or SAs.
@@ -39,9 +39,9 @@ pub(super) struct DueWork {
     /// The limit of its lifetime that was reached.
     pub(super) reached: Option<ReachedLimit>,
     /// Whether its path MTU expired, so that larger packets are tried.
-    pub(super) widened: bool,
+    pub(super) path_mtu_expired: bool,
     /// The Ethernet addresses of the keep-alive to send.
-    pub(super) silent: Option<[u8; ETHERNET - 2]>,
+    pub(super) keep_alive: Option<[u8; ETHERNET - 2]>,
 }
 
 impl SaTable {
@@ -50,7 +50,7 @@ impl SaTable {
             sad: Sad::default(),
             memory,
             events: SaEventQueue::default(),
-            used: vec![0; queues],
+            sas_per_queue: vec![0; queues],
             wakers: vec![None; queues],
             epoch: 0,
             counters: IpsecCounters::default(),
@@ -80,7 +80,8 @@ impl SaTable {
     /// Adds an SA with a given queue.
     pub(super) fn add(&mut self, now: Instant, queue: usize, mut params: SaParams) -> Result<SaId, KeyingError> {
         let marks = self.memory.continue_after_mark(&mut params)?;
-        // Checked for every number, because only a store can prove which numbers a key has used.
+        // A sending key may be added once only, whatever its first number, because only a store can prove which numbers
+        // a key has used.
         let sends = (params.direction == Direction::Transmit).then(|| params.key.clone());
         let id = self.sad.add(now, params)?;
         if let Some(Err(refused)) = sends.map(|key| self.memory.used().begin(&key)) {
@@ -88,7 +89,7 @@ impl SaTable {
             return Err(refused);
         }
         self.sad.find_mut(id).into_iter().for_each(|sa| (sa.queue, sa.marks) = (queue, marks));
-        self.used[queue] += 1;
+        self.sas_per_queue[queue] += 1;
         Ok(id)
     }
 
@@ -108,17 +109,17 @@ impl SaTable {
     pub(super) fn remove(&mut self, id: SaId) {
         numbers::pass_numbers_on(&mut self.sad, id);
         if let Some(sa) = self.sad.remove(id) {
-            self.used[sa.queue] -= 1;
+            self.sas_per_queue[sa.queue] -= 1;
         }
         self.changed();
     }
 
     /// Returns the queue with the fewest SAs.
     pub(super) fn least_used_queue(&self) -> usize {
-        (0..self.used.len()).min_by_key(|queue| self.used[*queue]).unwrap_or(0)
+        (0..self.sas_per_queue.len()).min_by_key(|queue| self.sas_per_queue[*queue]).unwrap_or(0)
     }
 
-    /// Counts an event, and queues it unless an equal one waits.
+    /// Counts the event if it has a counter, and queues it unless an equal event waits.
     pub(super) fn report(&mut self, event: SaEvent) {
         let counters = &mut self.counters;
         match event {
@@ -142,19 +143,19 @@ impl SaTable {
         self.events.pop()
     }
 
-    /// Invalidates all paths without waking any task.
-    pub(super) fn move_epoch(&mut self) {
+    /// Invalidates cached SA choices, so that they are recomputed. Wakes no task.
+    pub(super) fn invalidate_paths(&mut self) {
         self.epoch += 1;
     }
 
-    /// Invalidates all paths and wakes all tasks, because packets that waited for an SA may leave now.
+    /// Invalidates cached SA choices and wakes all tasks, because packets that waited for an SA may leave now.
     pub(super) fn changed(&mut self) {
         self.epoch += 1;
         self.wake();
     }
 
     /// Registers the task that serves `queue`.
-    pub(super) fn serve(&mut self, queue: usize, waker: &Waker) {
+    pub(super) fn set_waker(&mut self, queue: usize, waker: &Waker) {
         let served = &mut self.wakers[queue];
         if !served.as_ref().is_some_and(|known| known.will_wake(waker)) {
             *served = Some(waker.clone());
@@ -176,6 +177,7 @@ impl SaTable {
         self.sad.find_mut(id).is_some_and(|sa| self.memory.may_use(now, sa, number))
     }
 
+    /// Consumes numbers for `packets` packets.
     pub(super) fn take_numbers(&mut self, id: SaId, packets: u32) {
         if let Some(Sa { sequence: Sequence::Send(numbers), .. }) = self.sad.find_mut(id) {
             numbers.take(packets);
@@ -242,7 +244,7 @@ impl SaTable {
     /// Hands the numbers of an SA over to the device, which alone counts them from now on.
     ///
     /// # Errors
-    /// If an earlier process lent the SA, which is also reported as an event; or if the store cannot be written.
+    /// If an earlier process lent the SA, which is also reported as `SoftLimit`; or if the store cannot be written.
     pub(super) fn lend(&mut self, id: SaId) -> Result<(), KeyingError> {
         let sa = self.sad.find_mut(id).ok_or(KeyingError::NotFound)?;
         let given = self.memory.write_last_number(sa);
@@ -273,7 +275,8 @@ impl SaTable {
         self.epoch += 1;
     }
 
-    /// Records that a packet with these Ethernet addresses left by an SA.
+    /// Records that a packet with these Ethernet addresses was sent through an SA, if the SA has a keep-alive and UDP
+    /// encapsulation.
     pub(super) fn note_sent(&mut self, now: Instant, id: SaId, ethernet: Option<[u8; ETHERNET - 2]>) {
         let wanted = |sa: &&mut Sa| sa.params.keep_alive.is_some() && sa.params.encapsulation.is_some();
         let (Some(sa), Some(ethernet)) = (self.sad.find_mut(id).filter(wanted), ethernet) else { return };
@@ -300,10 +303,10 @@ impl SaTable {
         let id = self.sad.next_due(now)?;
         let sa = self.sad.find_mut(id)?;
         let reached = sa.meter.handle_timeout(now);
-        let (widened, silent) = (sa.forget_path_mtu(now), sa.take_keep_alive(now));
-        // The timers above have moved, so the entry is updated before the next call looks for due work.
+        let (path_mtu_expired, keep_alive) = (sa.forget_path_mtu(now), sa.take_keep_alive(now));
+        // These calls change the deadlines, so the timer entry is updated before the next call looks for due work.
         self.sad.note_deadline(id);
-        Some(DueWork { sa: id, reached, widened, silent })
+        Some(DueWork { sa: id, reached, path_mtu_expired, keep_alive })
     }
 
     /// Writes the exact numbers of all SAs to the store.

@@ -71,7 +71,7 @@ impl PacketWrapper {
     }
 }
 
-/// Appends the part of a segment that ESP protects, behind the room for ESP header and IV.
+/// Appends the part of a segment that ESP protects, after the room for ESP header and IV.
 fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &OuterHeaders, checksum: bool, frame: &mut BytesMut) {
     let protected_at = frame.len();
     frame.extend_from_slice(&segment.header[ETHERNET + outer.taken()..]);

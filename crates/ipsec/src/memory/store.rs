@@ -671,7 +671,7 @@ mod tests {
         assert!(process.write(&[mark(&key(1), 7)]).is_err());
         assert_eq!(process.claim(SEND, &key(2), SPI), Err(KeyingError::NotWritten));
         assert!(matches!(NumberFile::in_folder(folder.path()), Err(NumberFileError::Damaged { .. })));
-        // A store that another process started anew is not mistaken for this one.
+        // A store that another process started anew is not mistaken for this store.
         std::fs::remove_file(&path).unwrap();
         drop(begin(folder.path()));
         assert!(process.write(&[mark(&key(1), 7)]).is_err());

@@ -227,7 +227,7 @@ impl RecordSender {
         self.key.format().prefix_len()
     }
 
-    /// Sets the padding multiple for the records from the next one on.
+    /// Sets the padding multiple from the next record on.
     pub(crate) fn set_pad_to(&mut self, bytes: usize) {
         self.pad_to = bytes.max(1);
     }

@@ -165,7 +165,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// send only afterwards: software must open earlier records, and the device may lose synchronization because of
     /// them.
     ///
-    /// Never waits for space on the device, because the streams that occupy the space may wait for this one. A
+    /// Never waits for space on the device, because the streams that occupy the space may wait for this stream. A
     /// temporary refusal is therefore an answer too: the stream begins in software and moves to the device later by
     /// itself, see [`offload`](Self::offload). After a temporary refusal each call asks the device once more.
     ///

@@ -1,7 +1,7 @@
 //! The receiving half of a stream: turns ranges into records and queues their content.
 //!
 //! Invariant: a direction that ended stays so. Every received byte is reported to the transport's `consume` exactly
-//! once: when it was consumed, or earlier if the window would otherwise never open again.
+//! once: when it is consumed, or earlier if the window would otherwise never open again.
 
 use super::DirectionState;
 use crate::counters::TlsCounters;

@@ -16,8 +16,8 @@ use smallvec::SmallVec;
 #[derive(Debug, Default)]
 pub(super) struct Resync {
     mode: ResyncMode,
-    /// Start of the context, until a record at or after that position was released. Failures before the start are not
-    /// the context's. The comparison is valid only for a while, because sequence numbers wrap.
+    /// Start of the context, until a record at or after that position has been released. Failures before the start are
+    /// not the context's. The comparison is valid only for a while, because sequence numbers wrap.
     start: Option<Seq>,
     pub(super) hints: ResyncHints,
     pub(super) log: HeaderLog,

@@ -92,7 +92,7 @@ impl SendHalf {
         self.sender.context()
     }
 
-    /// Creates a context and leaves records to the device from the next one on.
+    /// Creates a context and leaves records to the device from the next record on.
     pub(super) fn add_context<S: SegmentStream>(
         &mut self,
         stream: &mut S,

@@ -159,7 +159,7 @@ fn reader_and_writer_notice_each_others_actions() {
         assert!(stream.poll_chunk(&mut Context::from_waker(&reader)).is_pending());
         stream.send("never acknowledged".into(), offload_api::TxTag::PLAIN);
         assert!(stream.poll_acked(&mut Context::from_waker(&writer), 1 << 20).is_pending());
-        // The transport knows only the last task that registered, so the stream itself must wake the others.
+        // The transport knows only the last task that registered, so the stream itself must wake the other tasks.
         wire.lock()[0].forget_wakers();
         act(&wire, &mut stream);
         assert_eq!([&reads, &writes].map(|task| task.0.load(Ordering::Relaxed) > 0), [true; 2], "act {number}");

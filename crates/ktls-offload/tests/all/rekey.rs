@@ -219,7 +219,7 @@ async fn transmit_key_moves_to_the_device_after_the_last_ack() {
     assert_eq!((far.counters().rx_rekey_ok, far.counters().rx_rekey_sw), (4, 4));
 }
 
-/// The transport drops a sealer when the next one is installed, but a next key may never come.
+/// The transport drops a sealer when the next sealer is installed, but a next key may never come.
 #[tokio::test]
 async fn sealer_without_a_key_follows_the_replaced_sealer() {
     for end in [|stream: &mut KtlsStream<rig::MockTransport>| stream.update_keys(false).unwrap(), SegmentStream::finish]

@@ -88,7 +88,8 @@ impl FlowerParser {
             Some(why) => why,
         };
         let pass = rule(whole.matching, vec![RuleAction::Pass]);
-        // A match that the switch rejects is widened to all frames, so that no later filter takes a frame of this one.
+        // A match that the switch rejects is widened to all frames, so that no later filter takes a frame of this
+        // filter.
         let pass = if pass.check().is_ok() { pass } else { rule(Match::default(), vec![RuleAction::Pass]) };
         ParsedFilter::There(Box::new(pass), Some(why))
     }

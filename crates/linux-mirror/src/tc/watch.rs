@@ -167,7 +167,7 @@ impl FilterWatcher {
             Some(device) => {
                 let mut tcmsg = [0; 20];
                 tcmsg[4..8].copy_from_slice(&device.to_ne_bytes());
-                // A dump needs a parent; this one covers both qdiscs.
+                // A dump needs a parent; this parent covers both qdiscs.
                 tcmsg[12..16].copy_from_slice(&filter::INGRESS[0].to_ne_bytes());
                 self.dump
                     .query(DumpStep::Filters, |sequence| message(GET_FILTER, REQUEST | DUMP, sequence, &tcmsg, &[]));

@@ -181,7 +181,7 @@ impl ContextStore {
         keys: NeededKeys,
         work: impl FnOnce(&mut dyn AnyStream) -> R,
     ) -> Option<(R, Option<Handle>)> {
-        // A key may be evicted by the next one or by the context itself, so the loan is a counted reference.
+        // A key may be evicted by the next key or by the context itself, so the loan is a counted reference.
         for key in &keys {
             let lent = self.bring(*key, dma).and_then(|()| self.engine_mut(*key)?.lend(*key));
             self.lend(handle, *key, lent);

@@ -232,7 +232,7 @@ impl DeviceJobQueue {
             .min_by_key(|at| self.under_way[*at].ends_at)
             .filter(|at| self.under_way[*at].ends_at <= now)
         {
-            // Keeps the order of the others: jobs with equal ends complete in the order of submission.
+            // Keeps the order of the other jobs: jobs with equal ends complete in the order of submission.
             let RunningJob { slot, .. } = self.under_way.remove(first);
             self.dma.job_target += slot.outcome.produced as u64;
             match slot.outcome.status {
@@ -398,7 +398,7 @@ impl RunningJob {
     }
 }
 
-/// Wipes and removes the bytes behind the first `before` bytes of the target.
+/// Wipes and removes the bytes after the first `before` bytes of the target.
 fn take_back(job: &mut Job, before: usize) {
     if let Some(written) = job.target.get_mut(before..) {
         written.fill(0);

@@ -118,7 +118,7 @@ pub(crate) struct OuterParts {
     /// Headers of the first segment without the outer ones.
     plain: BytesMut,
     within: InnerPosition,
-    /// Bytes behind the payload of the last segment.
+    /// Bytes after the payload of the last segment.
     tail: BytesMut,
 }
 
@@ -164,7 +164,7 @@ impl OuterParts {
         within == self.within && same(0, ETHERNET) && own
     }
 
-    /// Replaces the bytes behind the payload.
+    /// Replaces the bytes after the payload.
     pub(crate) fn set_tail(&mut self, tail: &[u8]) {
         self.tail.clear();
         self.tail.extend_from_slice(tail);
@@ -196,7 +196,7 @@ fn set_ip_length(frame: &mut [u8], network: usize, bytes: usize) {
     version.set_length(&mut frame[network..], bytes);
 }
 
-/// Returns the sequence number behind a segment; unused for datagrams.
+/// Returns the sequence number after a segment; unused for datagrams.
 fn next_seq(frame: &[u8], transport: &TransportHeader) -> Seq {
     match transport.protocol {
         Protocol::Tcp => transport.seq(frame) + transport.payload_len() as u32,
@@ -204,7 +204,7 @@ fn next_seq(frame: &[u8], transport: &TransportHeader) -> Seq {
     }
 }
 
-/// Tests whether a datagram fills its IP packet. Joining would lose bytes behind it, such as the options of RFC 9868.
+/// Tests whether a datagram fills its IP packet. Joining would lose bytes after it, such as the options of RFC 9868.
 fn is_all_of_it(frame: &[u8], transport: &TransportHeader) -> bool {
     let length = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
     let packet = match transport.version {

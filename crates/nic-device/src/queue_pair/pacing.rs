@@ -51,7 +51,7 @@ impl<T> Shaper<T> {
         !self.is_empty() && self.by_flow.get(flow).is_some_and(|lane| !self.lanes[*lane].items.is_empty())
     }
 
-    /// Queues `item` behind the other items of `flow`.
+    /// Queues `item` after the other items of `flow`.
     pub(crate) fn push(&mut self, now: Instant, flow: FlowKey, item: T) {
         self.forget_idle(now);
         let index = self.lane_index(now, flow);

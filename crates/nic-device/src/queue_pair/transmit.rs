@@ -44,7 +44,7 @@ pub(super) struct TransmitSide {
     done: Vec<u32>,
     /// The failed ones among them.
     failed: Vec<u32>,
-    /// For each context: the bytes behind its next packet in the stream.
+    /// For each context: the bytes after its next packet in the stream.
     pub(super) ahead: HashMap<Handle, Bytes>,
     /// Output of DUMPs, which is discarded.
     nowhere: BytesMut,
@@ -127,7 +127,7 @@ fn expect_positions(
 }
 
 /// Converts `bytes` at `places` to their wire form and appends the result to `destination`. `scratch` holds
-/// intermediate results. `ahead` are the bytes behind them in the stream of the highest context, for a DUMP that
+/// intermediate results. `ahead` are the bytes after them in the stream of the highest context, for a DUMP that
 /// replays its output to a context below.
 fn run_engines(
     stages: &StreamContexts,
@@ -494,7 +494,7 @@ impl QueuePair {
         }
         let mut ahead = [const { Bytes::new() }; LAYERS];
         if !self.transmit.ahead.is_empty() {
-            // The bytes apply to this packet only, and not to the next one if this is given up.
+            // The bytes apply to this packet only, and not to the next packet if this packet is given up.
             ahead = ask.streams.map(|ask| self.transmit.ahead.remove(&ask?.context)).map(Option::unwrap_or_default);
         }
         // Checked before the first segment, so that no part of the packet leaves if a context is out of sync.
@@ -523,8 +523,8 @@ impl QueuePair {
         Some(Box::new(OutgoingPacket { slot, segmenter: Segmenter::new(packet), places, wrapping }))
     }
 
-    /// Lets engines process a packet before it is cut, if their stages need the bytes behind a segment. The packet's
-    /// request is then removed. `ahead` are the bytes behind the packet, by layer.
+    /// Lets engines process a packet before it is cut, if their stages need the bytes after a segment. The packet's
+    /// request is then removed. `ahead` are the bytes after the packet, by layer.
     fn run_packet_engines(&mut self, packet: &mut TxPacket, ahead: &[Bytes; LAYERS]) -> Result<(), PacketDrop> {
         for layer in (0..LAYERS).rev() {
             let Some(ask) = packet.ask.streams[layer] else { continue };

@@ -3,7 +3,7 @@
 //! - **DUMP** rebuilds the context at the packet, with descriptors on the packet's own ring: static parameters (omitted
 //!   if the device counts from the unit's number already, or the engine does not count), progress parameters, a fence,
 //!   and DUMPs with the unit's bytes before the packet.
-//! - **Next record** leaves packets behind the context, or in the middle of a unit, to software. The context restarts
+//! - **Next record** leaves packets after the context, or in the middle of a unit, to software. The context restarts
 //!   at a packet ahead of the context that begins a unit, with parameters and a fence. No bytes are read twice. A unit
 //!   sealed by software stays sealed in the send queue, so repeated retransmissions cause the work only once.
 //!
@@ -227,7 +227,7 @@ impl Driver {
                 return Ok(RecoveryStep::Ready);
             }
             // A first transmission moves the context along even without changed bytes, or it would be out of place for
-            // the next one.
+            // the next packet.
             let is_new = sending.is_some_and(|at| at.sent_to.is_none_or(|sent_to| part.offset >= sent_to));
             needed = self.first_touched(layer, &[part], source)?;
             if needed.is_none() && !is_new {
@@ -264,7 +264,7 @@ impl Driver {
             return None;
         }
         // Software may have sealed the bytes in between, and an engine that counts units would then have a wrong number
-        // behind the gap.
+        // after the gap.
         if parts.clone().zip(parts.skip(1)).any(|(part, next)| part.end() != next.offset) {
             return None;
         }

@@ -1,5 +1,5 @@
-//! The driver's descriptors in front of a packet that is not the next one. The ring itself is examined, because a
-//! device that works strictly in order would not notice a missing fence.
+//! The driver's descriptors in front of a packet that is not its context's next packet. The ring itself is examined,
+//! because a device that works strictly in order would not notice a missing fence.
 
 use super::*;
 use nic_engines::EngineConfigs;
@@ -246,7 +246,7 @@ fn restoration_of_two_contexts_fits_into_the_ring() {
 }
 
 /// The DUMPs of a record bring a unit, and then one that software has sealed. The context of a counting engine then has
-/// a wrong number for the bytes behind.
+/// a wrong number for the later bytes.
 #[test]
 fn context_does_not_pass_a_unit_sealed_by_software() {
     let (mut rig, tls, above) = RecoveryRig::tight();

@@ -98,7 +98,7 @@ impl Engine for EspEngine {
     }
 
     fn describe(&self, engine: &mut EngineDescription) {
-        // Commands share the ring with packets, so that a packet behind `create` finds its SA.
+        // Commands share the ring with packets, so that a packet after `create` finds its SA.
         engine.info.ring = CommandRing::Send;
         engine.publish = |of, visit| visit("tx_ipsec_refused", of.not_wrapped);
     }
@@ -194,7 +194,7 @@ impl PacketEngine for EspEngine {
         if self.policies.is_empty() {
             return EgressClaim::Nobody;
         }
-        // Packets behind a VLAN tag belong to another network than the host's policies.
+        // Packets with a VLAN tag belong to another network than the host's policies.
         let at_home = headers.network().is_some_and(|(_, at)| at == ETHERNET_BYTES);
         let packet = ip_packet(frame).filter(|_| at_home);
         let Some((packet, view)) = packet.and_then(|packet| Some((packet, IpView::parse_headers(packet)?))) else {

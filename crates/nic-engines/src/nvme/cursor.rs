@@ -55,7 +55,7 @@ impl ReceiveCursor {
         trailer: [0; 4],
     };
 
-    /// Makes the position behind the common header of a PDU.
+    /// Makes the position after the common header of a PDU.
     pub(super) fn behind(common: &[u8; PduHeader::BYTES], config: &NvmeTcpConfig) -> Option<ReceiveCursor> {
         let mut cursor = ReceiveCursor {
             shape: Some(PduLayout::parse(common, config)?),

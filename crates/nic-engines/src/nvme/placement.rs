@@ -1,7 +1,7 @@
 //! The buffers of commands, by command identifier.
 //!
-//! Invariant: each byte of a buffer is here, has left with a packet, or has returned home. Pieces are in order and do
-//! not overlap. Dropping a piece returns it home.
+//! Invariant: each byte of a buffer is here, has left with a packet, or has returned to its owner. Pieces are in order
+//! and do not overlap. Dropping a piece returns it home.
 
 use super::open_block::OpenBlock;
 use nic_engine::{StageKeys, StageMakers, StageRun, Stages};
@@ -67,7 +67,8 @@ impl Placement {
         &self.seals
     }
 
-    /// Adds the buffer of `command` and its stages. The rest of an earlier buffer with this identifier returns home.
+    /// Adds the buffer of `command` and its stages. The rest of an earlier buffer with this identifier returns to its
+    /// owner.
     pub(crate) fn insert(&mut self, command: u16, pieces: Vec<Piece>, stages: Option<NvmeTcpStages>) {
         self.remove(command);
         let mut passing = None;
@@ -122,7 +123,7 @@ impl Placement {
                 return None;
             }
         }
-        // The piece is split into up to three parts: before, placed, and behind.
+        // The piece is split into up to three parts: before, placed, and after.
         let before = pieces[at].split_to(skipped);
         let mut placed = pieces[at].split_to(length);
         let (of_before, of_these) = placed.bytes_mut().split_at_mut(lead.len());

@@ -137,12 +137,12 @@ impl NvmeReceive {
         plain: &[u8],
         placement: &mut Placement,
     ) -> ReceivedPdus {
-        // The TLS engine processed every packet up to this one.
+        // The TLS engine processed every packet up to this packet.
         let follows = self.shown_to == Some(seq);
         let first = self.shown_to.is_none();
         self.shown_to = Some(seq + plain.len() as u32);
         let mut all = ReceivedPdus { verdict: NvmeVerdict::NotChecked, ..ReceivedPdus::default() };
-        // Content between the last packet and this one was not seen, so the sequence numbers cannot bridge it.
+        // Content between the last packet and this packet was not seen, so the sequence numbers cannot bridge it.
         if !follows && !first {
             all.lost = self.lose_content();
         }

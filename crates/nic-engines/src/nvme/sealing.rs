@@ -1,6 +1,6 @@
 //! Division of sent data into blocks for stages, for any split of the stream.
 //!
-//! If a packet ends inside a block, the engine also gets the bytes behind the packet. The next packet starts inside the
+//! If a packet ends inside a block, the engine also gets the bytes after the packet. The next packet starts inside the
 //! same block, and the engine processes the block again. So only the queued start of a block is stored, and stages are
 //! told whether a block will be processed again.
 //!
@@ -11,8 +11,8 @@ use offload_api::Piece;
 /// The queued start of an incomplete block.
 pub(super) type BlockStart = [u8; BLOCK];
 
-/// Passes `data`, which start `at` bytes behind the first block, through `stages`. `begun` contains the start of the
-/// first block, and afterwards that of the last one. `ahead` are the bytes behind the data, or `None` if the data are
+/// Passes `data`, which start `at` bytes after the first block, through `stages`. `begun` contains the start of the
+/// first block, and afterwards that of the last one. `ahead` are the bytes after the data, or `None` if the data are
 /// not sent; the contents of an incomplete block are then undefined. Stages get blocks in order, with a flag for
 /// complete blocks, and may change their state only for these. `sum` gets the results of complete blocks. Returns false
 /// if a stage refuses, or `ahead` is too short.

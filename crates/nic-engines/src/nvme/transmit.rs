@@ -43,7 +43,7 @@ struct PduCursor {
     sum: u32,
     /// The queued start of the block in which the data end so far.
     begun: BlockStart,
-    /// State of the stages behind the last complete block.
+    /// State of the stages after the last complete block.
     states: StageStates,
 }
 
@@ -101,7 +101,7 @@ impl NvmeTransmit {
     }
 
     /// Appends the bytes at `seq` to `destination`, with digests filled in. Marked data pass their stages of `seals`.
-    /// `ahead` are the bytes behind the packet, or `None` if the packet is not sent. After an error the context waits
+    /// `ahead` are the bytes after the packet, or `None` if the packet is not sent. After an error the context waits
     /// for parameters.
     pub(crate) fn fill(
         &mut self,

@@ -5,8 +5,8 @@
 //!
 //! - `transmit`, `receive`: the work in each direction; `paths`: packet numbers.
 //!
-//! Invariants: no number of a path is sealed twice; a number counts as opened only after its tag was verified; a packet
-//! that is not opened is unchanged.
+//! Invariants: no number of a path is sealed twice; a number counts as opened only after its tag has been verified; a
+//! packet that is not opened is unchanged.
 
 mod config;
 mod counters;

@@ -23,7 +23,7 @@ pub(crate) struct Seen {
 }
 
 impl QuicEngine {
-    /// Finds a packet with a short header at the start of a datagram to a QUIC port. Short headers behind a long one
+    /// Finds a packet with a short header at the start of a datagram to a QUIC port. Short headers after a long one
     /// occur only in handshakes and are left to the host.
     pub(super) fn find(&self, frame: &[u8], headers: &Headers) -> Option<(KeyBytes, Seen)> {
         if self.ports.is_empty() {

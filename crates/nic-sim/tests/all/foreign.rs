@@ -1,6 +1,6 @@
 //! An external packet engine: packets that it wraps on one NIC are opened on another.
 //!
-//! The engine "Shim" inserts ten bytes behind the Ethernet addresses, including an identifier and a number, masks the
+//! The engine "Shim" inserts ten bytes after the Ethernet addresses, including an identifier and a number, masks the
 //! rest under a key, and appends a tag of two bytes.
 
 use bytes::BytesMut;
@@ -51,7 +51,7 @@ fn tag(key: u64, plain: &[u8]) -> [u8; TAG] {
 impl Engine for Shim {
     const NAME: &'static str = "shim";
     type Spec = ShimSpec;
-    /// Continues behind this number.
+    /// Continues after this number.
     type Command = u32;
     type Change = Infallible;
     type State = Highest;
@@ -323,7 +323,7 @@ impl PacketEngine for ClaimingEngine {
 #[test]
 fn a_packet_goes_to_the_engine_with_its_steered_key() {
     let (mut near, mut far) = (ShimNic::new(4 << 20), ShimNic::new(4 << 20));
-    // Before and behind Shim, another engine claims every packet, and has no contexts.
+    // Before and after Shim, another engine claims every packet, and has no contexts.
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     let (device, driver) = nic_with(config.clone(), |engines| {
         engines.add_packet(ClaimingEngine, 4);

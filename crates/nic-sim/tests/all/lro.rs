@@ -383,7 +383,7 @@ fn a_buffer_takes_frames_while_the_longest_still_fits() {
         let config = NicConfig { mtu, receive_ring: 400, ..NicConfig::default() };
         assert_eq!(config.receive_buffer_bytes(), BUFFER);
         let (mut device, mut driver) = at_once(config);
-        // 1,536 bytes are left behind these frames.
+        // 1,536 bytes are left after these frames.
         let lengths = core::iter::repeat_n(1536, 84).chain([BUFFER - 85 * 1536]);
         let frames = lengths.map(|bytes| Frame::from(vec![0xff; bytes]));
         assert_eq!(receive(&mut device, &mut driver, frames).len(), 85);
@@ -589,7 +589,7 @@ fn datagrams_are_joined_if_the_host_wants_that() {
         let single: Vec<_> = receive(&mut device, &mut driver, frames()).iter().map(datagrams_of).collect();
         assert_eq!(single.len(), 4);
         assert_eq!(joined.concat(), single.concat());
-        // A datagram with foreign bytes behind it (RFC 9868) is not joined. Its checksum stays correct: the removed
+        // A datagram with foreign bytes after it (RFC 9868) is not joined. Its checksum stays correct: the removed
         // byte and both lengths are each smaller by one.
         let (mut device, mut driver) = at_once(NicConfig { lro_datagrams: true, ..NicConfig::default() });
         let mut odd = datagram(1, 0, &[1; 100], six).data.to_vec();

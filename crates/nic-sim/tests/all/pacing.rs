@@ -148,7 +148,7 @@ fn a_waiting_flow_blocks_no_other_and_holds_few_descriptors() {
     for _ in 0..3 {
         assert_eq!(driver.transmit(Instant::ZERO, fast.packet(), &NoRecords), TransmitResult::Posted);
     }
-    // An unpaced packet of the slow flow stays behind the flow's paced packets.
+    // An unpaced packet of the slow flow stays after the flow's paced packets.
     slow.rate = None;
     slow.segments = 1;
     let last = slow.next;

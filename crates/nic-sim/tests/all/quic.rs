@@ -521,7 +521,7 @@ fn a_packet_with_a_wrong_checksum_is_delivered_unchanged() {
     let wire = keys.seal(&PacketStep::new(5, 100));
     for six in [false, true] {
         let mut wrong = frame(six, 1, &wire);
-        // The UDP checksum, behind 14 bytes of Ethernet and the IP header.
+        // The UDP checksum, after 14 bytes of Ethernet and the IP header.
         let checksum = if six { 14 + 40 + 6 } else { 14 + 20 + 6 };
         wrong[checksum] ^= 0x55;
         let packet = nic.receive(&[wrong]).remove(0);

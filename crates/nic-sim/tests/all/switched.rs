@@ -431,7 +431,7 @@ fn protected_beside_the_wire() -> Hypervisor {
     left
 }
 
-/// A packet's first fragment shows the port and decides about the others.
+/// A packet's first fragment shows the port and decides about the other fragments.
 #[test]
 fn if_all_tunnels_are_protected_tunnelless_fragments_pass() {
     let (plain, tunnel) = (9, 4789);

@@ -269,7 +269,7 @@ fn sessions_given_up_at_a_full_queue_leave_without_a_job() {
     assert_eq!((take_removed(&mut queue), queue.room()), (sessions, 4));
 }
 
-/// The removal is queued behind earlier jobs; a later job would race with it.
+/// The removal is queued after earlier jobs; a later job would race with it.
 #[test]
 fn session_given_up_takes_no_more_jobs() {
     let (mut device, mut queue) = accelerator(8);

@@ -312,7 +312,7 @@ impl Switch {
 
     /// Tests whether a frame is a tunnel packet or a fragment of one: GRE, or UDP to a default tunnel port or to a port
     /// that a tunnel or rule has named. Returns `None` if the frame does not show this: a UDP fragment without ports,
-    /// or IP headers that the switch does not read (behind a fragment header, too many headers, or options that a host
+    /// or IP headers that the switch does not read (after a fragment header, too many headers, or options that a host
     /// must reject).
     ///
     /// ```

@@ -518,7 +518,7 @@ proptest! {
                 if let Egress::Port(to) = egress && let Some(of) = tenant(to) {
                     let own = tenant(from).or(tag.map(|(_, control)| control & ID));
                     prop_assert_eq!(Some(of), own, "{:?} to {:?}", from, to);
-                    // The VLAN's tag is removed; another tag behind it is the sender's own.
+                    // The VLAN's tag is removed; another tag after it is the sender's own.
                     prop_assert!(from == Vport::Uplink || edit::outermost_tag(&frame.bytes).is_none());
                 }
             }

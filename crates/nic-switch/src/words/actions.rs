@@ -1,4 +1,4 @@
-//! Parser of a rule's actions, behind each `action`.
+//! Parser of a rule's actions, after each `action`.
 //!
 //! An action may be followed by a control word; `pipe` continues with the next action. The defaults are those of tc:
 //! `pedit` and `csum` pass the packet, other actions continue.
@@ -10,7 +10,7 @@ use crate::matching::VLAN;
 use core::net::IpAddr;
 use offload_formats::{IpVersion, Protocol};
 
-/// Parses the actions behind the first `action` keyword.
+/// Parses the actions after the first `action` keyword.
 pub(super) fn actions(words: &mut LineWords<'_>) -> Result<Vec<RuleAction>, ParseError> {
     let mut actions = Vec::new();
     loop {

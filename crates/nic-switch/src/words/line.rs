@@ -62,13 +62,13 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// The words of one line. Words behind `#` are a comment.
+/// The words of one line. Words after `#` are a comment.
 pub(super) struct LineWords<'a> {
     file: &'a str,
     line: usize,
     words: Vec<(usize, &'a str)>,
     next: usize,
-    /// Column behind the last character.
+    /// Column after the last character.
     end: usize,
 }
 

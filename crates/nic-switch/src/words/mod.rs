@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn errors_point_at_the_word() {
         let begin = "tc filter add dev p0 ingress protocol ip prio 1 flower";
-        // Columns count characters from 1 and point at the wrong word, or behind the line for a missing one.
+        // Columns count characters from 1 and point at the wrong word, or past the end of the line for a missing one.
         let cases = [
             (
                 "tc filter add dev eth1 ingress".to_owned(),

@@ -66,7 +66,7 @@ impl Display for Match {
     }
 }
 
-/// Prints the words behind `action`.
+/// Prints the words after `action`.
 impl Display for RuleAction {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
@@ -94,7 +94,7 @@ impl Display for RuleAction {
     }
 }
 
-/// Prints the words behind `munge`.
+/// Prints the words after `munge`.
 impl Display for Edit {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let ip = if self.version() == Some(IpVersion::V6) { "ip6" } else { "ip" };

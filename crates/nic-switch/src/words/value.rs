@@ -63,7 +63,7 @@ pub(super) fn ether_type(word: &str) -> Option<u16> {
         .or_else(|| number(word).filter(|value| *value >= 0x600))
 }
 
-/// Parses a traffic class with an optional mask behind a slash.
+/// Parses a traffic class with an optional mask after a slash.
 pub(super) fn class(word: &str) -> Option<ClassMatch> {
     let (class, mask) = word.split_once('/').unwrap_or((word, "0xff"));
     Some(ClassMatch::new(number(class)?, number(mask)?))

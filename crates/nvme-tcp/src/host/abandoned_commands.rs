@@ -56,7 +56,7 @@ impl AbandonedCommands {
     pub(super) fn add(&self, ticket: Arc<CommandTicket>) {
         if ticket.scope().reach != Reach::Nothing {
             let mut state = lock(&self.state);
-            // Commands already held were submitted before or after; either way they must not overtake this one.
+            // Commands already held were submitted before or after; either way they must not overtake this command.
             for held in &mut state.held {
                 held.waits_for += usize::from(ticket.scope().reach.overlaps(held.entry.ticket.scope().reach));
             }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! NVM Express Base Specification 2.0, 5.17.2.1 and 5.17.2.3. A controller that cannot describe one namespace does not
-//! delay the others. After [`path_wait`](super::HostConfig::path_wait), the namespace counts as gone.
+//! delay the other namespaces. After [`path_wait`](super::HostConfig::path_wait), the namespace counts as gone.
 
 use super::inspected_namespace::{InspectedNamespace, NAMESPACE, NAMESPACE_DESCRIPTORS, has_descriptors};
 use super::queue_service::pause;

@@ -1,8 +1,8 @@
 //! Lanes: commands on their way to a queue and back. Commands wait here while there is no connection.
 //!
-//! Invariants: every ticket is completed exactly once: by the command's end, by its cancellation, or by the loss of the
-//! task that had the command. A command that may change something is not completed as cancelled while it may still be
-//! executed.
+//! Invariants: every ticket is completed exactly once: when the command ends, when the command is cancelled, or when
+//! the task that owns the command is lost. A command that may change something is not completed as cancelled while the
+//! command may still be executed.
 
 use super::abandoned_commands::AbandonedCommands;
 use super::error::{CommandError, HostError, ReadError};
@@ -22,13 +22,13 @@ use std::sync::{Arc, Mutex};
 ///
 /// If the future is dropped, by a timeout or a `select!`, the command is [abandoned](CommandFuture::cancel). A command
 /// that changes something, such as a write, may still be executed, but not after later commands: a command that is
-/// submitted after the drop for some of the same blocks, on any queue, is sent only when the abandoned one can no
+/// submitted after the drop for some of the same blocks, on any queue, is sent only when the abandoned command can no
 /// longer be executed. For the exception, see [`cancel`](CommandFuture::cancel).
 ///
 /// ```
 /// use nvme_tcp::host::{CommandError, Disk, CommandFuture};
 ///
-/// /// Two writes under way at once, and then both on the medium.
+/// /// Sends two writes at once, then a flush, so that both are on the medium.
 /// async fn twice(disk: &Disk, data: [bytes::Bytes; 2]) -> Result<(), CommandError> {
 ///     let [first, second]: [CommandFuture; 2] = [disk.write(0, [data[0].clone()]), disk.write(8, [data[1].clone()])];
 ///     first.await?;
@@ -37,15 +37,20 @@ use std::sync::{Arc, Mutex};
 /// }
 /// ```
 #[derive(Debug)]
-#[must_use = "a command is given up when its future is dropped"]
+#[must_use = "a command is abandoned when its future is dropped"]
 pub struct CommandFuture(pub(super) PendingCommand);
 
+<<<<<<< HEAD
 /// The future of a command that reads into a buffer. It returns the buffer in any case, except that the buffer is empty
 /// after the loss of a task of the host. If the future is dropped, the command is abandoned.
 ///
 /// See [`Disk`](crate::host::Disk) for an example.
+=======
+/// The future of a command that reads into a buffer. It always returns the buffer. If a task of the host was lost,
+/// the buffer is empty. If the future is dropped, the command is abandoned.
+>>>>>>> w-w13
 #[derive(Debug)]
-#[must_use = "a command is given up when its future is dropped"]
+#[must_use = "a command is abandoned when its future is dropped"]
 pub struct ReadFuture(pub(super) PendingCommand);
 
 /// The commands of one queue.
@@ -61,7 +66,7 @@ struct LaneState {
     /// Commands that wait until the given time before a retry, or, without a time, until their namespace is confirmed.
     resting: Vec<(Option<Instant>, LaneEntry)>,
     cancelled: Vec<Arc<CommandTicket>>,
-    news: Option<LaneInstruction>,
+    instruction: Option<LaneInstruction>,
     ended: Option<HostError>,
     waker: Option<Waker>,
 }
@@ -71,7 +76,7 @@ struct LaneState {
 pub(super) enum LaneInstruction {
     /// Connect to this controller.
     Open(Arc<Association>),
-    /// Give up the connection.
+    /// Close the connection.
     Cut,
     /// Stop permanently.
     End,
@@ -82,7 +87,7 @@ pub(super) enum LaneInstruction {
 pub(super) struct LaneEntry {
     pub(super) submission: Submission,
     pub(super) ticket: OwnedTicket,
-    pub(super) tries: RetryCounts,
+    pub(super) counts: RetryCounts,
     /// Whether the command was sent on a lost connection. The old controller may execute the command until there is a
     /// new connection.
     pub(super) was_sent: bool,
@@ -96,13 +101,13 @@ pub(super) struct RetryCounts {
     /// Resubmissions after a lost connection.
     pub(super) replays: u32,
     /// Retries because of a temporary status.
-    pub(super) passing: Option<TemporaryFailure>,
+    pub(super) temporary: Option<TemporaryFailure>,
 }
 
 /// Duration and number of retries because of a temporary status.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TemporaryFailure {
-    /// Generation of the connection. The time starts anew with the next one.
+    /// Generation of the connection. `since` and `times` restart with the next connection.
     pub(super) generation: u64,
     pub(super) since: Instant,
     pub(super) times: u32,
@@ -143,7 +148,7 @@ pub(super) struct PendingCommand {
 /// Instructions and commands for the task of a queue.
 #[derive(Debug, Default)]
 pub(super) struct LaneWork {
-    pub(super) news: Option<LaneInstruction>,
+    pub(super) instruction: Option<LaneInstruction>,
     pub(super) entries: Vec<LaneEntry>,
     /// Cancelled commands that were sent and change nothing.
     pub(super) cancelled: Vec<Arc<CommandTicket>>,
@@ -152,12 +157,14 @@ pub(super) struct LaneWork {
 }
 
 impl CommandFuture {
-    /// Gives the command up. The future ends with [`CommandError::Cancelled`] unless the command has already ended.
+    /// Abandons the command. The future ends with [`CommandError::Cancelled`] unless the command had already ended,
+    /// even if the controller then reports success.
     ///
     /// A command that changes nothing, or that was not sent yet, ends at once. A command that was sent and may change
     /// something, such as a write, ends when it can no longer be executed: when the controller has answered in any way,
-    /// or when the host is connected again after a loss. Commands submitted after the future has ended therefore come
-    /// after this one. Earlier ones for some of the same blocks are held until then.
+    /// or when the host is connected again after a loss. Commands submitted after the future has ended therefore run
+    /// after this command. Commands for some of the same blocks that are submitted before the future ends are held
+    /// until it ends.
     ///
     /// The exception is a host without a keep-alive that loses a silent controller: such a host cannot know when the
     /// controller notices. The future then ends with [`CommandError::Uncertain`], held commands are sent, and the
@@ -168,7 +175,7 @@ impl CommandFuture {
 }
 
 impl ReadFuture {
-    /// Gives the command up. The future ends with [`CommandError::Cancelled`] and the buffer, unless the command has
+    /// Abandons the command. The future ends with [`CommandError::Cancelled`] and the buffer, unless the command has
     /// already ended.
     pub fn cancel(&self) {
         self.0.cancel();
@@ -233,7 +240,7 @@ impl Drop for PendingCommand {
 impl LaneEntry {
     /// Creates an entry for a new command.
     pub(super) fn new(submission: Submission, ticket: OwnedTicket) -> LaneEntry {
-        LaneEntry { submission, ticket, tries: RetryCounts::default(), was_sent: false }
+        LaneEntry { submission, ticket, counts: RetryCounts::default(), was_sent: false }
     }
 
     /// Returns the error if the command must not be sent on the new connection.
@@ -249,7 +256,7 @@ impl LaneEntry {
         self.ticket.complete(Err(error), self.submission.payload);
     }
 
-    /// Returns whether the command has to wait until its namespace was inspected again.
+    /// Returns whether the command has to wait until its namespace has been inspected again.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.ticket.0.known.as_ref().is_some_and(|known| known.is_in_doubt())
     }
@@ -287,17 +294,17 @@ impl CommandLane {
     }
 
     /// Gives the task an instruction. It replaces an earlier one, except that `End` stays.
-    pub(super) fn instruct(&self, news: LaneInstruction) {
+    pub(super) fn instruct(&self, instruction: LaneInstruction) {
         let mut state = lock(&self.state);
-        if !matches!(state.news, Some(LaneInstruction::End)) {
-            state.news = Some(news);
+        if !matches!(state.instruction, Some(LaneInstruction::End)) {
+            state.instruction = Some(instruction);
         }
         wake(state.waker.take(), state);
     }
 
     /// Takes the current instruction.
     pub(super) fn take_instruction(&self, cx: &Context<'_>) -> Option<LaneInstruction> {
-        self.take_work(cx, 0, Instant::ZERO).news
+        self.take_work(cx, 0, Instant::ZERO).instruction
     }
 
     /// Takes the work due at `now`: an instruction, at most `room` commands, and cancellations.
@@ -311,10 +318,10 @@ impl CommandLane {
         let count = room.min(state.pending.len());
         LaneWork {
             // `End` stays, so that each call returns it.
-            news: if matches!(state.news, Some(LaneInstruction::End)) {
+            instruction: if matches!(state.instruction, Some(LaneInstruction::End)) {
                 Some(LaneInstruction::End)
             } else {
-                state.news.take()
+                state.instruction.take()
             },
             entries: state.pending.drain(..count).collect(),
             cancelled: core::mem::take(&mut state.cancelled),
@@ -360,16 +367,16 @@ impl CommandLane {
         over.into_iter().for_each(|(entry, error)| entry.complete(error));
     }
 
-    /// Moves all commands and cancellations to `other`. Returns the instruction.
+    /// Moves all commands and cancellations to `other`. Delayed retries become due at once. Returns the instruction.
     pub(super) fn hand_over(&self, cx: &Context<'_>, other: &CommandLane) -> Option<LaneInstruction> {
-        let LaneWork { news, entries, cancelled, .. } = self.take_work(cx, usize::MAX, Instant::ZERO);
+        let LaneWork { instruction, entries, cancelled, .. } = self.take_work(cx, usize::MAX, Instant::ZERO);
         if !entries.is_empty() {
             other.return_to_front(entries);
         }
         let resting = core::mem::take(&mut lock(&self.state).resting);
         resting.into_iter().for_each(|(_, entry)| other.enqueue(entry));
         cancelled.iter().for_each(|ticket| other.withdraw(ticket));
-        news
+        instruction
     }
 
     /// Fails all waiting commands and all later ones. The first error is kept.
@@ -377,7 +384,7 @@ impl CommandLane {
         let entries: Vec<LaneEntry> = {
             let mut state = lock(&self.state);
             state.ended.get_or_insert_with(|| error.clone());
-            state.news = Some(LaneInstruction::End);
+            state.instruction = Some(LaneInstruction::End);
             let resting = core::mem::take(&mut state.resting).into_iter().map(|(_, entry)| entry);
             let entries = state.pending.drain(..).chain(resting).collect();
             wake(state.waker.take(), state);
@@ -397,8 +404,8 @@ impl CommandLane {
         self.withdraw(ticket);
     }
 
-    /// Completes a cancelled command that was not sent. A sent command that changes nothing is left to the queue's
-    /// task. Any other sent command runs to its end, and overlapping commands wait for it.
+    /// Completes a cancelled command that waits here and cannot change data. A sent command that changes nothing is
+    /// left to the queue's task. Any other sent command runs to its end, and overlapping commands wait for it.
     fn withdraw(&self, ticket: &Arc<CommandTicket>) {
         if let Some(entry) = self.given_up.withdraw(ticket) {
             return entry.complete(CommandError::Cancelled);
@@ -432,7 +439,7 @@ impl LaneState {
         next
     }
 
-    /// Removes the command of `ticket` if it waits here and cannot be executed.
+    /// Removes the command of `ticket` if it waits here and can no longer change data.
     fn take_unsent(&mut self, ticket: &Arc<CommandTicket>) -> Option<LaneEntry> {
         // A write that was sent on a lost connection cannot be recalled: the old controller may still execute it.
         let is_it = |entry: &LaneEntry| entry.ticket.is(ticket) && !entry.may_still_change_data();
@@ -512,7 +519,7 @@ impl OwnedTicket {
         lock(&self.0.state).cancelled
     }
 
-    /// Returns whether this is `ticket`.
+    /// Returns whether this owns `ticket`.
     pub(super) fn is(&self, ticket: &Arc<CommandTicket>) -> bool {
         Arc::ptr_eq(&self.0, ticket)
     }
@@ -527,12 +534,12 @@ impl OwnedTicket {
 
 impl Drop for OwnedTicket {
     fn drop(&mut self) {
-        // The loss of a task ends the host, so commands held for this one must not be sent.
+        // The loss of a task ends the host, so commands held back for this command must not be sent.
         let _ = self.0.complete(Err(CommandError::Lost(HostError::TaskLost)), CommandData::None);
     }
 }
 
-/// Wakes after releasing the lock.
+/// Releases the lock, then wakes the task.
 fn wake<T>(waker: Option<Waker>, locked: T) {
     drop(locked);
     if let Some(waker) = waker {

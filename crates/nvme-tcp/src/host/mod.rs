@@ -6,13 +6,13 @@
 //! - [`HostEvent`]: asynchronous events of the controller;
 //! - `session`: the tasks: connect, keep alive, back off, reconnect;
 //! - `serving`: the work of one queue; `link`: one stream; `offloading`: offload by the device below;
-//! - `lane`: commands on their way to any queue; `given_up`: commands that wait for abandoned ones;
+//! - `lane`: commands on their way to any queue; `given_up`: commands that wait for abandoned commands;
 //! - `scope`: effects of commands;
 //! - `known`: inspected namespaces; `looking`: repeated inspection.
 //!
 //! Invariants:
 //! - A command ends exactly once and returns its buffer, even if queues are lost. Commands that were running when a
-//!   queue was lost are sent again on the next one, if executing a command twice is harmless and its namespace is the
+//!   queue was lost are sent again on the next queue, if executing a command twice is harmless and its namespace is the
 //!   same as before.
 //! - A command that has ended is not executed any more, so no command is overtaken by one that ended or was abandoned
 //!   before. The exception is a host without a keep-alive that has lost or given up a silent controller. The command's

@@ -90,9 +90,9 @@ pub(super) async fn serve(
     })
     .await
     {
-        let Some((ticket, mut tries)) = jobs.remove(&id) else { continue };
-        tries.replays += 1;
-        let entry = LaneEntry { submission, ticket, tries, was_sent: true };
+        let Some((ticket, mut counts)) = jobs.remove(&id) else { continue };
+        counts.replays += 1;
+        let entry = LaneEntry { submission, ticket, counts, was_sent: true };
         // A host that is closed sends nothing again.
         let refusal = if matches!(ended, ServiceEnd::Wanted) { None } else { shared.no_replay(&entry, &error) };
         match refusal {
@@ -124,7 +124,7 @@ impl HostShared {
             return Some(CommandError::Uncertain(error.clone()));
         }
         // The command itself may be the reason why connections are lost.
-        (entry.tries.replays > self.config.replays).then(|| CommandError::Lost(error.clone()))
+        (entry.counts.replays > self.config.replays).then(|| CommandError::Lost(error.clone()))
     }
 
     /// Returns whether a controller lost by `error` may execute old commands at any later time: it did not notice the
@@ -169,11 +169,11 @@ impl QueueService<'_> {
     /// Performs one round of work. Returns false if there was nothing to do.
     fn poll_once(&mut self, link: &mut QueueLink, cx: &mut Context<'_>) -> Result<bool, ServiceEnd> {
         let now = self.shared.timers.now();
-        let LaneWork { news, entries, cancelled, rested } = self.lane.take_work(cx, self.room(link), now);
+        let LaneWork { instruction, entries, cancelled, rested } = self.lane.take_work(cx, self.room(link), now);
         let had_entries = !entries.is_empty();
         self.submit(link, now, entries);
         self.abandon(link, cancelled);
-        self.follow_instruction(news)?;
+        self.follow_instruction(instruction)?;
         self.stay_alive(link, now)?;
         let due = time::earliest(self.send_duties(link, now), rested);
         let worked = link.poll(cx, due);
@@ -202,13 +202,13 @@ impl QueueService<'_> {
                 self.lane.delay(None, entry);
                 continue;
             }
-            let LaneEntry { submission, ticket, tries, was_sent } = entry;
+            let LaneEntry { submission, ticket, counts, was_sent } = entry;
             match link.queue.submit(now, submission) {
                 Ok(id) => {
                     ticket.enter(id);
-                    self.jobs.insert(id, (ticket, tries));
+                    self.jobs.insert(id, (ticket, counts));
                 }
-                Err(SubmitError::NoRoom(submission)) => unsent.push(LaneEntry { submission, ticket, tries, was_sent }),
+                Err(SubmitError::NoRoom(submission)) => unsent.push(LaneEntry { submission, ticket, counts, was_sent }),
                 Err(SubmitError::Erased(submission)) => ticket.complete(Err(CommandError::Erased), submission.payload),
                 Err(refused) => ticket.complete(Err(NO_BLOCKS), refused.into_submission().payload),
             }
@@ -237,8 +237,8 @@ impl QueueService<'_> {
     }
 
     /// Ends the service if the instruction says so.
-    fn follow_instruction(&self, news: Option<LaneInstruction>) -> Result<(), ServiceEnd> {
-        match news {
+    fn follow_instruction(&self, instruction: Option<LaneInstruction>) -> Result<(), ServiceEnd> {
+        match instruction {
             Some(LaneInstruction::End) => Err(ServiceEnd::Wanted),
             Some(LaneInstruction::Cut) => Err(ServiceEnd::Cut),
             Some(LaneInstruction::Open(association)) => {
@@ -316,7 +316,7 @@ impl QueueService<'_> {
             keep_alive.outstanding = None;
             return;
         }
-        let Some((ticket, mut tries)) = self.jobs.remove(&id) else { return };
+        let Some((ticket, mut counts)) = self.jobs.remove(&id) else { return };
         let status = completion.status;
         // An abandoned command has no caller for its result; the completion shows that it cannot be executed any more.
         if ticket.is_cancelled() {
@@ -325,9 +325,9 @@ impl QueueService<'_> {
             ticket.complete(Err(CommandError::Erased), submission.payload);
         } else if status.is_success() {
             ticket.complete(Ok(completion), submission.payload);
-        } else if let Some(pause) = self.pause_before_retry(&ticket, status, &mut tries) {
+        } else if let Some(pause) = self.pause_before_retry(&ticket, status, &mut counts) {
             lock(&self.shared.central).stats.retries += 1;
-            let entry = LaneEntry { submission, ticket, tries, was_sent: false };
+            let entry = LaneEntry { submission, ticket, counts, was_sent: false };
             if pause.is_zero() {
                 self.lane.return_to_front(vec![entry]);
             } else {
@@ -358,7 +358,7 @@ impl QueueService<'_> {
     }
 
     /// Returns the pause before a command that failed with `status` is sent again. `None` if it is not sent again.
-    fn pause_before_retry(&self, ticket: &OwnedTicket, status: Status, tries: &mut RetryCounts) -> Option<Duration> {
+    fn pause_before_retry(&self, ticket: &OwnedTicket, status: Status, counts: &mut RetryCounts) -> Option<Duration> {
         let config = &self.shared.config;
         // The host itself reports damaged data, with a status that allows a retry, although the command was executed.
         if !self.may_retry || status.do_not_retry() || ticket.scope().effect == Effect::Once {
@@ -369,14 +369,14 @@ impl QueueService<'_> {
         }
         if !status.is_passing() {
             // Other errors use up the limited number of retries.
-            tries.passing = None;
-            tries.retries += 1;
-            return (tries.retries <= config.retries).then_some(Duration::ZERO);
+            counts.temporary = None;
+            counts.retries += 1;
+            return (counts.retries <= config.retries).then_some(Duration::ZERO);
         }
         let (now, generation) = (self.shared.timers.now(), self.generation);
-        let before = tries.passing.filter(|passing| passing.generation == generation);
+        let before = counts.temporary.filter(|passing| passing.generation == generation);
         let passing = before.unwrap_or(TemporaryFailure { generation, since: now, times: 0 });
-        tries.passing = Some(TemporaryFailure { times: passing.times.saturating_add(1), ..passing });
+        counts.temporary = Some(TemporaryFailure { times: passing.times.saturating_add(1), ..passing });
         let pause = pause(passing.times);
         (now + pause <= passing.since + config.path_wait).then_some(pause)
     }

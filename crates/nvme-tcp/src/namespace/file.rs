@@ -169,7 +169,7 @@ impl FileStorage {
         if self.file.punch_hole(offset, bytes).is_err() {
             return Ok(false);
         }
-        // A file that was truncated by another program has no zeros behind its end. Writing the last block extends the
+        // A file that was truncated by another program has no zeros past its end. Writing the last block extends the
         // file.
         if self.file.end()? < offset + bytes {
             let last = bytes.min(ALIGNMENT as u64);

@@ -142,7 +142,7 @@ pub struct Namespace {
     flushes: Flushes,
     /// Unreadable blocks.
     marks: Mutex<UnreadableMarks>,
-    /// Unreadable bytes behind the last block. Stored unchanged, because another block size or another way to open the
+    /// Unreadable bytes after the last block. Stored unchanged, because another block size or another way to open the
     /// storage may reach them.
     behind: Vec<Range<u64>>,
     usage: Usage,
@@ -568,7 +568,7 @@ impl Namespace {
         })
     }
 
-    /// Stores these blocks and the ranges behind the last block.
+    /// Stores these blocks and the ranges after the last block.
     fn keep(&self, marked: Vec<Range<u64>>) -> io::Result<()> {
         let mut bytes: Vec<Range<u64>> =
             marked.into_iter().map(|blocks| self.offset(blocks.start)..self.offset(blocks.end)).collect();

@@ -85,7 +85,7 @@ pub enum MarksFault {
         /// First line of a valid list.
         wanted: &'static str,
     },
-    /// A line is not a range of bytes, or not behind the range before.
+    /// A line is not a range of bytes, or does not lie after the previous range.
     #[error("line {line} is not a range of bytes behind the range before")]
     Range {
         /// Line number, from 1.

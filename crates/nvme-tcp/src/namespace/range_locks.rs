@@ -47,9 +47,9 @@ struct RangeQueue {
 #[derive(Debug)]
 struct RangeEntry {
     span: LockSpan,
-    /// Number of entries that this one waits for.
+    /// Number of entries that this entry waits for.
     blockers: usize,
-    /// Entries that wait for this one, in order of arrival.
+    /// Entries that wait for this entry, in order of arrival.
     behind: Vec<u64>,
     /// Callback for a waiting entry. `None` once the turn is granted.
     then: Option<LockCallback>,

@@ -109,7 +109,7 @@ fn marks_are_durable_until_new_data_are() {
     let write = |first, blocks, durable| Operation::Write { first, data: data(blocks), durable };
     assert!(does(write(20, 1, true), &["write", "flush"]).is_success());
     assert_eq!(does(mark(10, 2), &[]), Status::SUCCESS, "marked already");
-    // A Flush fails until removed marks are stored, and the next one tries again.
+    // A Flush fails until removed marks are stored, and the next Flush tries again.
     assert!(does(write(10, 1, false), &["write"]).is_success());
     assert_eq!(does(Operation::Flush, &["flush", "keep"]), Status::WRITE_FAULT);
     assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::CAPACITY_EXCEEDED);

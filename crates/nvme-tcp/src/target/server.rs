@@ -405,7 +405,7 @@ impl<S: SegmentStream> ServedConnection<S> {
         }
         if !self.connection.wants_input() {
             // Without anything to receive or to send, nothing would poll the stream, and its loss would go unnoticed.
-            // The byte behind the last one is never acknowledged, so this only registers the waker.
+            // The byte after the last one is never acknowledged, so this only registers the waker.
             let _ = self.stream.poll_acked(cx, self.sent + 1)?;
         }
         let due = self.connection.next_event(&lock(&self.shared.target));

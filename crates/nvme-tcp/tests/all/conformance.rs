@@ -342,7 +342,7 @@ fn event_is_reported_once_until_its_log_is_read() {
     let [ReceivedPdu(Pdu::Response(completion), _)] = came[..] else { panic!("{came:?}") };
     assert_eq!((completion.command, completion.result), (10, 0x04_0002));
     assert!(wire.send(&mut target, &wait(11), &[]).is_empty(), "not reported again before the log was read");
-    // Reading the log page clears the event and enables the next one.
+    // Reading the log page clears the event and enables the next event.
     let changed = read(&mut wire, &mut target, log(0x04, 4096), 4096);
     assert_eq!(nvme_tcp::wire::parse_namespace_list(&changed), [2, 3]);
     assert_eq!(read(&mut wire, &mut target, log(0x04, 4096), 4096), [0; 4096], "reading clears it");

@@ -76,7 +76,7 @@ fn command_that_kills_connections_fails() {
 fn host_retries_when_the_controller_disappears() {
     let faulty = ScriptedController::new(|association, queue, command| match (association, queue, command.opcode()) {
         (1, 1, opcode) if opcode == IoOpcode::Flush as u8 => Action::Close,
-        // The controller disappears between the admin queue's Connect and this one.
+        // The controller disappears between the admin queue's Connect and this Connect.
         (2, 1, opcode) if opcode == AdminOpcode::Fabrics as u8 => Action::Refuse(Status::CONNECT_INVALID_PARAMETERS),
         _ => Action::Answer,
     });

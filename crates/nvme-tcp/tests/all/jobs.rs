@@ -112,7 +112,7 @@ fn waiting_jobs_occupy_no_thread() {
         wire.connection.poll_job().unwrap()
     };
     let durable = 1 << 30;
-    // While the slow job occupies its thread, writing or flushing, another thread runs the others.
+    // While the slow job occupies its thread, writing or flushing, another thread runs the other jobs.
     for is_flushing in [false, true] {
         let (later, done) = (PostponedJobs::default(), Arc::<Mutex<Vec<JobResult>>>::default());
         let mut slow = write(5, 0, 0xaa, &mut first, &mut target, durable);
@@ -148,7 +148,7 @@ fn waiting_jobs_occupy_no_thread() {
             done.lock().unwrap().extend(advance_far(called, &later));
         }
         let flushed = storage.flushes.load(Ordering::Relaxed) - flushes;
-        // Writes that end during a flush share the next one.
+        // Writes that end during a flush share the next flush.
         assert_eq!(flushed, if is_flushing { 2 } else { 3 });
         let done = core::mem::take(&mut *done.lock().unwrap());
         assert_eq!(done.len(), 3);

@@ -25,7 +25,7 @@ pub enum FragmentationError {
     /// The packet has IPv4 options. Some options belong in the first fragment only, which is not supported.
     #[error("a packet with IPv4 options is not fragmented here")]
     Options,
-    /// The MTU leaves fewer than eight bytes behind the headers.
+    /// The MTU leaves fewer than eight bytes after the headers.
     #[error("the path takes packets of {0} bytes, too few for a fragment")]
     Path(u16),
     /// The packet asks for an offload on the packet as a whole.
@@ -203,7 +203,7 @@ impl FragmentPlan {
                 fill_ipv4_header(ip);
             }
             IpVersion::V6 => {
-                // The fragment header follows the last repeated header, and names the header behind it.
+                // The fragment header follows the last repeated header, and names the header after it.
                 header[network + self.named_at] = FRAGMENT;
                 header.extend_from_slice(&[self.protocol, 0]);
                 header.extend_from_slice(&(place | u16::from(more)).to_be_bytes());

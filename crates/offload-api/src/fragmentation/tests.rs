@@ -15,7 +15,7 @@ use smoltcp::wire::{IpAddress, IpProtocol, IpRepr, Ipv4Packet, Ipv6Address};
 const CONGESTION: u8 = EcnCodepoint::CongestionExperienced.bits();
 const LINK: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0xee, 0xee];
 
-/// A packet behind a link header, in smoltcp's framing.
+/// A packet after a link header, in smoltcp's framing.
 fn packet(six: bool, protocol: IpProtocol, extension: &[u8], data: &[u8]) -> Vec<u8> {
     let [source, destination] = match six {
         true => [1, 2].map(|last| IpAddress::Ipv6(Ipv6Address::new(0xfd00, 0, 0, 0, 0, 0, 0, last))),
@@ -81,7 +81,7 @@ proptest! {
         six: bool, extended: bool, bytes in 2000usize..20_000, mtu in 100u16..2000, seed: u64, again: bool,
     ) {
         let extension: &[u8] = if six && extended { &[17, 0, 1, 4, 0, 0, 0, 0] } else { &[] };
-        // The extension header lies behind the fragment header, in the fragmentable part.
+        // The extension header lies after the fragment header, in the fragmentable part.
         let protocol = if extension.is_empty() { IpProtocol::Udp } else { IpProtocol::Ipv6Opts };
         let whole = packet(six, protocol, extension, &data(seed, bytes));
         let fixed = if six { 40 } else { 20 } + extension.len();

@@ -49,7 +49,7 @@ pub enum SaRefusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EspAsk {
     /// Crypto offload: the packet's headers contain an ESP header and IV. The device pads, encrypts and authenticates
-    /// all bytes behind the IV. The first segment gets `number`, each further segment the next.
+    /// all bytes after the IV. The first segment gets `number`, each further segment the next.
     Finish {
         /// The device's SA.
         sa: Handle,
@@ -57,7 +57,7 @@ pub enum EspAsk {
         at: u16,
         /// Sequence number of the first packet.
         number: u64,
-        /// Protocol of the payload behind the IV.
+        /// Protocol of the payload after the IV.
         next_header: u8,
     },
     /// Packet offload: the packet must leave protected by this SA or not at all. The device's policies must select the
@@ -120,7 +120,7 @@ pub enum EspVerdict {
     /// The packet is not ESP, or no SA matched.
     #[default]
     None,
-    /// Crypto offload: the bytes behind the IV are plaintext, and the ICV was correct.
+    /// Crypto offload: the bytes after the IV are plaintext, and the ICV was correct.
     Decrypted {
         /// The device's SA.
         sa: Handle,
@@ -237,7 +237,7 @@ impl DeviceSaEvent {
 pub enum SaCommand {
     /// Replaces the lifetime, counted from now on.
     Renew(Lifetime),
-    /// Reserves all numbers up to this one for the host.
+    /// Reserves all numbers up to this number for the host.
     GoOnAfter(u64),
 }
 
@@ -301,7 +301,7 @@ pub trait IpsecDevice {
     fn update_sa(&mut self, sa: Handle, lifetime: Lifetime);
 
     /// Packet offload: tells the device that the host itself sends packets of a transmitting SA with numbers up to
-    /// `last`. The device continues behind `last`.
+    /// `last`. The device continues after `last`.
     ///
     /// # Errors
     /// If the device does not know the SA or is busy. The device may then use these numbers itself.

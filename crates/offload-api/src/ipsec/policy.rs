@@ -23,7 +23,7 @@ pub struct Prefix {
 impl Prefix {
     /// Makes the prefix of the first `bits` bits of `address`; `None` if the address has fewer bits.
     pub fn new(address: IpAddr, bits: u8) -> Option<Prefix> {
-        // The bits behind the prefix are cleared, so that equal prefixes compare equal.
+        // The bits after the prefix are cleared, so that equal prefixes compare equal.
         let longest = if address.is_ipv4() { 32 } else { 128 };
         (bits <= longest).then(|| Prefix { address: masked(address, bits), bits })
     }
@@ -50,7 +50,7 @@ impl Prefix {
     }
 }
 
-/// Returns `address` with all bits behind the first `bits` cleared.
+/// Returns `address` with all bits after the first `bits` cleared.
 pub fn masked(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => {

@@ -137,9 +137,9 @@ impl fmt::Debug for EspKey {
 /// The part of a packet that an SA protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EspMode {
-    /// The payload behind the IP header, between two hosts.
+    /// The payload after the IP header, between two hosts.
     Transport,
-    /// The whole packet, behind a new IP header.
+    /// The whole packet, after a new IP header.
     Tunnel,
 }
 
@@ -167,7 +167,7 @@ pub enum DontFragment {
 /// The usage limits of an SA. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes protected by ESP: the payload behind the IP header in transport mode, whole packets in tunnel mode.
+    /// Bytes protected by ESP: the payload after the IP header in transport mode, whole packets in tunnel mode.
     pub bytes: Option<u64>,
     /// Packets.
     pub packets: Option<u64>,

@@ -96,7 +96,7 @@ proptest! {
             prop_assert!(!frame.windows(16).any(|window| payload.windows(16).any(|plain| plain == window)));
         }
 
-        // In both directions. Ethernet padding behind short packets has no effect.
+        // In both directions. Ethernet padding after short packets has no effect.
         frame.extend_from_slice(&[0; 7]);
         let at = EspAt::find(&frame).unwrap();
         prop_assert_eq!((at.spi, at.low, at.udp), (sa.spi, number as u32, udp));

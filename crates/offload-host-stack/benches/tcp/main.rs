@@ -28,7 +28,7 @@ use smol::SmoltcpPair;
 fn bulk(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("bulk");
     configure(&mut group, BULK_BYTES);
-    // Hosts are created on first use, so that a run of one bench does not pay for the others.
+    // Hosts are created on first use, so that a run of one bench does not pay for the other benches.
     let mut ours = None;
     group.bench_function("hosts", |bencher| {
         let ours = ours.get_or_insert_with(|| warm(1, &NicConfig::default()));

@@ -126,7 +126,7 @@ pub(crate) struct OutgoingSegment<'a> {
     pub(crate) segment: &'a Segment,
     pub(crate) fragments: SmallVec<[Bytes; 4]>,
     pub(crate) streams: [Option<StreamAsk>; LAYERS],
-    /// IPv4 identification of the first packet cut from this one.
+    /// IPv4 identification of the first packet cut from this packet.
     pub(crate) ident: u16,
     /// Maximum payload of one packet. The device cuts a longer payload.
     pub(crate) mss: usize,

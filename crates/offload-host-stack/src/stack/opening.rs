@@ -126,8 +126,8 @@ impl Stack {
         }
         let flow = flow.ok_or(if local_port.is_some() { OpenError::InUse } else { OpenError::NoPort })?;
         let mut connection = self.new_connection(now, flow, TcpState::SynSent);
-        // The new sequence numbers must lie above the old connection's, so that late segments of that one are outside
-        // the window.
+        // The new sequence numbers must lie above the old connection's, so that late segments of the old connection are
+        // outside the window.
         if let Some((id, least)) = self.may_be_reopened(now, &flow) {
             connection.raise_initial_seq(least);
             self.connection_mut(id).end_wait();

@@ -109,7 +109,7 @@ impl Stack {
         self.counters.shard_drops += packets;
     }
 
-    /// Passes a copy of a packet that concerns all shards to the others.
+    /// Passes a copy of a packet that concerns all shards to the other shards.
     pub(super) fn share_with_shards(&mut self, packet: &RxPacket) {
         if let Some(place) = &mut self.place
             && concerns_all_shards(&packet.frame)

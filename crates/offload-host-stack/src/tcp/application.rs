@@ -14,7 +14,7 @@ use offload_base::Seq;
 
 /// The application's handle of a connection.
 ///
-/// Invariant: after the handle was dropped, no task waits, and the handle never returns.
+/// Invariant: after the handle is dropped, no task waits, and the handle never returns.
 #[derive(Debug, Default)]
 pub(super) struct ApplicationHandle {
     /// Whether the application has dropped its handle.

@@ -45,8 +45,8 @@ pub(crate) struct ConnectionEnv<'a> {
     pub(crate) memory: MemoryLevel,
 }
 
-/// A TCP connection. Each part owns the data that change together and does not know the others. The other files of this
-/// module combine the parts.
+/// A TCP connection. Each part owns the data that change together and does not know the other parts. The other files of
+/// this module combine the parts.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(super) flow: FlowKey,

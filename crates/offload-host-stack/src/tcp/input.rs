@@ -393,7 +393,7 @@ impl Connection {
 
     /// Returns whether a SYN may reopen the flow although this connection is in TIME-WAIT (RFC 6191, RFC 1122
     /// 4.2.2.13). The result is the lowest initial sequence number for the new connection: it must lie beyond all
-    /// numbers used by this one.
+    /// numbers used by this connection.
     pub(crate) fn may_be_replaced_by(&self, segment: &Segment) -> Option<Seq> {
         let flags = segment.flags;
         if self.state != TcpState::TimeWait || !self.holder.is_gone() {

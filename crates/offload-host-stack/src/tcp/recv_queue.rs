@@ -156,7 +156,7 @@ impl TcpReceiveQueue {
         self.charged
     }
 
-    /// Sets the memory level and the first window, before any window was advertised.
+    /// Sets the memory level and the first window, before any window is advertised.
     pub(crate) fn begin_with(&mut self, memory: MemoryLevel) {
         self.memory = memory;
         self.edge = self.next + self.space();

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - The sealers of a layer are sorted by start.
-//! - A sealer is dropped once the next one of its layer begins before all data still kept. The last one of a layer has
-//!   no successor; a layer that ends its last key therefore installs a sealer without a key.
+//! - A sealer is dropped once the next sealer of its layer begins before all data still kept. The last one of a layer
+//!   has no successor; a layer that ends its last key therefore installs a sealer without a key.
 //! - A context is removed from the device once all data queued with it are acknowledged.
 
 use core::fmt;

@@ -60,7 +60,7 @@ impl<T> GateQueue<T> {
         self.gate.clone()
     }
 
-    /// Queues a message behind earlier messages. The message takes a ticket if an agent is present to pass tickets.
+    /// Queues a message after earlier messages. The message takes a ticket if an agent is present to pass tickets.
     pub fn push(&mut self, now: Instant, message: T) {
         if self.waiting.len() == Self::MAX_MESSAGES {
             self.counts.full += 1;

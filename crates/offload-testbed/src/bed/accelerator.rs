@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone)]
 pub(super) struct Accelerator {
     queue: Arc<SharedQueue>,
-    /// The device. `None` after the device was lost.
+    /// The device. `None` after the device has been lost.
     device: Arc<Mutex<Option<Lookaside>>>,
 }
 

@@ -530,7 +530,7 @@ impl Builder {
         let mut ports = Vec::new();
         let mut hosts = Vec::new();
         for (number, plan) in self.hosts.iter().enumerate() {
-            // A source for each host, so that one more host does not change the others' secrets.
+            // A source for each host, so that one more host does not change the other hosts' secrets.
             let random = self.random_source(number)?;
             let mut nic = plan.nic.clone();
             if !random.is_seeded() {
@@ -613,7 +613,7 @@ impl Builder {
                 Some(recorder) => left.tapped(recorder),
                 None => left,
             };
-            // A seed for each wire, so that the impairments of one wire do not depend on the others.
+            // A seed for each wire, so that the impairments of one wire do not depend on the other wires.
             let seed = self.seed.derive(&format!("wire {number}"));
             let lanes: Vec<_> = wire.links.iter().zip(0..).map(|(link, lane)| cable_of(link, seed, lane)).collect();
             let (left_runs, right_runs) = (engine.device_runtime(wire.left), engine.device_runtime(right_runs_on));

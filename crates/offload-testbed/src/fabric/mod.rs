@@ -51,7 +51,7 @@ impl Station {
         Station { name: name.into(), domain, port, tap: None }
     }
 
-    /// Adds a tap behind the existing taps.
+    /// Adds a tap after the existing taps.
     #[must_use]
     pub fn tapped(mut self, tap: impl Tap + 'static) -> Station {
         self.tap = Some(match self.tap {
@@ -86,7 +86,7 @@ impl Cable {
         Cable { left_to_right: Arc::new(Mutex::new(left_to_right)), right_to_left: Arc::new(Mutex::new(right_to_left)) }
     }
 
-    /// Adds an impairment to each direction, behind the existing impairments, for example to cut the wire.
+    /// Adds an impairment to each direction, after the existing impairments, for example to cut the wire.
     pub fn impair<I: Impairment + 'static>(&self, mut impairment: impl FnMut() -> I) {
         for link in [&self.left_to_right, &self.right_to_left] {
             lock(link).impair(Box::new(impairment()));

@@ -452,7 +452,7 @@ fn check_wire(seen: &[RecordedFrame], swapped: bool) -> Result<(), TestCaseError
             // All plaintext bytes are below 0x10; sixteen such bytes in a row do not occur in ciphertext by chance.
             let longest = payload.split(|byte| *byte > 0x0f).map(<[u8]>::len).max().unwrap_or(0);
             prop_assert!(longest < 16, "{longest} bytes of plaintext at {:?}", seen.at);
-            // Positions count from the byte behind the SYN.
+            // Positions count from the byte after the SYN.
             if segment.syn && segment.intact {
                 first = Some(segment.seq + 1);
             }

@@ -54,7 +54,7 @@ fn both_ways(left: impl Port + 'static, right: impl Port + 'static, loss: f64, b
         let stream = client.stack().connect(None, (SERVER, 7).into()).await?;
         exchange(&client, stream, 2, 1, bytes).await
     });
-    // In real time both testbeds run on their own threads; this one only waits for the results.
+    // In real time both testbeds run on their own threads; this thread only waits for the results.
     left.run(async {
         serving.await.expect("the server got everything");
         fetching.await.expect("the client got everything");

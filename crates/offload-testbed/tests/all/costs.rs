@@ -28,7 +28,7 @@ struct Exchange {
 fn exchange(costs: Costs) -> Exchange {
     let key = |byte| TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[byte; 16], [byte; 12]).unwrap();
     let keys = TrafficKeys { transmit: (0, key(1)), receive: (0, key(2)) };
-    // The interrupt or the line time of an acknowledgment would hide a part of the cost of the data behind it.
+    // The interrupt or the line time of an acknowledgment would hide a part of the cost of the data after it.
     let delays = Delays { interrupt: Duration::ZERO, ..Delays::default() };
     // The cache holds one context, so each message evicts the context of the other connection.
     let nic = NicConfig { context_cache_bytes: 208, costs, delays, line_rate: None, ..NicConfig::default() };

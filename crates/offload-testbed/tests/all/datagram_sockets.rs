@@ -292,7 +292,7 @@ struct VerifiedDatagram {
     number: u32,
     bytes: usize,
     ecn: EcnCodepoint,
-    /// Number of datagrams that the device joined with this one. `None` if software opened it.
+    /// Number of datagrams that the device joined with this datagram. `None` if software opened it.
     by_device: Option<u16>,
 }
 

@@ -211,7 +211,7 @@ struct VeilState {
 }
 
 impl VeilState {
-    /// Searches for a header in the bytes at `seq`, behind a gap.
+    /// Searches for a header in the bytes at `seq`, after a gap.
     fn search(&mut self, seq: Seq, bytes: &[u8]) -> Verdict {
         let end = seq + bytes.len() as u32;
         self.place = VeilPlace::Searching { end };
@@ -359,7 +359,7 @@ impl StreamEngine for Veil {
             if seq == next {
                 state.place = VeilPlace::Known { next, cursor };
             } else {
-                // The host gets this packet unopened; the engine resumes behind it.
+                // The host gets this packet unopened; the engine resumes after it.
                 let behind = &payload.wire()[next.distance_from(seq) as usize..];
                 state.place = match cursor.pass(held, behind, false, false, &mut BytesMut::new()) {
                     Ok(()) => VeilPlace::Known { next: end, cursor },

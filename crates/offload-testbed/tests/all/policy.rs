@@ -66,7 +66,7 @@ fn three_spells(limit: Option<f64>) -> [TlsCounters; 3] {
         stream.offload(Offload { tx: true, rx: false });
         let mut after = [TlsCounters::default(); 3];
         for (bad, counters) in [false, true, false].into_iter().zip(&mut after) {
-            // The wire changes when data is queued, so the last data of a spell may pass in the next one.
+            // The wire changes when data is queued, so the last data of a spell may pass in the next spell.
             on.store(bad, Ordering::Relaxed);
             for _ in 0..64 {
                 stream.send_chunk(Bytes::from(vec![7; SPELL / 64])).await?;

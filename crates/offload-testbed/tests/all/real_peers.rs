@@ -249,7 +249,7 @@ fn to_our_server(talk: &Talk) -> TalkOutcome {
         let config = Arc::new(server_config(Randomness::System, None));
         let mut running = Vec::new();
         for _ in 0..connections {
-            // Handshakes run in their own tasks, so that a slow client does not block the others.
+            // Handshakes run in their own tasks, so that a slow client does not block the other clients.
             let stream = listener.accept().await.unwrap();
             let (config, talk, hosts) = (config.clone(), ends.clone(), hosts.clone());
             running.push(server.spawn("connection", async move {

@@ -259,7 +259,7 @@ fn a_long_stream_never_stalls() {
             // RFC 6298 (5.5): each consecutive timeout doubles the time to the next. Round trips are microseconds, so
             // the first timeout is the minimum.
             let in_a_row = u32::try_from(timeouts).unwrap_or(u32::MAX).min(most_in_a_row);
-            // RFC 8985 (7): if an acknowledgment is lost with no data behind it, a probe asks for another one, and the
+            // RFC 8985 (7): if an acknowledgment is lost with no data after it, a probe asks for another one, and the
             // answer to the probe may be delayed.
             let probed = if loss > 0.0 { TcpConfig::default().delayed_ack } else { Duration::ZERO };
             let explained =

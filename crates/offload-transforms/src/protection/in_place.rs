@@ -1,4 +1,4 @@
-//! Protection information in place: data that already have room for it behind each block are completed or verified in
+//! Protection information in place: data that already have room for it after each block are completed or verified in
 //! runs, as they pass.
 //!
 //! Invariant: the result for a block does not depend on how the block was cut into runs.
@@ -108,7 +108,7 @@ impl InPlaceProtection {
         &self.format
     }
 
-    /// Processes a run of a transfer. The run begins `at` bytes behind the transfer's first block, which has the LBA
+    /// Processes a run of a transfer. The run begins `at` bytes after the transfer's first block, which has the LBA
     /// `first`.
     ///
     /// # Errors
@@ -160,7 +160,7 @@ impl InPlaceProtection {
         fault.map_or(Ok(()), Err)
     }
 
-    /// Writes or verifies the tags behind block `index` of a transfer that begins with the LBA `first`.
+    /// Writes or verifies the tags after block `index` of a transfer that begins with the LBA `first`.
     fn tag(
         &self,
         way: TransformDirection,

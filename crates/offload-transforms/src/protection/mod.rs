@@ -1,4 +1,4 @@
-//! Protection information: a few bytes behind each block that authenticate its contents and location against accidents.
+//! Protection information: a few bytes after each block that authenticate its contents and location against accidents.
 //!
 //! The formats are T10-DIF of types 1 to 3, and NVMe's with guards of 16, 32 and 64 bits (NVM Command Set 1.0, 5.2). A
 //! [`Protection`] has two sides, memory and wire, each with an optional [`Format`].

@@ -6,7 +6,7 @@
 //!                      <--bytes-- length, Coalescer <------Frame----- Port <--
 //! ```
 //!
-//! - [`length_prefix`]: frames on a byte stream, each behind its length, as in QEMU's socket network devices;
+//! - [`length_prefix`]: frames on a byte stream, each preceded by its length, as in QEMU's socket network devices;
 //! - [`vnet_header`]: the virtio network header, in which a kernel describes the unfinished work on a packet;
 //! - [`resegment`]: cutting of packets up to 64 KiB, with partial checksums, into frames that fit a wire;
 //! - [`coalesce`]: the reverse: joining of frames into such packets, where this is invisible to the receiver.

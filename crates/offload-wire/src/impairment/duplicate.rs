@@ -12,7 +12,7 @@ offload_base::counters! {
     }
 }
 
-/// An impairment that duplicates a share of the frames. The copy arrives right behind the original, and takes no time
+/// An impairment that duplicates a share of the frames. The copy arrives right after the original, and takes no time
 /// on the line.
 ///
 /// ```

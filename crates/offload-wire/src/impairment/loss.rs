@@ -30,7 +30,7 @@ offload_base::counters! {
     }
 }
 
-/// An impairment that loses a share of the frames, each independently of the others.
+/// An impairment that loses a share of the frames, each independently of the other frames.
 ///
 /// ```
 /// use offload_wire::impairment::{Crossing, Impairment, RandomLoss, Share};

@@ -3,7 +3,7 @@
 //! An impairment receives a frame that has left the line, with its arrival time, and passes on the resulting frames:
 //! the same frame, a changed one, several frames or no frame. [`Impairments`] is the configuration of the usual
 //! impairments, and [`ImpairmentChain`] is their running instance. Each draws from its own random stream, so that
-//! adding one does not change the others. All are off by default, and each has counters.
+//! adding an impairment does not change the other impairments. All are off by default, and each has counters.
 //!
 //! The order of the chain is [`RandomLoss`], [`BurstLoss`], [`EcnMarking`], [`Duplicate`], [`Corrupt`], [`Jitter`],
 //! [`Reorder`]. A copy is corrupted or held back independently of its original. Jitter keeps the order, so reordering

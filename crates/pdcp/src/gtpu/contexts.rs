@@ -115,7 +115,7 @@ pub(super) fn update_device(core: &mut NodeCore, socket: &mut dyn DatagramSocket
     if core.asking.is_empty() && core.given_up.is_empty() {
         return;
     }
-    // A refused bearer asks again with one of its next PDUs, so that idle bearers cost the others nothing.
+    // A refused bearer asks again with one of its next PDUs, so that idle bearers cost the other bearers nothing.
     let due = ::core::mem::take(&mut core.asking);
     let mut given_up = ::core::mem::take(&mut core.given_up);
     for context in &given_up {

@@ -241,7 +241,7 @@ impl EndpointCore {
             match event {
                 // The connection was closed before this event.
                 Event::Connected if conn.stage != ConnectionStage::Handshake => {}
-                // Other handshakes may have filled the endpoint since this one began.
+                // Other handshakes may have filled the endpoint since this handshake began.
                 Event::Connected if !conn.is_client && self.established >= self.config.max_connections => {
                     self.counters.refused += 1;
                     conn.noq.close(self.epoch + (now - Instant::ZERO), CONNECTION_REFUSED.into(), FULL.into());

@@ -176,7 +176,7 @@ impl EndpointCore {
         // RFC 9000 18.2: 1200 to 65527.
         let _ = endpoint.max_udp_payload_size(config.udp_payload.max(1472));
         let clock = Arc::new(TokenClock::default());
-        // The only reading of a real clock. Later times are derived from this one and the driver's clock.
+        // The only reading of a real clock. Later times are derived from this reading and the driver's clock.
         let epoch = std::time::Instant::now();
         #[allow(unused_mut, reason = "without the feature qlog")]
         let mut transport = config.transport();

@@ -367,7 +367,7 @@ mod tests {
                 let ids = [ID, ID + 4];
                 crafted.send_payload(&frame(ids[1], 0, 0, false));
                 let _ = crafted.conn().read_stream(stream(ids[1]), 1);
-                // Bytes behind a gap.
+                // Bytes after a gap.
                 for id in ids {
                     crafted.send_payload(&frame(id, 3000, 1000, false));
                     crafted.send_payload(&frame(id, 4000, 0, true));

@@ -23,7 +23,7 @@ pub(super) struct OutgoingDatagrams {
     pub(super) batch: VecDeque<TxDatagram>,
     /// Per datagram in the batch: the connection and its plain packets, which are needed if the device refuses.
     pub(super) plain: VecDeque<(usize, Vec<PlainPacket>)>,
-    /// Datagrams behind the batch that have not been assigned to a device yet.
+    /// Datagrams after the batch that have not been assigned to a device yet.
     fresh: VecDeque<UnassignedDatagram>,
 }
 
@@ -196,7 +196,7 @@ impl EndpointCore {
         }
         self.counters.sealed_by_software += plain.len() as u64;
         datagram.pieces = [Bytes::from(data)].into_iter().collect();
-        // A refused datagram goes first, because the datagrams behind it have higher numbers.
+        // A refused datagram goes first, because the datagrams after it have higher numbers.
         match next {
             true => {
                 self.outgoing.batch.push_front(datagram);

@@ -115,7 +115,7 @@ struct KeyChain {
     header: QuicHeaderKey,
     /// The secret of the latest generation.
     secret: TrafficSecret,
-    /// The latest generations, the oldest first: the previous, the current and the next one are always present.
+    /// The latest generations, the oldest first: the previous, the current and the next generation are always present.
     generations: VecDeque<Arc<KeyGeneration>>,
 }
 

@@ -94,7 +94,7 @@ fn streams_are_reset_stopped_and_dropped() {
         let mut stopped = connection.accept_uni().await.unwrap();
         stopped.read_exact(&mut byte).await.unwrap();
         stopped.stop(42);
-        // This stream is never read, which does not block the others.
+        // This stream is never read, which does not block the other streams.
         let unread = connection.accept_uni().await.unwrap();
         let mut dropped = connection.accept_uni().await.unwrap();
         dropped.read_exact(&mut byte).await.unwrap();

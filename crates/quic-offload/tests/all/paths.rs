@@ -132,7 +132,7 @@ fn backup_path_carries_nothing_until_the_other_fails() {
     }
 }
 
-/// One path per wire. One wire is cut, and the stream continues on the others.
+/// One path per wire. One wire is cut, and the stream continues on the other wires.
 #[test]
 fn stream_survives_a_cut_wire() {
     for offload in [Offload::Both, Offload::None] {

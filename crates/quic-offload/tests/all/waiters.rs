@@ -84,7 +84,7 @@ fn dropped_futures_leave_no_tasks() {
     }
 }
 
-/// Some tasks of a shared connection give up; each of the others is woken.
+/// Some tasks of a shared connection give up; each of the other tasks is woken.
 #[test]
 fn every_waiting_task_is_woken() {
     let mut world = QuicTestbed::new(2, [nic(), nic()], LinkConfig::default());

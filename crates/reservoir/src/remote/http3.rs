@@ -142,14 +142,15 @@ impl Remote {
     }
 }
 
-/// Returns whether the next request needs another connection, because this one has ended or takes no more requests.
+/// Returns whether the next request needs another connection, because this connection has ended or takes no more
+/// requests.
 fn is_of_connection(error: &io::Error) -> bool {
     let error = error.get_ref().and_then(|error| error.downcast_ref::<StreamError>());
     matches!(error, Some(StreamError::ConnectionError { .. } | StreamError::RemoteClosing { .. }))
 }
 
-/// Waits until a response is late. While other responses make progress on the connection, this one may be queued behind
-/// them.
+/// Waits until a response is late. While other responses make progress on the connection, this response may be queued
+/// after them.
 async fn late_with(watch: &ProgressDeadline, whole: &ProgressDeadline, stall: Option<Duration>) -> io::Error {
     loop {
         let late = watch.late().await;

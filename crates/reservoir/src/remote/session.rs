@@ -100,7 +100,7 @@ impl Remote {
         Err(refused(method, name, status, &text, missing, remedy))
     }
 
-    /// Sends a request on the pipelined connection of a stream, behind that stream's earlier requests.
+    /// Sends a request on the pipelined connection of a stream, after that stream's earlier requests.
     pub(super) async fn ask_on_line(
         &self,
         request: hyper::http::request::Builder,

@@ -127,8 +127,8 @@ impl DigestCache {
         computation
     }
 
-    /// Forgets the digests of a name after its file was replaced. The new file may have the inode and time of the old
-    /// one.
+    /// Forgets the digests of a name after its file has been replaced. The new file may have the inode and time of the
+    /// old one.
     pub(super) fn forget(&self, name: &Name) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|((of, ..), _)| of != name);

@@ -271,8 +271,9 @@ impl OpenUpload {
         Arc::strong_count(self) == 1 && now - self.last() > limits.hold
     }
 
-    /// Tests whether the user's next upload may replace this one: no request is in progress, and the client has no open
-    /// connection except `connection`, which brought the next upload. A client keeps its connections between requests.
+    /// Tests whether the user's next upload may replace this upload: no request is in progress, and the client has no
+    /// open connection except `connection`, which brought the next upload. A client keeps its connections between
+    /// requests.
     fn gives_way(self: &Arc<OpenUpload>, user: &str, connection: &ClientConnection) -> bool {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let is_other = |one: &Weak<()>| one.strong_count() > 0 && one.as_ptr() != Arc::as_ptr(&connection.0);

@@ -331,7 +331,7 @@ impl UploadRequest<'_> {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "Content-Range and Reservoir-Blocks differ in the size"));
         }
         if writer.share > 0 {
-            // The server with the first share gathers the blocks of this one.
+            // The server with the first share gathers the blocks of this share.
             self.server.0.uploads.end_share(&self.name, &writer);
             return Ok(response(StatusCode::NO_CONTENT, HeaderMap::new(), body::empty()));
         }

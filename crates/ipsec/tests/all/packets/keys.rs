@@ -535,7 +535,7 @@ fn lent_sa_belongs_to_the_device_and_its_key_is_used_up() {
     assert_eq!(lent.len(), 1, "neither another's, nor one that the device has not");
     assert_eq!(end.keying().lend_sas(Direction::Transmit, 1).as_ref(), Ok(&lent), "it is lent once");
     assert_eq!(end.keying().lend_sas(Direction::Receive, 1), Ok(Vec::new()));
-    // The host's own packets use the other SA, although that one is older.
+    // The host's own packets use the other SA, although that SA is older.
     let frames = end.send(tcp(false, b"hello", None));
     assert_eq!(frames[0].data[34..38], 0x1003u32.to_be_bytes());
     // After a reset, neither the device nor the host knows the lent SA's numbers.

@@ -213,7 +213,7 @@ impl StreamPair {
             .layer(SecureDevice::for_queues)
             .host("client", nic, TcpConfig::default())
             .layer(SecureDevice::for_queues);
-        // Without a router in the test, this one is not connected.
+        // Without a router in the test, this router is not connected.
         let router = Router::new(self.router.unwrap_or(u16::MAX));
         let bed = match self.router {
             None => bed.wire(0, 1, self.link.clone()).recorded(&recorder),

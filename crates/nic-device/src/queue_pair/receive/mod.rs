@@ -1,12 +1,13 @@
 //! The path from the port to the receive ring.
 //!
-//! The device never holds a packet back, never reorders packets of a flow, and never drops a packet for its contents. A
-//! wrong checksum or tag is reported with the packet, which is otherwise as on the wire.
+//! The device never holds a packet back, never reorders packets of a flow, and drops a packet for its contents only if
+//! an engine says so (ESP replay, dummy). A wrong checksum or tag is reported with the packet, and the packet is
+//! delivered as received.
 //!
-//! With large receive offload (LRO), segments of one packet are written consecutively into one buffer and reported as
-//! one. Segments wait for each other only while the host would not look anyway: until the interrupt that the first
-//! segment starts arrives, or, without an interrupt, for segments of the same instant. No packet reaches the host later
-//! than without LRO. The option `lro_wait` changes this: the interrupt then starts when the wait ends.
+//! With large receive offload (LRO), consecutive segments of one flow are written into one buffer and reported as one
+//! packet. A session stays open only until the interrupt raised for its first segment; without an interrupt, only
+//! for segments of the same instant. No packet reaches the host later than without LRO. The option `lro_wait` changes
+//! this: the interrupt then starts when the wait ends.
 
 mod opened;
 
@@ -29,7 +30,7 @@ use std::collections::VecDeque;
 /// The state of the receive side.
 #[derive(Debug, Default)]
 pub(super) struct ReceiveSide {
-    /// Buffers with room for at least a frame, last used at the end.
+    /// Buffers with room for at least a frame, most recently used last.
     buffers: Vec<BytesMut>,
     /// Segments that others may still join, oldest first; at most one session per flow.
     open: Vec<LroSession>,
@@ -37,7 +38,7 @@ pub(super) struct ReceiveSide {
     under_way: VecDeque<(Instant, ReceiveCompletion)>,
     /// Time at which bus and engines have processed all frames so far.
     busy_until: Instant,
-    /// Packets for the host, each with a completion.
+    /// Number of packets started for the host.
     pub(super) begun: u64,
 }
 
@@ -55,7 +56,7 @@ struct LroSession {
     meta: RxMeta,
     /// The packet so far, followed by the rest of its buffer.
     buffer: BytesMut,
-    /// Outer parts that an engine left in the frame.
+    /// Outer headers and trailers that an engine left in the frame.
     wrapping: Option<OuterParts>,
     /// Parts of the payload so far that are in buffers of commands.
     placed: Placements,
@@ -73,7 +74,7 @@ struct ProcessedFrame {
     buffer: BytesMut,
     meta: RxMeta,
     placed: Placements,
-    /// Position of the plain packet in the buffer, if an engine left outer parts around it.
+    /// Position of the plain packet in the buffer, if an engine left outer headers and trailers around it.
     within: Option<InnerPosition>,
 }
 
@@ -112,7 +113,7 @@ impl ReceiveSide {
         self.under_way.front().map(|(at, _)| *at)
     }
 
-    /// Queues a packet by its time, behind earlier packets of the same time.
+    /// Queues a packet by its time, after earlier packets of the same time.
     fn put_under_way(&mut self, due: Instant, completion: ReceiveCompletion) {
         let before = self.under_way.iter().rev().take_while(|(at, _)| *at > due).count();
         self.under_way.insert(self.under_way.len() - before, (due, completion));
@@ -120,7 +121,7 @@ impl ReceiveSide {
 }
 
 impl QueuePair {
-    /// Receives a frame from the wire. The host sees the frame when `process` is called at its time.
+    /// Receives a frame from the wire. The host sees the frame when `process` is called at the time it is due.
     pub(crate) fn take_frame(&mut self, now: Instant, data: &[u8], headers: &Headers) {
         if !is_for(data, self.config.mac) {
             self.counters.rx_drop_address += 1;
@@ -138,12 +139,12 @@ impl QueuePair {
         self.finish(start);
     }
 
-    /// Begins with a frame when bus and engines are free.
+    /// Returns when work on a frame can start: when bus and engines are free.
     pub(super) fn start(&self, now: Instant) -> Start {
         Start { at: now.max(self.receive.busy_until), used: self.used() }
     }
 
-    /// Ends with a frame, and returns when bus and engines are done with it.
+    /// Records the end of work on a frame. Returns when bus and engines are free again.
     pub(super) fn finish(&mut self, start: Start) -> Instant {
         self.receive.busy_until = start.at + self.cost_since(start.used);
         self.receive.busy_until
@@ -158,7 +159,8 @@ impl QueuePair {
     pub(super) fn take_arrived(&mut self, start: Start, data: &[u8], headers: &Headers, arrived: OpenResult) {
         let (mark, may_join) = match arrived {
             OpenResult::AsItWas => (PacketMark::None, true),
-            // A packet of an engine's kind is not joined, because a joined packet could not be opened later.
+            // A packet that an engine handles but left unopened is not joined, because a joined packet could not be
+            // opened later.
             OpenResult::Unopened(mark) => (mark, false),
             OpenResult::Opened(opened) => return self.take_opened(data, opened, start),
             OpenResult::Dropped => return self.note_received(data),
@@ -183,8 +185,8 @@ impl QueuePair {
         let mut meta = RxMeta { checksums, ..RxMeta::default() };
         meta.marks.set_packet(mark);
         let mut placed = Placements::new();
-        // Only payload passes the engines. Padding behind the IP packet is kept, because the host gets the frame as on
-        // the wire.
+        // Only payload passes through the engines. Padding after the IP packet is kept, because the host gets the frame
+        // as on the wire.
         match &transport {
             Some(transport) => {
                 buffer.extend_from_slice(&data[..transport.payload]);
@@ -219,7 +221,7 @@ impl QueuePair {
             let session = &self.receive.open[place];
             if !session.is_announced && session.first_due <= now {
                 self.interrupt(now);
-                // No task waits for an interrupt, so a polling host may look now.
+                // If no interrupt is pending, a polling host may look now.
                 let looks_at = self.interrupt.due.unwrap_or(now);
                 let session = &mut self.receive.open[place];
                 session.is_announced = true;
@@ -279,8 +281,7 @@ impl QueuePair {
         let due = self.due(start);
         let session = &mut self.receive.open[place];
         if meta == session.meta && meta.marks.may_join() && due <= session.closes_at {
-            // Placed data are rare. The check avoids a move, which would wait for the preceding payload copy to reach
-            // memory.
+            // Placed data are rare. The check avoids a move, which would stall on the copy just made.
             if !placed.is_empty() {
                 session.add_placed(joined_bytes, placed);
             }
@@ -318,7 +319,7 @@ impl QueuePair {
             self.receive.put_under_way(due, ReceiveCompletion { frame, meta, joined: None, placed, ends_buffer });
             return;
         };
-        // The oldest session has waited longest and is the most likely to be complete.
+        // The oldest session has waited longest and is the most likely to be complete, so it is closed first.
         if self.receive.open.len() == MAX_SESSIONS {
             self.close(0);
         }
@@ -394,7 +395,8 @@ impl QueuePair {
         self.receive.buffers.pop()
     }
 
-    /// Tests whether a packet will find a buffer and a completion. A packet lost for lack of room may be sent again.
+    /// Tests whether a packet will find a buffer and a completion. A packet lost for lack of room may be sent
+    /// again, so engines must not see it twice.
     fn can_take(&self) -> bool {
         let buffers = !self.receive.buffers.is_empty() || !self.rings.receive.is_empty();
         self.has_place_for_packet() && (buffers || !self.receive.open.is_empty())
@@ -405,7 +407,8 @@ impl QueuePair {
         self.receive.under_way.len() + self.receive.open.len() < self.rings.receive_completions.room()
     }
 
-    /// Cuts a packet off its buffer and keeps the rest for other packets. Returns whether the rest was too short.
+    /// Cuts a packet off its buffer and keeps the rest for other packets. Returns the packet, and whether the rest was
+    /// too short to keep.
     fn cut_off(&mut self, mut buffer: BytesMut) -> (BytesMut, bool) {
         let end = buffer.len().next_multiple_of(BUFFER_ALIGNMENT).min(buffer.capacity());
         let ends_buffer = buffer.capacity() - end < usize::from(self.config.mtu) + ETHERNET_BYTES;
@@ -433,7 +436,7 @@ impl QueuePair {
         let is_looked_at = followers[1..].iter().any(Option::is_some);
         let mut payload = ReceivedPayload::new(transport.seq(data), payload, buffer, placed, is_looked_at);
         for (layer, handle) in followers.into_iter().enumerate() {
-            // An engine needs the content that the engine below saw.
+            // An engine needs the content that the lower layer's engine produced.
             let Some(handle) = handle.filter(|_| layer == 0 || payload.content().is_some()) else { continue };
             let QueuePair { contexts, dma, .. } = self;
             contexts.note_work(transport.payload_len());

@@ -129,7 +129,7 @@ impl TlsReceive {
                 image.put_u8(TRACKING);
                 image.put_seq(track.asked);
                 image.put_u8(u8::from(track.confirmed.is_some()));
-                // Every state has a fixed layout, so an absent number is stored as 0 behind its flag.
+                // Every state has a fixed layout, so an absent number is stored as 0 after its flag.
                 image.put_u64(track.confirmed.unwrap_or(0));
                 image.put_u64(track.headers);
                 track.header.write(image);
@@ -313,7 +313,7 @@ impl TlsReceive {
         if end.at_or_before(header) {
             return ReceivedRecords::UNTOUCHED;
         }
-        // The packet starts behind the announced header, so the header was lost.
+        // The packet starts after the announced header, so the header was lost.
         if seq.after(header) {
             self.lose(end);
             return ReceivedRecords::UNTOUCHED;
@@ -327,7 +327,7 @@ impl TlsReceive {
         self.enter(key, record, &source[header.distance_from(seq) as usize..], end, destination)
     }
 
-    /// Handles a packet behind a gap after `next`, the cursor's position.
+    /// Handles a packet that follows a gap after `next`, the cursor's position.
     fn jump(
         &mut self,
         key: &Key,

@@ -429,7 +429,7 @@ proptest! {
     }
 }
 
-/// After a retransmission, the NIC gets the bytes behind each DUMP that ends inside a block.
+/// After a retransmission, the NIC gets the bytes after each DUMP that ends inside a block.
 #[test]
 fn dumps_of_records_bring_ciphertext() {
     let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
@@ -543,7 +543,7 @@ fn dumps_restore_both_layers_and_only_where_needed() {
     send(&mut device, &mut driver, &mut queue, record + 1000, 500);
     let [tls, nvme] = [engines::TLS, engines::NVME_TCP].map(|engine| driver.context_counters(engine));
     assert_eq!((nvme.bypass, nvme.dump_packets, tls.ooo), (1, 0, 1));
-    // Bytes behind a digest in its record: the tag needs the digest, which is computed again over the whole PDU.
+    // Bytes after a digest in its record: the tag needs the digest, which is computed again over the whole PDU.
     send(&mut device, &mut driver, &mut queue, 2 * record + 2500, 300);
     let [tls, nvme] = [engines::TLS, engines::NVME_TCP].map(|engine| driver.context_counters(engine));
     assert_eq!((nvme.ooo, nvme.dump_bytes, tls.ooo), (1, 6000, 2));

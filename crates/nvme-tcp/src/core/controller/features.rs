@@ -81,7 +81,7 @@ fn current(
     queues: u16,
 ) -> Result<FeatureValue, Status> {
     let value = match feature {
-        // These two features exist on discovery controllers as well; the others do not.
+        // These two features exist on discovery controllers as well; the other features do not.
         id::EVENTS => features.notices.0,
         id::KEEP_ALIVE => u32::try_from(session.keep_alive().as_millis()).unwrap_or(u32::MAX),
         _ if session.is_discovery() => return Err(Status::INVALID_FIELD),

@@ -93,7 +93,7 @@ impl Job {
             true => Some(IoOutcome { status: Status::ABORTED_BY_REQUEST, data: DataPieces::new() }),
             false => self.step(),
         };
-        // Released first, so that jobs waiting for these blocks come before the rest of this one.
+        // Released first, so that jobs waiting for these blocks come before the rest of this job.
         self.turn = None;
         match outcome {
             Some(outcome) => Some(self.done(outcome)),

@@ -433,7 +433,7 @@ impl Queue {
     }
 
     /// Returns the unfinished commands in order of submission, to be submitted again on another connection, and reads
-    /// that were [given up](Self::abandon), whose buffers go to their tasks. No command finishes after this. `None`
+    /// that were [abandoned](Self::abandon), whose buffers go to their tasks. No command finishes after this. `None`
     /// while a device has some of the buffers; `waker` is woken when they are back.
     pub fn poll_unfinished(&mut self, waker: &Waker) -> Option<Vec<(u16, Submission)>> {
         self.close(QueueError::Closed);

@@ -135,7 +135,7 @@ impl Pdu {
     pub fn header(&self) -> [u8; MAX_HEADER] {
         let mut bytes = [0; MAX_HEADER];
         put(&mut bytes, 0, &self.common().to_bytes());
-        // The fields of a type begin behind the common header of 8 bytes.
+        // The fields of a type begin after the common header of 8 bytes.
         match self {
             Pdu::InitializeRequest(request) => {
                 put(&mut bytes, 8, &request.version.to_le_bytes());
@@ -149,7 +149,7 @@ impl Pdu {
                 bytes[11] = digest_bits(response.header_digest, response.data_digest);
                 put(&mut bytes, 12, &response.max_data.to_le_bytes());
             }
-            // FEI is at an odd position for a 32-bit field, directly behind the 16 bits of FES.
+            // FEI is at an odd position for a 32-bit field, directly after the 16 bits of FES.
             Pdu::HostTermination(termination) | Pdu::ControllerTermination(termination) => {
                 put(&mut bytes, 8, &termination.status.to_le_bytes());
                 put(&mut bytes, 10, &termination.information);

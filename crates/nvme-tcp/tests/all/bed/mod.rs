@@ -85,7 +85,7 @@ impl NvmeNetwork {
         NvmeNetwork::build(seed, TransportConfig::default(), Layers::Tcp, 0.0, nic, None, 512)
     }
 
-    /// Creates a testbed with NICs that cache `contexts` contexts and keep the others in host memory.
+    /// Creates a testbed with NICs that cache `contexts` contexts and keep the other contexts in host memory.
     pub(crate) fn with_cache(seed: u64, layers: Layers, contexts: usize) -> NvmeNetwork {
         let nic = NicConfig { context_cache_bytes: contexts * 208, ..NicConfig::default() };
         NvmeNetwork::build(seed, TransportConfig::default(), layers, 0.0, nic, None, 512)

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The names are those of the RFC's section 4.1.2. Windows are in bytes, times on the curve in microseconds. The
-//! remainder of each division is kept for the next one, so that small acknowledgments count in full.
+//! remainder of each division is kept for the next division, so that small acknowledgments count in full.
 
 use super::slow_start::SlowStart;
 use super::{AckedBytes, CongestionControl, CongestionSignal, MAX_WINDOW, rescaled};

@@ -1,4 +1,4 @@
-//! Joining of frames for a kernel: consecutive frames of one TCP flow become one packet, behind a virtio header that
+//! Joining of frames for a kernel: consecutive frames of one TCP flow become one packet, after a virtio header that
 //! describes how to cut the packet again.
 //!
 //! Invariant: cutting a packet as its header describes yields the original frames, byte for byte, and the frames of one
@@ -34,7 +34,7 @@ pub struct Coalescer {
     ready: VecDeque<OutPacket>,
 }
 
-/// A packet for a kernel: a virtio header, and pieces to be written behind it in one write.
+/// A packet for a kernel: a virtio header, and pieces to be written after it in one write.
 ///
 /// See [`Coalescer`] for an example.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl OutPacket {
         &self.virtio_header
     }
 
-    /// Returns the pieces behind the virtio header, in order.
+    /// Returns the pieces after the virtio header, in order.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let header = (!self.header.is_empty()).then_some(&self.header[..]);
         header.into_iter().chain(self.pieces.iter().map(|piece| &piece[..]))
@@ -160,7 +160,7 @@ impl TcpSegment {
         self.tcp.is_of_flow(&self.frame.data, &other.tcp, &other.frame.data)
     }
 
-    /// Tests whether other segments may be joined behind this one.
+    /// Tests whether other segments may be joined after this segment.
     fn may_be_first(&self) -> bool {
         self.tcp.may_be_first(&self.frame.data)
             && (1..=usize::from(u16::MAX)).contains(&self.tcp.payload_len())

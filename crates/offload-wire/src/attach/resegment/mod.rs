@@ -1,6 +1,6 @@
 //! Cutting of a kernel's packets into frames that fit a wire, with completed checksums.
 //!
-//! A kernel with segmentation offload hands over up to 64 KiB of TCP, or of UDP datagrams, behind one header with a
+//! A kernel with segmentation offload hands over up to 64 KiB of TCP, or of UDP datagrams, after one header with a
 //! partial checksum. Frames are made one at a time, as the wire takes them, and the payload is copied once.
 //!
 //! Invariant: for any input, no frame is longer than its packet, and the number of frames equals the number of

@@ -218,7 +218,7 @@ fn contradictory_headers_are_refused() {
         gso(GsoKind::Tcp6, 1448, 34, 16),     // the packet is IPv4
         gso(GsoKind::Tcp4, 1448, 34, 6),      // not the offset of TCP's checksum
         gso(GsoKind::Tcp4, 1448, 33, 16),     // inside the IP header
-        gso(GsoKind::Tcp4, 1448, 60_000, 16), // behind the end
+        gso(GsoKind::Tcp4, 1448, 60_000, 16), // past the end
         VnetHeader { checksum: None, ..gso(GsoKind::Tcp4, 1448, 34, 16) },
         VnetHeader { checksum: Some(PartialChecksum { start: 3090, offset: 16 }), gso: None },
         VnetHeader { checksum: Some(PartialChecksum { start: u16::MAX, offset: u16::MAX }), gso: None },

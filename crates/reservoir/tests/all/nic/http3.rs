@@ -355,7 +355,7 @@ fn a_head_is_bounded() {
     assert!(refused.1.is_err());
 }
 
-/// The server reads only as many waiting heads as it has memory for. QUIC's windows keep the others at the client.
+/// The server reads only as many waiting heads as it has memory for. QUIC's windows keep the other heads at the client.
 #[test]
 fn heads_that_wait_are_bounded() {
     let mut bed = bed(LinkConfig::default());

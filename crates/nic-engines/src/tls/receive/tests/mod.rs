@@ -138,7 +138,7 @@ fn the_past_does_not_disturb_a_search() {
     assert_eq!(rig.engine.question(), None);
     assert_eq!(rig.verdict(230, 260), ResyncRequested, "the end of the packet is new");
     assert_eq!(rig.engine.question(), Some(START + 242));
-    // After a negative answer, too, the search continues behind all bytes seen.
+    // After a negative answer, too, the search continues after all bytes seen.
     assert_eq!(rig.verdict(260, 300), NotDecrypted);
     assert!(rig.engine.answer(START + 242, None));
     assert_eq!(rig.verdict(100, 140), NotDecrypted);

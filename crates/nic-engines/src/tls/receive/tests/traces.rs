@@ -12,7 +12,7 @@ use super::*;
 /// The state of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TrackingState {
-    /// Offloading; the next byte is this one.
+    /// Offloading; the next byte is this byte.
     Offloading(u32),
     Searching,
     /// Asked about the header at this byte, and following lengths.

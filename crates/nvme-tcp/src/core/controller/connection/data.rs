@@ -112,7 +112,7 @@ impl Connection {
                 self.requests[usize::from(tag)] = None;
                 self.free_tags.push(tag);
                 incoming.outstanding -= 1;
-                // In front of the others: the command is admitted and charged already.
+                // In front of the waiting commands: the command is admitted and charged already.
                 if incoming.asked < incoming.total {
                     self.unasked.push_front(id);
                 }

@@ -229,7 +229,7 @@ impl Connection {
     /// Removes a command; its identifier can be used again.
     pub(super) fn forget(&mut self, id: u16) -> Option<Command> {
         let incoming = self.commands.remove(&id)?;
-        // The budget of this command is free, so the next one may be asked for its data.
+        // The budget of this command is free, so the next command may be asked for its data.
         if incoming.admitted {
             self.asked_bytes -= incoming.total as usize;
             self.ask();

@@ -126,7 +126,7 @@ enum ConnectionState {
 #[derive(Debug)]
 struct IncomingCommand {
     command: Command,
-    /// Number of commands received on the queue before this one.
+    /// Number of commands received on the queue before this command.
     number: u64,
     /// Error found before the data arrived.
     refused: Option<Status>,
@@ -240,7 +240,7 @@ impl Connection {
         self.resume(now, target);
     }
 
-    /// Continues with received data that waited until answers were sent.
+    /// Continues with received data that waits until answers are sent.
     pub fn resume(&mut self, now: Instant, target: &mut Target) {
         while self.wants_input() {
             match self.receiver.poll().and_then(|received| self.handle_received(now, received, target)) {
@@ -325,7 +325,7 @@ impl Connection {
     /// Returns the next job. Return its result with [`complete`](Self::complete).
     pub fn poll_job(&mut self) -> Option<Job> {
         let reads = self.jobs.front()?.reads;
-        // Limited, so that one queue leaves storage time to the others.
+        // Limited, so that one queue leaves storage time to the other queues.
         if self.jobs_out >= JOBS_OUT {
             return None;
         }
