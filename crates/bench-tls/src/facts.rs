@@ -136,7 +136,7 @@ impl HostCost {
     }
 
     /// Returns the cost of `host` in a report, divided by `bytes` bytes.
-    pub fn of(report: &CpuReport, host: Domain, bytes: u64) -> HostCost {
+    pub fn from_report(report: &CpuReport, host: Domain, bytes: u64) -> HostCost {
         let per_byte = |work| report.cpu(host, work).as_nanos() as f64 / bytes.max(1) as f64;
         HostCost {
             stack: per_byte(WorkKind::Stack),

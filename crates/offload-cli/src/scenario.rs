@@ -135,7 +135,7 @@ impl Failure {
     }
 
     /// Names the mode that failed.
-    pub fn of(mode: impl fmt::Display, error: impl fmt::Display) -> Failure {
+    pub fn in_mode(mode: impl fmt::Display, error: impl fmt::Display) -> Failure {
         Failure::Run(format!("{mode}: {error}"))
     }
 

@@ -19,7 +19,7 @@
 //!
 //! ```
 //! use bytes::{Bytes, BytesMut};
-//! use offload_transforms::protection::{Check, Format, Guard, ProtectionType, Protection};
+//! use offload_transforms::protection::{Check, Format, Guard, ProtectionType, BlockProtection};
 //! use offload_transforms::{Compression, Parameters, SecretBytes, Session, Transform, Tweak, TransformDirection};
 //!
 //! let wire = Format { kind: ProtectionType::Type1, guard: Guard::Crc16, ..Format::default() };
@@ -27,7 +27,7 @@
 //!     Compression::Deflate.at_level(1),
 //!     Transform::Pad { unit: 512 },
 //!     Transform::Xts { key: SecretBytes::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
-//!     Transform::Protection(Protection { memory: None, wire: Some(wire), check: Check::ALL }),
+//!     Transform::Protection(BlockProtection { memory: None, wire: Some(wire), check: Check::ALL }),
 //! ]))?;
 //! let at_lba_1000 = Parameters { iv: 1000u128.to_le_bytes(), aad: &[] };
 //! let text = Bytes::from(vec![b'a'; 4096]);

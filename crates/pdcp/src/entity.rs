@@ -5,8 +5,8 @@ use offload_base::Instant;
 use offload_base::time::earliest;
 
 use crate::{
-    BearerKind, ClearPdu, Config, ConfigError, CountExhausted, Incoming, Receiver, RepeatedKeys, Sdu, Security,
-    SendError, StatusReport, Transmitter,
+    BearerKind, ClearPdu, Config, ConfigError, CountExhausted, Incoming, Receiver, RepeatedKeys, Sdu, SduSendError,
+    Security, StatusReport, Transmitter,
 };
 
 /// A transmitter and a receiver that exchange status reports with the peer.
@@ -56,7 +56,7 @@ impl Entity {
     ///
     /// # Errors
     /// As for [`Transmitter::send`].
-    pub fn send(&mut self, now: Instant, sdu: Bytes) -> Result<(), SendError> {
+    pub fn send(&mut self, now: Instant, sdu: Bytes) -> Result<(), SduSendError> {
         self.transmitter.send(now, sdu)
     }
 

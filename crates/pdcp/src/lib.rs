@@ -41,7 +41,7 @@ pub use entity::Entity;
 pub use pdu::{MalformedPdu, StatusReport};
 pub use receiver::{Incoming, ReceiveCounters, Receiver, Sdu};
 pub use security::{Security, SecurityError};
-pub use transmitter::{ClearPdu, CountExhausted, RepeatedKeys, SendError, Transmitter};
+pub use transmitter::{ClearPdu, CountExhausted, RepeatedKeys, SduSendError, Transmitter};
 
 /// Compiles the README's example as a doc test.
 #[cfg(doctest)]

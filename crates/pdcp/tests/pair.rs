@@ -7,7 +7,8 @@ use bytes::{Bytes, BytesMut};
 use offload_base::Instant;
 use pdcp::crypto::{Algorithm, Direction, Iv, Key, PduNumber, TagLen};
 use pdcp::{
-    BearerKind, Config, Entity, Incoming, Receiver, RepeatedKeys, Security, SendError, SnLen, StatusReport, Transmitter,
+    BearerKind, Config, Entity, Incoming, Receiver, RepeatedKeys, SduSendError, Security, SnLen, StatusReport,
+    Transmitter,
 };
 use proptest::prelude::*;
 
@@ -249,7 +250,7 @@ fn sdus_are_discarded_when_their_timer_ends() {
     // The first SDU has a COUNT, the second has not.
     transmitter.take(1).unwrap();
     transmitter.send(at(5), vec![1; 40].into()).unwrap();
-    assert_eq!(transmitter.send(at(5), vec![2; 40].into()), Err(SendError::Full));
+    assert_eq!(transmitter.send(at(5), vec![2; 40].into()), Err(SduSendError::Full));
     assert_eq!(transmitter.next_event(), Some(at(10)));
     assert_eq!(transmitter.handle_timeout(at(10)), [0], "RLC need not send it any more");
     assert_eq!(transmitter.next_event(), Some(at(15)));
@@ -411,7 +412,7 @@ fn small_buffer_takes_one_sdu_at_a_time() {
     config.buffer = 1000;
     let mut transmitter = Transmitter::new(config, security(None, 1)).unwrap();
     transmitter.send(at(0), vec![0; 9000].into()).unwrap();
-    assert_eq!(transmitter.send(at(0), vec![0; 1].into()), Err(SendError::Full));
+    assert_eq!(transmitter.send(at(0), vec![0; 1].into()), Err(SduSendError::Full));
     assert_eq!(transmitter.take(9).unwrap().len(), 1);
     transmitter.send(at(0), vec![0; 800].into()).unwrap();
 }

@@ -12,7 +12,7 @@ use super::submit::{self, SubmitOptions};
 use crate::build::{self, Build};
 use crate::results::{MachineInfo, ResultRow, ResultsFile, first_line, read_rows};
 use crate::shard::{PLACE_OF_SHARD, PartArgument, PlannedPoint, Shard, ShardPlan, SweepPart};
-use crate::sweep::{Point, Study, Sweep};
+use crate::sweep::{Point, Sweep, SweepStudy};
 use clap::Args;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -194,7 +194,7 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
     let work = SweepWork {
         file: Mutex::new(file),
         machine: MachineInfo::this(),
-        progress: SweepProgress::of(spread.len() + alone.len())?,
+        progress: SweepProgress::for_runs(spread.len() + alone.len())?,
         failed: AtomicUsize::new(0),
     };
     let threads = options.jobs.map_or(work.machine.cores, usize::from);
@@ -302,7 +302,7 @@ fn results(path: &Path, part: Option<&SweepPart>) -> io::Result<(File, FinishedR
 type FinishedRuns = BTreeSet<(String, Vec<String>)>;
 
 struct SweepJob<'a> {
-    study: &'a Study,
+    study: &'a SweepStudy,
     /// Number of the point in its study.
     number: usize,
     point: Point,
@@ -391,7 +391,7 @@ struct SweepProgress {
 }
 
 impl SweepProgress {
-    fn of(runs: usize) -> Result<SweepProgress, String> {
+    fn for_runs(runs: usize) -> Result<SweepProgress, String> {
         let style =
             ProgressStyle::with_template("{wide_bar} {pos}/{len}, {eta} left").map_err(|error| error.to_string())?;
         let bar = ProgressBar::new(runs as u64).with_style(style);

@@ -140,7 +140,7 @@ pub(super) struct PendingCommand {
 
 /// Instructions and commands for the task of a queue.
 #[derive(Debug, Default)]
-pub(super) struct LaneWork {
+pub(super) struct LaneBatch {
     pub(super) news: Option<LaneInstruction>,
     pub(super) entries: Vec<LaneEntry>,
     /// Cancelled commands that were sent and change nothing.
@@ -299,7 +299,7 @@ impl CommandLane {
     }
 
     /// Takes the work due at `now`: an instruction, at most `room` commands, and cancellations.
-    pub(super) fn take_work(&self, cx: &Context<'_>, room: usize, now: Instant) -> LaneWork {
+    pub(super) fn take_work(&self, cx: &Context<'_>, room: usize, now: Instant) -> LaneBatch {
         let mut state = lock(&self.state);
         let rested = state.wake_rested(now);
         match &mut state.waker {
@@ -307,7 +307,7 @@ impl CommandLane {
             None => state.waker = Some(cx.waker().clone()),
         }
         let count = room.min(state.pending.len());
-        LaneWork {
+        LaneBatch {
             // `End` stays, so that each call returns it.
             news: if matches!(state.news, Some(LaneInstruction::End)) {
                 Some(LaneInstruction::End)
@@ -360,7 +360,7 @@ impl CommandLane {
 
     /// Moves all commands and cancellations to `other`. Returns the instruction.
     pub(super) fn hand_over(&self, cx: &Context<'_>, other: &CommandLane) -> Option<LaneInstruction> {
-        let LaneWork { news, entries, cancelled, .. } = self.take_work(cx, usize::MAX, Instant::ZERO);
+        let LaneBatch { news, entries, cancelled, .. } = self.take_work(cx, usize::MAX, Instant::ZERO);
         if !entries.is_empty() {
             other.return_to_front(entries);
         }

@@ -1,12 +1,12 @@
 //! The bearers of a queue, and the datagrams received for them.
 
 use super::batches::JobBatches;
-use super::contexts::Contexts;
+use super::contexts::BearerContexts;
 use super::opening::OpeningBatches;
 use super::queues::QueuePlace;
 use super::sending::OutgoingPdus;
 use super::used_keys::RecentKeys;
-use super::{BearerError, BearerOpenError, Tunnel, contexts};
+use super::{BearerError, BearerOpenError, GtpTunnel, contexts};
 use crate::config::cost as cost_of;
 use crate::{Config, Entity, Incoming, Sdu, Security};
 use ::core::task::Waker;
@@ -107,12 +107,12 @@ pub(super) struct NodeCore {
 }
 
 pub(super) struct BearerState {
-    pub(super) tunnel: Tunnel,
+    pub(super) tunnel: GtpTunnel,
     pub(super) config: Config,
     /// The keys of the sending and of the receiving direction.
     pub(super) keys: [Security; 2],
     pub(super) entity: Entity,
-    pub(super) contexts: Contexts,
+    pub(super) contexts: BearerContexts,
     /// The number of the keys, unique in this queue.
     pub(super) epoch: u64,
     /// Whether all COUNTs of the keys are used.
@@ -224,7 +224,7 @@ impl NodeCore {
 
     pub(super) fn open(
         &mut self,
-        tunnel: Tunnel,
+        tunnel: GtpTunnel,
         config: Config,
         keys: [Security; 2],
         entity: Entity,
@@ -239,7 +239,7 @@ impl NodeCore {
             config,
             keys,
             entity,
-            contexts: Contexts::new(self.is_device),
+            contexts: BearerContexts::new(self.is_device),
             epoch: self.epochs,
             exhausted: false,
             deadline: None,
