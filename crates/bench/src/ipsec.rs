@@ -246,7 +246,7 @@ impl Ipsec {
         for flow in 0..self.sas {
             let key = secret(&mut secrets);
             let (spi, request, port) = (0x1000 + u32::from(flow), 1 + flow, FIRST_PORT + flow);
-            let _infallible = write!(
+            let _ = write!(
                 text,
                 "state add src {SENDER} dst {RECEIVER} proto esp spi {spi:#x} reqid {request} mode transport\n \
                  replay-window 256 flag esn aead rfc4106(gcm(aes)) 0x{key} 128\n\

@@ -19,7 +19,7 @@ pub fn format_story(story: &Story) -> String {
     for (index, event) in story.events.iter().enumerate() {
         let (micros, place) = (micros(event.at), place_of(event.what));
         let (which, what) = (which(story, index), in_words(event.what));
-        let _infallible = writeln!(text, "{micros:>6}  {place:13}  {which:24}  {what}");
+        let _ = writeln!(text, "{micros:>6}  {place:13}  {which:24}  {what}");
     }
     text
 }

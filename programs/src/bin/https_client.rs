@@ -125,7 +125,7 @@ fn run(options: &Options) -> Result<(), FetchStop> {
     }
     let host = outside.host().clone();
     // The instructions are optional: a fetch needs no reader.
-    let _written = write_out(&format!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu)));
+    let _ = write_out(&format!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu)));
     let fetched = outside.until_done(fetch(options, &host, &target, tls));
     let mut counters = outside.end()?;
     let fetched = fetched.unwrap_or_else(|gone| Err(gone.into()));

@@ -237,7 +237,7 @@ impl Manager {
         if told.is_err() {
             // Refused rules leave the switch as before, so only the tunnels have to be restored.
             self.setup = before;
-            let _as_before = self.tell_tunnels(host).await;
+            let _ = self.tell_tunnels(host).await;
         }
         told
     }

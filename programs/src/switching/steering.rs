@@ -285,7 +285,7 @@ impl LinuxSteering {
 impl Drop for LinuxSteering {
     fn drop(&mut self) {
         for representor in self.representors.iter().filter(|representor| representor.socket.is_some()) {
-            let _somebody_removed_it = std::fs::remove_file(&representor.ours);
+            let _ = std::fs::remove_file(&representor.ours);
         }
     }
 }

@@ -328,8 +328,8 @@ impl TargetProcess {
 
 impl Drop for TargetProcess {
     fn drop(&mut self) {
-        let _killed = self.0.kill();
-        let _gone = self.0.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

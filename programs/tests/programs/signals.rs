@@ -72,8 +72,8 @@ impl ServingProgram {
 
 impl Drop for ServingProgram {
     fn drop(&mut self) {
-        let _killed = self.program.kill();
-        let _gone = self.program.wait();
+        let _ = self.program.kill();
+        let _ = self.program.wait();
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// The component that seals a direction's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RecordProtection {
+pub(crate) enum SendProtection {
     /// This crate, before the record is queued.
     Software,
     /// A device, during transmission.
@@ -51,7 +51,7 @@ pub(crate) struct RecordSender {
     key: Arc<RecordKey>,
     number: u64,
     limit: u64,
-    protection: RecordProtection,
+    protection: SendProtection,
     /// First record number that the transport's sealer of this key covers. `None` if the transport has no such sealer.
     sealed_from: Option<u64>,
     /// The multiple of bytes to which the inner plaintext is padded. 1 means no padding.
@@ -68,7 +68,7 @@ impl RecordSender {
             key: Arc::new(RecordKey::new(&traffic)?),
             number,
             limit: record_limit(traffic.suite()),
-            protection: RecordProtection::Software,
+            protection: SendProtection::Software,
             sealed_from: None,
             pad_to: 1,
             prefix: Bytes::new(),
@@ -99,18 +99,18 @@ impl RecordSender {
         }
         let number = self.number;
         // The transport's sealer stops at the key's limit, so records beyond are sealed here.
-        let protection = if number < self.limit { self.protection } else { RecordProtection::Software };
+        let protection = if number < self.limit { self.protection } else { SendProtection::Software };
         match protection {
-            RecordProtection::Software if content.wants_digests() => {
+            SendProtection::Software if content.wants_digests() => {
                 debug_assert!(self.sealed_from.is_some());
                 self.leave_to_device(number, Handle::NO_DEVICE, content_type, content, queue)?;
                 counters.tx_records_sw += 1;
             }
-            RecordProtection::Software => {
+            SendProtection::Software => {
                 counters.tx_records_sw += 1;
                 self.seal(number, content_type, content, queue);
             }
-            RecordProtection::Device(handle) => {
+            SendProtection::Device(handle) => {
                 self.leave_to_device(number, handle, content_type, content, queue)?;
                 counters.tx_records_device += 1;
             }
@@ -251,13 +251,13 @@ impl RecordSender {
 
     /// Switches to software from the next record on. Returns true if a device sealed before.
     pub(crate) fn return_to_software(&mut self) -> bool {
-        core::mem::replace(&mut self.protection, RecordProtection::Software) != RecordProtection::Software
+        core::mem::replace(&mut self.protection, SendProtection::Software) != SendProtection::Software
     }
 
     /// Leaves sealing to `handle` from the next record on. The transport must already have a sealer.
     pub(crate) fn hand_over(&mut self, handle: Handle) {
         debug_assert!(self.sealed_from.is_some());
-        self.protection = RecordProtection::Device(handle);
+        self.protection = SendProtection::Device(handle);
     }
 
     /// Notes that the transport forgets the sealer of this key. Returns true if the transport had one.
@@ -278,8 +278,8 @@ impl RecordSender {
     /// Returns the context that seals records.
     pub(crate) fn context(&self) -> Option<Handle> {
         match self.protection {
-            RecordProtection::Software => None,
-            RecordProtection::Device(handle) => Some(handle),
+            SendProtection::Software => None,
+            SendProtection::Device(handle) => Some(handle),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use offload_bench::cipher::{Cipher, CipherLanes, Packets, table};
-use offload_bench_tls::facts::{Clock, Facts};
+use offload_bench_tls::facts::{Facts, RunClock};
 use offload_cli::options;
 use offload_cli::output::OutputOptions;
 use offload_cli::scenario::{self, About, Failure, Made, Scenario};
@@ -48,7 +48,7 @@ impl Scenario for CipherOptions {
         let runs = runs.map_err(|error| error.to_string())?;
         let whole = true;
         Ok(Made::new(
-            Facts { clock: Clock::Real, ..scenario::facts("cipher", 0, [("bytes", self.bytes.to_string())]) },
+            Facts { clock: RunClock::Real, ..scenario::facts("cipher", 0, [("bytes", self.bytes.to_string())]) },
             &runs,
             whole,
             table(&runs),

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use nic_sim::wire::impairment::Share;
-use offload_bench_tls::facts::Clock;
+use offload_bench_tls::facts::RunClock;
 use offload_cli::program::{self, FAILED, UNUSABLE};
 use offload_cli::scenario::Made;
 use offload_console::say;
@@ -364,7 +364,7 @@ impl SweepWork {
                         arguments: arguments.clone(),
                         seed: made.facts.seed,
                         // A run that measures this machine is real, even if it uses virtual time inside.
-                        clock: if job.run.about().is_real { Clock::Real } else { made.facts.clock }.to_string(),
+                        clock: if job.run.about().is_real { RunClock::Real } else { made.facts.clock }.to_string(),
                         nic: made.facts.nic.clone(),
                         build: Build::this(),
                         machine: self.machine.clone(),

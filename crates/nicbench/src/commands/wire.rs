@@ -98,7 +98,7 @@ impl WireCommandOptions {
             use tokio::signal::unix::{SignalKind, signal};
             let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
             // The line below promises that signals are handled, so the handlers are installed first.
-            let _written = program::write_out(program, &format!("{one} and {other} are joined\n"));
+            let _ = program::write_out(program, &format!("{one} and {other} are joined\n"));
             let [left, right] = &gone;
             tokio::select! {
                 biased;

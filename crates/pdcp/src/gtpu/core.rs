@@ -8,7 +8,7 @@ use super::sending::OutgoingPdus;
 use super::used_keys::RecentKeys;
 use super::{BearerError, BearerOpenError, GtpTunnel, contexts};
 use crate::config::cost as cost_of;
-use crate::{Config, Entity, Incoming, Sdu, Security};
+use crate::{Config, Entity, IncomingPdu, Sdu, Security};
 use ::core::task::Waker;
 use bytes::Bytes;
 use offload_api::{Datagram, DatagramSocket, Handle, PacketMark, TxDatagram};
@@ -155,7 +155,7 @@ impl BearerState {
     }
 
     /// Passes PDUs to the receiver, and collects the ready SDUs.
-    pub(super) fn receive(&mut self, now: Instant, pdus: Vec<Incoming>, unread: &mut u64, woken: &mut WakeList) {
+    pub(super) fn receive(&mut self, now: Instant, pdus: Vec<IncomingPdu>, unread: &mut u64, woken: &mut WakeList) {
         self.entity.receive(now, pdus);
         self.take_ready(unread, woken);
     }
@@ -354,7 +354,7 @@ impl NodeCore {
         mut jobs: Option<&mut JobBatches>,
     ) {
         // Grouped by bearer, so that each bearer's PDUs are opened as one batch.
-        let mut by_bearer: BTreeMap<u32, Vec<Incoming>> = BTreeMap::new();
+        let mut by_bearer: BTreeMap<u32, Vec<IncomingPdu>> = BTreeMap::new();
         {
             let _framing = cost::work(WorkKind::Framing);
             for datagram in datagrams {
@@ -395,7 +395,7 @@ impl NodeCore {
         datagram: Datagram,
         mark: PacketMark,
         place: u32,
-        by_bearer: &mut BTreeMap<u32, Vec<Incoming>>,
+        by_bearer: &mut BTreeMap<u32, Vec<IncomingPdu>>,
     ) {
         let Some(header) = Gtpu::parse(&datagram.data) else {
             self.counters.malformed += 1;
@@ -434,14 +434,14 @@ impl NodeCore {
         let pdu = data.split_off(payload.start);
         let incoming = match mark {
             PacketMark::Opened { context, number, .. } if state.contexts.has_current_keys(context) => {
-                Incoming::Opened { count: (number as u32).wrapping_add(place), pdu }
+                IncomingPdu::Opened { count: (number as u32).wrapping_add(place), pdu }
             }
             // Opened under keys that are no longer used: the PDU is in clear, and its validity is unknown now.
             PacketMark::Opened { .. } => {
                 self.counters.stale += 1;
                 return;
             }
-            _ => Incoming::Pdu(pdu),
+            _ => IncomingPdu::Pdu(pdu),
         };
         by_bearer.entry(header.tunnel).or_default().push(incoming);
     }

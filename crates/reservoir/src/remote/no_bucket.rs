@@ -5,22 +5,22 @@ use crate::name::Name;
 use hyper::Method;
 
 /// An uninhabited type: no server is a bucket.
-pub(crate) enum NoBucket {}
+pub(crate) enum Bucket {}
 
 impl Remote {
-    pub(super) async fn is_folder_of(&self, bucket: &NoBucket, _name: &Name) -> Result<bool, RemoteError> {
+    pub(super) async fn is_folder_of(&self, bucket: &Bucket, _name: &Name) -> Result<bool, RemoteError> {
         match *bucket {}
     }
 
-    pub(super) async fn list_bucket(&self, bucket: &NoBucket, _name: &Name) -> Result<Vec<FolderEntry>, RemoteError> {
+    pub(super) async fn list_bucket(&self, bucket: &Bucket, _name: &Name) -> Result<Vec<FolderEntry>, RemoteError> {
         match *bucket {}
     }
 
-    pub(super) fn target_of(&self, bucket: &NoBucket, _method: &Method, _name: &Name) -> Option<String> {
+    pub(super) fn target_of(&self, bucket: &Bucket, _method: &Method, _name: &Name) -> Option<String> {
         match *bucket {}
     }
 
-    pub(super) fn put_target(&self, bucket: &NoBucket, _modified: Option<&str>, _name: &Name) -> Option<String> {
+    pub(super) fn put_target(&self, bucket: &Bucket, _modified: Option<&str>, _name: &Name) -> Option<String> {
         match *bucket {}
     }
 }

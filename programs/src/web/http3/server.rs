@@ -279,7 +279,7 @@ impl Server {
     async fn closed(&self) {
         let mut closing = self.closing.subscribe();
         // The sender is a field of `self`, so waiting cannot fail.
-        let _never_fails = closing.wait_for(|closing| *closing).await.is_ok();
+        let _ = closing.wait_for(|closing| *closing).await.is_ok();
     }
 
     fn count(&self, counters: &dyn Counters) {
@@ -318,7 +318,7 @@ impl Drop for AnswerGuard<'_> {
 /// Completes when `count` is zero.
 async fn none_left(count: &watch::Sender<usize>) {
     // `count` is the sender, so waiting cannot fail.
-    let _never_fails = count.subscribe().wait_for(|count| *count == 0).await.is_ok();
+    let _ = count.subscribe().wait_for(|count| *count == 0).await.is_ok();
 }
 
 /// Returns whether the client closed the connection without an error code.
