@@ -78,11 +78,11 @@ fn execute(options: &Options) -> ExitCode {
         return program::fail(NAME, &message, program::UNUSABLE);
     }
     if let Some(file) = &options.svg
-        && let Err(error) = std::fs::write(file, picture::of(&story))
+        && let Err(error) = std::fs::write(file, picture::draw_story(&story))
     {
         return program::fail(NAME, &format!("{}: {error}", file.display()), program::UNUSABLE);
     }
-    program::write_out(NAME, &table::of(&story))
+    program::write_out(NAME, &table::format_story(&story))
 }
 
 const NAME: &str = "resync_story";

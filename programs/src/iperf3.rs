@@ -159,7 +159,7 @@ struct StreamResult {
 }
 
 impl TestResults {
-    fn of(streams: Vec<StreamResult>) -> TestResults {
+    fn from_streams(streams: Vec<StreamResult>) -> TestResults {
         let sends = streams.iter().any(|stream| stream.retransmits >= 0);
         TestResults {
             cpu_util_total: 0.0,
@@ -173,7 +173,7 @@ impl TestResults {
 
 impl StreamResult {
     /// Returns the result of the stream that was opened after `place` others.
-    fn of(place: usize, bytes: u64, sends: bool, stream: &TcpStream, seconds: f64) -> StreamResult {
+    fn for_stream(place: usize, bytes: u64, sends: bool, stream: &TcpStream, seconds: f64) -> StreamResult {
         // Both ends number streams 1, 3, 4, 5 and so on.
         let id = if place == 0 { 1 } else { place + 2 };
         let retransmits = if sends { stream.stats().retransmits as i64 } else { -1 };
@@ -239,12 +239,12 @@ impl Server {
             let stream = flow.task.await;
             let bytes = if flow.sends { on_its_way(&stream) } else { flow.bytes.load(Ordering::Relaxed) };
             let bytes = bytes.saturating_sub(flow.omitted);
-            results.push(StreamResult::of(place, bytes, flow.sends, &stream, seconds));
+            results.push(StreamResult::for_stream(place, bytes, flow.sends, &stream, seconds));
             streams.push((stream, flow.sends));
         }
         tell(&mut control, ProtocolStep::ExchangeResults).await?;
         let _theirs = self.soon(read_json(&mut control)).await?;
-        write_json(&mut control, &TestResults::of(results)).await?;
+        write_json(&mut control, &TestResults::from_streams(results)).await?;
         tell(&mut control, ProtocolStep::DisplayResults).await?;
         // The client either confirms the end or closes the connection.
         let _done = self.soon(control.read_i8()).await;

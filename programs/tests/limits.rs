@@ -8,7 +8,7 @@ use nic_sim::wire::LinkConfig;
 use offload_base::Seed;
 use offload_host_stack::{TcpConfig, TcpStream};
 use offload_programs::web::Mode;
-use offload_programs::web::limits::{Capacity, Limits};
+use offload_programs::web::limits::{Capacity, WebLimits};
 use offload_programs::web::pin::trust;
 use offload_programs::web::server::Server;
 use offload_programs::web::site::Site;
@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 fn a_handshake_has_its_time() {
     for mode in [Mode::HttpsCpu, Mode::HttpsNic] {
         for sent in [&[][..], &HALF_A_CLIENT_HELLO] {
-            let seconds = over(mode, Limits::default(), async |bed: LimitsBed| {
+            let seconds = over(mode, WebLimits::default(), async |bed: LimitsBed| {
                 let mut stream = bed.connect().await?;
                 stream.write_all(sent).await?;
                 ended(stream).await;
@@ -37,14 +37,14 @@ fn a_handshake_has_its_time() {
 
 #[test]
 fn idle_connection_is_closed_after_its_timeout() {
-    let seconds = over(Mode::Http, Limits::default(), async |bed: LimitsBed| {
+    let seconds = over(Mode::Http, WebLimits::default(), async |bed: LimitsBed| {
         ended(bed.connect().await?).await;
         // A connection without any byte is idle, not in a handshake.
         Ok(bed.seconds())
     });
     assert_eq!(seconds, 60, "no request at all");
     for mode in Mode::ALL {
-        let seconds = over(mode, Limits::default(), async |bed: LimitsBed| {
+        let seconds = over(mode, WebLimits::default(), async |bed: LimitsBed| {
             let mut stream = bed.open().await?;
             for _ in 0..3 {
                 bed.sleep(50).await;
@@ -61,7 +61,7 @@ fn idle_connection_is_closed_after_its_timeout() {
 #[test]
 fn a_header_that_trickles_in_has_its_time() {
     for mode in Mode::ALL {
-        let seconds = over(mode, Limits::default(), async |bed: LimitsBed| {
+        let seconds = over(mode, WebLimits::default(), async |bed: LimitsBed| {
             let mut stream = bed.open().await?;
             bed.sleep(30).await;
             for byte in b"GET /small HTTP/1.1\r\nHost: a" {
@@ -83,7 +83,7 @@ fn a_header_that_trickles_in_has_its_time() {
 fn a_body_has_time_for_each_of_its_parts() {
     for mode in Mode::ALL {
         for (bytes_a_second, seconds) in [(1, 29), (400, 29), (600, 100)] {
-            let last = over(mode, Limits::default(), async |bed: LimitsBed| {
+            let last = over(mode, WebLimits::default(), async |bed: LimitsBed| {
                 let mut stream = bed.open().await?;
                 stream.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n").await?;
                 stream.flush().await?;
@@ -109,7 +109,7 @@ fn a_body_has_time_for_each_of_its_parts() {
 fn connection_with_unread_answer_is_aborted() {
     for mode in Mode::ALL {
         for file in ["large", "middle"] {
-            let (seconds, timed_out) = over(mode, Limits::default(), async |bed: LimitsBed| {
+            let (seconds, timed_out) = over(mode, WebLimits::default(), async |bed: LimitsBed| {
                 let mut stream = bed.open().await?;
                 stream.write_all(format!("GET /{file} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await?;
                 bed.sleep(1).await;
@@ -127,7 +127,7 @@ fn connection_with_unread_answer_is_aborted() {
 #[test]
 fn connection_of_a_trickling_reader_is_aborted() {
     for (file, most) in [("large", 190), ("middle", 190)] {
-        let (seconds, charged) = over(Mode::Http, Limits::default(), async |bed: LimitsBed| {
+        let (seconds, charged) = over(Mode::Http, WebLimits::default(), async |bed: LimitsBed| {
             let (mut stream, host) = (bed.connect().await?, bed.client.clone());
             stream.write_all(format!("GET /{file} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await?;
             let _reads_on = bed.client.spawn("reader", async move {
@@ -147,7 +147,7 @@ fn connection_of_a_trickling_reader_is_aborted() {
 #[test]
 fn slow_reader_receives_the_whole_answer() {
     for mode in Mode::ALL {
-        let (read, seconds) = over(mode, Limits::default(), async |bed: LimitsBed| {
+        let (read, seconds) = over(mode, WebLimits::default(), async |bed: LimitsBed| {
             let mut stream = bed.open().await?;
             stream.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await?;
             let (mut read, mut buffer) = (0, vec![0; 32 << 10]);
@@ -169,7 +169,7 @@ fn slow_reader_receives_the_whole_answer() {
 #[test]
 fn surplus_connections_take_slots_of_idle_ones() {
     for mode in Mode::ALL {
-        let limits = Limits { capacity: Capacity::new(2, usize::MAX), ..Limits::default() };
+        let limits = WebLimits { capacity: Capacity::new(2, usize::MAX), ..WebLimits::default() };
         let (ended, refused) = over(mode, limits, async |bed: LimitsBed| {
             // One client sends nothing, not even a handshake; the other has received its answer.
             let mut silent = bed.connect().await?;
@@ -203,7 +203,7 @@ fn surplus_connections_take_slots_of_idle_ones() {
 fn clients_that_do_not_read_share_the_memory_there_is() {
     const MOST: usize = 1 << 20;
     for mode in Mode::ALL {
-        let limits = Limits { capacity: Capacity::new(100, MOST), ..Limits::default() };
+        let limits = WebLimits { capacity: Capacity::new(100, MOST), ..WebLimits::default() };
         let (charged, left) = over(mode, limits, async |bed: LimitsBed| {
             let mut streams = Vec::new();
             for _ in 0..STALLED {
@@ -225,7 +225,7 @@ fn clients_that_do_not_read_share_the_memory_there_is() {
 #[test]
 fn acknowledged_answer_is_not_charged() {
     for mode in Mode::ALL {
-        let charged = over(mode, Limits::default(), async |bed: LimitsBed| {
+        let charged = over(mode, WebLimits::default(), async |bed: LimitsBed| {
             let mut stream = bed.open().await?;
             stream.write_all(b"GET /middle HTTP/1.1\r\nHost: a\r\n\r\n").await?;
             read_until(&mut stream, b"\r\n\r\n").await?;
@@ -240,7 +240,7 @@ fn acknowledged_answer_is_not_charged() {
 
 #[test]
 fn reader_is_served_while_stalled_clients_hold_the_memory() {
-    let limits = Limits { capacity: Capacity::new(100, 1 << 20), ..Limits::default() };
+    let limits = WebLimits { capacity: Capacity::new(100, 1 << 20), ..WebLimits::default() };
     for mode in Mode::ALL {
         let read = over(mode, limits.clone(), async |bed: LimitsBed| {
             let mut streams = Vec::new();
@@ -265,7 +265,7 @@ fn reader_is_served_while_stalled_clients_hold_the_memory() {
 #[test]
 fn closing_server_finishes_current_answers() {
     for mode in Mode::ALL {
-        let (read, idle, late) = over(mode, Limits::default(), async |bed: LimitsBed| {
+        let (read, idle, late) = over(mode, WebLimits::default(), async |bed: LimitsBed| {
             let mut idle = bed.open().await?;
             idle.write_all(b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n").await?;
             read_until(&mut idle, b"0123456789").await?;
@@ -293,7 +293,7 @@ struct LimitsBed {
     client: BedHost,
     server: Server,
     mode: Mode,
-    limits: Limits,
+    limits: WebLimits,
 }
 
 impl LimitsBed {
@@ -332,8 +332,8 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// Runs `story` with a server in `mode`.
-fn over<T: Send + 'static>(mode: Mode, limits: Limits, story: impl AsyncFnOnce(LimitsBed) -> io::Result<T>) -> T {
-    let folder = Folder::new();
+fn over<T: Send + 'static>(mode: Mode, limits: WebLimits, story: impl AsyncFnOnce(LimitsBed) -> io::Result<T>) -> T {
+    let folder = LimitsFolder::new();
     let mut bed = Testbed::builder(Seed(1))
         .host("server", NicConfig::default(), TcpConfig::default())
         .host("client", NicConfig::default(), TcpConfig::default())
@@ -364,10 +364,10 @@ async fn read_until(stream: &mut (impl AsyncRead + Unpin + ?Sized), end: &[u8]) 
 }
 
 /// The served folder, deleted on drop.
-struct Folder(PathBuf);
+struct LimitsFolder(PathBuf);
 
-impl Folder {
-    fn new() -> Folder {
+impl LimitsFolder {
+    fn new() -> LimitsFolder {
         use core::sync::atomic::{AtomicUsize, Ordering};
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -377,11 +377,11 @@ impl Folder {
         for (name, bytes) in [("middle", MIDDLE), ("large", LARGE)] {
             File::create(path.join(name)).unwrap().set_len(bytes as u64).unwrap();
         }
-        Folder(path)
+        LimitsFolder(path)
     }
 }
 
-impl Drop for Folder {
+impl Drop for LimitsFolder {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.0).unwrap();
     }

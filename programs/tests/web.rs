@@ -11,12 +11,12 @@ use nic_sim::NicConfig;
 use nic_sim::wire::{Impairments, LinkConfig};
 use offload_base::{Instant, Seed};
 use offload_host_stack::TcpConfig;
-use offload_programs::web::client::{ClientTls, Session, read_body};
+use offload_programs::web::client::{HttpsClientTls, Session, read_body};
 use offload_programs::web::comparison::Comparison;
 use offload_programs::web::pin::{Pin, trust};
 use offload_programs::web::server::Server;
 use offload_programs::web::site::Site;
-use offload_programs::web::{Failure, Mode};
+use offload_programs::web::{Mode, WebFailure};
 use offload_testbed::Testbed;
 use offload_testbed::identity::{self, Randomness};
 use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
@@ -35,7 +35,7 @@ mod http3;
 
 #[test]
 fn every_mode_gives_every_byte_uncopied() {
-    let folder = Folder::new("modes", &[("empty", 0), ("small", 700), ("a page.txt", 5_000), ("large", 3_000_001)]);
+    let folder = WebFolder::new("modes", &[("empty", 0), ("small", 700), ("a page.txt", 5_000), ("large", 3_000_001)]);
     let impairments = Impairments { loss: "0.01".parse().unwrap(), ..Impairments::default() };
     for (mode, lossy) in Mode::ALL.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
         let link = if lossy { LinkConfig { impairments, ..LinkConfig::default() } } else { LinkConfig::default() };
@@ -60,7 +60,7 @@ fn every_mode_gives_every_byte_uncopied() {
 
 #[test]
 fn two_runs_of_a_seed_are_the_same() {
-    let folder = Folder::new("same", &[("large", 1_000_000)]);
+    let folder = WebFolder::new("same", &[("large", 1_000_000)]);
     let run = || Comparison::new(&folder.0).unwrap().run(Mode::HttpsNic).unwrap();
     let (once, again) = (run(), run());
     assert_eq!((once.goodput_gbps, &once.counters), (again.goodput_gbps, &again.counters));
@@ -68,7 +68,7 @@ fn two_runs_of_a_seed_are_the_same() {
 
 #[test]
 fn keys_change_under_way() {
-    let folder = Folder::new("rekey", &[("large", 2_000_000)]);
+    let folder = WebFolder::new("rekey", &[("large", 2_000_000)]);
     for mode in [Mode::HttpsCpu, Mode::HttpsNic] {
         let row = Comparison { records_per_key: Some(20), ..Comparison::new(&folder.0).unwrap() }.run(mode).unwrap();
         let updates = row.counters.value("TlsTxRekeyOk");
@@ -80,7 +80,7 @@ fn keys_change_under_way() {
 /// Sends requests of various paths and ranges to one server.
 #[test]
 fn ranges_are_of_one_version() {
-    let folder = Folder::new("ranges", &[("file", 10_000)]);
+    let folder = WebFolder::new("ranges", &[("file", 10_000)]);
     let mut bed = two_hosts();
     let (host, client) = (bed.host(0).clone(), bed.host(1).clone());
     let server = server(&folder, Mode::Http, identity::server_config(Randomness::Seeded(Seed(1)), None));
@@ -103,7 +103,7 @@ fn ranges_are_of_one_version() {
             answers.push((status, range, tag.is_some(), read_body(answer, |_| Ok(())).await?));
         }
         session.close().await?;
-        Ok::<_, Failure>(answers)
+        Ok::<_, WebFailure>(answers)
     }));
     let text = |range: &str| Some(range.to_string());
     let expected = [
@@ -119,13 +119,13 @@ fn ranges_are_of_one_version() {
 }
 
 /// Returns the status lines and bodies of a server's answers to raw requests.
-fn said(folder: &Folder, requests: &[&str]) -> Vec<(String, String)> {
+fn said(folder: &WebFolder, requests: &[&str]) -> Vec<(String, String)> {
     let status = |head: String| head.lines().next().unwrap().to_string();
     answers(folder, requests).into_iter().map(|(head, body)| (status(head), body)).collect()
 }
 
 /// Returns the heads and bodies of a server's answers to raw requests.
-fn answers(folder: &Folder, requests: &[&str]) -> Vec<(String, String)> {
+fn answers(folder: &WebFolder, requests: &[&str]) -> Vec<(String, String)> {
     let mut bed = two_hosts();
     let (host, client) = (bed.host(0).clone(), bed.host(1).clone());
     let server = server(folder, Mode::Http, identity::server_config(Randomness::Seeded(Seed(1)), None));
@@ -149,7 +149,7 @@ fn answers(folder: &Folder, requests: &[&str]) -> Vec<(String, String)> {
 /// RFC 9110 and 9112: preconditions, ranges, `Host` and HEAD.
 #[test]
 fn requests_follow_the_rules_of_http() {
-    let folder = Folder::new("rules", &[("file", 10)]);
+    let folder = WebFolder::new("rules", &[("file", 10)]);
     let tag = FileVersion::from_metadata(&std::fs::metadata(folder.0.join("file")).unwrap()).entity_tag().to_string();
     let host = "HTTP/1.1\r\nHost: a\r\n";
     const PAST: &str = "Fri, 01 Jan 1960 00:00:00 GMT";
@@ -222,7 +222,7 @@ fn requests_follow_the_rules_of_http() {
 /// File times may be before 1970.
 #[test]
 fn a_file_of_any_time_is_given() {
-    let folder = Folder::new("times", &[("file", 10)]);
+    let folder = WebFolder::new("times", &[("file", 10)]);
     let old = SystemTime::UNIX_EPOCH - Duration::from_secs(315_619_200);
     File::options().write(true).open(folder.0.join("file")).unwrap().set_modified(old).unwrap();
     let (head, _) = &answers(&folder, &["GET /file HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"])[0];
@@ -234,7 +234,7 @@ fn a_file_of_any_time_is_given() {
 
 #[test]
 fn unserved_paths_answer_like_missing_ones() {
-    let folder = Folder::new("oracle", &[("file", 10)]);
+    let folder = WebFolder::new("oracle", &[("file", 10)]);
     symlink("circle", folder.0.join("circle")).unwrap();
     symlink("/etc/passwd", folder.0.join("outside")).unwrap();
     let ask = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -261,7 +261,7 @@ fn unserved_paths_answer_like_missing_ones() {
 
 #[test]
 fn a_malformed_body_is_the_clients_fault() {
-    let folder = Folder::new("chunk", &[("file", 10)]);
+    let folder = WebFolder::new("chunk", &[("file", 10)]);
     let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let answers = said(&folder, &[&format!("{head}zz\r\nab\r\n0\r\n\r\n"), &format!("{head}2\r\nabc\r\n0\r\n\r\n")]);
     for answer in answers {
@@ -271,7 +271,7 @@ fn a_malformed_body_is_the_clients_fault() {
 
 #[test]
 fn a_server_with_an_rsa_key_is_spoken_to_over_tls_12_and_13() {
-    let folder = Folder::new("rsa", &[("file", 10_000)]);
+    let folder = WebFolder::new("rsa", &[("file", 10_000)]);
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         let certificate = CertificateDer::from_pem_slice(RSA).unwrap();
         let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -288,8 +288,12 @@ fn a_server_with_an_rsa_key_is_spoken_to_over_tls_12_and_13() {
         let _listens_on = server.listen(&host, 443).unwrap();
         let mut config = identity::client_config(Randomness::System, None);
         trust(&mut config, vec![certificate], None).unwrap();
-        let tls =
-            ClientTls { config: Arc::new(config), name: identity::server_name(), nic: true, records_per_key: None };
+        let tls = HttpsClientTls {
+            config: Arc::new(config),
+            name: identity::server_name(),
+            nic: true,
+            records_per_key: None,
+        };
         let fetched = bed.run(client.clone().spawn("client", async move {
             let to = SocketAddr::from((host.address(), 443));
             let mut session = Session::open(&client, to, "server", Some(tls)).await?;
@@ -298,7 +302,7 @@ fn a_server_with_an_rsa_key_is_spoken_to_over_tls_12_and_13() {
             session.close_both_sides(&client, Duration::from_secs(2)).await?;
             // Both FINs are acknowledged before the time is over.
             assert!(client.now() - Instant::ZERO < Duration::from_secs(2), "{version:?}");
-            Ok::<_, Failure>(bytes)
+            Ok::<_, WebFailure>(bytes)
         }));
         assert_eq!(fetched.unwrap(), 10_000, "{version:?}");
     }
@@ -306,7 +310,7 @@ fn a_server_with_an_rsa_key_is_spoken_to_over_tls_12_and_13() {
 
 #[test]
 fn a_file_cut_short_on_its_way_ends_the_connection() {
-    let folder = Folder::new("cut", &[("file", 8_000_000)]);
+    let folder = WebFolder::new("cut", &[("file", 8_000_000)]);
     for mode in Mode::ALL {
         let mut bed = two_hosts();
         let (host, client) = (bed.host(0).clone(), bed.host(1).clone());
@@ -339,7 +343,7 @@ fn a_file_cut_short_on_its_way_ends_the_connection() {
 /// Connects to a server with the certificate in `shown`, as a client that trusts the authorities of the testbed and of
 /// the proxy. Returns the outcome and the number of requests that the server received.
 fn connection(shown: ServerConfig, pin: Option<Pin>) -> (Result<u64, String>, u64) {
-    let folder = Folder::new("pin", &[("secret", 3_000)]);
+    let folder = WebFolder::new("pin", &[("secret", 3_000)]);
     let mut bed = two_hosts();
     let (host, client) = (bed.host(0).clone(), bed.host(1).clone());
     let server = server(&folder, Mode::HttpsNic, shown);
@@ -351,7 +355,7 @@ fn connection(shown: ServerConfig, pin: Option<Pin>) -> (Result<u64, String>, u6
         let answer = session.get("/secret", None).await?;
         let bytes = read_body(answer, |_| Ok(())).await?;
         session.close().await?;
-        Ok::<_, Failure>(bytes)
+        Ok::<_, WebFailure>(bytes)
     }));
     bed.run(server.idle());
     (fetched.map_err(|error| error.to_string()), server.counters().value("http_requests"))
@@ -423,21 +427,21 @@ fn two_hosts() -> Testbed {
         .unwrap()
 }
 
-fn server(folder: &Folder, mode: Mode, tls: ServerConfig) -> Server {
+fn server(folder: &WebFolder, mode: Mode, tls: ServerConfig) -> Server {
     Server::new(Site::new(&folder.0, Arc::new(InPlace)).unwrap(), mode, tls).without_dates()
 }
 
-fn client_tls(roots: Vec<CertificateDer<'static>>, pin: Option<Pin>) -> ClientTls {
+fn client_tls(roots: Vec<CertificateDer<'static>>, pin: Option<Pin>) -> HttpsClientTls {
     let mut config = identity::client_config(Randomness::Seeded(Seed(2)), None);
     trust(&mut config, roots, pin).unwrap();
-    ClientTls { config: Arc::new(config), name: identity::server_name(), nic: true, records_per_key: None }
+    HttpsClientTls { config: Arc::new(config), name: identity::server_name(), nic: true, records_per_key: None }
 }
 
 /// A folder of seeded files, old enough that any change shows.
-struct Folder(PathBuf);
+struct WebFolder(PathBuf);
 
-impl Folder {
-    fn new(name: &str, files: &[(&str, usize)]) -> Folder {
+impl WebFolder {
+    fn new(name: &str, files: &[(&str, usize)]) -> WebFolder {
         let path = std::env::temp_dir().join(format!("nic-offload-web-{name}-{}", std::process::id()));
         // A test may create several, one after the other.
         std::fs::create_dir_all(&path).unwrap();
@@ -448,11 +452,11 @@ impl Folder {
             std::fs::write(path.join(name), content).unwrap();
             File::options().write(true).open(path.join(name)).unwrap().set_modified(long_ago).unwrap();
         }
-        Folder(path)
+        WebFolder(path)
     }
 }
 
-impl Drop for Folder {
+impl Drop for WebFolder {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.0).unwrap();
     }

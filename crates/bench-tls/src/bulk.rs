@@ -450,12 +450,12 @@ impl PayloadReceiver {
             return Ok(());
         }
         // Collected chunks come first, or the hash would mix up the order.
-        self.settle()?;
+        self.write_kept()?;
         self.look_at(chunk)
     }
 
     /// Hashes and writes the collected bytes.
-    fn settle(&mut self) -> Result<(), BulkError> {
+    fn write_kept(&mut self) -> Result<(), BulkError> {
         let mut kept = core::mem::take(&mut self.kept);
         self.look_at(&kept)?;
         kept.clear();
@@ -469,7 +469,7 @@ impl PayloadReceiver {
     }
 
     fn finish(mut self) -> Result<(u64, Checksum), BulkError> {
-        self.settle()?;
+        self.write_kept()?;
         if let Some(out) = &mut self.out {
             out.flush().map_err(BulkError::Output)?;
         }

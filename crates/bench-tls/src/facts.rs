@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 /// One or more runs with the same options.
 ///
 /// ```
-/// use offload_bench_tls::facts::{Clock, Facts};
+/// use offload_bench_tls::facts::{RunClock, Facts};
 ///
-/// let facts: Facts = Facts { command: "ktls_loopback".into(), seed: 1, clock: Clock::Virtual, ..Facts::default() };
+/// let facts: Facts = Facts { command: "ktls_loopback".into(), seed: 1, clock: RunClock::Virtual, ..Facts::default() };
 /// assert!(facts.to_json().contains(r#""clock":"virtual""#));
 /// ```
 #[derive(Clone, Debug, Serialize)]
@@ -19,7 +19,7 @@ pub struct Facts<R = Run> {
     /// The seed of all random numbers.
     pub seed: u64,
     /// The clock of the goodput.
-    pub clock: Clock,
+    pub clock: RunClock,
     /// Options that affect the result, as given or by default.
     pub options: BTreeMap<String, String>,
     /// Values of the NICs by name, if the options can set them.
@@ -34,7 +34,7 @@ impl<R> Default for Facts<R> {
         Facts {
             command: String::new(),
             seed: 0,
-            clock: Clock::Virtual,
+            clock: RunClock::Virtual,
             options: BTreeMap::new(),
             nic: BTreeMap::new(),
             runs: Vec::new(),
@@ -52,7 +52,7 @@ impl<R: Serialize> Facts<R> {
 /// The clock of the goodput.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Clock {
+pub enum RunClock {
     /// Simulated time.
     #[default]
     Virtual,
@@ -60,11 +60,11 @@ pub enum Clock {
     Real,
 }
 
-impl core::fmt::Display for Clock {
+impl core::fmt::Display for RunClock {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            Clock::Virtual => "virtual",
-            Clock::Real => "real",
+            RunClock::Virtual => "virtual",
+            RunClock::Real => "real",
         })
     }
 }
@@ -136,7 +136,7 @@ impl HostCost {
     }
 
     /// Returns the cost of `host` in a report, divided by `bytes` bytes.
-    pub fn of(report: &CpuReport, host: Domain, bytes: u64) -> HostCost {
+    pub fn from_report(report: &CpuReport, host: Domain, bytes: u64) -> HostCost {
         let per_byte = |work| report.cpu(host, work).as_nanos() as f64 / bytes.max(1) as f64;
         HostCost {
             stack: per_byte(WorkKind::Stack),

@@ -114,7 +114,7 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    pub(crate) fn of(bed: &Testbed, mode: impl ToString) -> Hosts {
+    pub(crate) fn in_testbed(bed: &Testbed, mode: impl ToString) -> Hosts {
         let (sender, receiver) = (bed.host(0).clone(), bed.host(1).clone());
         Hosts { mode: mode.to_string(), sender, receiver, began: bed.now() }
     }

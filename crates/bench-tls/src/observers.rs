@@ -64,7 +64,7 @@ impl Observers {
         mode: impl ToString,
         future: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let hosts = live::Hosts::of(bed, mode);
+        let hosts = live::Hosts::in_testbed(bed, mode);
         bounded::run(bed, live::watched(self.live.clone(), hosts, self.received.clone(), future))
     }
 

@@ -23,12 +23,12 @@ pub type Checksum = [u8; 32];
 /// ```
 #[derive(Clone, Debug)]
 pub struct Payload {
-    source: Source,
+    source: PayloadSource,
     bytes: u64,
 }
 
 #[derive(Clone, Debug)]
-enum Source {
+enum PayloadSource {
     Memory(Bytes),
     File(PathBuf),
 }
@@ -38,7 +38,7 @@ impl Payload {
     pub fn seeded(seed: Seed, bytes: u64) -> Payload {
         let mut block = BytesMut::zeroed(bytes.min(KEPT_IN_MEMORY) as usize);
         seed.stream("payload").fill(&mut block);
-        Payload { source: Source::Memory(block.freeze()), bytes }
+        Payload { source: PayloadSource::Memory(block.freeze()), bytes }
     }
 
     /// Opens the file at `path`. A file of up to [`KEPT_IN_MEMORY`] is read now, a longer one while it is sent.
@@ -52,7 +52,7 @@ impl Payload {
             return Err(io::Error::from(io::ErrorKind::IsADirectory));
         }
         if metadata.len() > KEPT_IN_MEMORY {
-            return Ok(Payload { source: Source::File(path.to_owned()), bytes: metadata.len() });
+            return Ok(Payload { source: PayloadSource::File(path.to_owned()), bytes: metadata.len() });
         }
         let mut content = Vec::new();
         // A file that is not regular, such as a pipe, shows its length only when read.
@@ -60,7 +60,7 @@ impl Payload {
         if content.len() as u64 > KEPT_IN_MEMORY {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "longer than 1 GiB, and no regular file"));
         }
-        Ok(Payload { bytes: content.len() as u64, source: Source::Memory(content.into()) })
+        Ok(Payload { bytes: content.len() as u64, source: PayloadSource::Memory(content.into()) })
     }
 
     /// Returns the number of bytes.
@@ -79,8 +79,8 @@ impl Payload {
     /// shorter.
     pub fn pieces(&self, piece_bytes: usize) -> io::Result<impl Iterator<Item = io::Result<Bytes>> + Send + use<>> {
         let mut file = match &self.source {
-            Source::Memory(_) => None,
-            Source::File(path) => Some(File::open(path)?),
+            PayloadSource::Memory(_) => None,
+            PayloadSource::File(path) => Some(File::open(path)?),
         };
         let (source, mut left, mut at) = (self.source.clone(), self.bytes, 0);
         Ok(core::iter::from_fn(move || {
@@ -89,13 +89,13 @@ impl Payload {
             }
             let wanted = left.min(piece_bytes as u64) as usize;
             let piece = match (&source, &mut file) {
-                (Source::Memory(block), _) => {
+                (PayloadSource::Memory(block), _) => {
                     let piece = block.slice(at..block.len().min(at + wanted));
                     at = (at + piece.len()) % block.len();
                     Ok(piece)
                 }
-                (Source::File(_), Some(file)) => read_piece(file, wanted),
-                (Source::File(_), None) => Err(io::ErrorKind::NotFound.into()),
+                (PayloadSource::File(_), Some(file)) => read_piece(file, wanted),
+                (PayloadSource::File(_), None) => Err(io::ErrorKind::NotFound.into()),
             };
             // After an error there are no more pieces.
             left = piece.as_ref().map_or(0, |piece| left - piece.len() as u64);
@@ -135,7 +135,7 @@ mod tests {
         std::fs::write(&path, b"twelve bytes").unwrap();
         let payload = Payload::file(&path).unwrap();
         // A short file is read into memory, so the source is replaced to test the other path.
-        let from_disk = Payload { source: Source::File(path.clone()), ..payload.clone() };
+        let from_disk = Payload { source: PayloadSource::File(path.clone()), ..payload.clone() };
         assert_eq!(payload.checksum().unwrap(), from_disk.checksum().unwrap());
         let pieces = |payload: &Payload| payload.pieces(5).unwrap().collect::<io::Result<Vec<_>>>().unwrap();
         assert_eq!(pieces(&payload), pieces(&from_disk));

@@ -282,7 +282,7 @@ pub fn align(rows: &[Vec<String>]) -> String {
     let mut text = String::new();
     for line in &lines {
         for (column, cell) in line.iter().enumerate() {
-            let _infallible = match column {
+            let _ = match column {
                 0 => write!(text, "{cell:<width$}", width = widths[0]),
                 _ => write!(text, " {cell:>width$}", width = widths[column]),
             };

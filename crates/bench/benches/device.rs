@@ -34,7 +34,7 @@ fn segmentation(criterion: &mut Criterion) {
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
                 bench.send(&stream, 0..stream.len(), 1448, None);
-                bench.settle()
+                bench.process_all()
             });
         });
     }
@@ -96,7 +96,7 @@ fn tls_transmit(criterion: &mut Criterion) {
                 |bench| bench.transmit_context(flow(0), 0),
                 |bench, context| {
                     bench.send(&stream, 0..stream.len(), mss, Some(context));
-                    bench.settle();
+                    bench.process_all();
                 },
             );
         });
@@ -142,7 +142,7 @@ fn context_cache(criterion: &mut Criterion) {
                     bench.send(stream, at..at + 1448, 1448, Some(*context));
                 }
                 at += 1448;
-                bench.settle()
+                bench.process_all()
             });
         });
     }
@@ -168,13 +168,13 @@ fn resync(criterion: &mut Criterion) {
                 |bench| {
                     let context = bench.transmit_context(flow(0), 0);
                     bench.send(&stream, 0..record, 1448, Some(context));
-                    bench.settle();
+                    bench.process_all();
                     context
                 },
                 |bench, context| {
                     let at = again.unwrap_or(record);
                     bench.send(&stream, at..at + 1448, 1448, Some(context));
-                    bench.settle();
+                    bench.process_all();
                 },
             );
         });

@@ -21,7 +21,7 @@ use core::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use offload_api::{Direction, EspKey, EspSuite};
 use offload_base::Seed;
-use offload_bench::ipsec::{EspMode, Ipsec, IpsecRun, layer, usual_keys};
+use offload_bench::ipsec::{Ipsec, IpsecMode, IpsecRun, layer, usual_keys};
 use offload_bench::published;
 use offload_bench::sa_tables::{STEP, SaTables, sa};
 use offload_bench_tls::bulk::{Bulk, Mode};
@@ -33,7 +33,7 @@ fn packets(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(name);
         group.throughput(Throughput::Elements(PACKETS));
         for (packet_size, sas) in [(64, 1), (512, 1), (1400, 1), (9000, 1), (1400, 100), (1400, 10_000)] {
-            for mode in EspMode::ALL {
+            for mode in IpsecMode::ALL {
                 let plan = Ipsec { packet_size, sas, packets: PACKETS, ..Ipsec::new(mode, Seed(1)) };
                 group.bench_function(format!("{packet_size} bytes, {sas} SAs/{mode}"), |bencher| {
                     bencher.iter_custom(|iterations| (0..iterations).map(|_| spent(plan.clone(), cost)).sum());
@@ -61,7 +61,7 @@ fn receiving(run: &IpsecRun) -> f64 {
 fn lookup(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("esp/lookup");
     for sas in [1u32, 100, 10_000] {
-        let tables = SaTables::of(sas);
+        let tables = SaTables::for_peers(sas);
         group.throughput(Throughput::Elements(1));
         // Lookups and keys are visited with a large step, so that caches and prefetching do not help.
         let mut turn = 0;
@@ -113,7 +113,7 @@ fn beside_published(_: &mut Criterion) {
     println!("{:12}{:>10}{:>10}{:>10}{:>10}{:>12}{:>8}", "", "send", "share", "receive", "share", "published", "share");
     let published = |mode: &str| figure.value(mode, 1.0).expect("it has all four ways");
     let mut plain = None;
-    for mode in EspMode::ALL {
+    for mode in IpsecMode::ALL {
         let (mut sends, mut receives): (Vec<f64>, Vec<f64>) = (0..RUNS).map(|_| stream(mode)).unzip();
         sends.sort_by(f64::total_cmp);
         receives.sort_by(f64::total_cmp);
@@ -130,7 +130,7 @@ fn beside_published(_: &mut Criterion) {
 }
 
 /// Returns the Gb/s of a stream that one CPU could send, and receive.
-fn stream(mode: EspMode) -> (f64, f64) {
+fn stream(mode: IpsecMode) -> (f64, f64) {
     let layer = mode.offload().map(|kind| layer(usual_keys(Seed(1)).offloaded(kind)));
     let run = Bulk { layer, ..Bulk::new(Mode::Tcp, Payload::seeded(Seed(1), STREAM)) }.run();
     let run = run.expect("the transfer can be made");

@@ -19,7 +19,7 @@ fn main() {
     let sas: u32 =
         arguments.next().and_then(|sas| sas.parse().ok()).filter(|sas| (1..=60_000).contains(sas)).unwrap_or(1);
     let step = if arguments.next().as_deref() == Some("one") { 0 } else { STEP };
-    let tables = SaTables::of(sas);
+    let tables = SaTables::for_peers(sas);
     let mut found = 0;
     for turn in 0..LOOKUPS {
         let number = turn.wrapping_mul(step) % sas;

@@ -1,7 +1,7 @@
 //! Runs over a wire that loses every packet end with an error.
 
 use crate::fio::{Fio, Pattern};
-use crate::http::{Files, Http};
+use crate::http::{FileSource, Http};
 use crate::iperf::{Iperf, Until};
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Impairments, Share};
@@ -18,7 +18,7 @@ fn runs_over_a_dead_wire_end_with_an_error() {
         let until = Until::Bytes(1);
         assert!(Iperf { streams: 2, until, link: link.clone(), ..Iperf::new(mode) }.run().is_err());
         assert!(Fio { link: link.clone(), ..Fio::new(mode, Pattern::Read) }.run().is_err());
-        for files in Files::ALL {
+        for files in FileSource::ALL {
             assert!(Http { files, link: link.clone(), ..Http::new(mode) }.run().is_err());
         }
         assert!(Bulk { link: link.clone(), ..Bulk::new(mode, Payload::seeded(Seed(1), 1)) }.run().is_err());

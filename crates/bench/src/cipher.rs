@@ -49,7 +49,7 @@ choices! {
 choices! {
     /// The instruction set of parallel lanes. AES uses the processor's fastest instructions in any case, except in
     /// AES-GCM.
-    pub enum Lanes {
+    pub enum CipherLanes {
         /// The fastest that the processor supports.
         Best = "best",
         /// Safe Rust without special instructions.
@@ -95,22 +95,22 @@ impl Cipher {
     }
 }
 
-impl Lanes {
+impl CipherLanes {
     fn backend(self) -> Backend {
         match self {
-            Lanes::Best => Backend::best(),
-            Lanes::Portable => Backend::Portable,
-            Lanes::Avx2 => Backend::Avx2,
-            Lanes::Avx512 => Backend::Avx512,
+            CipherLanes::Best => Backend::best(),
+            CipherLanes::Portable => Backend::Portable,
+            CipherLanes::Avx2 => Backend::Avx2,
+            CipherLanes::Avx512 => Backend::Avx512,
         }
     }
 
     fn of_gcm(self, algorithm: resumable_aead::Algorithm) -> resumable_aead::Backend {
         match self {
-            Lanes::Best => resumable_aead::Backend::best(algorithm),
-            Lanes::Portable => resumable_aead::Backend::Portable,
-            Lanes::Avx2 => resumable_aead::Backend::Avx2,
-            Lanes::Avx512 => resumable_aead::Backend::Avx512,
+            CipherLanes::Best => resumable_aead::Backend::best(algorithm),
+            CipherLanes::Portable => resumable_aead::Backend::Portable,
+            CipherLanes::Avx2 => resumable_aead::Backend::Avx2,
+            CipherLanes::Avx512 => resumable_aead::Backend::Avx512,
         }
     }
 }
@@ -129,7 +129,7 @@ pub struct Packets {
     /// The cipher.
     pub cipher: Cipher,
     /// The instruction set.
-    pub lanes: Lanes,
+    pub lanes: CipherLanes,
     /// Bytes of a packet.
     pub size: usize,
     /// Packets in a batch.
@@ -170,13 +170,13 @@ pub struct CipherRun {
 #[error("{cipher}: this processor has no instructions for lanes by {lanes}")]
 pub struct LanesError {
     cipher: Cipher,
-    lanes: Lanes,
+    lanes: CipherLanes,
 }
 
 impl Packets {
     /// Returns batches of 32 packets of 1,464 bytes, 16 MiB in total, with the fastest instructions.
     pub fn new(cipher: Cipher) -> Packets {
-        Packets { cipher, lanes: Lanes::Best, size: 1464, in_flight: 32, bytes: 16 << 20 }
+        Packets { cipher, lanes: CipherLanes::Best, size: 1464, in_flight: 32, bytes: 16 << 20 }
     }
 
     /// Measures the cipher.
@@ -306,7 +306,7 @@ mod tests {
     fn every_cipher_runs_with_every_instruction_that_there_is() {
         for cipher in Cipher::ALL {
             // These two exist on every processor.
-            for lanes in [Lanes::Best, Lanes::Portable] {
+            for lanes in [CipherLanes::Best, CipherLanes::Portable] {
                 let packets = Packets { lanes, size: 100, in_flight: 3, bytes: 10_000, ..Packets::new(cipher) };
                 let run = packets.run().unwrap();
                 assert!(run.ns_per_byte > 0.0 && run.fastest_ns_per_byte <= run.ns_per_byte, "{run:?}");
@@ -324,9 +324,9 @@ mod tests {
 
     #[test]
     fn instructions_that_are_not_there_are_told() {
-        let run = Packets { lanes: Lanes::Avx512, bytes: 1, ..Packets::new(Cipher::Nea3) }.run();
+        let run = Packets { lanes: CipherLanes::Avx512, bytes: 1, ..Packets::new(Cipher::Nea3) }.run();
         assert_eq!(run.is_ok(), Backend::Avx512.is_available());
-        let error = LanesError { cipher: Cipher::Nea3, lanes: Lanes::Avx512 };
+        let error = LanesError { cipher: Cipher::Nea3, lanes: CipherLanes::Avx512 };
         assert_eq!(error.to_string(), "nea3: this processor has no instructions for lanes by avx512");
     }
 }

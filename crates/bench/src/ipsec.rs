@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 choices! {
     /// The end that does ESP: CPU or NIC.
-    pub enum EspMode {
+    pub enum IpsecMode {
         /// No ESP.
         Plain = "plain",
         /// ESP on the hosts' CPUs.
@@ -45,14 +45,14 @@ choices! {
     }
 }
 
-impl EspMode {
+impl IpsecMode {
     /// Returns the requested offload. `None` without ESP.
     pub const fn offload(self) -> Option<OffloadKind> {
         match self {
-            EspMode::Plain => None,
-            EspMode::EspCpu => Some(OffloadKind::None),
-            EspMode::EspCrypto => Some(OffloadKind::Crypto),
-            EspMode::EspPacket => Some(OffloadKind::Packet),
+            IpsecMode::Plain => None,
+            IpsecMode::EspCpu => Some(OffloadKind::None),
+            IpsecMode::EspCrypto => Some(OffloadKind::Crypto),
+            IpsecMode::EspPacket => Some(OffloadKind::Packet),
         }
     }
 }
@@ -117,9 +117,9 @@ fn secret(randomness: &mut Rng) -> String {
 ///
 /// ```
 /// use offload_base::Seed;
-/// use offload_bench::ipsec::{EspMode, Ipsec};
+/// use offload_bench::ipsec::{IpsecMode, Ipsec};
 ///
-/// let run = Ipsec { sas: 3, packets: 100, ..Ipsec::new(EspMode::EspCpu, Seed(1)) }.run()?;
+/// let run = Ipsec { sas: 3, packets: 100, ..Ipsec::new(IpsecMode::EspCpu, Seed(1)) }.run()?;
 /// assert!(run.run.sha256_ok, "each datagram arrived once");
 /// assert_eq!(run.run.counters["ipsec_sw_tx_pkts"], 101, "and a first one to warm up");
 /// # Ok::<(), std::io::Error>(())
@@ -127,7 +127,7 @@ fn secret(randomness: &mut Rng) -> String {
 #[derive(Clone, Debug)]
 pub struct Ipsec {
     /// The end that does ESP.
-    pub mode: EspMode,
+    pub mode: IpsecMode,
     /// Bytes of an IP packet before ESP, 64 to 9000.
     pub packet_size: u16,
     /// Number of SAs and of flows, 1 to 10,000.
@@ -169,7 +169,7 @@ pub struct IpsecRun {
 
 impl Ipsec {
     /// Returns 10,000 packets of 1400 bytes over one SA, and NICs of one queue.
-    pub fn new(mode: EspMode, seed: Seed) -> Ipsec {
+    pub fn new(mode: IpsecMode, seed: Seed) -> Ipsec {
         let (nic, observers) = (NicConfig::default(), Observers::default());
         Ipsec { mode, packet_size: 1400, sas: 1, packets: 10_000, nic, seed, observers }
     }
@@ -246,7 +246,7 @@ impl Ipsec {
         for flow in 0..self.sas {
             let key = secret(&mut secrets);
             let (spi, request, port) = (0x1000 + u32::from(flow), 1 + flow, FIRST_PORT + flow);
-            let _infallible = write!(
+            let _ = write!(
                 text,
                 "state add src {SENDER} dst {RECEIVER} proto esp spi {spi:#x} reqid {request} mode transport\n \
                  replay-window 256 flag esn aead rfc4106(gcm(aes)) 0x{key} 128\n\
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn packets_of_every_size_and_sa_arrive_once() {
-        for mode in EspMode::ALL {
+        for mode in IpsecMode::ALL {
             // The smallest, a usual and the largest packet, with one queue and with several.
             for (packet_size, sas, queues) in [(64, 1, 1), (1400, 7, 1), (9000, 40, 1), (64, 1, 4), (1400, 40, 4)] {
                 let nic = NicConfig { queues, ..NicConfig::default() };
@@ -418,11 +418,11 @@ mod tests {
     #[test]
     fn invalid_options_are_refused() {
         for (packet_size, sas) in [(63, 1), (9001, 1), (1400, 0), (1400, 10_001)] {
-            let run = Ipsec { packet_size, sas, ..Ipsec::new(EspMode::Plain, Seed(1)) }.run();
+            let run = Ipsec { packet_size, sas, ..Ipsec::new(IpsecMode::Plain, Seed(1)) }.run();
             assert_eq!(run.unwrap_err().kind(), io::ErrorKind::InvalidInput);
         }
         let nic = NicConfig { queues: 0, ..NicConfig::default() };
-        let nowhere = Ipsec { nic, ..Ipsec::new(EspMode::Plain, Seed(1)) }.run();
+        let nowhere = Ipsec { nic, ..Ipsec::new(IpsecMode::Plain, Seed(1)) }.run();
         assert_eq!(nowhere.unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -22,7 +22,7 @@ use offload_bench_tls::payload::Payload;
 use offload_compression::Compression;
 use offload_jobs::{CpuConfig, CpuQueue, OpenTransform};
 use offload_testbed::identity::Agreement;
-use offload_transforms::protection::{Check, Format, Protection};
+use offload_transforms::protection::{BlockProtection, Check, Format};
 use offload_transforms::{Aead, HmacHash, MacOrder, SecretBytes, Transform, Tweak};
 use serde::Serialize;
 
@@ -73,7 +73,7 @@ impl Kind {
     pub fn transform(self) -> Transform {
         let key = |len| SecretBytes::new((0..len).collect());
         // Data in memory has no protection information; only the stored form has.
-        let pi = Protection {
+        let pi = BlockProtection {
             memory: None,
             wire: Some(Format { interval: BLOCK as u32, ..Format::default() }),
             check: Check::ALL,
@@ -293,7 +293,7 @@ impl Jobs {
         let (mut device, mut queues) = lookaside(config, |_| ());
         let queue = &mut queues[0];
         let session = self.open(queue);
-        settle(&mut device, queue);
+        run_until_idle(&mut device, queue);
         // Opening the session moved bytes over PCIe too, which are not part of the jobs.
         let before = pcie(&device);
         let sources = self.sources();
@@ -479,7 +479,7 @@ fn result(done: &CompletedJob) -> Result<usize, JobsError> {
 }
 
 /// Runs the device until it is idle.
-fn settle(device: &mut Lookaside, queue: &mut impl JobQueue) {
+fn run_until_idle(device: &mut Lookaside, queue: &mut impl JobQueue) {
     let mut now = Instant::ZERO;
     queue.flush(now);
     device.process(now);

@@ -179,7 +179,7 @@ pub struct RefusedSa {
 }
 
 impl RefusedSa {
-    fn of(added: SaAdded) -> Option<RefusedSa> {
+    fn from_added(added: SaAdded) -> Option<RefusedSa> {
         added.refused.map(|why| RefusedSa { spi: added.spi, why })
     }
 }
@@ -204,7 +204,7 @@ pub fn secured(
     let mut refused = Vec::new();
     if let Some(keying) = queues.first_mut().and_then(|queue| queue.keying()) {
         let added = keys.apply(Instant::ZERO, keying, addresses).map_err(|error| error.to_string())?;
-        refused.extend(added.into_iter().filter_map(RefusedSa::of));
+        refused.extend(added.into_iter().filter_map(RefusedSa::from_added));
     }
     Ok((queues, refused))
 }
@@ -232,7 +232,7 @@ pub fn change(
     let mut done = (0, Vec::new());
     read_with(path, |changes| {
         let added = changes.apply(now, keying, addresses).map_err(|error| error.to_string())?;
-        done = (added.len(), added.into_iter().filter_map(RefusedSa::of).collect());
+        done = (added.len(), added.into_iter().filter_map(RefusedSa::from_added).collect());
         Ok(())
     })?;
     Ok(done)

@@ -29,14 +29,14 @@ use offload_bench_tls::payload::Payload;
 use offload_testbed::JoinHandle;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use pdcp::crypto::{Algorithm, Direction, Key};
-use pdcp::gtpu::{Bearer, BearerError, BearerOpenError, Node, PduProtection, Tunnel};
+use pdcp::gtpu::{Bearer, BearerError, BearerOpenError, GtpTunnel, Node, PduProtection};
 use pdcp::{BearerKind, Config, Sdu, Security, SnLen};
 use std::io;
 use std::sync::Arc;
 
 choices! {
     /// The place of ciphering and integrity protection.
-    pub enum Mode {
+    pub enum PdcpMode {
         /// No protection: the null algorithms.
         PdcpPlain = "pdcp-plain",
         /// The hosts' CPUs, up to 64 PDUs at a time in parallel lanes.
@@ -53,16 +53,16 @@ choices! {
 /// ```
 /// use offload_base::Seed;
 /// use offload_bench_tls::payload::Payload;
-/// use offload_bench::pdcp::{Mode, PdcpBulk};
+/// use offload_bench::pdcp::{PdcpMode, PdcpBulk};
 ///
-/// let run = PdcpBulk::new(Mode::PdcpNic, Payload::seeded(Seed(1), 1_000_000)).run()?;
+/// let run = PdcpBulk::new(PdcpMode::PdcpNic, Payload::seeded(Seed(1), 1_000_000)).run()?;
 /// assert!(run.sha256_ok && run.counters["pdcp_rx_pdus"] > 700);
 /// # Ok::<(), offload_bench::pdcp::PdcpError>(())
 /// ```
 #[derive(Clone)]
 pub struct PdcpBulk {
     /// The place of ciphering and integrity protection.
-    pub mode: Mode,
+    pub mode: PdcpMode,
     /// The data sent on each bearer.
     pub payload: Payload,
     /// Simultaneous bearers.
@@ -117,7 +117,7 @@ pub enum PdcpError {
 
 impl PdcpBulk {
     /// Returns a transfer in virtual time over a clean wire, on one bearer, by SNOW 3G with integrity.
-    pub fn new(mode: Mode, payload: Payload) -> PdcpBulk {
+    pub fn new(mode: PdcpMode, payload: Payload) -> PdcpBulk {
         PdcpBulk {
             mode,
             payload,
@@ -155,7 +155,7 @@ impl PdcpBulk {
         for name in ["sender", "receiver"] {
             let add = |engines: &mut Engines| engines.add_packet(PdcpPackets, CONTEXTS);
             builder = builder.host(name, nic.clone(), tcp()).engines(add);
-            if self.mode == Mode::PdcpJobs {
+            if self.mode == PdcpMode::PdcpJobs {
                 let config = LookasideConfig::default();
                 builder = builder.accelerator_with(config, |engines| engines.add_job(PdcpBatches, CONTEXTS));
             }
@@ -190,8 +190,8 @@ impl PdcpBulk {
 
     fn node(&self, host: &BedHost) -> io::Result<(Node, Vec<JoinHandle<io::Result<()>>>)> {
         let protection = || match (self.mode, host.accelerator()) {
-            (Mode::PdcpNic, _) => PduProtection::Device,
-            (Mode::PdcpJobs, Some(queue)) => PduProtection::Jobs(Box::new(queue.client())),
+            (PdcpMode::PdcpNic, _) => PduProtection::Device,
+            (PdcpMode::PdcpJobs, Some(queue)) => PduProtection::Jobs(Box::new(queue.client())),
             _ => PduProtection::Cpu,
         };
         let queues = host.shards().iter().map(|shard| Ok((shard.bind_udp(Some(PORT))?, protection())));
@@ -222,9 +222,9 @@ impl PdcpBulk {
     /// ```
     /// use offload_base::Seed;
     /// use offload_bench_tls::payload::Payload;
-    /// use offload_bench::pdcp::{Mode, PdcpBulk};
+    /// use offload_bench::pdcp::{PdcpMode, PdcpBulk};
     ///
-    /// let keys = PdcpBulk::new(Mode::PdcpNic, Payload::seeded(Seed(1), 0)).key_lines();
+    /// let keys = PdcpBulk::new(PdcpMode::PdcpNic, Payload::seeded(Seed(1), 0)).key_lines();
     /// assert!(keys.starts_with("65537 downlink 1 18 1 ") && keys.lines().count() == 2);
     /// ```
     pub fn key_lines(&self) -> String {
@@ -236,7 +236,7 @@ impl PdcpBulk {
             let ways = [(at_receiver, Direction::Downlink, "downlink"), (at_sender, Direction::Uplink, "uplink")];
             for (tunnel, direction, name) in ways {
                 let [cipher, integrity] = match self.mode {
-                    Mode::PdcpPlain => [(); 2].map(|()| "-".into()),
+                    PdcpMode::PdcpPlain => [(); 2].map(|()| "-".into()),
                     _ => self.secrets(number, direction).map(|key| hex(&key)),
                 };
                 let integrity = if self.integrity { integrity } else { "-".into() };
@@ -250,7 +250,7 @@ impl PdcpBulk {
     fn open(&self, node: &Node, number: u16, peer: SocketAddr, downlink: bool) -> Result<Bearer, BearerOpenError> {
         let security = |direction: Direction| {
             let security = Security::new(1 + (number % 32) as u8, direction).expect("1 to 32");
-            if self.mode == Mode::PdcpPlain {
+            if self.mode == PdcpMode::PdcpPlain {
                 return security;
             }
             let key = |key: Vec<u8>| Key::new(self.algorithm, &key).expect("as long as it wants");
@@ -266,7 +266,7 @@ impl PdcpBulk {
         }
         let mut config = Config::data(BearerKind::Unacknowledged, self.sn);
         config.reordering = Some(self.reordering);
-        node.open(Tunnel { local, remote, peer }, config, sent, received)
+        node.open(GtpTunnel { local, remote, peer }, config, sent, received)
     }
 
     /// Sends on all bearers and returns the start time.
@@ -387,7 +387,7 @@ mod tests {
     use super::*;
     use nic_sim::wire::impairment::{Impairments, Reorder, Share};
 
-    fn bulk(mode: Mode) -> PdcpBulk {
+    fn bulk(mode: PdcpMode) -> PdcpBulk {
         PdcpBulk::new(mode, Payload::seeded(Seed(1), 2_000_000))
     }
 
@@ -397,18 +397,22 @@ mod tests {
 
     #[test]
     fn each_mode_carries_the_payload_and_counts_its_packets() {
-        for mode in Mode::ALL {
+        for mode in PdcpMode::ALL {
             for ipv6 in [false, true] {
                 let run = PdcpBulk { ipv6, ..bulk(mode) }.run().unwrap();
                 assert!(run.sha256_ok && run.bytes == 2_000_000, "{mode}: {run:?}");
                 let by = |name: &str| counted(&run, name) > 1000;
-                assert_eq!(by("PdcpProtectedDevice") && by("pdcp_tx_pdus"), mode == Mode::PdcpNic, "{mode}: {run:?}");
-                assert_eq!(by("PdcpProtectedJobs"), mode == Mode::PdcpJobs, "{mode}");
+                assert_eq!(
+                    by("PdcpProtectedDevice") && by("pdcp_tx_pdus"),
+                    mode == PdcpMode::PdcpNic,
+                    "{mode}: {run:?}"
+                );
+                assert_eq!(by("PdcpProtectedJobs"), mode == PdcpMode::PdcpJobs, "{mode}");
                 // The null algorithms are software too.
-                let here = matches!(mode, Mode::PdcpPlain | Mode::PdcpCpu);
+                let here = matches!(mode, PdcpMode::PdcpPlain | PdcpMode::PdcpCpu);
                 assert_eq!(by("PdcpProtectedSw"), here, "{mode}");
                 assert_eq!(by("PdcpOpenedDevice"), !here, "{mode}: {run:?}");
-                assert_eq!(by("pdcp_rx_pdus"), mode == Mode::PdcpNic, "{mode}");
+                assert_eq!(by("pdcp_rx_pdus"), mode == PdcpMode::PdcpNic, "{mode}");
                 assert_eq!(counted(&run, "PdcpRedone") + counted(&run, "PdcpIntegrity"), 0, "{mode}");
             }
         }
@@ -425,7 +429,7 @@ mod tests {
             corrupt: share("0.002"),
             ..Impairments::default()
         };
-        for mode in Mode::ALL {
+        for mode in PdcpMode::ALL {
             for algorithm in [Algorithm::Snow3g, Algorithm::Aes128, Algorithm::Zuc256] {
                 let rate = Some(1_000_000_000);
                 let link = LinkConfig { impairments, rate, ..LinkConfig::default() };
@@ -435,14 +439,17 @@ mod tests {
                 let run = PdcpBulk { sn: SnLen::Twelve, bearers: 2, sdu: 700, ..usual }.run().unwrap();
                 assert!(run.sha256_ok && run.bytes > 11_000_000, "{mode} {algorithm:?}: {run:?}");
                 assert!(counted(&run, "PdcpGivenUp") > 100 && counted(&run, "PdcpDuplicates") > 50, "{mode}: {run:?}");
-                assert_eq!(counted(&run, "PdcpOpenedDevice") > 10_000, mode == Mode::PdcpNic || mode == Mode::PdcpJobs);
+                assert_eq!(
+                    counted(&run, "PdcpOpenedDevice") > 10_000,
+                    mode == PdcpMode::PdcpNic || mode == PdcpMode::PdcpJobs
+                );
             }
         }
     }
 
     #[test]
     fn with_several_queues_all_of_it_arrives() {
-        for mode in Mode::ALL {
+        for mode in PdcpMode::ALL {
             for queues in [2, 4] {
                 let usual = bulk(mode);
                 let nic = NicConfig { queues, ..usual.nic.clone() };
@@ -450,15 +457,15 @@ mod tests {
                 assert!(run.sha256_ok && run.bytes == 8_000_000, "{mode}: {run:?}");
                 // A NIC with contexts delivers each PDU to its bearer's queue.
                 let handed = counted(&run, "GtpuHandedOn");
-                assert_eq!(handed > 1000, mode != Mode::PdcpNic, "{mode}: {run:?}");
+                assert_eq!(handed > 1000, mode != PdcpMode::PdcpNic, "{mode}: {run:?}");
             }
         }
     }
 
     #[test]
     fn an_sdu_that_fits_no_packet_is_refused() {
-        let refused = PdcpBulk { sdu: 1458, ..bulk(Mode::PdcpCpu) }.run().unwrap_err();
+        let refused = PdcpBulk { sdu: 1458, ..bulk(PdcpMode::PdcpCpu) }.run().unwrap_err();
         assert_eq!(refused.to_string(), "SDUs of 1458 bytes do not fit the MTU: 1457 do");
-        assert!(PdcpBulk { sdu: 1457, ..bulk(Mode::PdcpNic) }.run().unwrap().sha256_ok);
+        assert!(PdcpBulk { sdu: 1457, ..bulk(PdcpMode::PdcpNic) }.run().unwrap().sha256_ok);
     }
 }

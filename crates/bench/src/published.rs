@@ -73,10 +73,10 @@ pub fn figures() -> Vec<Figure> {
 pub fn read(text: &str) -> Result<Vec<Figure>, InvalidFigures> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct File {
+    struct PublishedFile {
         figure: Vec<Figure>,
     }
-    let file: File = toml::from_str(text).map_err(|error| InvalidFigures::Toml(toml_error(text, &error)))?;
+    let file: PublishedFile = toml::from_str(text).map_err(|error| InvalidFigures::Toml(toml_error(text, &error)))?;
     for figure in &file.figure {
         if let Some((name, _)) = figure.series.iter().find(|(_, values)| values.len() != figure.x.len()) {
             return Err(InvalidFigures::Length { figure: figure.id.clone(), series: name.clone() });

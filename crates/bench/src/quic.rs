@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 choices! {
     /// The place of packet protection.
-    pub enum Mode {
+    pub enum QuicMode {
         /// No protection: packets have room for a tag, but are sent in clear text.
         QuicPlain = "quic-plain",
         /// The hosts' CPUs.
@@ -48,12 +48,12 @@ choices! {
     }
 }
 
-impl Mode {
+impl QuicMode {
     fn offload(self) -> Offload {
         match self {
-            Mode::QuicPlain => Offload::Unprotected,
-            Mode::QuicCpu => Offload::None,
-            Mode::QuicNic => Offload::Both,
+            QuicMode::QuicPlain => Offload::Unprotected,
+            QuicMode::QuicCpu => Offload::None,
+            QuicMode::QuicNic => Offload::Both,
         }
     }
 }
@@ -63,16 +63,16 @@ impl Mode {
 /// ```
 /// use offload_base::Seed;
 /// use offload_bench_tls::payload::Payload;
-/// use offload_bench::quic::{Mode, QuicBulk};
+/// use offload_bench::quic::{QuicMode, QuicBulk};
 ///
-/// let run = QuicBulk::new(Mode::QuicNic, Payload::seeded(Seed(1), 1_000_000)).run()?;
+/// let run = QuicBulk::new(QuicMode::QuicNic, Payload::seeded(Seed(1), 1_000_000)).run()?;
 /// assert!(run.sha256_ok && run.counters["QuicSealedDevice"] > 500);
 /// # Ok::<(), offload_bench::quic::QuicError>(())
 /// ```
 #[derive(Clone)]
 pub struct QuicBulk {
     /// The place of packet protection.
-    pub mode: Mode,
+    pub mode: QuicMode,
     /// The data sent on each stream.
     pub payload: Payload,
     /// Simultaneous connections.
@@ -135,7 +135,7 @@ pub enum QuicError {
 
 impl QuicBulk {
     /// Returns a transfer in virtual time over a clean wire, on one path.
-    pub fn new(mode: Mode, payload: Payload) -> QuicBulk {
+    pub fn new(mode: QuicMode, payload: Payload) -> QuicBulk {
         QuicBulk {
             mode,
             payload,
@@ -432,7 +432,7 @@ fn close(connection: &Connection) {
 }
 
 /// Returns a log that writes one file in `folder` for each end of a connection.
-fn events(folder: PathBuf, mode: Mode) -> Qlog {
+fn events(folder: PathBuf, mode: QuicMode) -> Qlog {
     Qlog::new(move |of| {
         let file = File::create(folder.join(format!("{mode}-{}", of.file_name()))).ok()?;
         Some(Box::new(BufWriter::new(file)))
@@ -460,16 +460,16 @@ mod tests {
 
     #[test]
     fn each_mode_carries_the_payload_and_counts_its_packets() {
-        for mode in Mode::ALL {
+        for mode in QuicMode::ALL {
             let payload = Payload::seeded(Seed(1), 2_000_000);
             // Key updates and a second path exercise every kind of context.
             let run = QuicBulk { paths: 2, key_update_every: Some(100), ..QuicBulk::new(mode, payload) }.run().unwrap();
             assert!(run.sha256_ok, "{mode}");
             let counted = |name: &str| run.counters.get(name).copied().unwrap_or(0);
-            assert_eq!(counted("QuicSealedDevice") > 1000, mode == Mode::QuicNic, "{mode}");
-            assert_eq!(counted("QuicSealedSw") > 1000, mode == Mode::QuicCpu, "{mode}");
-            assert_eq!(counted("QuicOpenedDevice") > 1000, mode == Mode::QuicNic, "{mode}");
-            assert_eq!(counted("QuicOpenedSw") > 1000, mode == Mode::QuicCpu, "{mode}");
+            assert_eq!(counted("QuicSealedDevice") > 1000, mode == QuicMode::QuicNic, "{mode}");
+            assert_eq!(counted("QuicSealedSw") > 1000, mode == QuicMode::QuicCpu, "{mode}");
+            assert_eq!(counted("QuicOpenedDevice") > 1000, mode == QuicMode::QuicNic, "{mode}");
+            assert_eq!(counted("QuicOpenedSw") > 1000, mode == QuicMode::QuicCpu, "{mode}");
         }
     }
 
@@ -477,7 +477,7 @@ mod tests {
     #[test]
     fn many_connections_are_spread_over_queues() {
         let payload = Payload::seeded(Seed(1), 20_000);
-        let usual = QuicBulk::new(Mode::QuicNic, payload);
+        let usual = QuicBulk::new(QuicMode::QuicNic, payload);
         let nic = NicConfig { queues: 4, ..usual.nic.clone() };
         let bulk = QuicBulk { connections: 22, streams: 2, paths: 4, nic, ..usual };
         let run = bulk.run().unwrap();
@@ -490,7 +490,7 @@ mod tests {
     /// Each path has its own wire, and one wire is cut.
     #[test]
     fn a_wire_may_be_cut_while_others_carry_on() {
-        for mode in [Mode::QuicCpu, Mode::QuicNic] {
+        for mode in [QuicMode::QuicCpu, QuicMode::QuicNic] {
             let wire =
                 LinkConfig { rate: Some(1_000_000_000), delay: Duration::from_millis(1), ..LinkConfig::default() };
             let bulk = QuicBulk {
@@ -510,7 +510,7 @@ mod tests {
     #[test]
     fn bytes_of_the_excluded_beginning_are_not_counted() {
         let wire = LinkConfig { rate: Some(100_000_000), delay: Duration::from_millis(5), ..LinkConfig::default() };
-        let usual = QuicBulk::new(Mode::QuicNic, Payload::seeded(Seed(1), 4_000_000));
+        let usual = QuicBulk::new(QuicMode::QuicNic, Payload::seeded(Seed(1), 4_000_000));
         let run = |omit| QuicBulk { link: wire.clone(), omit, ..usual.clone() }.run();
         let (all, rest) = (run(Duration::ZERO).unwrap(), run(Duration::from_millis(200)).unwrap());
         assert!(all.bytes == 4_000_000 && rest.bytes < 3_000_000, "{}", rest.bytes);
@@ -521,11 +521,11 @@ mod tests {
     #[test]
     fn any_suite_may_be_asked_for() {
         for (suite, mode) in
-            QuicCipher::ALL.into_iter().flat_map(|suite| [(suite, Mode::QuicCpu), (suite, Mode::QuicNic)])
+            QuicCipher::ALL.into_iter().flat_map(|suite| [(suite, QuicMode::QuicCpu), (suite, QuicMode::QuicNic)])
         {
             let payload = Payload::seeded(Seed(1), 100_000);
             let run = QuicBulk { suite, ..QuicBulk::new(mode, payload) }.run().unwrap();
-            let opened_by = if mode == Mode::QuicNic { "QuicOpenedDevice" } else { "QuicOpenedSw" };
+            let opened_by = if mode == QuicMode::QuicNic { "QuicOpenedDevice" } else { "QuicOpenedSw" };
             assert!(run.sha256_ok && run.counters[opened_by] > 50, "{suite:?} {mode:?}: {:?}", run.counters);
         }
     }

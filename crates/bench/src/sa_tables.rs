@@ -11,7 +11,7 @@ use offload_base::Instant;
 /// ```
 /// use offload_bench::sa_tables::SaTables;
 ///
-/// let tables = SaTables::of(100);
+/// let tables = SaTables::for_peers(100);
 /// assert_eq!(tables.to_send_by(7), Some(0x1007));
 /// assert_eq!(tables.received_by(7), Some(0x1007));
 /// assert_eq!(tables.received_by(100), None);
@@ -26,7 +26,7 @@ impl SaTables {
     /// Creates the databases for `sas` peers, up to 65,536.
     ///
     /// # Panics With more peers, because their addresses would collide with this host's.
-    pub fn of(sas: u32) -> SaTables {
+    pub fn for_peers(sas: u32) -> SaTables {
         assert!(sas <= 1 << 16, "peers have 16 bits of address");
         let SaTables { mut sad, mut spd } = SaTables::default();
         for number in 0..sas {

@@ -196,7 +196,7 @@ impl Vms {
         // Threads report their CPU time when they end, so the testbed is dropped before the meter is read.
         drop(bed);
         let report = meter.take();
-        let cost = |domains: [Domain; 2]| domains.map(|domain| HostCost::of(&report, domain, moved.bytes));
+        let cost = |domains: [Domain; 2]| domains.map(|domain| HostCost::from_report(&report, domain, moved.bytes));
         let [tx, rx] = cost(overlay.guests());
         let [left, right] = cost([Domain::Host(0), Domain::Host(1)]);
         let devices = report.total(Domain::Device(0)) + report.total(Domain::Device(1));

@@ -15,7 +15,7 @@ use offload_base::{Instant, Seq};
 /// A device and its driver.
 ///
 /// ```
-/// use nic_sim::stats::TlsCounters;
+/// use nic_sim::stats::TlsEngineCounters;
 /// use offload_bench::workbench::{Stream, Workbench, flow};
 ///
 /// let stream = Stream::records(2, 16_384);
@@ -29,7 +29,7 @@ use offload_base::{Instant, Seq};
 /// receiver.receive_context(flow(0).reversed(), 0);
 /// frames.into_iter().for_each(|frame| receiver.arrive(frame));
 /// assert_eq!(receiver.drain(), stream.len());
-/// let counted: TlsCounters = receiver.device.engine_counters();
+/// let counted: TlsEngineCounters = receiver.device.engine_counters();
 /// assert_eq!(counted.rx_tls_decrypted_bytes, 2 * 16_385, "the content type's byte is counted");
 /// ```
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Workbench {
     /// Removes a context and waits for the device.
     pub fn remove(&mut self, context: Handle) {
         self.driver.tls().unwrap().remove(context);
-        self.settle();
+        self.process_all();
     }
 
     /// Posts a range of the stream in packets as large as the device accepts, to be cut at `mss`.
@@ -98,7 +98,7 @@ impl Workbench {
     }
 
     /// Lets the device work, discards its frames and handles the driver's events. Returns the number of frames.
-    pub fn settle(&mut self) -> usize {
+    pub fn process_all(&mut self) -> usize {
         self.device.process(Instant::ZERO);
         let mut left = 0;
         while self.device.poll_frame(Instant::ZERO).is_some() {
@@ -128,7 +128,7 @@ impl Workbench {
     fn context(&mut self, flow: FlowKey, direction: Direction, number: u64) -> Handle {
         let handle =
             self.driver.tls().unwrap().add(&flow, direction, Seq(0), number, &key()).expect("the device has room");
-        self.settle();
+        self.process_all();
         handle
     }
 }

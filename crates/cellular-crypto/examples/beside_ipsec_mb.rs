@@ -32,7 +32,7 @@ fn main() {
         None => true,
     };
     let peer = IpsecMbPeer::build();
-    let mut rows: BTreeMap<(Algorithm, OperationKind), ResultRow> = BTreeMap::new();
+    let mut rows: BTreeMap<(Algorithm, OperationKind), IpsecMbRow> = BTreeMap::new();
     // Everything takes turns, so that load from other programs affects all results alike.
     for _ in 0..rounds {
         for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| wanted(*algorithm)) {
@@ -99,9 +99,9 @@ impl OperationKind {
 
 /// The fastest result of each configuration, at each size.
 #[derive(Default)]
-struct ResultRow(BTreeMap<String, [f64; 2]>);
+struct IpsecMbRow(BTreeMap<String, [f64; 2]>);
 
-impl ResultRow {
+impl IpsecMbRow {
     fn note(&mut self, name: &str, size: usize, ns: f64) {
         let best = &mut self.0.entry(name.to_owned()).or_insert([f64::INFINITY; 2])[size];
         *best = best.min(ns);

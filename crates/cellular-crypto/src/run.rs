@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 use crate::lane::Lane;
 use crate::snow3g::Snow3g;
 use crate::snow5g::Snow5g;
-use crate::words::{Blocks, Wide, Words};
+use crate::words::{KeystreamBlocks, Wide, Words};
 use crate::zuc::{Zuc, ZucRounds, cells_128, cells_256};
 
 /// A generator, with the size of its key.
@@ -41,7 +41,7 @@ fn snow_3g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
         }
     }
     let mut generator = Snow3g::<W>::new(proof, &keys, &ivs);
-    let mut out = Blocks::new();
+    let mut out = KeystreamBlocks::new();
     // Lanes of shorter messages run on, and their keystream is unused.
     for index in 0..blocks(lanes) {
         W::keystream(&generator.block(), &mut out);
@@ -67,7 +67,7 @@ fn snow_5g<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>]) {
             *generator = Snow5g::new(proof, &keys, &ivs);
         }
         // All registers advance by one block before the keystream is used.
-        let mut out = Blocks::new();
+        let mut out = KeystreamBlocks::new();
         for index in 0..blocks(lanes) {
             for (number, generator) in generators[..registers].iter_mut().enumerate() {
                 generator.keystream(&mut out, number * side_by_side);
@@ -91,7 +91,7 @@ fn zuc<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], rounds: ZucRounds) {
         }
     }
     let mut generator = Zuc::<W>::new(proof, &cells, rounds);
-    let mut out = Blocks::new();
+    let mut out = KeystreamBlocks::new();
     for index in 0..blocks(lanes) {
         W::keystream(&generator.block(), &mut out);
         process_blocks::<W>(proof, lanes, index, &out);
@@ -103,7 +103,7 @@ fn blocks(lanes: &[Lane<'_>]) -> usize {
 }
 
 #[inline(always)]
-fn process_blocks<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], index: usize, out: &Blocks) {
+fn process_blocks<W: Words>(proof: W::Proof, lanes: &mut [Lane<'_>], index: usize, out: &KeystreamBlocks) {
     for (number, lane) in lanes.iter_mut().enumerate() {
         if index < lane.blocks {
             lane.work.take::<W>(proof, index, out.lane(number));

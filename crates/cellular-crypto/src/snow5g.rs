@@ -1,7 +1,7 @@
 //! Snow 5G: SNOW-Vi (Ekdahl, Maximov, Johansson, Yang; eprint 2021/236) with 16-bit sums in its state machine, for a
 //! few messages at a time.
 
-use crate::words::{Blocks, Wide};
+use crate::words::{KeystreamBlocks, Wide};
 
 /// The state of [`Wide::LANES`] generators.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ impl<W: Wide> Snow5g<W> {
 
     /// Writes the next 64 bytes of each message. The first message's bytes go to lane `first`.
     #[inline(always)]
-    pub(crate) fn keystream(&mut self, out: &mut Blocks, first: usize) {
+    pub(crate) fn keystream(&mut self, out: &mut KeystreamBlocks, first: usize) {
         let blocks = [self.step(), self.step(), self.step(), self.step()];
         W::keystream(&blocks, out, first);
     }

@@ -140,7 +140,7 @@ pub struct ServicePort<P> {
     device: ControlledFabric,
     /// Chains for sending and for receiving.
     chains: Vec<[ChainId; 2]>,
-    look: Box<FrameClassifier>,
+    look: Box<InlineClassifier>,
     under_way: HashMap<u64, (TransformDirection, Frame)>,
     /// A sent frame for which the first service has no place.
     held: Option<(Packet, Frame)>,
@@ -151,7 +151,7 @@ pub struct ServicePort<P> {
     counters: InlineCounters,
 }
 
-type FrameClassifier = dyn Fn(&[u8]) -> Option<InlineWork> + Send;
+type InlineClassifier = dyn Fn(&[u8]) -> Option<InlineWork> + Send;
 
 impl<P: Port> ServicePort<P> {
     /// Wraps `port`. `look` classifies frames; frames without a chain bypass the services.

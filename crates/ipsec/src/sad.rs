@@ -49,7 +49,7 @@ pub struct Sa {
     /// The sequence numbers.
     pub(crate) sequence: Sequence,
     /// The path MTU that a router reported, if any.
-    pub(crate) path_mtu: Option<PathMtu>,
+    pub(crate) path_mtu: Option<SaPathMtu>,
     /// The last packet sent, for NAT keep-alives. `None` if no packet was sent or no keep-alives are configured.
     pub(crate) quiet: Option<LastSent>,
     /// The device queue by which the SA's packets leave and at which the device holds the SA.
@@ -81,14 +81,14 @@ pub(crate) enum Sequence {
 
 /// A path MTU reported by a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PathMtu {
+pub(crate) struct SaPathMtu {
     /// The largest packet that passes, in bytes.
     pub(crate) bytes: u16,
     /// Time of the report.
     pub(crate) learned: Instant,
 }
 
-impl PathMtu {
+impl SaPathMtu {
     /// Returns the time at which larger packets are tried again.
     pub(crate) fn ends(&self) -> Instant {
         self.learned + PATH_MTU_AGE
@@ -157,7 +157,7 @@ impl Sa {
         if self.retired {
             return None;
         }
-        let path = self.path_mtu.as_ref().map(PathMtu::ends);
+        let path = self.path_mtu.as_ref().map(SaPathMtu::ends);
         earliest(earliest(self.meter.next_event(), path), self.keep_alive_due())
     }
 

@@ -24,7 +24,7 @@ use nic_engine::{Engines, TransmitResync};
 pub use nvme::{NvmeTcpCounters, NvmeTcpEngineConfig};
 use offload_api::Handle;
 pub use quic::{QuicCounters, QuicEngineConfig};
-pub use tls::{TlsCounters, TlsEngineConfig};
+pub use tls::{TlsEngineConfig, TlsEngineCounters};
 pub use transform::{TransformCounters, Transforms};
 
 /// Configuration of the standard engines.

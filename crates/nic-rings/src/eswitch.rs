@@ -8,8 +8,8 @@ use bytes::Bytes;
 use core::net::IpAddr;
 use core::time::Duration;
 use nic_switch::{
-    Change, ChangeError, FunctionConfig, NextHop, Rule, RuleReport, SwitchMode, Tunnel, TunnelDevice, TunnelProtection,
-    Vport,
+    Change, ChangeError, FunctionConfig, Rule, RuleReport, SwitchMode, Tunnel, TunnelDevice, TunnelHop,
+    TunnelProtection, Vport,
 };
 
 /// A command to the switch.
@@ -37,7 +37,7 @@ pub enum EswitchCommand {
     /// Adds a tunnel.
     Tunnel(Tunnel),
     /// Sets or removes the next hop towards a tunnel's remote end.
-    NextHop(IpAddr, Option<NextHop>),
+    NextHop(IpAddr, Option<TunnelHop>),
     /// Sets the interval at which rules pass a frame to their representor. `None`: never.
     Sampling(Option<Duration>),
     /// Sets or removes the SAs, of the first queue of the host's function, that protect a network of a tunnel.

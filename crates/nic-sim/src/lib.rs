@@ -55,7 +55,7 @@ pub type NicConfig = nic_rings::NicConfig<EngineConfigs>;
 pub mod stats {
     pub use nic_device::stats::DeviceCounters;
     pub use nic_driver::stats::DriverCounters;
-    pub use nic_engines::{EspCounters, NvmeTcpCounters, QuicCounters, TlsCounters, TransformCounters};
+    pub use nic_engines::{EspCounters, NvmeTcpCounters, QuicCounters, TlsEngineCounters, TransformCounters};
 }
 
 /// Re-exports of the crates in this API, so that a program needs no other dependency.

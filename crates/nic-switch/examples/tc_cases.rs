@@ -16,10 +16,10 @@
 use bytes::Bytes;
 use nic_switch::action::ChecksumSet;
 use nic_switch::matching::{FragmentMatch, TunnelMatch, VlanMatch};
-use nic_switch::overlay::{OuterHeaders, encapsulate};
+use nic_switch::overlay::{TunnelHeaders, encapsulate};
 use nic_switch::{
-    Change, Device, Edit, Egress, EtherMatch, Frame, FunctionConfig, Mac, Match, NextHop, Ports, Rule, RuleAction,
-    Switch, SwitchConfig, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelSet, VlanTag, Vport,
+    Change, Device, Edit, Egress, EtherMatch, Frame, FunctionConfig, Mac, Match, Ports, Rule, RuleAction, Switch,
+    SwitchConfig, SwitchMode, Tunnel, TunnelDevice, TunnelHop, TunnelKind, TunnelSet, VlanTag, Vport,
 };
 use offload_api::Prefix;
 use offload_base::{Instant, Rng, Seed};
@@ -81,7 +81,7 @@ fn switch() -> Switch {
         switch.add_tunnel(Tunnel { source_ports: (4789, 4789), ..tunnel });
     }
     for version in [IpVersion::V4, IpVersion::V6] {
-        switch.set_next_hop(outer(version, 2), Some(NextHop { source: HERE, destination: THERE }));
+        switch.set_next_hop(outer(version, 2), Some(TunnelHop { source: HERE, destination: THERE }));
     }
     switch
 }
@@ -285,9 +285,9 @@ fn frame(rng: &mut Rng, mark: (u16, u8), mirrors: bool) -> (Vport, Vec<u8>) {
     let checksum = set.checksum && device != GRETAP;
     let (source, destination, tos) = (outer(version, 2), outer(version, 1), rng.next_u32() as u8);
     let set = TunnelSet { source, destination, key, tos, checksum, ..set };
-    let hop = NextHop { source: THERE, destination: HERE };
+    let hop = TunnelHop { source: THERE, destination: HERE };
     let source_port = 5000 + rng.below(3) as u16;
-    let packet = OuterHeaders { kind: device.kind, set, hop, source_port, identification: rng.next_u32() as u16 };
+    let packet = TunnelHeaders { kind: device.kind, set, hop, source_port, identification: rng.next_u32() as u16 };
     let is_tagged = matches!(u16::from_be_bytes([plain[12], plain[13]]), TAG | SERVICE_TAG);
     let classes = if mirrors || (device == GRETAP && is_tagged) { 1 } else { 4 };
     let mut bytes = encapsulate(&packet, &Frame::from(Bytes::from(plain))).bytes.to_vec();

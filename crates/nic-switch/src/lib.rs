@@ -36,7 +36,7 @@ pub use frame::Frame;
 pub use function::FunctionConfig;
 pub use matching::{EtherMatch, Mac, Match, Ports};
 pub use neighbours::NeighbourMessage;
-pub use overlay::NextHop;
+pub use overlay::TunnelHop;
 pub use port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
 pub use protection::TunnelProtection;
 pub use rule::{Change, Rule, RuleError, Selection};

@@ -19,13 +19,13 @@ use offload_formats::{Geneve, Gre, Headers, InternetSum, IpVersion, SegmentPosit
 /// The Ethernet addresses on the way to a tunnel's remote end. The host resolves them.
 ///
 /// ```
-/// use nic_switch::{Mac, NextHop};
+/// use nic_switch::{Mac, TunnelHop};
 ///
-/// let hop = NextHop { source: Mac([2, 0, 0, 0, 0, 1]), destination: Mac([2, 0, 0, 0, 0, 2]) };
+/// let hop = TunnelHop { source: Mac([2, 0, 0, 0, 0, 1]), destination: Mac([2, 0, 0, 0, 0, 2]) };
 /// assert!(!hop.destination.is_multicast());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NextHop {
+pub struct TunnelHop {
     /// Address of the uplink.
     pub source: Mac,
     /// Address of the next hop.
@@ -36,13 +36,13 @@ pub struct NextHop {
 ///
 /// See [`encapsulate`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OuterHeaders {
+pub struct TunnelHeaders {
     /// Kind of the tunnel.
     pub kind: TunnelKind,
     /// IP addresses, key and options.
     pub set: TunnelSet,
     /// Ethernet addresses.
-    pub hop: NextHop,
+    pub hop: TunnelHop,
     /// UDP source port; unused for GRE.
     pub source_port: u16,
     /// IPv4 identification; of the first segment if the packet is cut.
@@ -56,14 +56,14 @@ pub struct OuterHeaders {
 ///
 /// ```
 /// use bytes::Bytes;
-/// use nic_switch::overlay::{OuterHeaders, cut, encapsulate};
-/// use nic_switch::{Frame, Mac, NextHop, TunnelKind, TunnelSet};
+/// use nic_switch::overlay::{TunnelHeaders, cut, encapsulate};
+/// use nic_switch::{Frame, Mac, TunnelHop, TunnelKind, TunnelSet};
 ///
 /// let set = TunnelSet::new("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
-/// let outer = OuterHeaders {
+/// let outer = TunnelHeaders {
 ///     kind: TunnelKind::Vxlan,
 ///     set: TunnelSet { key: Some(77), ..set },
-///     hop: NextHop { source: Mac([2, 0, 0, 0, 0, 1]), destination: Mac([2, 0, 0, 0, 0, 2]) },
+///     hop: TunnelHop { source: Mac([2, 0, 0, 0, 0, 1]), destination: Mac([2, 0, 0, 0, 0, 2]) },
 ///     source_port: 50_000,
 ///     identification: 0,
 /// };
@@ -71,8 +71,8 @@ pub struct OuterHeaders {
 /// assert_eq!(wrapped.bytes.len(), 14 + 20 + 8 + 8 + 60);
 /// assert_eq!(wrapped.bytes[50..], [7; 60]);
 /// ```
-pub fn encapsulate(outer: &OuterHeaders, inner: &Frame) -> Frame {
-    let OuterHeaders { kind, set, hop, source_port, identification } = outer;
+pub fn encapsulate(outer: &TunnelHeaders, inner: &Frame) -> Frame {
+    let TunnelHeaders { kind, set, hop, source_port, identification } = outer;
     let version = IpVersion::of_address(&set.destination);
     let tunnel_bytes = tunnel_bytes(*kind, set);
     let upper = ETHERNET_BYTES + version.header_bytes();

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 /// A file of studies.
 ///
 /// ```
-/// use nicbench::sweep::{Plot, Point, Study, Sweep};
+/// use nicbench::sweep::{Plot, Point, SweepStudy, Sweep};
 ///
 /// let sweep = Sweep::parse(r#"
 ///     [[study]]
@@ -38,7 +38,7 @@ use std::collections::BTreeMap;
 ///     grid = { loss = [0, 0.01], mode = ["tcp"] }
 ///     plot = { x = "loss", series = "mode", y = ["goodput_gbps"] }
 /// "#)?;
-/// let study: &Study = &sweep.studies[0];
+/// let study: &SweepStudy = &sweep.studies[0];
 /// let (plot, points): (&Plot, Vec<Point>) = (&study.plot, study.points());
 /// assert_eq!((plot.x.as_str(), points.len()), ("loss", 2));
 /// assert_eq!(points[1].arguments(), ["iperf", "--loss", "0.01", "--mode", "tcp"]);
@@ -49,13 +49,13 @@ use std::collections::BTreeMap;
 pub struct Sweep {
     /// The studies, in order.
     #[serde(rename = "study")]
-    pub studies: Vec<Study>,
+    pub studies: Vec<SweepStudy>,
 }
 
 /// A command over a grid of options.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Study {
+pub struct SweepStudy {
     /// Name, unique in the file.
     pub name: String,
     /// Title in reports. If empty, the name is used.
@@ -261,7 +261,7 @@ impl Sweep {
     }
 }
 
-impl Study {
+impl SweepStudy {
     /// Returns all combinations; the last option of the grid varies fastest.
     pub fn points(&self) -> Vec<Point> {
         let mut all = vec![self.fixed.clone()];

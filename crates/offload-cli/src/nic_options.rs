@@ -12,7 +12,7 @@
 //! contexts = 4096
 //! ```
 
-use crate::options::{self, Names, Rate};
+use crate::options::{self, Names, WireRate};
 use crate::tls_options::{RESYNCS, TRANSMIT_RESYNCS};
 use clap::{Args, ValueHint};
 use core::ops::RangeInclusive;
@@ -247,7 +247,7 @@ fn flag(text: &str) -> Result<bool, String> {
 }
 
 fn rate(text: &str) -> Result<Option<u64>, String> {
-    text.parse::<Rate>().map(|rate| rate.0).map_err(|error| error.to_string())
+    text.parse::<WireRate>().map(|rate| rate.0).map_err(|error| error.to_string())
 }
 
 fn show_rate(rate: &Option<u64>) -> String {

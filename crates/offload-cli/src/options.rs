@@ -42,7 +42,7 @@ pub struct WireOptions {
     pub seed: Option<u64>,
     /// Line rate in bits per second: 100G, 2.5G, 400M, or `unlimited`. Default: 100G, in real time unlimited
     #[arg(long)]
-    pub rate: Option<Rate>,
+    pub rate: Option<WireRate>,
     /// One-way delay: 5us, 10ms. Default: 5us, in real time none
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub delay: Option<Duration>,
@@ -144,27 +144,27 @@ const SHORTEST_HOLD: Duration = Duration::from_micros(20);
 /// A rate in bits per second. `None` for no limit.
 ///
 /// ```
-/// use offload_cli::options::{InvalidRate, Rate};
+/// use offload_cli::options::{InvalidRate, WireRate};
 ///
-/// assert_eq!("2.5G".parse(), Ok(Rate(Some(2_500_000_000))));
-/// assert_eq!("unlimited".parse(), Ok(Rate(None)));
-/// assert_eq!("fast".parse::<Rate>(), Err(InvalidRate));
+/// assert_eq!("2.5G".parse(), Ok(WireRate(Some(2_500_000_000))));
+/// assert_eq!("unlimited".parse(), Ok(WireRate(None)));
+/// assert_eq!("fast".parse::<WireRate>(), Err(InvalidRate));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate(pub Option<u64>);
+pub struct WireRate(pub Option<u64>);
 
 /// A text that is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a rate is a number of bits per second with k, M, G or T behind it, 1k at least, or `unlimited`")]
 pub struct InvalidRate;
 
-impl FromStr for Rate {
+impl FromStr for WireRate {
     type Err = InvalidRate;
-    fn from_str(text: &str) -> Result<Rate, InvalidRate> {
+    fn from_str(text: &str) -> Result<WireRate, InvalidRate> {
         if text == "unlimited" {
-            return Ok(Rate(None));
+            return Ok(WireRate(None));
         }
-        bits_per_second(text).filter(|bits| *bits >= 1000).map(|bits| Rate(Some(bits))).ok_or(InvalidRate)
+        bits_per_second(text).filter(|bits| *bits >= 1000).map(|bits| WireRate(Some(bits))).ok_or(InvalidRate)
     }
 }
 

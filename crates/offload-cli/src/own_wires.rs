@@ -1,6 +1,6 @@
 //! Options that give each path of a connection its own wire.
 
-use crate::options::{OWN_WIRES_IN_HELP, Rate, WireOptions, time};
+use crate::options::{OWN_WIRES_IN_HELP, WireOptions, WireRate, time};
 use clap::Args;
 use core::fmt::Display;
 use core::str::FromStr;
@@ -36,8 +36,8 @@ pub struct OwnWires {
     #[arg(long)]
     pub own_wires: bool,
     /// The rate of one wire: 1=10G
-    #[arg(long, value_name = "WIRE=RATE", value_parser = on_wire::<Rate>)]
-    pub rate_on: Vec<(usize, Rate)>,
+    #[arg(long, value_name = "WIRE=RATE", value_parser = on_wire::<WireRate>)]
+    pub rate_on: Vec<(usize, WireRate)>,
     /// The delay of one wire: 1=40ms
     #[arg(long, value_name = "WIRE=TIME", value_parser = delay_on_wire)]
     pub delay_on: Vec<(usize, Duration)>,
@@ -117,10 +117,10 @@ mod tests {
 
     #[test]
     fn a_value_names_its_wire() {
-        assert_eq!(on_wire::<Rate>("1=10G"), Ok((1, Rate(Some(10_000_000_000)))));
+        assert_eq!(on_wire::<WireRate>("1=10G"), Ok((1, WireRate(Some(10_000_000_000)))));
         assert_eq!(time_of_cut("0@20ms"), Ok((0, Duration::from_millis(20))));
         for bad in ["10G", "3=10G", "=10G", "1@10G", "1=", "x=10G"] {
-            on_wire::<Rate>(bad).expect_err(bad);
+            on_wire::<WireRate>(bad).expect_err(bad);
         }
     }
 }

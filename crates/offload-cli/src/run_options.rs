@@ -11,7 +11,7 @@ use core::time::Duration;
 use nic_sim::NicConfig;
 use offload_base::Seed;
 use offload_bench_tls::connection::nic_on;
-use offload_bench_tls::facts::{Clock, Facts};
+use offload_bench_tls::facts::{Facts, RunClock};
 use offload_bench_tls::live::{Live, Sample};
 use offload_testbed::bed::ClockKind;
 use serde_json::Value;
@@ -178,7 +178,7 @@ impl RunOptions {
         nic: &NicConfig,
         own: impl IntoIterator<Item = (&'static str, String)>,
     ) -> Facts<Value> {
-        let clock = if self.wire.real { Clock::Real } else { Clock::Virtual };
+        let clock = if self.wire.real { RunClock::Real } else { RunClock::Virtual };
         let own = own.into_iter().chain(self.wire.facts());
         // In real time some values have no effect: facts hold the values that were used.
         let nic = nic_options::values(&nic_on(self.clock(), nic));

@@ -11,7 +11,7 @@ use core::fmt;
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use offload_base::Seed;
-use offload_bench_tls::facts::{Clock, Facts, Run};
+use offload_bench_tls::facts::{Facts, Run, RunClock};
 use offload_bench_tls::observers::Observers;
 use offload_bench_tls::payload::{Checksum, Payload};
 use offload_bench_tls::table;
@@ -135,7 +135,7 @@ impl Failure {
     }
 
     /// Names the mode that failed.
-    pub fn of(mode: impl fmt::Display, error: impl fmt::Display) -> Failure {
+    pub fn in_mode(mode: impl fmt::Display, error: impl fmt::Display) -> Failure {
         Failure::Run(format!("{mode}: {error}"))
     }
 
@@ -158,7 +158,7 @@ impl From<String> for Failure {
 /// repeated run needs.
 pub fn facts(command: &str, seed: u64, own: impl IntoIterator<Item = (&'static str, String)>) -> Facts<Value> {
     let options = own.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
-    Facts { command: command.into(), seed, clock: Clock::Virtual, options, ..Facts::default() }
+    Facts { command: command.into(), seed, clock: RunClock::Virtual, options, ..Facts::default() }
 }
 
 /// Formats `runs`: a narrow table and `remarks`; if `wide`, all columns, `details` and the counters too.

@@ -65,7 +65,7 @@ impl Scenario for TlsLoopback {
             // The first run pays for memory and code that no run used before. This run takes that cost and is not
             // reported.
             let little = Payload::seeded(self.run.wire.seed(), payload.len().min(WARM_UP_BYTES));
-            self.bulk(*mode, little).run().map_err(|error| Failure::of(mode, error))?;
+            self.bulk(*mode, little).run().map_err(|error| Failure::in_mode(mode, error))?;
         }
         let runs = modes.make(payload.len(), |mode, observers, out| {
             let bulk = Bulk {
@@ -77,7 +77,7 @@ impl Scenario for TlsLoopback {
                 out,
                 ..self.bulk(mode, payload.clone())
             };
-            bulk.run().map_err(|error| Failure::of(mode, error))
+            bulk.run().map_err(|error| Failure::in_mode(mode, error))
         })?;
         let own = [
             ("file", scenario::named(self.file.as_ref())),

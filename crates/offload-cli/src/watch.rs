@@ -44,7 +44,7 @@ impl CounterWatch {
         }
         shown.last = Some(sample.clone());
         // A closed standard error must not end the run.
-        let _written = io::stderr().write_all(text.as_bytes());
+        let _ = io::stderr().write_all(text.as_bytes());
     }
 }
 

@@ -23,9 +23,9 @@ use std::collections::HashMap;
 /// assert_eq!(stack.flow(id).remote.port(), 80);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnectionId(pub(crate) u32);
+pub struct FlowId(pub(crate) u32);
 
-impl ConnectionId {
+impl FlowId {
     /// Returns a small number, unique among the stack's live connections.
     pub fn index(self) -> usize {
         self.0 as usize
@@ -35,9 +35,9 @@ impl ConnectionId {
 #[derive(Debug)]
 pub(crate) struct FlowTable {
     connections: Slab<Connection>,
-    by_flow: HashMap<Tuple, ConnectionId, SipKey>,
+    by_flow: HashMap<Tuple, FlowId, SipKey>,
     /// Result of the last lookup. Consecutive packets often belong to one flow.
-    last: Option<(FlowKey, ConnectionId)>,
+    last: Option<(FlowKey, FlowId)>,
     /// Next index that [`next_matching`](Self::next_that) looks at.
     hand: usize,
 }
@@ -51,7 +51,7 @@ impl FlowTable {
         self.connections.len()
     }
 
-    pub(crate) fn find(&mut self, flow: &FlowKey) -> Option<ConnectionId> {
+    pub(crate) fn find(&mut self, flow: &FlowKey) -> Option<FlowId> {
         // Packets of one flow tend to arrive in a row, and the comparison is cheaper than the keyed hash.
         if let Some((last, id)) = &self.last
             && last == flow
@@ -64,15 +64,15 @@ impl FlowTable {
     }
 
     /// Adds a connection. Its flow must not be in the table.
-    pub(crate) fn insert(&mut self, connection: Connection) -> ConnectionId {
+    pub(crate) fn insert(&mut self, connection: Connection) -> FlowId {
         let flow = connection.flow();
-        let id = ConnectionId(self.connections.insert(connection) as u32);
+        let id = FlowId(self.connections.insert(connection) as u32);
         let before = self.by_flow.insert(Tuple(flow), id);
         debug_assert!(before.is_none(), "a flow has at most one connection");
         id
     }
 
-    pub(crate) fn remove(&mut self, id: ConnectionId) {
+    pub(crate) fn remove(&mut self, id: FlowId) {
         let connection = self.connections.remove(id.index());
         self.by_flow.remove(&Tuple(connection.flow()));
         // The cached lookup may be of this connection, whose id can be reused by another flow.
@@ -81,22 +81,22 @@ impl FlowTable {
 
     /// Returns a connection that matches `wanted`, from at most `most` entries, in round-robin order. A match stays the
     /// next candidate until it no longer matches.
-    pub(crate) fn next_matching(&mut self, most: usize, wanted: impl Fn(&Connection) -> bool) -> Option<ConnectionId> {
+    pub(crate) fn next_matching(&mut self, most: usize, wanted: impl Fn(&Connection) -> bool) -> Option<FlowId> {
         for _ in 0..most.min(self.connections.capacity()) {
             let index = self.hand % self.connections.capacity();
             if self.connections.get(index).is_some_and(&wanted) {
-                return Some(ConnectionId(index as u32));
+                return Some(FlowId(index as u32));
             }
             self.hand = index + 1;
         }
         None
     }
 
-    pub(crate) fn get(&self, id: ConnectionId) -> Option<&Connection> {
+    pub(crate) fn get(&self, id: FlowId) -> Option<&Connection> {
         self.connections.get(id.index())
     }
 
-    pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+    pub(crate) fn get_mut(&mut self, id: FlowId) -> Option<&mut Connection> {
         self.connections.get_mut(id.index())
     }
 }

@@ -35,10 +35,10 @@ mod udp;
 
 pub use config::{Config, CongestionAlgorithm, Ecn, Ipv6Config, KeepAlive, TcpConfig, TcpMemory};
 pub use counters::HostCounters;
-pub use flow_table::ConnectionId;
+pub use flow_table::FlowId;
 pub use offload_api::Datagram;
 pub use shell::{Host, TcpListener, TcpStream, UdpSocket};
-pub use stack::{OpenError, Stack};
+pub use stack::{SocketOpenError, Stack};
 pub use tcp::{ConnectionError, Readiness, TcpState, TcpStats};
 pub use udp::SendError;
 

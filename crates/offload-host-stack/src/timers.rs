@@ -6,13 +6,13 @@
 //! In a long queue the entry is removed at once, because a host with many mostly idle connections would otherwise wake
 //! once for each stale entry.
 
-use crate::flow_table::ConnectionId;
+use crate::flow_table::FlowId;
 use offload_base::Instant;
 use std::collections::BTreeSet;
 
 #[derive(Debug, Default)]
 pub(crate) struct TimerQueue {
-    entries: BTreeSet<(Instant, ConnectionId)>,
+    entries: BTreeSet<(Instant, FlowId)>,
 }
 
 /// Position of a connection's entry in the queue, stored in the connection.
@@ -21,7 +21,7 @@ pub(crate) struct TimerSlot(Option<Instant>);
 
 impl TimerQueue {
     /// Ensures that `id` becomes due at `deadline` or earlier.
-    pub(crate) fn set(&mut self, id: ConnectionId, slot: &mut TimerSlot, deadline: Option<Instant>) {
+    pub(crate) fn set(&mut self, id: FlowId, slot: &mut TimerSlot, deadline: Option<Instant>) {
         match (slot.0, deadline) {
             (Some(_), None) if self.entries.len() > FEW_ENTRIES => self.clear(id, slot),
             (_, None) => {}
@@ -38,14 +38,14 @@ impl TimerQueue {
     }
 
     /// Removes the entry of `id`.
-    pub(crate) fn clear(&mut self, id: ConnectionId, slot: &mut TimerSlot) {
+    pub(crate) fn clear(&mut self, id: FlowId, slot: &mut TimerSlot) {
         if let Some(present) = slot.0.take() {
             self.entries.remove(&(present, id));
         }
     }
 
     /// Takes the first due connection. The caller must then call [`fired`](TimerSlot::fired) on its slot.
-    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<ConnectionId> {
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<FlowId> {
         let (at, id) = *self.entries.first()?;
         if at > now {
             return None;
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn entry_moves_to_earlier_deadlines_only() {
         let (mut queue, mut slot) = (TimerQueue::default(), TimerSlot::default());
-        let id = ConnectionId(1);
+        let id = FlowId(1);
         let at = Instant::from_nanos;
         queue.set(id, &mut slot, Some(at(50)));
         queue.set(id, &mut slot, Some(at(90)));
@@ -97,13 +97,13 @@ mod tests {
         let mut slots = [TimerSlot::default(); 2 * FEW_ENTRIES];
         let (now, later) = (Instant::from_nanos(50), Instant::from_nanos(60));
         for (number, slot) in (0..).zip(&mut slots) {
-            queue.set(ConnectionId(number), slot, Some(now));
+            queue.set(FlowId(number), slot, Some(now));
         }
         for (number, slot) in (0..).zip(&mut slots) {
-            queue.set(ConnectionId(number), slot, None);
+            queue.set(FlowId(number), slot, None);
         }
         assert_eq!(queue.entries.len(), FEW_ENTRIES, "a short queue keeps cancelled entries");
-        queue.set(ConnectionId(0), &mut slots[0], Some(later));
+        queue.set(FlowId(0), &mut slots[0], Some(later));
         assert_eq!(queue.entries.len(), FEW_ENTRIES + 1, "a new deadline gets a new entry");
     }
 }

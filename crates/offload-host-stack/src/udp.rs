@@ -5,7 +5,7 @@
 //! - A context belongs to the socket through which it was created, until the device reports its removal or the socket
 //!   is closed.
 
-use crate::stack::OpenError;
+use crate::stack::SocketOpenError;
 use bytes::BytesMut;
 use core::net::SocketAddr;
 use offload_api::{ContextNews, Datagram, Handle, PacketAsk, SendRefusal, SocketEvent, TxDatagram};
@@ -119,9 +119,9 @@ impl UdpSockets {
         self.bound.contains_key(&port)
     }
 
-    pub(crate) fn bind(&mut self, port: u16) -> Result<(), OpenError> {
+    pub(crate) fn bind(&mut self, port: u16) -> Result<(), SocketOpenError> {
         if self.is_bound(port) {
-            return Err(OpenError::InUse);
+            return Err(SocketOpenError::InUse);
         }
         self.bound.insert(port, BoundSocket::default());
         Ok(())

@@ -159,7 +159,7 @@ impl Agreement {
         };
         // The seeded provider with TLS 1.2 suites is needed here, because the version may be 1.2.
         let (mut provider, time): Sources = match randomness {
-            Randomness::Seeded(seed) => (seeded(seed), Arc::new(StoppedClock)),
+            Randomness::Seeded(seed) => (seeded(seed), Arc::new(StoppedTimeProvider)),
             Randomness::System => sources(randomness),
         };
         provider.cipher_suites.retain(|suite| suite.suite() == name);
@@ -293,16 +293,16 @@ type Sources = (CryptoProvider, Arc<dyn TimeProvider>);
 
 fn sources(randomness: Randomness) -> Sources {
     match randomness {
-        Randomness::Seeded(seed) => (seeded_provider(seed), Arc::new(StoppedClock)),
+        Randomness::Seeded(seed) => (seeded_provider(seed), Arc::new(StoppedTimeProvider)),
         Randomness::System => (system_provider(), Arc::new(DefaultTimeProvider)),
     }
 }
 
 /// A clock that always shows the beginning of 2026.
 #[derive(Debug)]
-struct StoppedClock;
+struct StoppedTimeProvider;
 
-impl TimeProvider for StoppedClock {
+impl TimeProvider for StoppedTimeProvider {
     fn current_time(&self) -> Option<UnixTime> {
         Some(UnixTime::since_unix_epoch(START_OF_2026))
     }

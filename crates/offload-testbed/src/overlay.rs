@@ -15,7 +15,7 @@ use core::time::Duration;
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::switch::overlay::overhead;
 use nic_sim::switch::{
-    Change, Mac, NextHop, RuleFile, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelProtection, TunnelSet, Vport,
+    Change, Mac, RuleFile, SwitchMode, Tunnel, TunnelDevice, TunnelHop, TunnelKind, TunnelProtection, TunnelSet, Vport,
 };
 use nic_sim::{NicConfig, SwitchConfig};
 use offload_api::{Direction, EspKey, EspSuite, Handle, OffloadKind, SaParams, SaRefusal};
@@ -105,7 +105,7 @@ struct TunnelEnd {
     address: IpAddr,
     /// Address of the other end.
     remote: IpAddr,
-    hop: NextHop,
+    hop: TunnelHop,
 }
 
 impl Overlay {
@@ -225,7 +225,7 @@ impl Overlay {
             hypervisor: own.clone(),
             address: address(own),
             remote: address(other),
-            hop: NextHop { source: Mac(own.mac()), destination: Mac(other.mac()) },
+            hop: TunnelHop { source: Mac(own.mac()), destination: Mac(other.mac()) },
         }
     }
 

@@ -58,7 +58,7 @@ impl RealThreads {
 
     /// Returns the executor of a device, by its host's number.
     pub(crate) fn device(&self, number: usize) -> Handle {
-        self.of(number).handle()
+        self.thread_of(number).handle()
     }
 
     /// Returns the runtime of a host.
@@ -66,7 +66,7 @@ impl RealThreads {
         // With threads for devices only, a host shares the thread of its own device, whose memory is in that core's
         // caches.
         let dealt = if self.threads.len() <= self.hosts { number } else { self.hosts + number };
-        HostRuntime { executor: self.of(dealt).handle() }
+        HostRuntime { executor: self.thread_of(dealt).handle() }
     }
 
     /// Returns whether two devices run on different threads.
@@ -75,7 +75,7 @@ impl RealThreads {
     }
 
     /// Returns the thread of the device or host at position `dealt` of the assignment.
-    fn of(&self, dealt: usize) -> &RealTime {
+    fn thread_of(&self, dealt: usize) -> &RealTime {
         &self.threads[dealt % self.threads.len()]
     }
 }

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use offload_transforms::protection::{Check, Format, Guard, Protection};
+use offload_transforms::protection::{BlockProtection, Check, Format, Guard};
 use offload_transforms::{Fault, Parameters, SecretBytes, Session, SpecError, Transform, TransformDirection, Tweak};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -63,7 +63,7 @@ fn run(session: &Session, source: &[Bytes], target: &mut BytesMut) -> Result<(),
 
 fn added(guard: Guard, interval: u32) -> Result<Session, SpecError> {
     let wire = Some(Format { guard, interval, ..Format::default() });
-    Session::new(&Transform::Protection(Protection { memory: None, wire, check: Check::ALL }))
+    Session::new(&Transform::Protection(BlockProtection { memory: None, wire, check: Check::ALL }))
 }
 
 fn encrypted(unit: u32) -> Result<Session, SpecError> {

@@ -5,7 +5,7 @@ use crate::aes_key::ExpandedAesKey;
 use crate::cbc_hmac::{CbcHmac, MacOrder};
 use crate::copy;
 use crate::pieces::{self, OutputBuffer};
-use crate::protection::Protection;
+use crate::protection::BlockProtection;
 use crate::stream;
 use crate::xts::{Tweak, XtsUnits};
 use crate::{Fault, HmacHash, SecretBytes, SpecError};
@@ -63,7 +63,7 @@ pub enum Transform {
         tweak: Tweak,
     },
     /// Protection information. The IV begins with the LBA of the first block.
-    Protection(Protection),
+    Protection(BlockProtection),
     /// Compresses or decompresses: made by `offload_compression::Compression::at_level`.
     Compression(Arc<dyn Compressor>),
     /// Copies, and computes a CRC-32.
@@ -246,7 +246,7 @@ enum TransformStep {
     Ctr(ExpandedAesKey),
     Cmac(ExpandedAesKey),
     Xts(XtsUnits),
-    Protection(Protection),
+    Protection(BlockProtection),
     Compression(Arc<dyn Compressor>),
     Copy,
     Pad(u32),

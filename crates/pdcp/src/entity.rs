@@ -5,8 +5,8 @@ use offload_base::Instant;
 use offload_base::time::earliest;
 
 use crate::{
-    BearerKind, ClearPdu, Config, ConfigError, CountExhausted, Incoming, Receiver, RepeatedKeys, Sdu, Security,
-    SendError, StatusReport, Transmitter,
+    BearerKind, ClearPdu, Config, ConfigError, CountExhausted, IncomingPdu, Receiver, RepeatedKeys, Sdu, SduSendError,
+    Security, StatusReport, Transmitter,
 };
 
 /// A transmitter and a receiver that exchange status reports with the peer.
@@ -15,7 +15,7 @@ use crate::{
 /// use bytes::BytesMut;
 /// use offload_base::Instant;
 /// use pdcp::crypto::{Algorithm, Direction, Key};
-/// use pdcp::{BearerKind, Config, Entity, Incoming, Security, SnLen};
+/// use pdcp::{BearerKind, Config, Entity, IncomingPdu, Security, SnLen};
 ///
 /// let security = |direction| {
 ///     let key = |byte| Key::new(Algorithm::Zuc128, &[byte; 16]).expect("16 bytes");
@@ -27,7 +27,7 @@ use crate::{
 ///
 /// phone.send(Instant::ZERO, b"an IP packet".as_slice().into())?;
 /// let pdus = phone.take(32)?;
-/// station.receive(Instant::ZERO, pdus.into_iter().map(|pdu| Incoming::Pdu(BytesMut::from(pdu))));
+/// station.receive(Instant::ZERO, pdus.into_iter().map(|pdu| IncomingPdu::Pdu(BytesMut::from(pdu))));
 /// assert_eq!(station.poll_sdu().map(|sdu| sdu.data), Some(b"an IP packet".as_slice().into()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -56,7 +56,7 @@ impl Entity {
     ///
     /// # Errors
     /// As for [`Transmitter::send`].
-    pub fn send(&mut self, now: Instant, sdu: Bytes) -> Result<(), SendError> {
+    pub fn send(&mut self, now: Instant, sdu: Bytes) -> Result<(), SduSendError> {
         self.transmitter.send(now, sdu)
     }
 
@@ -93,8 +93,8 @@ impl Entity {
     }
 
     /// Processes PDUs from RLC.
-    pub fn receive(&mut self, now: Instant, pdus: impl IntoIterator<Item = Incoming>) {
-        let data: Vec<Incoming> = pdus.into_iter().filter(|pdu| !self.is_control(pdu)).collect();
+    pub fn receive(&mut self, now: Instant, pdus: impl IntoIterator<Item = IncomingPdu>) {
+        let data: Vec<IncomingPdu> = pdus.into_iter().filter(|pdu| !self.is_control(pdu)).collect();
         self.receiver.receive(now, data);
     }
 
@@ -147,8 +147,8 @@ impl Entity {
 
     /// Processes a control PDU. Returns whether the PDU was one. Signalling bearers have no control PDUs (TS 38.323
     /// 6.2.2.1).
-    fn is_control(&mut self, pdu: &Incoming) -> bool {
-        let Incoming::Pdu(bytes) = pdu else { return false };
+    fn is_control(&mut self, pdu: &IncomingPdu) -> bool {
+        let IncomingPdu::Pdu(bytes) = pdu else { return false };
         if self.kind == BearerKind::Signalling || bytes.first().is_none_or(|first| first & 0x80 != 0) {
             return false;
         }

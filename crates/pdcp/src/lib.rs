@@ -14,7 +14,7 @@
 //! - `pdu.rs`: headers and status reports on the wire;
 //! - `gtpu`, `device`: bearers over a socket, and their contexts in a device.
 //!
-//! A device may decipher and verify received PDUs. It passes them on as [`Incoming::Opened`] with the COUNT that it
+//! A device may decipher and verify received PDUs. It passes them on as [`IncomingPdu::Opened`] with the COUNT that it
 //! used. The receiver still checks the COUNT with its own window. If the device used another COUNT, the receiver undoes
 //! the device's work and repeats it with the right one.
 //!
@@ -39,9 +39,9 @@ pub use cellular_crypto as crypto;
 pub use config::{BearerKind, Config, ConfigError, SnLen};
 pub use entity::Entity;
 pub use pdu::{MalformedPdu, StatusReport};
-pub use receiver::{Incoming, ReceiveCounters, Receiver, Sdu};
+pub use receiver::{IncomingPdu, ReceiveCounters, Receiver, Sdu};
 pub use security::{Security, SecurityError};
-pub use transmitter::{ClearPdu, CountExhausted, RepeatedKeys, SendError, Transmitter};
+pub use transmitter::{ClearPdu, CountExhausted, RepeatedKeys, SduSendError, Transmitter};
 
 /// Compiles the README's example as a doc test.
 #[cfg(doctest)]

@@ -15,12 +15,12 @@ use crate::{BearerKind, Config, ConfigError, Security, StatusReport};
 /// use bytes::BytesMut;
 /// use offload_base::Instant;
 /// use pdcp::crypto::Direction;
-/// use pdcp::{BearerKind, Config, Incoming, Receiver, Security, SnLen};
+/// use pdcp::{BearerKind, Config, IncomingPdu, Receiver, Security, SnLen};
 ///
 /// let config = Config::data(BearerKind::Unacknowledged, SnLen::Twelve);
 /// let mut receiver = Receiver::new(config, Security::new(1, Direction::Uplink)?)?;
-/// let late = Incoming::Pdu(BytesMut::from(b"\x80\x01second".as_slice()));
-/// let early = Incoming::Pdu(BytesMut::from(b"\x80\x00first".as_slice()));
+/// let late = IncomingPdu::Pdu(BytesMut::from(b"\x80\x01second".as_slice()));
+/// let early = IncomingPdu::Pdu(BytesMut::from(b"\x80\x00first".as_slice()));
 /// receiver.receive(Instant::ZERO, [late, early]);
 /// let sdus: Vec<_> = std::iter::from_fn(|| receiver.poll_sdu()).map(|sdu| sdu.data).collect();
 /// assert_eq!(sdus, [b"first".as_slice(), b"second"]);
@@ -48,7 +48,7 @@ pub struct Receiver {
 ///
 /// See [`Receiver`] for an example.
 #[derive(Clone, Debug)]
-pub enum Incoming {
+pub enum IncomingPdu {
     /// The PDU as it was sent.
     Pdu(BytesMut),
     /// A device deciphered the PDU with this COUNT, and the MAC-I was valid. The MAC-I is still at the end, in clear.
@@ -85,10 +85,10 @@ pub struct Sdu {
 /// use bytes::BytesMut;
 /// use offload_base::Instant;
 /// use pdcp::crypto::Direction;
-/// use pdcp::{Config, Incoming, Receiver, Security};
+/// use pdcp::{Config, IncomingPdu, Receiver, Security};
 ///
 /// let mut receiver = Receiver::new(Config::signalling(), Security::new(1, Direction::Uplink)?)?;
-/// receiver.receive(Instant::ZERO, [Incoming::Pdu(BytesMut::from(b"\x00".as_slice()))]);
+/// receiver.receive(Instant::ZERO, [IncomingPdu::Pdu(BytesMut::from(b"\x00".as_slice()))]);
 /// assert_eq!(receiver.counters().malformed, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -136,8 +136,8 @@ impl Receiver {
     }
 
     /// Processes data PDUs. PDUs that no device has opened are opened as one batch.
-    pub fn receive(&mut self, now: Instant, pdus: impl IntoIterator<Item = Incoming>) {
-        let pdus: Vec<Incoming> = pdus.into_iter().filter(|pdu| self.is_whole(pdu)).collect();
+    pub fn receive(&mut self, now: Instant, pdus: impl IntoIterator<Item = IncomingPdu>) {
+        let pdus: Vec<IncomingPdu> = pdus.into_iter().filter(|pdu| self.is_whole(pdu)).collect();
         // The COUNTs are determined by the current window. The window moves within the batch, but rarely far enough to
         // matter; then the PDU is opened again.
         let mut closed: Vec<(u32, BytesMut)> = Vec::new();
@@ -145,9 +145,9 @@ impl Receiver {
         let order: Vec<Result<(u32, BytesMut, bool), Option<usize>>> = pdus
             .into_iter()
             .map(|pdu| match pdu {
-                Incoming::Opened { count, pdu } => Ok((count, pdu, true)),
-                Incoming::Rejected { count, pdu } => Ok((count, pdu, false)),
-                Incoming::Pdu(pdu) => Err(self.config.sn.count_near(self.deliver, &pdu).map(|count| {
+                IncomingPdu::Opened { count, pdu } => Ok((count, pdu, true)),
+                IncomingPdu::Rejected { count, pdu } => Ok((count, pdu, false)),
+                IncomingPdu::Pdu(pdu) => Err(self.config.sn.count_near(self.deliver, &pdu).map(|count| {
                     closed.push((count, pdu));
                     closed.len() - 1
                 })),
@@ -232,8 +232,8 @@ impl Receiver {
         &self.counters
     }
 
-    fn is_whole(&mut self, pdu: &Incoming) -> bool {
-        let (Incoming::Pdu(pdu) | Incoming::Opened { pdu, .. } | Incoming::Rejected { pdu, .. }) = pdu;
+    fn is_whole(&mut self, pdu: &IncomingPdu) -> bool {
+        let (IncomingPdu::Pdu(pdu) | IncomingPdu::Opened { pdu, .. } | IncomingPdu::Rejected { pdu, .. }) = pdu;
         let is_whole = pdu.len() >= self.config.clear_bytes() + self.security.mac_len();
         self.counters.malformed += u64::from(!is_whole);
         is_whole

@@ -54,15 +54,15 @@ struct WaitingSdu {
 /// ```
 /// use offload_base::Instant;
 /// use pdcp::crypto::Direction;
-/// use pdcp::{Config, Security, SendError, Transmitter};
+/// use pdcp::{Config, Security, SduSendError, Transmitter};
 ///
 /// let mut transmitter = Transmitter::new(Config::signalling(), Security::new(1, Direction::Uplink)?)?;
-/// assert_eq!(transmitter.send(Instant::ZERO, vec![0; 9001].into()), Err(SendError::TooLong(9001)));
+/// assert_eq!(transmitter.send(Instant::ZERO, vec![0; 9001].into()), Err(SduSendError::TooLong(9001)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum SendError {
+pub enum SduSendError {
     /// Error of the caller: an SDU has at most 9,000 bytes.
     #[error("an SDU of {0} bytes: it has at most 9000")]
     TooLong(usize),
@@ -118,13 +118,13 @@ impl Transmitter {
     /// Queues an SDU.
     ///
     /// # Errors
-    /// [`SendError`] gives the reason for a refusal.
-    pub fn send(&mut self, now: Instant, sdu: Bytes) -> Result<(), SendError> {
+    /// [`SduSendError`] gives the reason for a refusal.
+    pub fn send(&mut self, now: Instant, sdu: Bytes) -> Result<(), SduSendError> {
         if sdu.len() > SDU_MAX {
-            return Err(SendError::TooLong(sdu.len()));
+            return Err(SduSendError::TooLong(sdu.len()));
         }
         if self.bytes > 0 && self.bytes + cost(sdu.len()) > self.config.buffer {
-            return Err(SendError::Full);
+            return Err(SduSendError::Full);
         }
         self.bytes += cost(sdu.len());
         self.waiting.push_back(WaitingSdu { sdu, discard: self.config.discard.map(|after| now + after) });

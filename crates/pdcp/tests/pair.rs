@@ -7,7 +7,8 @@ use bytes::{Bytes, BytesMut};
 use offload_base::Instant;
 use pdcp::crypto::{Algorithm, Direction, Iv, Key, PduNumber, TagLen};
 use pdcp::{
-    BearerKind, Config, Entity, Incoming, Receiver, RepeatedKeys, Security, SendError, SnLen, StatusReport, Transmitter,
+    BearerKind, Config, Entity, IncomingPdu, Receiver, RepeatedKeys, SduSendError, Security, SnLen, StatusReport,
+    Transmitter,
 };
 use proptest::prelude::*;
 
@@ -26,8 +27,8 @@ fn sdu(number: usize) -> Bytes {
     (0..number % 97 + 3).map(|at| (at * 31 + number * 7) as u8).chain((number as u32).to_be_bytes()).collect()
 }
 
-fn pdu(bytes: &Bytes) -> Incoming {
-    Incoming::Pdu(BytesMut::from(&bytes[..]))
+fn pdu(bytes: &Bytes) -> IncomingPdu {
+    IncomingPdu::Pdu(BytesMut::from(&bytes[..]))
 }
 
 fn drain(receiver: &mut Receiver) -> Vec<u32> {
@@ -119,7 +120,7 @@ proptest! {
                 *first |= 0x80;
             }
             // Garbage must not keep the next genuine PDU out.
-            entity.receive(Instant::ZERO, [Incoming::Pdu(BytesMut::from(&bytes[..]))]);
+            entity.receive(Instant::ZERO, [IncomingPdu::Pdu(BytesMut::from(&bytes[..]))]);
             sender.send(Instant::ZERO, sdu(number)).unwrap();
             let sent = sender.take(1).unwrap();
             entity.receive(Instant::ZERO, sent.iter().map(pdu));
@@ -146,7 +147,7 @@ fn count_of_a_device_is_checked() {
             let number = PduNumber::new(taken, BEARER - 1, Direction::Downlink).unwrap();
             let mut opened = BytesMut::from(sealed);
             key.cipher(&Iv::cipher(algorithm, number), &mut opened[2..]).unwrap();
-            receiver.receive(Instant::ZERO, [Incoming::Opened { count: taken, pdu: opened }]);
+            receiver.receive(Instant::ZERO, [IncomingPdu::Opened { count: taken, pdu: opened }]);
         }
         assert_eq!(drain(&mut receiver), (0..40).collect::<Vec<_>>(), "{algorithm:?}");
         assert_eq!((receiver.counters().redone, receiver.counters().offloaded), (10, 30));
@@ -249,7 +250,7 @@ fn sdus_are_discarded_when_their_timer_ends() {
     // The first SDU has a COUNT, the second has not.
     transmitter.take(1).unwrap();
     transmitter.send(at(5), vec![1; 40].into()).unwrap();
-    assert_eq!(transmitter.send(at(5), vec![2; 40].into()), Err(SendError::Full));
+    assert_eq!(transmitter.send(at(5), vec![2; 40].into()), Err(SduSendError::Full));
     assert_eq!(transmitter.next_event(), Some(at(10)));
     assert_eq!(transmitter.handle_timeout(at(10)), [0], "RLC need not send it any more");
     assert_eq!(transmitter.next_event(), Some(at(15)));
@@ -343,13 +344,13 @@ fn rejected_pdus_are_opened_with_the_count_of_the_window() {
         let mut pdus = [(wrong, BytesMut::from(&sent[0][..]))];
         assert_eq!(keys.open(config.clear_bytes(), &mut pdus), [wrong == 0]);
         let [(count, pdu)] = pdus;
-        Incoming::Rejected { count, pdu }
+        IncomingPdu::Rejected { count, pdu }
     };
     receiver.receive(at(0), [rejected(4096)]);
     assert_eq!((drain(&mut receiver), receiver.counters().redone, receiver.counters().integrity), (vec![0], 1, 0));
     let mut forged = BytesMut::from(&sent[0][..]);
     forged[4] ^= 1;
-    receiver.receive(at(0), [Incoming::Rejected { count: 0, pdu: forged }]);
+    receiver.receive(at(0), [IncomingPdu::Rejected { count: 0, pdu: forged }]);
     assert_eq!((receiver.counters().integrity, receiver.counters().offloaded), (1, 0));
 }
 
@@ -375,15 +376,16 @@ fn early_sdus_are_charged_at_their_true_size() {
         let mut receiver = Receiver::new(config, Security::new(1, Direction::Uplink).unwrap()).unwrap();
         // COUNT 0 is missing, so every SDU is early.
         for count in 1..100_000u32 {
-            receiver.receive(at(0), [Incoming::Pdu(BytesMut::from(&(count | 0x80_0000).to_be_bytes()[1..]))]);
+            receiver.receive(at(0), [IncomingPdu::Pdu(BytesMut::from(&(count | 0x80_0000).to_be_bytes()[1..]))]);
         }
         let kept = 99_999 - receiver.counters().full;
         let (least, most) = if out_of_order { (4096, 1 << 14) } else { (1024, 4096) };
         assert!((least..=most).contains(&kept), "{kept} of {out_of_order}");
         // The missing PDU frees the buffer.
-        receiver.receive(at(0), [Incoming::Pdu(BytesMut::from(&[0x80, 0, 0][..]))]);
+        receiver.receive(at(0), [IncomingPdu::Pdu(BytesMut::from(&[0x80, 0, 0][..]))]);
         assert_eq!(receiver.counters().delivered, kept + 1);
-        receiver.receive(at(0), [Incoming::Pdu(BytesMut::from(&((kept as u32 + 9) | 0x80_0000).to_be_bytes()[1..]))]);
+        receiver
+            .receive(at(0), [IncomingPdu::Pdu(BytesMut::from(&((kept as u32 + 9) | 0x80_0000).to_be_bytes()[1..]))]);
         assert_eq!(receiver.counters().full, 99_999 - kept, "there is room again");
     }
 }
@@ -396,10 +398,10 @@ fn early_sdus_do_not_keep_receive_buffers() {
     let mut buffer = BytesMut::with_capacity(2048);
     buffer.extend_from_slice(b"\x80\x01early");
     let pdu = buffer.split();
-    receiver.receive(at(0), [Incoming::Pdu(pdu)]);
+    receiver.receive(at(0), [IncomingPdu::Pdu(pdu)]);
     // `BytesMut` gives the memory back to its last owner.
     assert!(buffer.try_reclaim(2048), "the SDU is a copy");
-    receiver.receive(at(0), [Incoming::Pdu(BytesMut::from(&b"\x80\x00first"[..]))]);
+    receiver.receive(at(0), [IncomingPdu::Pdu(BytesMut::from(&b"\x80\x00first"[..]))]);
     let got: Vec<_> = std::iter::from_fn(|| receiver.poll_sdu()).map(|sdu| sdu.data).collect();
     assert_eq!(got, ["first", "early"]);
 }
@@ -411,7 +413,7 @@ fn small_buffer_takes_one_sdu_at_a_time() {
     config.buffer = 1000;
     let mut transmitter = Transmitter::new(config, security(None, 1)).unwrap();
     transmitter.send(at(0), vec![0; 9000].into()).unwrap();
-    assert_eq!(transmitter.send(at(0), vec![0; 1].into()), Err(SendError::Full));
+    assert_eq!(transmitter.send(at(0), vec![0; 1].into()), Err(SduSendError::Full));
     assert_eq!(transmitter.take(9).unwrap().len(), 1);
     transmitter.send(at(0), vec![0; 800].into()).unwrap();
 }

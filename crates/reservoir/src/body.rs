@@ -74,7 +74,7 @@ impl<F: FnMut()> Drop for ObservedBody<F> {
 /// The checksums of a block once known, or the error of reading its file.
 pub(crate) type LateSum = Arc<Mutex<Option<io::Result<BlockSum>>>>;
 
-type ReadFuture = Pin<Box<dyn Future<Output = io::Result<(Bytes, Option<BlockHasher>)>> + Send>>;
+type StorageRead = Pin<Box<dyn Future<Output = io::Result<(Bytes, Option<BlockHasher>)>> + Send>>;
 type TurnFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A body with the bytes of a file range.
@@ -83,7 +83,7 @@ pub(crate) struct FileRangeBody {
     shell: Shell,
     /// The range that is not being read yet.
     rest: Range<u64>,
-    reading: Option<ReadFuture>,
+    reading: Option<StorageRead>,
     /// A piece that waits for the pacer.
     waiting: Option<(Bytes, TurnFuture)>,
     pace: Vec<Arc<Pace>>,

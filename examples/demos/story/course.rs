@@ -203,10 +203,10 @@ fn opened_between(before: &TlsCounters, after: &TlsCounters) -> impl Iterator<It
 }
 
 /// An IP address and an Ethernet address.
-type End = (Ipv4Addr, [u8; 6]);
+type StoryEndpoint = (Ipv4Addr, [u8; 6]);
 
-const SERVER: End = (Ipv4Addr::new(10, 0, 0, 1), [0x02, 0, 0, 0, 0, 1]);
-const CLIENT: End = (Ipv4Addr::new(10, 0, 0, 2), [0x02, 0, 0, 0, 0, 2]);
+const SERVER: StoryEndpoint = (Ipv4Addr::new(10, 0, 0, 1), [0x02, 0, 0, 0, 0, 1]);
+const CLIENT: StoryEndpoint = (Ipv4Addr::new(10, 0, 0, 2), [0x02, 0, 0, 0, 0, 2]);
 const PORT: u16 = 443;
 const MAX_PACKETS: usize = 200;
 /// A delay longer than the transmission time of a full packet, and shorter than that of two.

@@ -13,11 +13,11 @@ use core::fmt::Write;
 /// ```
 /// use offload_demos::story::{course::Script, picture};
 ///
-/// let svg = picture::of(&Script::default().run()?);
+/// let svg = picture::draw_story(&Script::default().run()?);
 /// assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn of(story: &Story) -> String {
+pub fn draw_story(story: &Story) -> String {
     let mut drawing = Drawing { svg: String::new() };
     let bottom = TOP + ROW * story.events.len() as u32;
     drawing.begin(bottom + LEGEND);
@@ -176,7 +176,7 @@ impl Drawing {
     }
 
     fn add(&mut self, what: core::fmt::Arguments<'_>) {
-        let _infallible = self.svg.write_fmt(what);
+        let _ = self.svg.write_fmt(what);
     }
 }
 

@@ -10,16 +10,16 @@ use offload_base::Instant;
 /// use offload_demos::story::{course::Script, table};
 ///
 /// let story = Script::default().run()?;
-/// assert!(table::of(&story).contains("P12, records 3 and 4      lost"));
+/// assert!(table::format_story(&story).contains("P12, records 3 and 4      lost"));
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn of(story: &Story) -> String {
+pub fn format_story(story: &Story) -> String {
     let mut text = format!("{:>6}  {:13}  {:24}  what\n", "us", "where", "which");
     // The index tells whether bytes were posted before.
     for (index, event) in story.events.iter().enumerate() {
         let (micros, place) = (micros(event.at), place_of(event.what));
         let (which, what) = (which(story, index), in_words(event.what));
-        let _infallible = writeln!(text, "{micros:>6}  {place:13}  {which:24}  {what}");
+        let _ = writeln!(text, "{micros:>6}  {place:13}  {which:24}  {what}");
     }
     text
 }

@@ -7,7 +7,7 @@ use core::any::Any;
 use core::task::Waker;
 use core::time::Duration;
 use nic_sim::frame::Frame;
-use nic_sim::stats::TlsCounters;
+use nic_sim::stats::TlsEngineCounters;
 use nic_sim::wire::{Crossing, Impairment, Port};
 use nic_sim::{Device, Driver};
 use offload_api::{
@@ -236,9 +236,9 @@ impl Port for WatchedPort {
     fn receive_frame(&mut self, now: Instant, frame: Frame) {
         let data = tcp_data(&frame).and_then(|(seq, bytes)| self.log.span(seq, bytes));
         // The difference of the counters shows the packet's result.
-        let before: TlsCounters = self.device.engine_counters();
+        let before: TlsEngineCounters = self.device.engine_counters();
         self.device.receive_frame(now, frame);
-        let after: TlsCounters = self.device.engine_counters();
+        let after: TlsEngineCounters = self.device.engine_counters();
         if let Some(bytes) = data {
             let moved = CounterChanges {
                 decrypted: after.rx_tls_decrypted_packets > before.rx_tls_decrypted_packets,

@@ -11,8 +11,8 @@ use offload_demos::story::{Opened, StateRebuild, Story, What, picture, table};
 fn docs_show_the_current_story() {
     let story = Script::default().run().unwrap();
     for (shown, told) in [
-        (include_str!("../../../docs/resync-story.txt"), table::of(&story)),
-        (include_str!("../../../docs/resync-story.svg"), picture::of(&story)),
+        (include_str!("../../../docs/resync-story.txt"), table::format_story(&story)),
+        (include_str!("../../../docs/resync-story.svg"), picture::draw_story(&story)),
     ] {
         assert!(
             shown == told,
@@ -95,7 +95,7 @@ fn late_question_is_answered_from_noted_headers() {
         at(&|what| what == What::Answered { header, number: Some(5), noted: true }),
         at(&|what| matches!(what, What::Arrived { made: PacketResult::Found, bytes } if bytes.from > header)),
     ];
-    assert!(steps.is_sorted() && steps[0].is_some(), "{steps:?}\n{}", table::of(&story));
+    assert!(steps.is_sorted() && steps[0].is_some(), "{steps:?}\n{}", table::format_story(&story));
     assert_eq!(opened(&story).last(), Some(&Opened::ByNic));
     // A driver that asks at once announces nothing, and TLS finds the answer in its own memory.
     let plain = late(ResyncMode::DriverRequest);

@@ -42,7 +42,7 @@ const FIELD_WORDS: [&str; 22] = [
 
 #[test]
 fn prose_keeps_to_its_limits() {
-    let (measured, limits) = (places(), Limits::read());
+    let (measured, limits) = (places(), WordLimits::read());
     let mut faults = Vec::new();
     let mut rows = String::new();
     for (place, prose) in &measured {
@@ -149,7 +149,7 @@ fn repeated_types(places: &BTreeMap<String, Prose>) -> Vec<&str> {
 }
 
 /// The rows of `limits.txt`.
-struct Limits {
+struct WordLimits {
     /// Limits of the places that do not meet the goal yet, as in [`GOAL`].
     places: BTreeMap<String, [f64; 5]>,
     pronouns_overall: f64,
@@ -157,7 +157,7 @@ struct Limits {
     bad_tests: usize,
 }
 
-impl Limits {
+impl WordLimits {
     fn read() -> Self {
         let mut limits =
             Self { places: BTreeMap::new(), pronouns_overall: PRONOUNS_OVERALL, repeated_types: 0, bad_tests: 0 };

@@ -12,7 +12,7 @@ use offload_cli::options::WireOptions;
 use offload_cli::program;
 use offload_cli::trace_options::TraceOptions;
 use offload_programs::outside::{EndAt, NumberOptions, OutsideHost, OutsideOptions, RunFiles, Stop, told, unusable};
-use offload_programs::switching::{MachineAt, Manager, ProtectedNetwork, Report, RepresentorAt, Steering};
+use offload_programs::switching::{LinuxSteering, MachineAt, Manager, ProtectedNetwork, Report, RepresentorAt};
 use offload_testbed::attach::End;
 use std::io;
 use std::path::PathBuf;
@@ -111,7 +111,7 @@ fn run(options: &Options) -> Result<String, Stop> {
         Manager::new(options.rules.clone(), machines, networks, sas, options.wire.mtu).map_err(unusable)?;
     let mut steered = None;
     if let Some(filters) = &options.filters {
-        let steering = Steering::new(&options.representors, Some(filters));
+        let steering = LinuxSteering::new(&options.representors, Some(filters));
         let steering = steering.map_err(|error| unusable(format!("{}: {error}", filters.display())))?;
         // Serving consumes the manager with its steering, so the shared counters are taken here.
         steered = Some(steering.counters());

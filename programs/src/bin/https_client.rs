@@ -15,9 +15,9 @@ use offload_cli::program;
 use offload_cli::trace_options::TraceOptions;
 use offload_console::write_out;
 use offload_programs::outside::{OutsideHost, OutsideOptions, RunFiles, listed};
-use offload_programs::web::client::{ClientTls, Session, read_body};
+use offload_programs::web::client::{HttpsClientTls, Session, read_body};
 use offload_programs::web::pin::{Pin, trust};
-use offload_programs::web::{Failure, hexadecimal};
+use offload_programs::web::{WebFailure, hexadecimal};
 use offload_testbed::BedHost;
 use offload_testbed::identity::{self, Randomness};
 use rustls::pki_types::pem::PemObject;
@@ -78,8 +78,8 @@ fn main() -> ExitCode {
 fn execute(options: &Options) -> ExitCode {
     match run(options) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Stop::Unusable(message)) => program::fail(NAME, &message, program::UNUSABLE),
-        Err(Stop::NotFetched(error)) => program::fail(NAME, &with_causes(&*error), program::FAILED),
+        Err(FetchStop::Unusable(message)) => program::fail(NAME, &message, program::UNUSABLE),
+        Err(FetchStop::NotFetched(error)) => program::fail(NAME, &with_causes(&*error), program::FAILED),
     }
 }
 
@@ -89,26 +89,26 @@ fn byte_range(text: &str) -> Result<String, String> {
 }
 
 /// The reason why nothing was fetched.
-enum Stop {
+enum FetchStop {
     /// An option, a file or the TAP cannot be used.
     Unusable(String),
     /// The server is unreachable, is not trusted, or did not return the file.
-    NotFetched(Failure),
+    NotFetched(WebFailure),
 }
 
-impl From<(String, u8)> for Stop {
-    fn from((message, _): (String, u8)) -> Stop {
-        Stop::Unusable(message)
+impl From<(String, u8)> for FetchStop {
+    fn from((message, _): (String, u8)) -> FetchStop {
+        FetchStop::Unusable(message)
     }
 }
 
-fn unusable(message: impl ToString) -> Stop {
-    Stop::Unusable(message.to_string())
+fn unusable(message: impl ToString) -> FetchStop {
+    FetchStop::Unusable(message.to_string())
 }
 
-fn run(options: &Options) -> Result<(), Stop> {
+fn run(options: &Options) -> Result<(), FetchStop> {
     options.outside.check(&options.wire).map_err(unusable)?;
-    let target = FetchTarget::of(options).map_err(unusable)?;
+    let target = FetchTarget::from_options(options).map_err(unusable)?;
     if options.outside.changes_keys() {
         return Err(unusable("--key-changes and --mirror are for programs that run until interrupted"));
     }
@@ -125,7 +125,7 @@ fn run(options: &Options) -> Result<(), Stop> {
     }
     let host = outside.host().clone();
     // The instructions are optional: a fetch needs no reader.
-    let _written = write_out(&format!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu)));
+    let _ = write_out(&format!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu)));
     let fetched = outside.until_done(fetch(options, &host, &target, tls));
     let mut counters = outside.end()?;
     let fetched = fetched.unwrap_or_else(|gone| Err(gone.into()));
@@ -133,7 +133,7 @@ fn run(options: &Options) -> Result<(), Stop> {
         counters.add_set(tls);
     }
     let written = write_out(&listed(&counters)).map_err(not_written);
-    fetched.map_err(Stop::NotFetched).and(written.map_err(Stop::NotFetched))
+    fetched.map_err(FetchStop::NotFetched).and(written.map_err(FetchStop::NotFetched))
 }
 
 /// The server to connect to, and the name expected in its certificate.
@@ -146,7 +146,7 @@ struct FetchTarget {
 
 impl FetchTarget {
     /// Returns the server of all URLs. All URLs must name the same server because there is one connection.
-    fn of(options: &Options) -> Result<FetchTarget, String> {
+    fn from_options(options: &Options) -> Result<FetchTarget, String> {
         let first = &options.urls[0];
         let server = |url: &Uri| (url.scheme().cloned(), url.authority().map(ToString::to_string));
         if let Some(other) = options.urls.iter().find(|other| server(other) != server(first)) {
@@ -167,7 +167,7 @@ impl FetchTarget {
     }
 }
 
-fn client_tls(options: &Options, target: &FetchTarget) -> Result<ClientTls, String> {
+fn client_tls(options: &Options, target: &FetchTarget) -> Result<HttpsClientTls, String> {
     let mut config = identity::client_config(Randomness::System, None);
     match &options.cacert {
         None => trust(&mut config, vec![identity::authority()], options.pin).map_err(|error| error.to_string())?,
@@ -184,7 +184,7 @@ fn client_tls(options: &Options, target: &FetchTarget) -> Result<ClientTls, Stri
     // The client speaks only HTTP/1.1, so ALPN offers nothing else.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let name = ServerName::try_from(target.name.clone()).map_err(|error| error.to_string())?;
-    Ok(ClientTls { config: Arc::new(config), name, nic: !options.cpu, records_per_key: options.records_per_key })
+    Ok(HttpsClientTls { config: Arc::new(config), name, nic: !options.cpu, records_per_key: options.records_per_key })
 }
 
 /// Fetches one URL after the other and returns the TLS counters.
@@ -192,8 +192,8 @@ async fn fetch(
     options: &Options,
     host: &BedHost,
     target: &FetchTarget,
-    tls: Option<ClientTls>,
-) -> Result<CounterSet, Failure> {
+    tls: Option<HttpsClientTls>,
+) -> Result<CounterSet, WebFailure> {
     let mut session = Session::open(host, target.address, &target.authority, tls).await?;
     // Failures to print are reported at the end: the fetch itself goes on.
     let mut told = Ok(());
@@ -225,7 +225,7 @@ async fn fetch(
     told.map_err(not_written).map(|()| counters)
 }
 
-fn not_written(error: io::Error) -> Failure {
+fn not_written(error: io::Error) -> WebFailure {
     format!("standard output: {error}").into()
 }
 

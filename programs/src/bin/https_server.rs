@@ -193,7 +193,7 @@ impl SeededFolder {
 impl Drop for SeededFolder {
     fn drop(&mut self) {
         // The folder is temporary: a failure to delete it does no harm.
-        let _remains = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 struct Options {
     /// A suite (aes-128-gcm, chacha20-poly1305, aes-128-cbc-sha, nea1 ...) or a graph: "counter > aes-128:extra=1 > ghash"
     #[arg(long, default_value = "aes-128-gcm", value_parser = chain)]
-    chain: Chain,
+    chain: ChainChoice,
     /// steady, bursty, mixed, on-off, imix, web-search, data-mining, or a file with a line for each packet:
     /// microseconds, flow, bytes
     #[arg(long, default_value = "bursty")]
@@ -71,14 +71,14 @@ struct Options {
 }
 
 #[derive(Clone, Debug)]
-enum Chain {
+enum ChainChoice {
     Suite(Suite),
     Graph(Graph),
 }
 
-fn chain(name: &str) -> Result<Chain, String> {
-    let graph = || name.parse().map(Chain::Graph).map_err(|error: crypto_services::GraphError| error.to_string());
-    Suite::from_name(name).map_or_else(graph, |suite| Ok(Chain::Suite(suite)))
+fn chain(name: &str) -> Result<ChainChoice, String> {
+    let graph = || name.parse().map(ChainChoice::Graph).map_err(|error: crypto_services::GraphError| error.to_string());
+    Suite::from_name(name).map_or_else(graph, |suite| Ok(ChainChoice::Suite(suite)))
 }
 
 fn main() -> ExitCode {
@@ -97,8 +97,8 @@ fn run(options: &Options) -> ExitCode {
         Err(message) => return program::fail(NAME, &message, 2),
     };
     let graph = match &options.chain {
-        Chain::Suite(suite) => suite.graph(TransformDirection::Apply),
-        Chain::Graph(graph) => graph.clone(),
+        ChainChoice::Suite(suite) => suite.graph(TransformDirection::Apply),
+        ChainChoice::Graph(graph) => graph.clone(),
     };
     let mut study = Study::new(graph);
     (study.fabric.area, study.target_ns) = (options.area, options.target.as_nanos() as f64);
@@ -109,8 +109,8 @@ fn run(options: &Options) -> ExitCode {
     };
     if let Some(file) = &options.svg {
         let chain = match options.chain {
-            Chain::Suite(suite) => suite.name(),
-            Chain::Graph(_) => "a graph",
+            ChainChoice::Suite(suite) => suite.name(),
+            ChainChoice::Graph(_) => "a graph",
         };
         let title = format!("{chain} under {}, controller {}", options.load, controller.name());
         if let Err(error) = std::fs::write(file, picture::draw_run(&study, &outcome, &title)) {
@@ -123,7 +123,7 @@ fn run(options: &Options) -> ExitCode {
 
 fn told(options: &Options, study: &Study, outcome: &RunOutcome, load: &[PacketArrival]) -> String {
     let mut told = format!("chain: {}\n{}", study.graph, text::describe_run(study, outcome));
-    if let Chain::Suite(suite) = options.chain {
+    if let ChainChoice::Suite(suite) = options.chain {
         told += &sealed(suite, load);
     }
     if options.optimum
@@ -236,7 +236,7 @@ fn json(study: &Study, outcome: &RunOutcome) -> String {
 }
 
 fn rate(text: &str) -> Result<u64, String> {
-    text.parse::<options::Rate>()
+    text.parse::<options::WireRate>()
         .ok()
         .and_then(|rate| rate.0)
         .ok_or_else(|| "a rate is 200M or 1G bits a second".to_owned())

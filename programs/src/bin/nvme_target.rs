@@ -260,7 +260,7 @@ async fn accept_over_the_kernel(
     slots: &ConnectionSlots,
 ) -> io::Result<Infallible> {
     // The output is optional: hosts are served without a reader.
-    let _written = program::write_out(NAME, &format!("ready {}\n", listener.local_addr()?));
+    let _ = program::write_out(NAME, &format!("ready {}\n", listener.local_addr()?));
     let mut failing = false;
     loop {
         let (stream, peer) = match listener.accept().await {

@@ -9,7 +9,7 @@ use offload_base::Instant;
 use offload_cli::{options, program};
 use offload_compression::Compression;
 use offload_jobs::{OpenTransform, PoolQueue};
-use offload_transforms::protection::{Check, Format, Protection};
+use offload_transforms::protection::{BlockProtection, Check, Format};
 use offload_transforms::{SecretBytes, Transform, Tweak};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,9 +78,9 @@ fn main() -> ExitCode {
 }
 
 /// A message and the exit status.
-type Failure = (String, u8);
+type TransformFailure = (String, u8);
 
-fn execute(options: &Options) -> Result<(), Failure> {
+fn execute(options: &Options) -> Result<(), TransformFailure> {
     let source = Bytes::from(fs::read(&options.from).map_err(|error| about(&options.from, &error))?);
     let transform = transform(options)?;
     let threads = available_parallelism().map_or(1, core::num::NonZero::get);
@@ -95,7 +95,7 @@ fn execute(options: &Options) -> Result<(), Failure> {
     fs::write(&options.to, result).map_err(|error| about(&options.to, &error))
 }
 
-fn transform(options: &Options) -> Result<Transform, Failure> {
+fn transform(options: &Options) -> Result<Transform, TransformFailure> {
     let compression = |format: Compression| Ok(format.at_level(options.level));
     match (options.transform, &options.key) {
         (TransformKind::Gzip, _) => compression(Compression::Gzip),
@@ -103,7 +103,7 @@ fn transform(options: &Options) -> Result<Transform, Failure> {
         (TransformKind::Lz4, _) => compression(Compression::Lz4),
         (TransformKind::Pi, _) => {
             let wire = Some(Format { interval: options.unit, ..Format::default() });
-            Ok(Transform::Protection(Protection { memory: None, wire, check: Check::ALL }))
+            Ok(Transform::Protection(BlockProtection { memory: None, wire, check: Check::ALL }))
         }
         (TransformKind::Xts, None) => Err(("AES-XTS has a key: --key".into(), program::UNUSABLE)),
         (TransformKind::Xts, Some(path)) => {
@@ -125,7 +125,12 @@ fn transform(options: &Options) -> Result<Transform, Failure> {
 }
 
 /// Cuts the source into jobs of one length, keeps the queue full, and returns the results in order.
-fn in_jobs(queue: &mut PoolQueue, session: Handle, source: &Bytes, options: &Options) -> Result<Vec<u8>, Failure> {
+fn in_jobs(
+    queue: &mut PoolQueue,
+    session: Handle,
+    source: &Bytes,
+    options: &Options,
+) -> Result<Vec<u8>, TransformFailure> {
     // A zlib file is one stream and cannot be cut.
     let whole = options.transform == TransformKind::Zlib;
     let unit = options.unit as usize;
@@ -169,7 +174,12 @@ fn in_jobs(queue: &mut PoolQueue, session: Handle, source: &Bytes, options: &Opt
 }
 
 /// Decompresses one member or frame after the other, up to `most` bytes in all.
-fn unpacked(queue: &mut PoolQueue, session: Handle, mut source: Bytes, most: usize) -> Result<Vec<u8>, Failure> {
+fn unpacked(
+    queue: &mut PoolQueue,
+    session: Handle,
+    mut source: Bytes,
+    most: usize,
+) -> Result<Vec<u8>, TransformFailure> {
     let (mut all, mut room) = (Vec::new(), 4 * source.len().max(1024));
     while !source.is_empty() {
         let left = most - all.len();
@@ -193,14 +203,14 @@ fn unpacked(queue: &mut PoolQueue, session: Handle, mut source: Bytes, most: usi
     Ok(all)
 }
 
-fn result(done: CompletedJob) -> Result<BytesMut, Failure> {
+fn result(done: CompletedJob) -> Result<BytesMut, TransformFailure> {
     match done.outcome.status {
         JobStatus::Done => Ok(done.target),
         status => Err((status.to_string(), program::FAILED)),
     }
 }
 
-fn about(path: &Path, error: &std::io::Error) -> Failure {
+fn about(path: &Path, error: &std::io::Error) -> TransformFailure {
     (format!("{}: {error}", path.display()), program::UNUSABLE)
 }
 

@@ -148,11 +148,11 @@ impl OutsideOptions {
     /// Returns the default options for a wire with this end.
     pub fn ending_at(end: &EndAt) -> OutsideOptions {
         #[derive(clap::Parser)]
-        struct Usual {
+        struct DefaultOutside {
             #[command(flatten)]
             outside: OutsideOptions,
         }
-        let usual = <Usual as clap::Parser>::parse_from([""]).outside;
+        let usual = <DefaultOutside as clap::Parser>::parse_from([""]).outside;
         match end.clone() {
             EndAt::Tap(name) => OutsideOptions { tap: Some(name), ..usual },
             EndAt::Dgram([ours, theirs]) => OutsideOptions { dgram: vec![ours, theirs], ..usual },

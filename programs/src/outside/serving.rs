@@ -207,7 +207,7 @@ impl OutsideHost {
             let (mut interrupts, mut changes) = (Interrupts::listen()?, Changes::listen(options)?);
             let mut work = core::pin::pin!(begin(&host)?);
             // The instructions are optional: the host serves without a reader.
-            let _written = program::write_out(name, instructions);
+            let _ = program::write_out(name, instructions);
             let changed = async {
                 match &mut changes {
                     Some(changes) => changes.make(&host).await,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a protected network is protected before its first rule is installed, if need be by an empty set of SAs.
 
-use super::steering::{SAMPLING, Steering, SteeringEvent};
+use super::steering::{LinuxSteering, SAMPLING, SteeringEvent};
 use super::{MachineAt, ProtectedNetwork, Setup};
 use core::convert::Infallible;
 use core::net::{IpAddr, Ipv6Addr};
@@ -11,7 +11,7 @@ use core::time::Duration;
 use ipsec::KeyedDevice;
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::switch::{
-    FunctionConfig, Mac, NextHop, Rule, RuleReport, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelProtection,
+    FunctionConfig, Mac, Rule, RuleReport, SwitchMode, Tunnel, TunnelDevice, TunnelHop, TunnelKind, TunnelProtection,
     TunnelSet,
 };
 use offload_api::{Direction, EspKey, EspSuite, Handle, SaParams};
@@ -35,7 +35,7 @@ pub struct Manager {
     machines: Vec<MachineAt>,
     networks: Vec<ProtectedNetwork>,
     /// The Linux machine that supplies the rules, if there is one.
-    steering: Option<Steering>,
+    steering: Option<LinuxSteering>,
     /// SAs as in the key file.
     sas: Vec<SaParams>,
     /// An example of the SAs that a daemon negotiates. Tunnels must leave room for its overhead. `None` without a
@@ -44,7 +44,7 @@ pub struct Manager {
     /// MTU of the wire.
     mtu: u16,
     /// Next hops as last reported to the switch.
-    hops: BTreeMap<IpAddr, Option<NextHop>>,
+    hops: BTreeMap<IpAddr, Option<TunnelHop>>,
     protections: Vec<Option<TunnelProtection>>,
     /// Consecutive checks at which a network had no SA.
     looks_without: u32,
@@ -103,7 +103,7 @@ impl Manager {
 
     /// Takes the rules from a Linux machine's filters.
     #[must_use]
-    pub fn steered(mut self, steering: Steering) -> Manager {
+    pub fn steered(mut self, steering: LinuxSteering) -> Manager {
         self.setup.mode = SwitchMode::Switchdev;
         self.steering = Some(steering);
         self
@@ -147,7 +147,7 @@ impl Manager {
             tell(eswitch, EswitchCommand::Sampling(Some(SAMPLING))).await?;
         }
         tell(eswitch, EswitchCommand::ProtectAll(self.negotiated.is_some())).await?;
-        let represented = self.steering.as_ref().is_some_and(Steering::has_uplink);
+        let represented = self.steering.as_ref().is_some_and(LinuxSteering::has_uplink);
         tell(eswitch, EswitchCommand::RepresentUplink(represented)).await?;
         // Protections come before rules, or frames of a protected network could leave in clear text in between.
         self.tell_protections(host).await?;
@@ -237,7 +237,7 @@ impl Manager {
         if told.is_err() {
             // Refused rules leave the switch as before, so only the tunnels have to be restored.
             self.setup = before;
-            let _as_before = self.tell_tunnels(host).await;
+            let _ = self.tell_tunnels(host).await;
         }
         told
     }
@@ -277,7 +277,7 @@ impl Manager {
         }
         for end in ends {
             let destination = host.stack().next_hop(end).map(Mac);
-            let hop = destination.map(|destination| NextHop { source: Mac(host.mac()), destination });
+            let hop = destination.map(|destination| TunnelHop { source: Mac(host.mac()), destination });
             if self.hops.insert(end, hop) != Some(hop) {
                 tell(switch_of(host), EswitchCommand::NextHop(end, hop)).await?;
             }
@@ -339,7 +339,7 @@ impl Manager {
 }
 
 /// Waits for the next event of the steering Linux machine. Never completes without one.
-async fn said(steering: &mut Option<Steering>, runtime: &Arc<dyn Runtime>) -> SteeringEvent {
+async fn said(steering: &mut Option<LinuxSteering>, runtime: &Arc<dyn Runtime>) -> SteeringEvent {
     match steering {
         Some(steering) => steering.next(runtime).await,
         None => core::future::pending().await,

@@ -15,4 +15,4 @@ pub use manager::Manager;
 pub use options::{MachineAt, ProtectedNetwork};
 pub use report::Report;
 pub use setup::Setup;
-pub use steering::{RepresentorAt, RepresentorCounters, Steering, SteeringCounters};
+pub use steering::{LinuxSteering, RepresentorAt, RepresentorCounters, SteeringCounters};

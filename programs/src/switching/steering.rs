@@ -50,7 +50,7 @@ impl FromStr for RepresentorAt {
 
 /// The steering Linux machine.
 #[derive(Debug)]
-pub struct Steering {
+pub struct LinuxSteering {
     representors: Vec<Representor>,
     listener: Option<MirrorListener>,
     agents: Option<UnixListener>,
@@ -73,7 +73,7 @@ pub type SteeringCounters = (RepresentorCounters, FilterMirrorCounters, GateCoun
 #[derive(Debug)]
 struct Representor {
     port: Vport,
-    /// The bound socket. `None` until [`Steering::open`].
+    /// The bound socket. `None` until [`LinuxSteering::open`].
     socket: Option<UnixDatagram>,
     ours: PathBuf,
     theirs: PathBuf,
@@ -102,18 +102,18 @@ pub(super) enum SteeringEvent {
     Rules(Vec<Rule>),
 }
 
-impl Steering {
+impl LinuxSteering {
     /// Creates a steering with these representors, for an agent that connects to the socket `filters`.
     ///
     /// # Errors If the socket cannot be made.
-    pub fn new(representors: &[RepresentorAt], filters: Option<&Path>) -> io::Result<Steering> {
+    pub fn new(representors: &[RepresentorAt], filters: Option<&Path>) -> io::Result<LinuxSteering> {
         let representors = representors.iter().map(|RepresentorAt { port, socket }| Representor {
             port: *port,
             socket: None,
             ours: socket.clone(),
             theirs: other_end(socket),
         });
-        Ok(Steering {
+        Ok(LinuxSteering {
             representors: representors.collect(),
             listener: filters.map(MirrorListener::bind).transpose()?,
             agents: None,
@@ -217,7 +217,7 @@ impl Steering {
             {
                 self.sending = (next, 0);
             }
-            let Steering { representors, agents, agent, sending, scratch, mirror, said, .. } = self;
+            let LinuxSteering { representors, agents, agent, sending, scratch, mirror, said, .. } = self;
             let connected = async {
                 match agents {
                     Some(agents) => agents.accept().await,
@@ -282,10 +282,10 @@ impl Steering {
     }
 }
 
-impl Drop for Steering {
+impl Drop for LinuxSteering {
     fn drop(&mut self) {
         for representor in self.representors.iter().filter(|representor| representor.socket.is_some()) {
-            let _somebody_removed_it = std::fs::remove_file(&representor.ours);
+            let _ = std::fs::remove_file(&representor.ours);
         }
     }
 }
@@ -355,11 +355,11 @@ mod tests {
 
     #[test]
     fn ike_waits_at_the_gate_and_kernel_esp_is_dropped() {
-        let mut steering = Steering::new(&[], None).expect("it has no sockets");
+        let mut steering = LinuxSteering::new(&[], None).expect("it has no sockets");
         let gate = Gate::default();
         gate.attend(true);
         (steering.said, steering.own) = (Some(GateQueue::new(gate.clone())), OWN);
-        let leaves = |steering: &mut Steering, port, frame: &Bytes| matches!(steering.hear(Instant::ZERO, port, frame.clone()), Some(SteeringEvent::Frame(at, left)) if (at, &left) == (port, frame));
+        let leaves = |steering: &mut LinuxSteering, port, frame: &Bytes| matches!(steering.hear(Instant::ZERO, port, frame.clone()), Some(SteeringEvent::Frame(at, left)) if (at, &left) == (port, frame));
         let (ike, first, rest) = (udp(0, 500, 7), udp(0x2000, 500, 7), udp(5, 500, 7));
         let held = [&ike, &first, &rest];
         assert!(held.iter().all(|frame| !leaves(&mut steering, Vport::Uplink, frame)));

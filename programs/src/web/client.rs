@@ -1,6 +1,6 @@
 //! A client that fetches from a web server, over plain TCP or over TLS, on one persistent connection.
 
-use super::Failure;
+use super::WebFailure;
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::net::SocketAddr;
@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 /// TLS settings of a client.
 #[derive(Clone)]
-pub struct ClientTls {
+pub struct HttpsClientTls {
     /// The configuration with the trusted authorities.
     pub config: Arc<ClientConfig>,
     /// The expected name of the server.
@@ -37,7 +37,7 @@ pub struct ClientTls {
 /// A connection to a web server.
 pub struct Session {
     requests: SendRequest<Empty<Bytes>>,
-    driver: JoinHandle<(hyper::Result<()>, Box<dyn Closing>)>,
+    driver: JoinHandle<(hyper::Result<()>, Box<dyn CountedClose>)>,
     authority: String,
     /// The negotiated cipher suite; empty without TLS.
     suite: String,
@@ -51,8 +51,8 @@ impl Session {
         host: &BedHost,
         to: SocketAddr,
         authority: &str,
-        tls: Option<ClientTls>,
-    ) -> Result<Session, Failure> {
+        tls: Option<HttpsClientTls>,
+    ) -> Result<Session, WebFailure> {
         let stream = host.stack().connect(None, to).await?;
         let Some(tls) = tls else {
             let state = |stream: &TcpStream| stream.stats().state;
@@ -81,7 +81,7 @@ impl Session {
         authority: &str,
         count: fn(S) -> CounterSet,
         state: fn(&S) -> TcpState,
-    ) -> Result<Session, Failure> {
+    ) -> Result<Session, WebFailure> {
         let (requests, mut connection) = http1::handshake(TokioIo::new(stream)).await?;
         // The transport is returned from the task instead of dropped, because its counters and its closing state are
         // read later.
@@ -90,7 +90,7 @@ impl Session {
             let mut stream = connection.into_parts().io.into_inner();
             // Only the sending direction is closed: the server may still send its own end.
             stream.finish();
-            let closing: Box<dyn Closing> = Box::new(ClosingStream { stream, count, state });
+            let closing: Box<dyn CountedClose> = Box::new(ClosingStream { stream, count, state });
             (ended, closing)
         });
         Ok(Session { requests, driver, authority: authority.into(), suite: String::new() })
@@ -104,7 +104,7 @@ impl Session {
     /// Requests `path`, or the part of it that `range` names (`bytes=0-99`).
     ///
     /// # Errors If the connection fails.
-    pub async fn get(&mut self, path: &str, range: Option<&str>) -> Result<Response<Incoming>, Failure> {
+    pub async fn get(&mut self, path: &str, range: Option<&str>) -> Result<Response<Incoming>, WebFailure> {
         let mut request = Request::get(path).header(HOST, &self.authority);
         if let Some(range) = range {
             request = request.header(RANGE, range);
@@ -117,7 +117,7 @@ impl Session {
     /// Ends the connection and returns its TLS counters.
     ///
     /// # Errors If the connection had failed.
-    pub async fn close(self) -> Result<CounterSet, Failure> {
+    pub async fn close(self) -> Result<CounterSet, WebFailure> {
         drop(self.requests);
         let (ended, closing) = self.driver.await;
         ended?;
@@ -128,7 +128,7 @@ impl Session {
     /// acknowledgment of that, but at most for `patience`. For programs that end together with their host.
     ///
     /// # Errors If the connection had failed.
-    pub async fn close_both_sides(self, host: &BedHost, patience: Duration) -> Result<CounterSet, Failure> {
+    pub async fn close_both_sides(self, host: &BedHost, patience: Duration) -> Result<CounterSet, WebFailure> {
         drop(self.requests);
         let (ended, closing) = self.driver.await;
         let until = host.now() + patience;
@@ -143,7 +143,7 @@ impl Session {
 }
 
 /// A connection that is being closed.
-trait Closing: Send {
+trait CountedClose: Send {
     fn state(&self) -> TcpState;
     /// Drops the stream and returns its TLS counters.
     fn counted(self: Box<Self>) -> CounterSet;
@@ -155,7 +155,7 @@ struct ClosingStream<S> {
     state: fn(&S) -> TcpState,
 }
 
-impl<S: Send> Closing for ClosingStream<S> {
+impl<S: Send> CountedClose for ClosingStream<S> {
     fn state(&self) -> TcpState {
         (self.state)(&self.stream)
     }
@@ -170,8 +170,8 @@ impl<S: Send> Closing for ClosingStream<S> {
 /// # Errors If the body is cut off; errors of `take`.
 pub async fn read_body(
     response: Response<Incoming>,
-    mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
-) -> Result<u64, Failure> {
+    mut take: impl FnMut(&[u8]) -> Result<(), WebFailure>,
+) -> Result<u64, WebFailure> {
     let mut body = response.into_body();
     let mut bytes = 0;
     while let Some(frame) = body.frame().await {

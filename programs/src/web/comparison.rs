@@ -1,13 +1,13 @@
 //! A server and a client on two hosts joined by a wire. The client fetches every file, whole and in ranges, over a few
 //! persistent connections at once. A run for each mode shows the costs of both hosts.
 
-use super::client::{ClientTls, Session, read_body};
+use super::client::{HttpsClientTls, Session, read_body};
 use super::content::Content;
-use super::limits::Limits;
+use super::limits::WebLimits;
 use super::pin::{Pin, trust};
 use super::server::Server;
 use super::site::Site;
-use super::{Failure, Mode};
+use super::{Mode, WebFailure};
 use core::net::SocketAddr;
 use futures_util::future::try_join_all;
 use hyper::StatusCode;
@@ -55,7 +55,7 @@ pub struct Comparison {
 
 /// The result of a run.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct WebComparisonRow {
     /// The mode.
     pub mode: Mode,
     /// Answered requests.
@@ -77,11 +77,11 @@ pub struct Row {
 impl Comparison {
     /// Creates a comparison in virtual time over a clean wire, with four connections that fetch all files of `folder`.
     ///
-    /// # Errors As [`Content::of`].
+    /// # Errors As [`Content::read_folder`].
     pub fn new(folder: &Path) -> Result<Comparison, String> {
         Ok(Comparison {
             folder: folder.to_owned(),
-            content: Arc::new(Content::of(folder)?),
+            content: Arc::new(Content::read_folder(folder)?),
             connections: 4,
             clock: ClockKind::Virtual,
             seed: Seed(1),
@@ -97,7 +97,7 @@ impl Comparison {
     /// Runs `mode`. Every received byte is compared with the folder's content.
     ///
     /// # Errors If an answer is not as expected.
-    pub fn run(&self, mode: Mode) -> Result<Row, Failure> {
+    pub fn run(&self, mode: Mode) -> Result<WebComparisonRow, WebFailure> {
         let meter = CpuMeter::new();
         let nic = match self.clock {
             ClockKind::Virtual => self.nic.clone(),
@@ -121,7 +121,7 @@ impl Comparison {
         let site = Site::new(&self.folder, self.pool())?;
         let mut server = Server::new(site, mode, identity::server_config(self.randomness("server"), key_log))
             .with_records_per_key(self.records_per_key)
-            .with_limits(Limits::none());
+            .with_limits(WebLimits::none());
         // Dates in answers would make two runs in virtual time differ.
         if self.clock == ClockKind::Virtual {
             server = server.without_dates();
@@ -149,9 +149,9 @@ impl Comparison {
         // Threads report their CPU time when they end, so the testbed is dropped first.
         drop(bed);
         let report = meter.take();
-        let of = |host: usize| HostCost::of(&report, Domain::Host(host as u8), bytes);
+        let of = |host: usize| HostCost::from_report(&report, Domain::Host(host as u8), bytes);
         let devices = report.total(Domain::Device(SERVER as u8)) + report.total(Domain::Device(CLIENT as u8));
-        Ok(Row {
+        Ok(WebComparisonRow {
             mode,
             requests,
             bytes,
@@ -163,7 +163,7 @@ impl Comparison {
         })
     }
 
-    async fn fetch(self, mode: Mode, client: BedHost, server: BedHost, meter: CpuMeter) -> Result<Fetched, Failure> {
+    async fn fetch(self, mode: Mode, client: BedHost, server: BedHost, meter: CpuMeter) -> Result<Fetched, WebFailure> {
         let to = SocketAddr::from((server.address(), mode.port()));
         let tls = match mode.is_secure() {
             true => Some(self.client_tls(mode)?),
@@ -189,13 +189,13 @@ impl Comparison {
         Ok(Fetched { tls, ..fetched })
     }
 
-    fn client_tls(&self, mode: Mode) -> Result<ClientTls, Failure> {
+    fn client_tls(&self, mode: Mode) -> Result<HttpsClientTls, WebFailure> {
         let mut config = identity::client_config(self.randomness("client"), None);
         trust(&mut config, vec![identity::authority()], self.pin)?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let nic = mode == Mode::HttpsNic;
         let records_per_key = self.records_per_key;
-        Ok(ClientTls { config: Arc::new(config), name: identity::server_name(), nic, records_per_key })
+        Ok(HttpsClientTls { config: Arc::new(config), name: identity::server_name(), nic, records_per_key })
     }
 
     /// Returns the source of an end's secrets.
@@ -230,7 +230,7 @@ struct Fetched {
 
 /// Fetches every file whole, then its first bytes, its middle half and its last bytes. Returns the numbers of requests
 /// and bytes.
-async fn fetch_everything(mut session: Session, content: Arc<Content>) -> Result<(Session, u64, u64), Failure> {
+async fn fetch_everything(mut session: Session, content: Arc<Content>) -> Result<(Session, u64, u64), WebFailure> {
     let (mut requests, mut bytes) = (0, 0);
     for file in content.files() {
         let (path, length) = (&file.path, file.bytes.len());
@@ -271,7 +271,7 @@ async fn fetch_everything(mut session: Session, content: Arc<Content>) -> Result
 /// ```
 /// assert!(offload_programs::web::comparison::table(&[]).contains("mode requests bytes"));
 /// ```
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[WebComparisonRow]) -> String {
     let mut cells: Vec<Vec<String>> = vec![HEADING.map(String::from).to_vec()];
     for row in rows {
         let mut line = vec![
@@ -311,14 +311,14 @@ const HEADING: [&str; 15] = [
 ];
 
 /// Returns a sentence about the server's costs if all three modes were run, and a warning if the costs are noise.
-fn saved(rows: &[Row]) -> String {
+fn saved(rows: &[WebComparisonRow]) -> String {
     let fewest = rows.iter().map(|row| row.bytes).min().unwrap_or(u64::MAX);
     let find = |mode| rows.iter().find(|row| row.mode == mode);
     let (Some(http), Some(cpu), Some(nic)) = (find(Mode::Http), find(Mode::HttpsCpu), find(Mode::HttpsNic)) else {
         return noise_in(fewest, &[]).into();
     };
-    let [server, client] =
-        [|row: &Row| row.server.total, |row: &Row| row.client.total].map(|of| [http, cpu, nic].map(of));
+    let [server, client] = [|row: &WebComparisonRow| row.server.total, |row: &WebComparisonRow| row.client.total]
+        .map(|of| [http, cpu, nic].map(of));
     let [without, software, by_nic] = server;
     format!(
         "Of the server's time a byte takes {without:.3} ns without TLS, {software:.3} with TLS in software, {by_nic:.3} with TLS \
@@ -329,7 +329,7 @@ fn saved(rows: &[Row]) -> String {
 }
 
 /// Returns a warning if answers are too short for offload, else an empty text.
-fn short_answers(row: &Row) -> String {
+fn short_answers(row: &WebComparisonRow) -> String {
     let mean = row.bytes / row.requests.max(1);
     if mean >= SHORT_ANSWER {
         return String::new();

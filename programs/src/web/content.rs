@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// ```
 /// use offload_programs::web::content::Content;
 ///
-/// let content = Content::of("tests".as_ref())?;
+/// let content = Content::read_folder("tests".as_ref())?;
 /// assert!(content.files().iter().any(|file| file.path == "/web.rs"));
 /// # Ok::<(), String>(())
 /// ```
@@ -38,7 +38,7 @@ impl Content {
     ///
     /// # Errors Text with a path: something cannot be read, `folder` is not a folder, or there is no file, or more than
     /// [`MAX_FILES`] or [`MAX_BYTES`].
-    pub fn of(folder: &Path) -> Result<Content, String> {
+    pub fn read_folder(folder: &Path) -> Result<Content, String> {
         let root = folder.canonicalize().map_err(|error| about(folder, &error))?;
         let (mut found, mut entries, mut bytes) = (Vec::new(), 0, 0);
         let mut folders = vec![(folder.to_owned(), String::new())];
@@ -125,18 +125,18 @@ mod tests {
         symlink(&folder, folder.join("circle")).unwrap();
         symlink(folder.join("b/x"), folder.join("a link")).unwrap();
         symlink(folder.join("nowhere"), folder.join("leads nowhere")).unwrap();
-        let content = Content::of(&folder).unwrap();
+        let content = Content::read_folder(&folder).unwrap();
         let seen: Vec<_> = content.files().iter().map(|file| (&file.path[..], &file.bytes[..])).collect();
         let expected: [(&str, &[u8]); 4] =
             [("/a%20link", b"xx"), ("/b/deep%20one/%C3%BC", b"uu"), ("/b/x", b"xx"), ("/z", b"zz")];
         assert_eq!(seen, expected);
 
-        let refused = |name: &str| Content::of(&folder.join(name)).unwrap_err();
+        let refused = |name: &str| Content::read_folder(&folder.join(name)).unwrap_err();
         assert!(refused("empty").ends_with("/site/empty: has no files to fetch"), "{}", refused("empty"));
         assert!(refused("none").contains("/site/none: No such file"), "{}", refused("none"));
         assert!(refused("z").contains("/site/z: Not a directory"), "{}", refused("z"));
         fs::File::create(folder.join("huge")).unwrap().set_len(MAX_BYTES).unwrap();
-        assert!(Content::of(&folder).unwrap_err().ends_with("/site: has more than 1024 MiB to fetch"));
+        assert!(Content::read_folder(&folder).unwrap_err().ends_with("/site: has more than 1024 MiB to fetch"));
         fs::remove_dir_all(outer).unwrap();
     }
 }

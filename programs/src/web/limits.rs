@@ -49,8 +49,8 @@ impl LimitOptions {
     }
 
     /// Returns the limits of these options.
-    pub fn limits(&self) -> Limits {
-        Limits {
+    pub fn limits(&self) -> WebLimits {
+        WebLimits {
             handshake: Duration::from_secs(self.handshake_timeout),
             header: Duration::from_secs(self.header_timeout),
             body: Duration::from_secs(self.body_timeout),
@@ -65,13 +65,13 @@ impl LimitOptions {
 ///
 /// ```
 /// use core::time::Duration;
-/// use offload_programs::web::limits::Limits;
+/// use offload_programs::web::limits::WebLimits;
 ///
-/// let limits = Limits::default();
+/// let limits = WebLimits::default();
 /// assert_eq!((limits.handshake, limits.idle), (Duration::from_secs(10), Duration::from_secs(60)));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct WebLimits {
     /// Time limit of a TLS handshake.
     pub handshake: Duration,
     /// Time limit from the first byte of a request to the end of its header.
@@ -86,19 +86,19 @@ pub struct Limits {
     pub capacity: Arc<Capacity>,
 }
 
-impl Limits {
+impl WebLimits {
     /// Returns limits that are never reached, for trusted clients.
-    pub fn none() -> Limits {
+    pub fn none() -> WebLimits {
         let never = Duration::from_secs(86_400);
         let capacity = Capacity::new(usize::MAX, usize::MAX);
-        Limits { handshake: never, header: never, body: never, idle: never, stall: never, capacity }
+        WebLimits { handshake: never, header: never, body: never, idle: never, stall: never, capacity }
     }
 }
 
 /// The default limits of the programs.
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for WebLimits {
+    fn default() -> WebLimits {
+        WebLimits {
             handshake: Duration::from_secs(10),
             header: Duration::from_secs(10),
             body: Duration::from_secs(30),
@@ -197,7 +197,7 @@ impl Drop for Charge {
     }
 }
 
-/// Bytes of a body that a client must send in each [`Limits::body`].
+/// Bytes of a body that a client must send in each [`WebLimits::body`].
 pub const MIN_OF_A_BODY: u64 = 16 << 10;
 /// Bytes of a file that are read at a time, and below, if memory is used up.
 const PIECE: usize = 256 << 10;

@@ -87,4 +87,4 @@ impl FromStr for Mode {
 }
 
 /// An error at one end of a connection, in any layer.
-pub type Failure = Box<dyn core::error::Error + Send + Sync>;
+pub type WebFailure = Box<dyn core::error::Error + Send + Sync>;

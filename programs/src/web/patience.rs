@@ -4,7 +4,7 @@
 //! whose length the client decides, such as a body or a large answer, each span requires a minimum of bytes and is then
 //! renewed.
 
-use super::limits::{Limits, MIN_OF_A_BODY};
+use super::limits::{MIN_OF_A_BODY, WebLimits};
 use core::fmt;
 use core::task::{Context, Poll};
 use core::time::Duration;
@@ -68,7 +68,7 @@ impl core::error::Error for StepTimeout {}
 pub(super) struct Patience {
     course: Arc<Mutex<StepProgress>>,
     slot: Arc<ConnectionSlot>,
-    limits: Limits,
+    limits: WebLimits,
     runtime: Arc<dyn Runtime>,
 }
 
@@ -83,7 +83,7 @@ struct StepProgress {
 
 impl Patience {
     /// Creates the tracker of a new connection.
-    pub(super) fn new(limits: Limits, slot: Arc<ConnectionSlot>, runtime: Arc<dyn Runtime>) -> Patience {
+    pub(super) fn new(limits: WebLimits, slot: Arc<ConnectionSlot>, runtime: Arc<dyn Runtime>) -> Patience {
         let course = StepProgress { step: ConnectionStep::Idle, since: runtime.now(), moved: 0, is_busy: false };
         Patience { course: Arc::new(Mutex::new(course)), slot, limits, runtime }
     }

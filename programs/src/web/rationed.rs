@@ -59,14 +59,14 @@ impl<S: Outstanding> Rationed<S> {
     }
 
     /// Charges the bytes that the transport holds now.
-    fn settle(&mut self) {
+    fn update_charge(&mut self) {
         self.charge.set(self.stream.get_ref().outstanding());
     }
 
     /// Completes when this connection may write more.
     fn poll_ration(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.waits_for.is_none() {
-            self.settle();
+            self.update_charge();
             let most = self.charge.most();
             if self.charge.bytes() < most || self.written < most as u64 {
                 return Poll::Ready(Ok(()));
@@ -77,7 +77,7 @@ impl<S: Outstanding> Rationed<S> {
         if let Some(offset) = self.waits_for {
             ready!(self.stream.get_mut().poll_acked(cx, offset))?;
             self.waits_for = None;
-            self.settle();
+            self.update_charge();
         }
         Poll::Ready(Ok(()))
     }

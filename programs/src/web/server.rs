@@ -1,10 +1,10 @@
-//! An HTTP/1.1 server of a [`Site`] on an emulated host, over plain TCP or over TLS, within [`Limits`].
+//! An HTTP/1.1 server of a [`Site`] on an emulated host, over plain TCP or over TLS, within [`WebLimits`].
 
-use super::limits::{Charge, Limits};
+use super::limits::{Charge, WebLimits};
 use super::patience::{ConnectionStep, Patience, SlotRevoked, StepTimeout};
 use super::rationed::{Outstanding, Rationed};
 use super::site::{Body, Site};
-use super::{Failure, Mode};
+use super::{Mode, WebFailure};
 use bytes::Bytes;
 use core::convert::Infallible;
 use core::future::poll_fn;
@@ -51,7 +51,7 @@ pub struct Server {
     tls: Arc<ServerConfig>,
     records_per_key: Option<u64>,
     dates: bool,
-    limits: Limits,
+    limits: WebLimits,
     counted: Arc<Mutex<CounterSet>>,
     /// Number of open connections.
     open: watch::Sender<usize>,
@@ -64,13 +64,13 @@ impl Server {
     pub fn new(site: Site, mode: Mode, mut tls: ServerConfig) -> Server {
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         let (counted, open, closing) = (Arc::default(), watch::Sender::new(0), watch::Sender::new(false));
-        let limits = Limits::default();
+        let limits = WebLimits::default();
         Server { site, mode, tls: Arc::new(tls), records_per_key: None, dates: true, limits, counted, open, closing }
     }
 
     /// Sets the limits of clients. Servers with clones of `limits` share the slots and the memory.
     #[must_use]
-    pub fn with_limits(mut self, limits: Limits) -> Server {
+    pub fn with_limits(mut self, limits: WebLimits) -> Server {
         self.limits = limits;
         self
     }
@@ -165,7 +165,7 @@ impl Server {
         }
     }
 
-    async fn converse(&self, host: &BedHost, stream: TcpStream, slot: Arc<ConnectionSlot>) -> Result<(), Failure> {
+    async fn converse(&self, host: &BedHost, stream: TcpStream, slot: Arc<ConnectionSlot>) -> Result<(), WebFailure> {
         if !self.mode.is_secure() {
             return self.speak(host, stream, slot).await.0;
         }
@@ -192,7 +192,7 @@ impl Server {
         host: &BedHost,
         stream: S,
         slot: Arc<ConnectionSlot>,
-    ) -> (Result<(), Failure>, S) {
+    ) -> (Result<(), WebFailure>, S) {
         // Pieces of files are lent to the transport through this wrapper, which avoids a copy into the HTTP library.
         let (stream, lent) = SharedWrites::new(stream);
         let patience = Patience::new(self.limits.clone(), slot, host.runtime());
@@ -215,7 +215,7 @@ impl Server {
                 Pin::new(&mut connection).graceful_shutdown();
             }
             match connection.poll_without_shutdown(cx) {
-                Poll::Ready(ended) => Poll::Ready(ended.map_err(Failure::from)),
+                Poll::Ready(ended) => Poll::Ready(ended.map_err(WebFailure::from)),
                 Poll::Pending => match patience.poll_revoked(cx) {
                     Poll::Ready(revoked) => Poll::Ready(Err(revoked.into())),
                     Poll::Pending => patience.poll_late(&mut *alarm, cx).map(|late| Err(late.into())),
@@ -238,7 +238,7 @@ impl Server {
             return (ended, stream);
         }
         let delivered = self.deliver(host, &mut stream, charge, written).await;
-        (ended.and(delivered.map_err(Failure::from)), stream)
+        (ended.and(delivered.map_err(WebFailure::from)), stream)
     }
 
     /// Waits until the client has acknowledged everything. Aborts the connection of a client that acknowledges too
@@ -319,7 +319,7 @@ impl Drop for TrackedBody {
 }
 
 /// Returns whether the client has received a part of an answer that will not be completed.
-fn is_cut_short(error: &Failure) -> bool {
+fn is_cut_short(error: &WebFailure) -> bool {
     match error.downcast_ref::<StepTimeout>() {
         Some(late) => late.0 == ConnectionStep::Answer || late.0 == ConnectionStep::AnswerEnd,
         None => error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user),
@@ -327,7 +327,7 @@ fn is_cut_short(error: &Failure) -> bool {
 }
 
 /// Returns whether a connection ended the way it does if a client has read enough and leaves.
-fn peer_is_gone(error: &Failure) -> bool {
+fn peer_is_gone(error: &WebFailure) -> bool {
     error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_incomplete_message) || has_kind(&**error, &GONE)
 }
 
@@ -349,5 +349,5 @@ const GONE: [ErrorKind; 3] = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionRes
 const BACKLOG: usize = 1024;
 /// Bytes that the HTTP library buffers for a connection in each direction. Headers cannot be longer.
 const MAX_BUFFERED: usize = 64 << 10;
-/// Bytes that a client must acknowledge in each [`Limits::stall`] after the end of the last answer.
+/// Bytes that a client must acknowledge in each [`WebLimits::stall`] after the end of the last answer.
 const MIN_TAKEN: usize = 16 << 10;

@@ -4,7 +4,7 @@
 //! A pool of threads reads the files, and each piece is lent to a TCP connection, which sends it without copying.
 
 use super::limits::{Capacity, Charge};
-use super::{Failure, hexadecimal};
+use super::{WebFailure, hexadecimal};
 use bytes::Bytes;
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
@@ -67,7 +67,7 @@ impl Site {
 
     /// Answers a request. Pieces of files are lent to the connection if `lent` is given; read-ahead is charged to
     /// `capacity`.
-    pub async fn answer<B: HttpBody<Data = Bytes, Error: Into<Failure>> + Unpin>(
+    pub async fn answer<B: HttpBody<Data = Bytes, Error: Into<WebFailure>> + Unpin>(
         &self,
         request: Request<B>,
         lent: Option<&LentPieces>,
@@ -270,7 +270,9 @@ impl HttpBody for FileBody {
 }
 
 /// Reads a body and answers with its length and hash.
-async fn take(mut body: impl HttpBody<Data = Bytes, Error: Into<Failure>> + Unpin) -> Result<Response<Body>, NoAnswer> {
+async fn take(
+    mut body: impl HttpBody<Data = Bytes, Error: Into<WebFailure>> + Unpin,
+) -> Result<Response<Body>, NoAnswer> {
     let (mut bytes, mut hash) = (0, Sha256::new());
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame.map_err(|_| NoAnswer::BadBody)?.into_data() {

@@ -1,7 +1,7 @@
 //! Programs that serve without a writable standard output or standard error.
 
 use crate::signals::{ServingProgram, WHO_HAS, send};
-use crate::{Folder, program};
+use crate::{ProgramFolder, program};
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ fn full() -> Stdio {
 
 #[test]
 fn servers_keep_serving_without_writable_outputs() {
-    let folder = Folder::new("console");
+    let folder = ProgramFolder::new("console");
     folder.write("site/page", "a page");
     let mirror = ["--mirror", "agent"];
     let cases: [(&str, &[&str]); 6] = [
@@ -56,7 +56,7 @@ fn servers_keep_serving_without_writable_outputs() {
 
 #[test]
 fn target_keeps_serving_without_writable_errors() {
-    let folder = Folder::new("console-target");
+    let folder = ProgramFolder::new("console-target");
     let mut target = program(&folder, "nvme_target");
     target.args(["--listen", "127.0.0.1:0", "--memory", "1MiB"]).stdout(Stdio::piped()).stderr(full());
     let mut target = target.spawn().unwrap();
@@ -84,7 +84,7 @@ fn target_keeps_serving_without_writable_errors() {
 
 #[test]
 fn pipe_that_nobody_reads_does_not_stop_a_server() {
-    let folder = Folder::new("console-pipe");
+    let folder = ProgramFolder::new("console-pipe");
     let agent = ["--dgram", "near", "far", "--mirror", "agent"];
     let _far = UnixDatagram::bind(folder.path("far")).unwrap();
     // The pipe of standard error has no reader and soon fills up: each agent causes two lines of at least 30 bytes.
@@ -94,7 +94,7 @@ fn pipe_that_nobody_reads_does_not_stop_a_server() {
 }
 
 /// Connects as an agent, reads the greeting, and leaves.
-fn visit(folder: &Folder) {
+fn visit(folder: &ProgramFolder) {
     // The program refuses an agent until it has noticed that the previous one is gone.
     loop {
         let mut agent = UnixStream::connect(folder.path("agent")).unwrap();

@@ -1,7 +1,7 @@
 //! `udp_echo` with a key file: no key sends twice with the same number, whatever the file's name.
 
 use crate::signals::{ServingProgram, WHO_HAS};
-use crate::{Folder, refused};
+use crate::{ProgramFolder, refused};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
@@ -19,7 +19,7 @@ fn keys(key: u8) -> String {
 }
 
 /// Starts the program, sends a datagram, and ends the program. Returns the IV of the answer.
-fn iv(folder: &Folder, arguments: &[&str]) -> u64 {
+fn iv(folder: &ProgramFolder, arguments: &[&str]) -> u64 {
     let far = UnixDatagram::bind(folder.path("far")).unwrap();
     far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let wire = ["--dgram", "near", "far"];
@@ -54,7 +54,7 @@ fn iv(folder: &Folder, arguments: &[&str]) -> u64 {
 
 #[test]
 fn numbers_go_on_under_every_name_of_a_key_file() {
-    let folder = Folder::new("key-names");
+    let folder = ProgramFolder::new("key-names");
     let keys_path = folder.write("keys", &keys(7));
     assert_eq!(iv(&folder, &["--keys", "keys"]), 1);
     symlink(&keys_path, folder.path("soft")).unwrap();
@@ -74,7 +74,7 @@ fn numbers_go_on_under_every_name_of_a_key_file() {
 
 #[test]
 fn keys_in_use_or_of_unknown_age_are_refused() {
-    let folder = Folder::new("keys-refused");
+    let folder = ProgramFolder::new("keys-refused");
     let keys_path = folder.write("keys", &keys(7));
     fs::hard_link(&keys_path, folder.path("hard")).unwrap();
     let _guest = UnixDatagram::bind(folder.path("far")).unwrap();

@@ -17,7 +17,7 @@ use std::process::{Command, Output, Stdio};
 
 #[test]
 fn input_files_are_never_overwritten() {
-    let folder = Folder::new("inputs");
+    let folder = ProgramFolder::new("inputs");
     // The keys are valid, so that a run is not refused for another reason.
     let precious = key_file("");
     let input = folder.write("x.pcapng", &precious);
@@ -74,7 +74,7 @@ fn input_files_are_never_overwritten() {
 
 #[test]
 fn errors_are_one_line_that_names_the_fault() {
-    let folder = Folder::new("wrong");
+    let folder = ProgramFolder::new("wrong");
     fs::create_dir(folder.path("empty")).unwrap();
     folder.write("file", "text");
     folder.write("ca.bin", "no PEM");
@@ -128,7 +128,7 @@ fn errors_are_one_line_that_names_the_fault() {
 
 #[test]
 fn refused_run_leaves_no_file_behind() {
-    let folder = Folder::new("trace");
+    let folder = ProgramFolder::new("trace");
     folder.write("keys", "state add nowhere");
     folder.write("ca.bin", "no PEM");
     folder.write("site/page", "a page");
@@ -151,7 +151,7 @@ fn refused_run_leaves_no_file_behind() {
 
 #[test]
 fn the_server_tells_its_pin_and_everything_is_fetched() {
-    let folder = Folder::new("pin");
+    let folder = ProgramFolder::new("pin");
     folder.write("site/page", "a page");
     folder.write("site/deep/er/page", "another");
     let output = run(&folder, "https_server", &["site", "--connections", "1"]);
@@ -174,7 +174,7 @@ fn the_server_tells_its_pin_and_everything_is_fetched() {
 
 #[test]
 fn loopback_reports_its_choices_and_warns_of_noise() {
-    let folder = Folder::new("loopback");
+    let folder = ProgramFolder::new("loopback");
     folder.write("file", &"text".repeat(50_000));
     let chosen =
         ["--tls", "1.2", "--suite", "chacha20-poly1305", "--resync", "core-hint", "--transmit-resync", "next-record"];
@@ -193,7 +193,7 @@ fn loopback_reports_its_choices_and_warns_of_noise() {
 
 #[test]
 fn keys_of_no_use_are_refused_before_anything_is_sent() {
-    let folder = Folder::new("keys");
+    let folder = ProgramFolder::new("keys");
     let twice = key_file("") + &key_file("").replace("reqid 1", "reqid 2");
     folder.write("twice", &twice);
     folder
@@ -222,7 +222,7 @@ fn keys_of_no_use_are_refused_before_anything_is_sent() {
 
 #[test]
 fn offload_that_is_refused_and_sas_that_end_are_not_passed_over() {
-    let folder = Folder::new("refused");
+    let folder = ProgramFolder::new("refused");
     folder.write("window", &key_file("replay-window 100"));
     folder.write("limits", &key_file("limit packet-soft 3 limit packet-hard 5"));
     let with = |file, mode| {
@@ -262,7 +262,7 @@ fn key_file(more: &str) -> String {
 
 #[test]
 fn disks_are_found_used_and_kept() {
-    let folder = Folder::new("nvme");
+    let folder = ProgramFolder::new("nvme");
     folder.write("disk", &"x".repeat(4 << 20));
     let (target, address) = TargetProcess::start(&folder, &["--file", "disk", "--direct", "--block-size", "512"]);
     let host = |arguments: &[&str]| run(&folder, "nvme_host", &[&["--connect", &address], arguments].concat());
@@ -296,7 +296,7 @@ fn disks_are_found_used_and_kept() {
 
 #[test]
 fn control_characters_of_a_target_are_escaped() {
-    let folder = Folder::new("nvme-hostile");
+    let folder = ProgramFolder::new("nvme-hostile");
     let name = "nqn.2026-01.example:\u{1b}]0;x\u{7}\u{9b}2J";
     let (target, address) = TargetProcess::start(&folder, &["--memory", "1MiB", "--nqn", name]);
     for (arguments, times) in [(&["discover"][..], 1), (&["id"], 1), (&["--nqn", name, "id"], 1)] {
@@ -315,7 +315,7 @@ struct TargetProcess(std::process::Child);
 
 impl TargetProcess {
     /// Starts the target and returns its address too.
-    fn start(folder: &Folder, arguments: &[&str]) -> (TargetProcess, String) {
+    fn start(folder: &ProgramFolder, arguments: &[&str]) -> (TargetProcess, String) {
         let mut command = program(folder, "nvme_target");
         command.args(["--listen", "127.0.0.1:0"]).args(arguments).stdout(Stdio::piped());
         let mut target = TargetProcess(command.spawn().unwrap());
@@ -328,13 +328,13 @@ impl TargetProcess {
 
 impl Drop for TargetProcess {
     fn drop(&mut self) {
-        let _killed = self.0.kill();
-        let _gone = self.0.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
 /// Runs a program that must exit with status 2, and returns its single line of error.
-fn refused(folder: &Folder, name: &str, arguments: &[&str]) -> String {
+fn refused(folder: &ProgramFolder, name: &str, arguments: &[&str]) -> String {
     let output = run(folder, name, arguments);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{name} {arguments:?}: {said}");
@@ -342,13 +342,13 @@ fn refused(folder: &Folder, name: &str, arguments: &[&str]) -> String {
     said
 }
 
-fn run(folder: &Folder, name: &str, arguments: &[&str]) -> Output {
+fn run(folder: &ProgramFolder, name: &str, arguments: &[&str]) -> Output {
     program(folder, name).args(arguments).output().unwrap()
 }
 
 /// Returns a command that runs in `folder` and keeps its permanent files there. Cargo puts programs in the folder above
 /// this test's, and examples beside it in `examples`.
-fn program(folder: &Folder, name: &str) -> Command {
+fn program(folder: &ProgramFolder, name: &str) -> Command {
     let here = std::env::current_exe().unwrap();
     let built = here.parent().and_then(Path::parent).unwrap();
     let mut places = [built.join(name), built.join("examples").join(name)].into_iter();
@@ -359,13 +359,13 @@ fn program(folder: &Folder, name: &str) -> Command {
     command
 }
 
-struct Folder(PathBuf);
+struct ProgramFolder(PathBuf);
 
-impl Folder {
-    fn new(name: &str) -> Folder {
+impl ProgramFolder {
+    fn new(name: &str) -> ProgramFolder {
         let path = std::env::temp_dir().join(format!("nic-offload-programs-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        ProgramFolder(path)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -380,7 +380,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for ProgramFolder {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.0).unwrap();
     }

@@ -1,7 +1,7 @@
 //! Programs that run until a signal ends them. Their wire leads to this test or to another program.
 
 use crate::timeline::tracks;
-use crate::{Folder, program, run};
+use crate::{ProgramFolder, program, run};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
@@ -16,13 +16,13 @@ pub(crate) struct ServingProgram {
 
 impl ServingProgram {
     /// Starts the program and waits until it prints how to end it, which means that it listens.
-    pub(crate) fn start(folder: &Folder, name: &'static str, arguments: &[&str]) -> ServingProgram {
+    pub(crate) fn start(folder: &ProgramFolder, name: &'static str, arguments: &[&str]) -> ServingProgram {
         ServingProgram::until(folder, name, arguments, "Ctrl-C ends it").0
     }
 
     /// Starts the program and waits for a line that begins with `first`. Returns the rest of the line too.
     pub(crate) fn until(
-        folder: &Folder,
+        folder: &ProgramFolder,
         name: &'static str,
         arguments: &[&str],
         first: &str,
@@ -72,14 +72,14 @@ impl ServingProgram {
 
 impl Drop for ServingProgram {
     fn drop(&mut self) {
-        let _killed = self.program.kill();
-        let _gone = self.program.wait();
+        let _ = self.program.kill();
+        let _ = self.program.wait();
     }
 }
 
 #[test]
 fn servers_write_their_timeline_when_a_signal_ends_them() {
-    let folder = Folder::new("signals");
+    let folder = ProgramFolder::new("signals");
     folder.write("site/page", "a page");
     let cases: [(&str, &[&str], &str); 5] = [
         ("udp_echo", &[], "INT"),
@@ -111,7 +111,7 @@ fn servers_write_their_timeline_when_a_signal_ends_them() {
 
 #[test]
 fn a_disk_behind_two_programs_has_a_timeline_at_each_end() {
-    let folder = Folder::new("two-timelines");
+    let folder = ProgramFolder::new("two-timelines");
     let target = ["--memory", "1MiB", "--dgram", "target", "host", "--trace", "target.pftrace"];
     let mut target = ServingProgram::start(&folder, "nvme_target", &target);
     // The two programs share only a pair of sockets, so each timeline shows one host.
@@ -132,7 +132,7 @@ fn a_disk_behind_two_programs_has_a_timeline_at_each_end() {
 
 #[test]
 fn a_target_that_is_ended_closes_its_connections() {
-    let folder = Folder::new("closing-target");
+    let folder = ProgramFolder::new("closing-target");
     let arguments = ["--listen", "127.0.0.1:0", "--memory", "1MiB"];
     let (mut target, address) = ServingProgram::until(&folder, "nvme_target", &arguments, "ready ");
     let mut stream = TcpStream::connect(address).unwrap();
@@ -152,7 +152,7 @@ fn a_target_that_is_ended_closes_its_connections() {
 
 #[test]
 fn signal_ends_a_waiting_client_with_a_complete_timeline() {
-    let folder = Folder::new("interrupted");
+    let folder = ProgramFolder::new("interrupted");
     let clients: [(&str, &[&str]); 2] = [
         ("nvme_host", &["--connect", "10.77.0.2:4420", "write"]),
         ("https_client", &["--pcap", "wire.pcapng", "http://10.77.0.2/"]),

@@ -1,7 +1,7 @@
 //! `eswitch` with this test as its virtual machines and as the other end of its wire.
 
 use crate::signals::{ServingProgram, WHO_HAS};
-use crate::{Folder, refused};
+use crate::{ProgramFolder, refused};
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::process::ChildStderr;
@@ -14,7 +14,7 @@ struct SwitchPeers {
 }
 
 impl SwitchPeers {
-    fn bind(folder: &Folder) -> SwitchPeers {
+    fn bind(folder: &ProgramFolder) -> SwitchPeers {
         let bind = |name: &str| {
             let socket = UnixDatagram::bind(folder.path(name)).unwrap();
             // A missing frame is a failure after this time.
@@ -24,7 +24,7 @@ impl SwitchPeers {
         SwitchPeers { machines: ["vm0.guest", "vm1.guest"].map(bind), wire: bind("far") }
     }
 
-    fn says(&self, folder: &Folder, machine: usize, frame: &[u8]) {
+    fn says(&self, folder: &ProgramFolder, machine: usize, frame: &[u8]) {
         self.machines[machine].send_to(frame, folder.path(&format!("vm{machine}"))).unwrap();
     }
 
@@ -41,7 +41,7 @@ impl SwitchPeers {
     }
 
     /// Answers the host's ARP request for 10.77.0.2.
-    fn answer_who_has(&self, folder: &Folder) {
+    fn answer_who_has(&self, folder: &ProgramFolder) {
         let asked = Self::hears(&self.wire, |frame| frame.len() >= 42 && frame[12..14] == [8, 6] && frame[21] == 1);
         assert_eq!(asked[38..42], [10, 77, 0, 2]);
         let mut answer = WHO_HAS;
@@ -76,7 +76,7 @@ fn line(said: &mut BufReader<ChildStderr>, first: &str) -> String {
 
 #[test]
 fn learning_switch_connects_machines_and_drops_forged_frames() {
-    let folder = Folder::new("learning-switch");
+    let folder = ProgramFolder::new("learning-switch");
     let outside = SwitchPeers::bind(&folder);
     let (mut served, qemu) = ServingProgram::until(&folder, "eswitch", &ARGUMENTS, "pf0vf0: qemu-system-x86_64");
     assert!(qemu.contains("local.path=vm0.guest,") && qemu.ends_with("mac=02:00:00:00:01:00,host_mtu=1500"), "{qemu}");
@@ -97,7 +97,7 @@ fn learning_switch_connects_machines_and_drops_forged_frames() {
 /// The machines learn their MTU before the Linux machine has installed the first tunnel.
 #[test]
 fn machine_mtu_leaves_room_for_steered_tunnels_under_esp() {
-    let folder = Folder::new("steered-switch");
+    let folder = ProgramFolder::new("steered-switch");
     let _outside = SwitchPeers::bind(&folder);
     // 1500 less VXLAN over IPv6 and ESP is 1396.
     for (keyed, mtu) in [(&[][..], 1500), (&["--mirror", "sas"], 1396)] {
@@ -111,7 +111,7 @@ fn machine_mtu_leaves_room_for_steered_tunnels_under_esp() {
 
 #[test]
 fn rules_change_under_traffic_and_a_bad_file_changes_nothing() {
-    let folder = Folder::new("ruled-switch");
+    let folder = ProgramFolder::new("ruled-switch");
     let outside = SwitchPeers::bind(&folder);
     let to_vm1 = "tc filter add dev pf0vf0 ingress prio 2 flower action mirred egress redirect dev pf0vf1\n";
     let to_far = "tc filter add dev pf0vf0 ingress prio 1 flower dst_mac 02:00:00:00:09:09 action tunnel_key set \
@@ -165,7 +165,7 @@ fn rules_change_under_traffic_and_a_bad_file_changes_nothing() {
 
 #[test]
 fn invalid_switch_options_are_reported() {
-    let folder = Folder::new("wrong-switch");
+    let folder = ProgramFolder::new("wrong-switch");
     folder.write("legacy", "devlink dev eswitch set nic0 mode legacy\n");
     folder.write("rules", "tc filter add dev p0 ingress prio 1 flower action drop\n");
     folder.write("bad", "tc filter add dev p0 ingress prio 1 flower\n");

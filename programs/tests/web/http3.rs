@@ -1,6 +1,6 @@
 //! The same site over HTTP/3: crate `h3`'s client over our QUIC, with packets protected by the CPU and by the NIC.
 
-use super::Folder;
+use super::WebFolder;
 use bytes::{Buf, Bytes};
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
@@ -18,7 +18,7 @@ use offload_host_stack::TcpConfig;
 use offload_programs::web::hexadecimal;
 use offload_programs::web::http3::Mode;
 use offload_programs::web::http3::server::Server;
-use offload_programs::web::limits::{Capacity, Limits};
+use offload_programs::web::limits::{Capacity, WebLimits};
 use offload_programs::web::site::Site;
 use offload_testbed::identity::{self, Randomness};
 use offload_testbed::{BedHost, Testbed};
@@ -29,13 +29,13 @@ use std::sync::Arc;
 
 #[test]
 fn every_byte_arrives_in_both_modes() {
-    let folder = Folder::new("http3", &[("empty", 0), ("small", 700), ("large", 1_500_001)]);
+    let folder = WebFolder::new("http3", &[("empty", 0), ("small", 700), ("large", 1_500_001)]);
     let file = |name| std::fs::read(folder.0.join(name)).unwrap();
     let (large, small) = (file("large"), file("small"));
     let hash = format!("{} {}\n", large.len(), hexadecimal(&Sha256::digest(&large))).into_bytes();
     for (mode, loss) in Mode::ALL.into_iter().flat_map(|mode| [(mode, "0"), (mode, "0.01")]) {
         let sent = Bytes::from(large.clone());
-        let (said, counters) = over(&folder, mode, loss, Limits::default(), async move |client: Client| {
+        let (said, counters) = over(&folder, mode, loss, WebLimits::default(), async move |client: Client| {
             let (_connection, requests) = client.connect().await;
             // A large transfer runs at the same time on its own stream.
             let mut one = requests.clone();
@@ -81,8 +81,8 @@ fn every_byte_arrives_in_both_modes() {
 
 #[test]
 fn idle_and_trickling_http3_clients_time_out() {
-    let folder = Folder::new("http3-limits", &[("small", 700)]);
-    let seconds = |limits: Limits, does: fn(Client, Connection, Requests) -> Doing| {
+    let folder = WebFolder::new("http3-limits", &[("small", 700)]);
+    let seconds = |limits: WebLimits, does: fn(Client, Connection, Requests) -> Doing| {
         let (seconds, counters) = over(&folder, Mode::Nic, "0", limits, async move |client: Client| {
             let (connection, requests) = client.connect().await;
             let began = client.host.now();
@@ -91,7 +91,7 @@ fn idle_and_trickling_http3_clients_time_out() {
         });
         (seconds, counters.value("http_timed_out"))
     };
-    let idle = seconds(Limits::default(), |client, connection, mut requests| {
+    let idle = seconds(WebLimits::default(), |client, connection, mut requests| {
         Box::pin(async move {
             // Requests keep the connection alive for a minute; afterwards it is idle.
             for _ in 0..3 {
@@ -102,7 +102,7 @@ fn idle_and_trickling_http3_clients_time_out() {
         })
     });
     assert_eq!(idle.0, 60. + 60.);
-    let header = seconds(Limits::default(), |_, connection, requests| {
+    let header = seconds(WebLimits::default(), |_, connection, requests| {
         Box::pin(async move {
             let _keeps_the_connection_open = requests;
             // The first byte of a HEADERS frame, without the rest.
@@ -112,7 +112,7 @@ fn idle_and_trickling_http3_clients_time_out() {
         })
     });
     assert_eq!(header, (10., 1));
-    let body = seconds(Limits::default(), |client, _connection, mut requests| {
+    let body = seconds(WebLimits::default(), |client, _connection, mut requests| {
         Box::pin(async move {
             let request = Request::put("https://server.nic-offload.test/").body(()).unwrap();
             // 100 bytes per second are less than the minimum of 16 KiB in 30 s.
@@ -128,7 +128,7 @@ fn idle_and_trickling_http3_clients_time_out() {
 /// A malformed request is a stream error (RFC 9114 4.1.2), and the connection goes on.
 #[test]
 fn malformed_requests_are_reset() {
-    let folder = Folder::new("http3-malformed", &[("small", 700)]);
+    let folder = WebFolder::new("http3-malformed", &[("small", 700)]);
     type Case = (&'static str, &'static [(&'static str, &'static str)], &'static [u8], Result<u16, u64>);
     const CASES: [Case; 14] = [
         ("GET", &[("te", "trailers")], b"", Ok(200)),
@@ -147,7 +147,7 @@ fn malformed_requests_are_reset() {
         ("PUT", &[("if-match", "\"stale\"")], b"text", Ok(412)),
     ];
     const MALFORMED: Result<u16, u64> = Err(Code::H3_MESSAGE_ERROR.value());
-    let (said, _) = over(&folder, Mode::Nic, "0", Limits::default(), async |client: Client| {
+    let (said, _) = over(&folder, Mode::Nic, "0", WebLimits::default(), async |client: Client| {
         let (_connection, requests) = client.connect().await;
         let mut said = Vec::new();
         for (method, fields, body, _) in CASES {
@@ -166,8 +166,8 @@ fn malformed_requests_are_reset() {
 
 #[test]
 fn there_is_room_for_so_many() {
-    let folder = Folder::new("http3-room", &[("small", 700)]);
-    let limits = Limits { capacity: Capacity::new(1, 1 << 20), ..Limits::default() };
+    let folder = WebFolder::new("http3-room", &[("small", 700)]);
+    let limits = WebLimits { capacity: Capacity::new(1, 1 << 20), ..WebLimits::default() };
     let (closed, counters) = over(&folder, Mode::Nic, "0", limits, async |client: Client| {
         let (first, mut requests) = client.connect().await;
         // The request stays pending because its body does not arrive.
@@ -194,8 +194,8 @@ fn there_is_room_for_so_many() {
 /// half-open connections are gone after their deadline.
 #[test]
 fn half_open_connections_shut_out_no_client() {
-    let folder = Folder::new("http3-strangers", &[("small", 700)]);
-    let (said, counters) = over(&folder, Mode::Nic, "0", Limits::default(), async |client: Client| {
+    let folder = WebFolder::new("http3-strangers", &[("small", 700)]);
+    let (said, counters) = over(&folder, Mode::Nic, "0", WebLimits::default(), async |client: Client| {
         for _ in 0..1100 {
             let socket = client.host.stack().bind_udp(None).unwrap();
             let (stranger, mut driver) = Endpoint::new(socket, client.host.runtime(), Config::default(), None).unwrap();
@@ -207,7 +207,7 @@ fn half_open_connections_shut_out_no_client() {
         }
         let (_connection, mut requests) = client.connect().await;
         let first = ask(&mut requests, "GET", "/small", None, Bytes::new()).await.unwrap().0;
-        client.host.runtime().sleep(Limits::default().handshake).await;
+        client.host.runtime().sleep(WebLimits::default().handshake).await;
         (first, ask(&mut requests, "GET", "/small", None, Bytes::new()).await.unwrap().0)
     });
     assert_eq!(said, (200, 200));
@@ -245,10 +245,10 @@ impl Client {
 
 /// Runs `does` on a client of a server of `folder`, and returns its result and the server's counters.
 fn over<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
-    folder: &Folder,
+    folder: &WebFolder,
     mode: Mode,
     loss: &str,
-    limits: Limits,
+    limits: WebLimits,
     does: impl FnOnce(Client) -> F,
 ) -> (T, CounterSet) {
     let impairments = Impairments { loss: loss.parse().unwrap(), ..Impairments::default() };

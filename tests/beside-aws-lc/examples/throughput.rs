@@ -36,7 +36,8 @@ fn whole_messages(algorithm: Algorithm) {
 }
 
 fn records_in_pieces(algorithm: Algorithm) {
-    let ways: [(&str, Way); 3] = [("seal", seal), ("open", open), ("seal from source to destination", seal_to)];
+    let ways: [(&str, CipherFunction); 3] =
+        [("seal", seal), ("open", open), ("seal from source to destination", seal_to)];
     for (name, way) in ways {
         println!("\n{algorithm:?}: {name}, a record of {RECORD} bytes in pieces; the others seal it whole\n");
         for (row, piece) in [64, 256, 1448, 8948].into_iter().enumerate() {
@@ -56,7 +57,7 @@ fn records_in_pieces(algorithm: Algorithm) {
     }
 }
 
-type Way = fn(&mut State, &Key, &mut [u8], &mut [u8]);
+type CipherFunction = fn(&mut State, &Key, &mut [u8], &mut [u8]);
 
 fn seal(state: &mut State, key: &Key, data: &mut [u8], _: &mut [u8]) {
     state.encrypt(key, data).unwrap_or(());

@@ -33,7 +33,7 @@ fn row(
     units: DataUnits,
     decrypting: bool,
 ) -> Result<(), resumable_aead::NotWholeUnits> {
-    let aws_lc = AwsLc::new(key, decrypting);
+    let aws_lc = AwsLcXts::new(key, decrypting);
     let mut data = vec![0; AREA];
     for key in keys {
         // A row is meaningful only if both give the same result.
@@ -65,9 +65,9 @@ fn row(
 }
 
 /// A key of aws-lc, expanded once and used with changing numbers.
-struct AwsLc(*mut aws_lc_sys::EVP_CIPHER_CTX);
+struct AwsLcXts(*mut aws_lc_sys::EVP_CIPHER_CTX);
 
-impl AwsLc {
+impl AwsLcXts {
     fn new(key: &[u8; 64], decrypting: bool) -> Self {
         // SAFETY: the context is this value's own; the key has the 64 bytes that the cipher takes, and a null pointer says that
         // an argument is not given.
@@ -78,7 +78,7 @@ impl AwsLc {
             let way = i32::from(!decrypting);
             let done = aws_lc_sys::EVP_CipherInit_ex(context, cipher, none, key.as_ptr(), no_number.as_ptr(), way);
             assert_eq!(done, 1, "aws-lc takes the key");
-            AwsLc(context)
+            AwsLcXts(context)
         }
     }
 
@@ -103,7 +103,7 @@ impl AwsLc {
     }
 }
 
-impl Drop for AwsLc {
+impl Drop for AwsLcXts {
     fn drop(&mut self) {
         // SAFETY: made in `new`, freed once.
         unsafe { aws_lc_sys::EVP_CIPHER_CTX_free(self.0) };

@@ -34,7 +34,7 @@ pub fn run(data: &[u8]) {
     };
     let mut from = Host::new(1, sa(Direction::Transmit, OffloadKind::None));
     let mut to = Host::new(2, sa(Direction::Receive, offload));
-    let mut stack = Stack::default();
+    let mut stack = SlotStack::default();
     let (mut sent, mut offset) = (Vec::new(), 0);
     while let [step, first, second, rest @ ..] = steps {
         steps = rest;
@@ -99,11 +99,11 @@ impl Host {
         keying.add_sa(Instant::ZERO, sa).expect("a good one");
         let mut host = Host { device, secure };
         // The SA is installed in several exchanges over the control ring.
-        (0..4).for_each(|_| host.settle());
+        (0..4).for_each(|_| host.process_all());
         host
     }
 
-    fn settle(&mut self) {
+    fn process_all(&mut self) {
         self.secure.flush(Instant::ZERO);
         self.device.process(Instant::ZERO);
         while self.secure.poll_event().is_some() {}
@@ -113,7 +113,7 @@ impl Host {
         let _posted = self.secure.transmit(Instant::ZERO, packet, &NoRecords);
         let mut frames = Vec::new();
         loop {
-            self.settle();
+            self.process_all();
             let before = frames.len();
             frames.extend(core::iter::from_fn(|| self.device.poll_frame(Instant::ZERO)));
             if frames.len() == before {
@@ -127,21 +127,21 @@ impl Host {
     }
 
     /// Passes received packets to the stack.
-    fn look(&mut self, stack: &mut Stack, ipv6: bool) {
+    fn look(&mut self, stack: &mut SlotStack, ipv6: bool) {
         self.device.process(Instant::ZERO);
         while let Some(packet) = self.secure.receive(Instant::ZERO) {
             let size = packet.joined.map_or(usize::MAX, |bytes| usize::from(bytes.get()));
             stack.take(&packet.frame, size, ipv6);
         }
-        self.settle();
+        self.process_all();
     }
 }
 
 /// Segments of the stream that the stack received.
 #[derive(Default)]
-struct Stack(HashSet<usize>);
+struct SlotStack(HashSet<usize>);
 
-impl Stack {
+impl SlotStack {
     fn take(&mut self, frame: &[u8], size: usize, ipv6: bool) {
         let tcp = if ipv6 { 54 } else { 34 };
         let offset = u32::from_be_bytes(frame[tcp + 4..tcp + 8].try_into().expect("a TCP header")) as usize;

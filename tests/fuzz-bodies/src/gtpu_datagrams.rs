@@ -12,7 +12,7 @@ use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 use offload_formats::{Gtpu, GtpuMessage};
 use pdcp::crypto::{Algorithm, Direction, Key};
-use pdcp::gtpu::{Bearer, Node, PduProtection, Tunnel};
+use pdcp::gtpu::{Bearer, GtpTunnel, Node, PduProtection};
 use pdcp::{BearerKind, Config, Security, SnLen};
 use std::future::Future;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
     let peer = SocketAddr::from(([10, 0, 0, 1], Gtpu::PORT));
     let kinds = [(BearerKind::Unacknowledged, SnLen::Twelve), (BearerKind::Acknowledged, SnLen::Eighteen)];
     let open = |(number, (kind, numbers))| {
-        let tunnel = Tunnel { local: number, remote: number, peer };
+        let tunnel = GtpTunnel { local: number, remote: number, peer };
         let mut config = Config::data(kind, numbers);
         // A small buffer, so that the bound is reached.
         config.buffer = BUFFER;

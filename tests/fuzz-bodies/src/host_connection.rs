@@ -18,7 +18,7 @@ use offload_api::mock::MockDevice;
 use offload_api::rx::Checksums;
 use offload_api::{RxMeta, RxPacket, TxPacket};
 use offload_base::{Instant, Seed};
-use offload_host_stack::{Config, CongestionAlgorithm, ConnectionId, Ecn, KeepAlive, Stack, TcpState};
+use offload_host_stack::{Config, CongestionAlgorithm, Ecn, FlowId, KeepAlive, Stack, TcpState};
 use smoltcp::wire::{TcpControl, TcpOption, TcpPacket, TcpRepr, TcpSeqNumber, TcpTimestampRepr};
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub fn run(input: &[u8]) {
             break;
         }
         rig.operate(&mut input);
-        rig.settle();
+        rig.poll_until_idle();
     }
 }
 
@@ -41,15 +41,15 @@ struct ConnectionRig {
     stack: Stack,
     nic: MockDevice,
     /// The connection. `None` after the application has dropped it.
-    id: Option<ConnectionId>,
-    peer: Peer,
+    id: Option<FlowId>,
+    peer: TcpFuzzPeer,
     written: u64,
     read: u64,
 }
 
 /// The peer's view of the connection. Positions count bytes from the first byte of a stream; the SYN precedes that.
 #[derive(Default)]
-struct Peer {
+struct TcpFuzzPeer {
     opened: bool,
     /// Bytes sent without a gap, regardless of their fate; and, below, ranges beyond.
     sent_until: u64,
@@ -80,24 +80,24 @@ impl ConnectionRig {
         config.tcp.ecn = if bit(5) { Ecn::Request } else { Ecn::Accept };
         config.tcp.keep_alive = bit(6).then(KeepAlive::default);
         (config.tcp.receive_buffer, config.tcp.send_buffer) = (RECEIVE_BUFFER, SEND_BUFFER);
-        let peer = Peer { edge: 0, ..Peer::default() };
+        let peer = TcpFuzzPeer { edge: 0, ..TcpFuzzPeer::default() };
         let (now, nic) = (Instant::ZERO, crate::device(ROOM));
         let mut rig = ConnectionRig { now, stack: Stack::new(config), nic, id: None, peer, written: 0, read: 0 };
         // A passive open, or below an active one.
         if bit(7) {
             rig.stack.listen(OUR_PORT, 4).ok()?;
-            rig.deliver(&Segment { syn: true, seq: THEIRS, ..Segment::default() });
-            rig.settle();
-            rig.deliver(&Segment { ack: Some(OURS.wrapping_add(1)), ..Segment::at(0) });
-            rig.settle();
+            rig.deliver(&InjectedSegment { syn: true, seq: THEIRS, ..InjectedSegment::default() });
+            rig.poll_until_idle();
+            rig.deliver(&InjectedSegment { ack: Some(OURS.wrapping_add(1)), ..InjectedSegment::at(0) });
+            rig.poll_until_idle();
             rig.id = Some(rig.stack.accept(OUR_PORT)?);
         } else {
             let remote = (core::net::Ipv4Addr::new(10, 0, 0, 2), THEIR_PORT).into();
             rig.id = Some(rig.stack.connect(rig.now, Some(OUR_PORT), remote).ok()?);
-            rig.settle();
+            rig.poll_until_idle();
             let ack = Some(OURS.wrapping_add(1));
-            rig.deliver(&Segment { syn: true, seq: THEIRS, ack, ..Segment::default() });
-            rig.settle();
+            rig.deliver(&InjectedSegment { syn: true, seq: THEIRS, ack, ..InjectedSegment::default() });
+            rig.poll_until_idle();
         }
         rig.peer.opened = true;
         assert_eq!(rig.id.map(|id| rig.stack.state(id)), Some(TcpState::Established), "choices {choices:#x}");
@@ -110,7 +110,12 @@ impl ConnectionRig {
             0 | 1 => {
                 let length = usize::from(input.word() % 3000);
                 let ack = Some(seq_of(OURS, self.peer.heard));
-                self.deliver(&Segment { ack, length, window: input.word(), ..Segment::at(self.peer.sent_until) });
+                self.deliver(&InjectedSegment {
+                    ack,
+                    length,
+                    window: input.word(),
+                    ..InjectedSegment::at(self.peer.sent_until)
+                });
             }
             // An aimed segment.
             2..=6 => {
@@ -120,7 +125,7 @@ impl ConnectionRig {
             // An acknowledgment of everything received.
             7 => {
                 let ack = Some(seq_of(OURS, self.peer.heard));
-                self.deliver(&Segment { ack, window: u16::MAX, ..Segment::at(self.peer.sent_until) });
+                self.deliver(&InjectedSegment { ack, window: u16::MAX, ..InjectedSegment::at(self.peer.sent_until) });
             }
             8 | 9 => self.now += Duration::from_micros(1 << (input.byte() % 37)),
             // Advance to the next event.
@@ -133,7 +138,7 @@ impl ConnectionRig {
     }
 
     /// Returns a segment with numbers near the edges of the connection's state.
-    fn aimed(&mut self, input: &mut Input<'_>) -> Segment {
+    fn aimed(&mut self, input: &mut Input<'_>) -> InjectedSegment {
         let peer = &self.peer;
         let near = |base: u64, by: u8| base.wrapping_add_signed(i64::from(by as i8) * 97);
         let (place, by) = (input.byte(), input.byte());
@@ -161,7 +166,7 @@ impl ConnectionRig {
             (seq_of(OURS, peer.heard * from / 255), seq_of(OURS, peer.heard * to / 255))
         };
         let sacks = if flags & 1 == 1 { [(); 3].map(|()| Some(block(input))) } else { [None; 3] };
-        Segment {
+        InjectedSegment {
             syn: rare(0b1100_0010),
             fin: rare(0b0000_1110),
             rst: rare(0b1111_0000),
@@ -172,7 +177,7 @@ impl ConnectionRig {
             sacks,
             clock: i32::from(input.byte() as i8) << (flags & 0b11),
             urgent: rare(0b0101_0100),
-            ..Segment::at(from)
+            ..InjectedSegment::at(from)
         }
     }
 
@@ -221,7 +226,7 @@ impl ConnectionRig {
     }
 
     /// Delivers a segment to the stack and records the data that the peer sent with it.
-    fn deliver(&mut self, segment: &Segment) {
+    fn deliver(&mut self, segment: &InjectedSegment) {
         if self.peer.opened && !segment.syn {
             // A segment that begins before the stream may end in it.
             let from = signed_position_of(THEIRS, segment.seq, self.peer.sent_until);
@@ -248,7 +253,7 @@ impl ConnectionRig {
     }
 
     /// Lets the stack work until it is idle, and checks the packets that it sends.
-    fn settle(&mut self) {
+    fn poll_until_idle(&mut self) {
         let mut rounds = 0;
         while self.stack.poll(self.now, &mut self.nic) {
             rounds += 1;
@@ -268,7 +273,7 @@ impl ConnectionRig {
     }
 }
 
-impl Peer {
+impl TcpFuzzPeer {
     fn note_sent(&mut self, from: u64, to: u64, fin: bool) {
         if fin {
             self.fins.insert(to);
@@ -336,7 +341,7 @@ impl Peer {
 
 /// A segment from the peer.
 #[derive(Default)]
-struct Segment {
+struct InjectedSegment {
     syn: bool,
     fin: bool,
     rst: bool,
@@ -351,9 +356,9 @@ struct Segment {
     clock: i32,
 }
 
-impl Segment {
-    fn at(position: u64) -> Segment {
-        Segment { seq: seq_of(THEIRS, position), window: u16::MAX, ..Segment::default() }
+impl InjectedSegment {
+    fn at(position: u64) -> InjectedSegment {
+        InjectedSegment { seq: seq_of(THEIRS, position), window: u16::MAX, ..InjectedSegment::default() }
     }
 
     fn frame(&self, timestamps: Option<(u32, u32)>) -> Vec<u8> {

@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use core::time::Duration;
 use offload_base::Instant;
 use pdcp::crypto::{Algorithm, Direction, Key};
-use pdcp::{BearerKind, Config, Entity, Incoming, Security, SnLen};
+use pdcp::{BearerKind, Config, Entity, IncomingPdu, Security, SnLen};
 
 /// Runs one input: the kind of bearer and the length of numbers, then operations.
 pub fn run(data: &[u8]) {
@@ -36,13 +36,13 @@ pub fn run(data: &[u8]) {
             }
             2 => {
                 let count = u32::from_be_bytes(input.array());
-                entity.receive(now, [Incoming::Opened { count, pdu: BytesMut::from(input.take_some()) }]);
+                entity.receive(now, [IncomingPdu::Opened { count, pdu: BytesMut::from(input.take_some()) }]);
             }
             3 => {
                 let _refused = entity.send(now, input.take_some().to_vec().into());
                 let _exhausted = entity.take(4);
             }
-            _ => entity.receive(now, [Incoming::Pdu(BytesMut::from(input.take_some()))]),
+            _ => entity.receive(now, [IncomingPdu::Pdu(BytesMut::from(input.take_some()))]),
         }
         while entity.next_event().is_some_and(|due| due <= now) {
             let _discarded = entity.handle_timeout(now);

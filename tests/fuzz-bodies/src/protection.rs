@@ -3,7 +3,7 @@
 
 use crate::input::Input;
 use bytes::{Bytes, BytesMut};
-use offload_transforms::protection::{Check, Format, Guard, Protection, ProtectionType};
+use offload_transforms::protection::{BlockProtection, Check, Format, Guard, ProtectionType};
 use offload_transforms::{Fault, Parameters, Session, Transform, TransformDirection};
 
 /// Runs one input.
@@ -17,7 +17,7 @@ pub fn run(input: &[u8]) {
     let wire = if flags & 16 != 0 { Some(wire) } else { None };
     let with = Parameters { iv: input.array(), aad: &[] };
     // Many combinations are invalid, and refusing them is right.
-    let Ok(session) = Session::new(&Transform::Protection(Protection { memory, wire, check })) else { return };
+    let Ok(session) = Session::new(&Transform::Protection(BlockProtection { memory, wire, check })) else { return };
     let run = |way, source: &Bytes| {
         // The source is cut in two, so that a block may span both pieces.
         let mut target = BytesMut::with_capacity(17 * source.len() + 64);

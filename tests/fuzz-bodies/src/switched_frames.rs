@@ -9,10 +9,10 @@ use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Driver, EswitchDriver, NicConfig, SwitchConfig, SwitchedDevice, function, switched_nic};
-use nic_switch::overlay::{OuterHeaders, encapsulate};
+use nic_switch::overlay::{TunnelHeaders, encapsulate};
 use nic_switch::{
-    FunctionConfig, Mac, NextHop, RuleFile, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelProtection, TunnelSet,
-    Vport,
+    FunctionConfig, Mac, RuleFile, SwitchMode, Tunnel, TunnelDevice, TunnelHop, TunnelKind, TunnelProtection,
+    TunnelSet, Vport,
 };
 use offload_api::{Direction, EspKey, EspSuite, NetDevice, NoRecords, OffloadKind, SaParams, TxPacket};
 use offload_base::Instant;
@@ -59,7 +59,7 @@ impl SwitchBed {
         let receive = vec![host[0].ipsec().expect("IPsec").add_sa(&sa(Direction::Receive)).expect("room")];
         let mut bed = SwitchBed { device, host: host.remove(0), eswitch, machines };
         bed.ask(EswitchCommand::Mode(SwitchMode::Switchdev));
-        bed.ask(EswitchCommand::NextHop([192, 0, 2, 2].into(), Some(NextHop { source: HERE, destination: THERE })));
+        bed.ask(EswitchCommand::NextHop([192, 0, 2, 2].into(), Some(TunnelHop { source: HERE, destination: THERE })));
         let mut rules = String::new();
         for kind in KINDS {
             let device = TunnelDevice { kind, number: 0 };
@@ -133,8 +133,8 @@ impl SwitchBed {
 fn wrapped(kind: TunnelKind, network: u32, bytes: &[u8]) -> Bytes {
     let ends = TunnelSet::new([192, 0, 2, 2].into(), [192, 0, 2, 1].into());
     let set = TunnelSet { key: Some(network), checksum: false, ..ends };
-    let hop = NextHop { source: THERE, destination: HERE };
-    let outer = OuterHeaders { kind, set, hop, source_port: 50_000, identification: 0 };
+    let hop = TunnelHop { source: THERE, destination: HERE };
+    let outer = TunnelHeaders { kind, set, hop, source_port: 50_000, identification: 0 };
     encapsulate(&outer, &Bytes::copy_from_slice(bytes).into()).bytes
 }
 

@@ -22,12 +22,15 @@ use std::task::{Context, Poll, Waker};
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let suite = [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305][input.byte() as usize % 3];
-    let mut peer = Peer { suite, key: 0, number: 0, records: 0 };
+    let mut peer = TlsFuzzPeer { suite, key: 0, number: 0, records: 0 };
     let keys = TrafficKeys { transmit: (0, key(suite, 100)), receive: (0, key(suite, 0)) };
     let schedule = FuzzKeySchedule { suite, transmit: 100, receive: 0 };
-    let mut stream =
-        KtlsStream::new(Transport { device: crate::device(0), ..Transport::default() }, keys, Box::new(schedule))
-            .expect("a known suite");
+    let mut stream = KtlsStream::new(
+        RecordTransport { device: crate::device(0), ..RecordTransport::default() },
+        keys,
+        Box::new(schedule),
+    )
+    .expect("a known suite");
     let mut cx = Context::from_waker(Waker::noop());
     let mut sealed = Vec::new();
     let mut spoilt = false;
@@ -90,7 +93,7 @@ pub fn run(input: &[u8]) {
 }
 
 /// The peer's state of the keys.
-struct Peer {
+struct TlsFuzzPeer {
     suite: TlsSuite,
     key: u8,
     number: u64,
@@ -98,7 +101,7 @@ struct Peer {
     records: u64,
 }
 
-impl Peer {
+impl TlsFuzzPeer {
     fn record(&mut self, kind: u8, content: &[u8], padding: usize) -> Vec<u8> {
         let mut body = content.to_vec();
         body.push(kind);
@@ -156,38 +159,38 @@ fn key(suite: TlsSuite, number: u8) -> TlsKey {
 
 /// A transport and its device, both controlled by the fuzzer.
 #[derive(Default)]
-struct Transport {
-    arrived: Shared<VecDeque<RxSegment>>,
-    events: Shared<Vec<DeviceEvent>>,
+struct RecordTransport {
+    arrived: SharedCell<VecDeque<RxSegment>>,
+    events: SharedCell<Vec<DeviceEvent>>,
     device: MockDevice,
     /// Number of contexts that the device created; below, the receive contexts with the number of the first record and
     /// the key.
-    contexts: Shared<u32>,
-    receiving: Shared<Vec<(Handle, u64, TlsKey)>>,
+    contexts: SharedCell<u32>,
+    receiving: SharedCell<Vec<(Handle, u64, TlsKey)>>,
     /// Number of the peer's records when each receive context was created.
-    began: Shared<Vec<u64>>,
-    received: Shared<u64>,
-    consumed: Shared<u64>,
+    began: SharedCell<Vec<u64>>,
+    received: SharedCell<u64>,
+    consumed: SharedCell<u64>,
     sent: u64,
 }
 
 /// A cell that may be part of a `Send` type.
 #[derive(Default)]
-struct Shared<T>(std::sync::Mutex<T>);
+struct SharedCell<T>(std::sync::Mutex<T>);
 
-impl<T> Shared<T> {
+impl<T> SharedCell<T> {
     fn borrow(&self) -> std::sync::MutexGuard<'_, T> {
         self.0.lock().expect("one thread")
     }
 }
 
-impl Shared<u64> {
+impl SharedCell<u64> {
     fn get(&self) -> u64 {
         *self.borrow()
     }
 }
 
-impl Transport {
+impl RecordTransport {
     /// Notes new receive contexts, which begin after all `records` received so far.
     fn note_contexts(&self, records: u64) {
         self.note_made();
@@ -208,7 +211,7 @@ impl Transport {
 
     /// Delivers the peer's last record in up to five pieces, each unchanged or as one of the contexts decrypts it,
     /// maybe with a flipped bit. Returns whether a bit was flipped.
-    fn arrive_in_pieces(&self, peer: &Peer, mut record: Vec<u8>, input: &mut Input<'_>) -> bool {
+    fn arrive_in_pieces(&self, peer: &TlsFuzzPeer, mut record: Vec<u8>, input: &mut Input<'_>) -> bool {
         let (length, body_end) = (record.len(), record.len() - 16);
         let mut places: Vec<usize> = input.array::<4>().iter().map(|at| usize::from(*at) * length / 256).collect();
         places.extend([0, length]);
@@ -286,7 +289,7 @@ impl Transport {
     }
 }
 
-impl SegmentStream for Transport {
+impl SegmentStream for RecordTransport {
     fn poll_segment(&mut self, _: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         match self.arrived.borrow().pop_front() {
             Some(segment) => Poll::Ready(Ok(Some(segment))),

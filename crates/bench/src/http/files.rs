@@ -16,11 +16,11 @@ choices! {
     /// The location of the file.
     ///
     /// ```
-    /// use offload_bench::http::Files;
+    /// use offload_bench::http::FileSource;
     ///
-    /// assert_eq!(Files::NvmeNic.to_string(), "nvme-nic");
+    /// assert_eq!(FileSource::NvmeNic.to_string(), "nvme-nic");
     /// ```
-    pub enum Files {
+    pub enum FileSource {
         /// In the server's memory.
         Memory = "memory",
         /// On a disk; the server's CPU copies read data and checks its digests.
@@ -39,8 +39,8 @@ pub(super) enum Source {
 
 impl Source {
     /// Opens the file on `server`. If the file is on a disk, the disk is at `far`.
-    pub(super) async fn open(files: Files, file: Bytes, server: &BedHost, far: &BedHost) -> io::Result<Source> {
-        if files == Files::Memory {
+    pub(super) async fn open(files: FileSource, file: Bytes, server: &BedHost, far: &BedHost) -> io::Result<Source> {
+        if files == FileSource::Memory {
             return Ok(Source::Memory(file));
         }
         let length = file.len();
@@ -49,7 +49,7 @@ impl Source {
         // Both clocks are the same here, because there is no TLS handshake.
         let seed = Seed(0);
         let wire = DiskWire::new(Mode::Tcp, ClockKind::Virtual, seed);
-        let by_nic = files == Files::NvmeNic;
+        let by_nic = files == FileSource::NvmeNic;
         wire.serve(far, Arc::new(storage), BLOCK, QUEUES, by_nic)?;
         let mut config = HostConfig::new(SUBSYSTEM, HostIdentity::random(&mut seed.stream("nvme host")));
         config.queues = QUEUES;

@@ -1,13 +1,13 @@
 //! A web server and clients that fetch a file repeatedly over persistent connections (HTTP/1.1).
 //!
 //! The server answers with a head, then the file as shared bytes without copying, from memory or read from a disk
-//! behind the wire ([`Files`]). Each connection has one outstanding request; its latency is the time from the request
+//! behind the wire ([`FileSource`]). Each connection has one outstanding request; its latency is the time from the request
 //! to the last byte of the answer. Keys are installed as after a handshake; the clock and the meter start when all
 //! connections are ready.
 
 mod files;
 
-pub use files::Files;
+pub use files::FileSource;
 
 use crate::crowd::ConnectionGroup;
 use crate::latency::{Latencies, Latency, per_request};
@@ -50,7 +50,7 @@ pub struct Http {
     /// Requests in total, shared evenly by the connections.
     pub requests: u64,
     /// The location of the file.
-    pub files: Files,
+    pub files: FileSource,
     /// Bytes of the file.
     pub file_size: usize,
     /// Content bytes of a full record, 1 to 16384.
@@ -75,7 +75,7 @@ impl Http {
             mode,
             connections: 64,
             requests: 1024,
-            files: Files::Memory,
+            files: FileSource::Memory,
             file_size: 64 * 1024,
             record_size: 16 * 1024,
             clock: ClockKind::Virtual,
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn every_request_is_answered_whole_in_every_mode() {
-        let ways = Mode::ALL.into_iter().flat_map(|mode| Files::ALL.map(|files| (mode, files)));
+        let ways = Mode::ALL.into_iter().flat_map(|mode| FileSource::ALL.map(|files| (mode, files)));
         for (mode, files) in ways {
             // An empty file, a single byte, a few records, and more than one read of the disk.
             for (connections, requests, file_size) in [(1, 3, 0), (3, 10, 1), (5, 7, 40_000), (2, 3, 600_000)] {
@@ -351,7 +351,7 @@ mod tests {
                 assert_eq!(observers.received.load(Ordering::Relaxed), requests * file_size as u64);
                 let placed = made.run.counters.get("rx_nvmeotcp_bytes").is_some_and(|bytes| *bytes > 0);
                 // Short reads are not placed, because the setup would cost more, as in Linux.
-                assert_eq!(placed, files == Files::NvmeNic && file_size >= 40_000, "{made:?}");
+                assert_eq!(placed, files == FileSource::NvmeNic && file_size >= 40_000, "{made:?}");
                 assert_eq!((made.requests, made.run.bytes), (requests, requests * file_size as u64));
                 assert!(
                     made.latency_us.p50 > 10.0 && made.requests_per_second > 0.0,

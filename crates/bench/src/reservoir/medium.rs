@@ -17,9 +17,9 @@ use std::time::SystemTime;
 
 /// A folder in memory.
 #[derive(Clone)]
-pub(super) struct Medium(Arc<Inner>);
+pub(super) struct Medium(Arc<MediumState>);
 
-struct Inner {
+struct MediumState {
     /// The repeated content of a large file.
     pattern: Bytes,
     drive: Option<Drive>,
@@ -45,7 +45,7 @@ enum MediumContent {
 impl Medium {
     pub(super) fn new(pattern: Bytes, drive: Option<Drive>, clock: Arc<dyn Clock>) -> Medium {
         let (files, number, written) = (Mutex::default(), AtomicU64::new(1), AtomicU64::new(0));
-        Medium(Arc::new(Inner { pattern, drive, clock, files, number, written, differs: AtomicBool::new(false) }))
+        Medium(Arc::new(MediumState { pattern, drive, clock, files, number, written, differs: AtomicBool::new(false) }))
     }
 
     /// Adds a file of `bytes` bytes.

@@ -13,7 +13,7 @@ pub(super) struct Series {
 
 /// Statistics of a part of a series, in 10^9 bits per second.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Span {
+pub(super) struct ThroughputSpan {
     pub(super) mean: f64,
     /// The best second.
     pub(super) peak: f64,
@@ -35,11 +35,11 @@ impl Series {
     }
 
     /// Returns the statistics between `from` and `to`.
-    pub(super) fn over(&self, from: Duration, to: Duration) -> Span {
+    pub(super) fn over(&self, from: Duration, to: Duration) -> ThroughputSpan {
         let (from, to) = (self.steps(from), self.steps(to).min(self.samples().len()));
         // A run may be shorter than the excluded start.
         if from >= to {
-            return Span::default();
+            return ThroughputSpan::default();
         }
         let span = self.step.as_secs_f64() * (to - from) as f64;
         let gbps = |bytes: u64, seconds: f64| bytes as f64 * 8e-9 / seconds;
@@ -57,7 +57,7 @@ impl Series {
         let mean = gbps(total(to) - total(from), span);
         let count = seconds.len().max(1) as f64;
         let middle = seconds.iter().sum::<f64>() / count;
-        Span {
+        ThroughputSpan {
             mean,
             peak: (from + second..=to).map(of_second).fold(0.0, f64::max),
             deviation: (seconds.iter().map(|gbps| (gbps - middle).powi(2)).sum::<f64>() / count).sqrt(),

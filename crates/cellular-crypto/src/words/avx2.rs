@@ -11,7 +11,7 @@ use std::arch::x86_64::{
 };
 
 use super::clmul::{self, absorb};
-use super::{Block, Blocks, Wide, Words};
+use super::{Block, KeystreamBlocks, Wide, Words};
 use crate::lane::Lane;
 use crate::linear::{self, halves};
 use crate::run::{self, GeneratorKind};
@@ -167,7 +167,7 @@ impl Words for Avx2 {
             Avx2(and(_mm256_or_si256(left, right), set_32(0x7fff_ffff)))
         }
 
-        fn keystream(words: &[Self; 16], out: &mut Blocks) -> () {
+        fn keystream(words: &[Self; 16], out: &mut KeystreamBlocks) -> () {
             let (of_eight, _) = words.as_chunks::<8>();
             for (half, rows) in of_eight.iter().enumerate() {
                 // Keystream has the high byte of each word first.
@@ -210,7 +210,7 @@ impl Wide for Avx2 {
         }
         fn transpose(self: Self) -> Self { Avx2(Avx2::rotate_bytes(self.0, &TURNED)) }
         fn aes_round(self: Self) -> Self { Avx2(Avx2::aes_halves(self.0, true)) }
-        fn keystream(blocks: &[Self; 4], out: &mut Blocks, first: usize) -> () {
+        fn keystream(blocks: &[Self; 4], out: &mut KeystreamBlocks, first: usize) -> () {
             let lanes = &mut out.0[first..first + 2];
             for (half, [a, b]) in blocks.as_chunks::<2>().0.iter().enumerate() {
                 let messages =

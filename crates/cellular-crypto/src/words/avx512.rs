@@ -11,7 +11,7 @@ use std::arch::x86_64::{
 };
 
 use super::clmul::{self, absorb_512 as absorb};
-use super::{Block, Blocks, Wide, Words};
+use super::{Block, KeystreamBlocks, Wide, Words};
 use crate::lane::Lane;
 use crate::linear::{self, matrix};
 use crate::run::{self, GeneratorKind};
@@ -66,7 +66,7 @@ impl Avx512 {
             ]
         }
         /// Writes four whole columns. The rows are in four groups of four, each with one column per quarter.
-        fn columns(rows: [__m512i; 4], out: &mut Blocks, first: usize) -> () {
+        fn columns(rows: [__m512i; 4], out: &mut KeystreamBlocks, first: usize) -> () {
             for (quarter, column) in Avx512::turn_quarters(rows).into_iter().enumerate() {
                 _mm512_storeu_si512(out.0[4 * quarter + first].as_mut_ptr().cast(), column);
             }
@@ -112,7 +112,7 @@ impl Words for Avx512 {
             Avx512(and(rotated, set_32(0x7fff_ffff)))
         }
 
-        fn keystream(words: &[Self; 16], out: &mut Blocks) -> () {
+        fn keystream(words: &[Self; 16], out: &mut KeystreamBlocks) -> () {
             let swap = _mm512_broadcast_i32x4(_mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3));
             // Keystream has the high byte of each word first.
             let mut groups = [[_mm512_setzero_si512(); 4]; 4];
@@ -154,7 +154,7 @@ impl Wide for Avx512 {
             Avx512(_mm512_shuffle_epi8(self.0, turned))
         }
         fn aes_round(self: Self) -> Self { Avx512(_mm512_aesenc_epi128(self.0, _mm512_setzero_si512())) }
-        fn keystream(blocks: &[Self; 4], out: &mut Blocks, first: usize) -> () {
+        fn keystream(blocks: &[Self; 4], out: &mut KeystreamBlocks, first: usize) -> () {
             let [a, b, c, d] = *blocks;
             let messages = Avx512::turn_quarters([a.0, b.0, c.0, d.0]);
             let lanes = &mut out.0[first..first + 4];

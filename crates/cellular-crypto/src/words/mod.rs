@@ -72,7 +72,7 @@ pub(crate) trait Words: Copy {
     fn add_31_cell(self, other: Self) -> Self;
 
     /// Writes sixteen words of each message in the order of `words`, each with its high byte first.
-    fn keystream(words: &[Self; 16], out: &mut Blocks);
+    fn keystream(words: &[Self; 16], out: &mut KeystreamBlocks);
 
     /// See [`eia3::windows`](crate::eia3::windows).
     fn windows(proof: Self::Proof, previous: u32, block: &Block, message: &[u8; 64]) -> u32;
@@ -105,17 +105,17 @@ pub(crate) trait Wide: Copy {
     /// Applies an AES round with a zero key.
     fn aes_round(self) -> Self;
     /// Writes four blocks of each message in the order of `blocks`. The first message's blocks go to lane `first`.
-    fn keystream(blocks: &[Self; 4], out: &mut Blocks, first: usize);
+    fn keystream(blocks: &[Self; 4], out: &mut KeystreamBlocks, first: usize);
 }
 
 /// 64 bytes of keystream per lane, wiped when dropped. They are stored as 64-bit words, which are wiped one by one.
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[repr(align(64))]
-pub(crate) struct Blocks([Block; 16]);
+pub(crate) struct KeystreamBlocks([Block; 16]);
 
-impl Blocks {
+impl KeystreamBlocks {
     pub(crate) fn new() -> Self {
-        Blocks([[0; 8]; 16])
+        KeystreamBlocks([[0; 8]; 16])
     }
 
     /// Returns the words of a lane. The first byte is the lowest of the first word.

@@ -1,6 +1,6 @@
 //! Sixteen words, and one block, in safe Rust.
 
-use super::{Block, Blocks, Wide, Words};
+use super::{Block, KeystreamBlocks, Wide, Words};
 use crate::sbox::{self, Sbox, multiply, power};
 use crate::{eia3, gf64};
 use aes::hazmat::cipher_round;
@@ -111,7 +111,7 @@ impl Words for Portable {
         })
     }
 
-    fn keystream(words: &[Self; 16], out: &mut Blocks) {
+    fn keystream(words: &[Self; 16], out: &mut KeystreamBlocks) {
         for (index, pair) in words.as_chunks::<2>().0.iter().enumerate() {
             for (out, (first, second)) in out.0.iter_mut().zip(pair[0].0.into_iter().zip(pair[1].0)) {
                 out[index] = u64::from(first.swap_bytes()) | u64::from(second.swap_bytes()) << 32;
@@ -165,7 +165,7 @@ impl Wide for PortableBlock {
         cipher_round(&mut block, &aes::Block::default());
         PortableBlock(u128::from_le_bytes(block.into()))
     }
-    fn keystream(blocks: &[Self; 4], out: &mut Blocks, first: usize) {
+    fn keystream(blocks: &[Self; 4], out: &mut KeystreamBlocks, first: usize) {
         for (words, block) in out.0[first].as_chunks_mut::<2>().0.iter_mut().zip(blocks) {
             *words = [block.0 as u64, (block.0 >> 64) as u64];
         }

@@ -45,13 +45,13 @@ impl SecureDevice {
                 now,
                 queue,
                 sa,
-                OpenedPacket { frame, meta: plain, packets: packets(number, count) },
+                InboundPacket { frame, meta: plain, packets: packets(number, count) },
             ),
             EspVerdict::Decrypted { sa, number, packets: count } => self.take_decrypted(
                 now,
                 queue,
                 sa,
-                OpenedPacket { frame, meta: plain, packets: packets(number, count) },
+                InboundPacket { frame, meta: plain, packets: packets(number, count) },
             ),
             EspVerdict::None | EspVerdict::Failed | EspVerdict::Fragment => {
                 self.take_raw(now, queue, RxPacket { frame, meta, joined, placed })
@@ -161,12 +161,18 @@ impl SecureDevice {
         self.counters.in_software_bytes += trailer.payload as u64;
         let checksums = if translated { Checksums::Good } else { Checksums::Unchecked };
         drop(framing);
-        let opened = OpenedPacket { frame, meta: RxMeta { checksums, ..RxMeta::default() }, packets };
+        let opened = InboundPacket { frame, meta: RxMeta { checksums, ..RxMeta::default() }, packets };
         self.deliver(now, queue, id, opened, at, &trailer)
     }
 
     /// Completes a packet that the device only decrypted: headers, replay window and lifetime are the host's work.
-    fn take_decrypted(&mut self, now: Instant, queue: usize, handle: Handle, opened: OpenedPacket) -> Option<RxPacket> {
+    fn take_decrypted(
+        &mut self,
+        now: Instant,
+        queue: usize,
+        handle: Handle,
+        opened: InboundPacket,
+    ) -> Option<RxPacket> {
         let PacketRange { count, .. } = opened.packets;
         let id = self.offload.find(queue, handle).or_else(|| {
             self.counters.in_no_states += count;
@@ -196,7 +202,13 @@ impl SecureDevice {
 
     /// Completes a packet that the device opened completely. Its number passes the host's replay window too: the host
     /// opens fragmented packets of the same SA, and with two separate windows a packet could be accepted once by each.
-    fn take_unwrapped(&mut self, now: Instant, queue: usize, handle: Handle, opened: OpenedPacket) -> Option<RxPacket> {
+    fn take_unwrapped(
+        &mut self,
+        now: Instant,
+        queue: usize,
+        handle: Handle,
+        opened: InboundPacket,
+    ) -> Option<RxPacket> {
         let PacketRange { count, .. } = opened.packets;
         let id = self.offload.find(queue, handle).or_else(|| {
             self.counters.in_no_states += count;
@@ -232,11 +244,11 @@ impl SecureDevice {
         now: Instant,
         queue: usize,
         id: SaId,
-        opened: OpenedPacket,
+        opened: InboundPacket,
         at: &EspAt,
         trailer: &EspTrailer,
     ) -> Option<RxPacket> {
-        let OpenedPacket { frame, meta, packets } = opened;
+        let InboundPacket { frame, meta, packets } = opened;
         let sa = self.sas.find(id)?;
         let mode = sa.params.mode;
         let unwrapped = {
@@ -252,7 +264,7 @@ impl SecureDevice {
                 return self.drop_all_received(refusal, packets.count);
             }
         };
-        let opened = OpenedPacket { frame, meta, packets };
+        let opened = InboundPacket { frame, meta, packets };
         // A tunnel's inner packet is chosen by the far end and may be malformed.
         let Some(view) = ip_packet(&opened.frame).and_then(IpView::parse) else {
             self.sas.spend(id, opened.packets.count, trailer.payload as u64);
@@ -263,8 +275,15 @@ impl SecureDevice {
     }
 
     /// Admits an opened packet if its policy requires the protection that it had (RFC 4301 5.2).
-    fn admit(&mut self, now: Instant, queue: usize, id: SaId, opened: OpenedPacket, view: &IpView) -> Option<RxPacket> {
-        let OpenedPacket { mut frame, mut meta, packets: PacketRange { count, joined, .. } } = opened;
+    fn admit(
+        &mut self,
+        now: Instant,
+        queue: usize,
+        id: SaId,
+        opened: InboundPacket,
+        view: &IpView,
+    ) -> Option<RxPacket> {
+        let InboundPacket { mut frame, mut meta, packets: PacketRange { count, joined, .. } } = opened;
         let (mut selectors, mut fragment) = (Packet::from_view(view, &frame[ETHERNET..]), view.fragment);
         // Ports decide about the packet, and a fragment may have no ports.
         if view.fragment && self.policies.needs_whole_packet(Direction::Receive, view, &selectors) {
@@ -337,7 +356,7 @@ impl SecureDevice {
 }
 
 /// An authentic packet.
-struct OpenedPacket {
+struct InboundPacket {
     frame: BytesMut,
     meta: RxMeta,
     packets: PacketRange,
@@ -356,7 +375,7 @@ impl PacketRange {
     }
 }
 
-impl OpenedPacket {
+impl InboundPacket {
     /// Returns the protected bytes that joining removed: the headers of all packets but the first. `view` describes the
     /// plain frame.
     fn removed_header_bytes(&self, view: &IpView, mode: EspMode) -> usize {

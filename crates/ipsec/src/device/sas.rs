@@ -7,7 +7,7 @@ use super::receive::ReceiveRefusal;
 use crate::counters::IpsecCounters;
 use crate::keying::{KeyingError, SaEvent, SaId};
 use crate::memory::KeyMemory;
-use crate::sad::{LastSent, PathMtu, Sa, Sad, Sequence};
+use crate::sad::{LastSent, Sa, SaPathMtu, Sad, Sequence};
 use core::ops::RangeInclusive;
 use core::task::Waker;
 use offload_api::{Direction, Lifetime, Limit, SaParams};
@@ -291,7 +291,7 @@ impl SaTable {
         if let Some(sa) = self.sad.find_mut(id)
             && sa.path_mtu.is_none_or(|before| mtu < before.bytes)
         {
-            sa.path_mtu = Some(PathMtu { bytes: mtu, learned: now });
+            sa.path_mtu = Some(SaPathMtu { bytes: mtu, learned: now });
             self.sad.note_deadline(id);
             self.counters.in_path_mtu += 1;
             self.changed();

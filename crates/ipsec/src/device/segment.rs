@@ -20,7 +20,7 @@ pub(super) struct PlainSegments<'a> {
 }
 
 /// One segment.
-pub(super) struct Segment<'a> {
+pub(super) struct PlainSegment<'a> {
     /// Ethernet, IP and transport headers. Checksums are not filled in yet.
     pub(super) header: Header,
     /// Payload, borrowed from the large packet.
@@ -63,9 +63,9 @@ impl<'a> PlainSegments<'a> {
 }
 
 impl<'a> Iterator for PlainSegments<'a> {
-    type Item = Segment<'a>;
+    type Item = PlainSegment<'a>;
 
-    fn next(&mut self) -> Option<Segment<'a>> {
+    fn next(&mut self) -> Option<PlainSegment<'a>> {
         if self.made > 0 && self.sent == self.payload {
             return None;
         }
@@ -90,6 +90,6 @@ impl<'a> Iterator for PlainSegments<'a> {
         }
         self.sent += bytes;
         self.made += 1;
-        Some(Segment { header, pieces })
+        Some(PlainSegment { header, pieces })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::protect::ProtectionPlan;
 use super::queues::DeviceQueue;
-use super::segment::{PlainSegments, Segment};
+use super::segment::{PlainSegment, PlainSegments};
 use crate::sad::Sa;
 use bytes::{Buf, BytesMut};
 use offload_api::fragmentation::fragment;
@@ -71,8 +71,14 @@ impl PacketWrapper {
     }
 }
 
-/// Appends the part of a segment that ESP protects, after the room for ESP header and IV.
-fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &OuterHeaders, checksum: bool, frame: &mut BytesMut) {
+/// Appends the part of a segment that ESP protects, behind the room for ESP header and IV.
+fn put_protected(
+    segment: &PlainSegment<'_>,
+    view: &IpView,
+    outer: &OuterHeaders,
+    checksum: bool,
+    frame: &mut BytesMut,
+) {
     let protected_at = frame.len();
     frame.extend_from_slice(&segment.header[ETHERNET + outer.taken()..]);
     {

@@ -11,7 +11,7 @@
 //! - [`receive`]: cuts records out of the inbox and opens the parts that the device did not decrypt.
 //!
 //! The interface above is typed content, one record at a time ([`ContentType`] and bytes). Software and device are a
-//! property of each direction ([`send::RecordProtection`], and the verdicts of received ranges), not two
+//! property of each direction ([`send::SendProtection`], and the verdicts of received ranges), not two
 //! implementations. A kernel that frames records itself exchanges the same typed content, and would be an alternative
 //! to [`send`] and [`receive`].
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// The component that seals a direction's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RecordProtection {
+pub(crate) enum SendProtection {
     /// This crate, before the record is queued.
     Software,
     /// A device, during transmission.
@@ -23,7 +23,7 @@ pub(crate) enum RecordProtection {
 }
 
 /// Content of a record.
-pub(crate) enum Content<'a> {
+pub(crate) enum RecordContent<'a> {
     /// Shared pieces, each tagged with its position in the units of the layers above and with the context that fills in
     /// digests, if there is one. A device reads the content without a copy.
     Shared(&'a [(Bytes, TxTag)]),
@@ -31,16 +31,16 @@ pub(crate) enum Content<'a> {
     Lent(&'a [u8]),
 }
 
-impl Content<'_> {
+impl RecordContent<'_> {
     /// Returns whether a device must still fill in digests.
     pub(crate) fn wants_digests(&self) -> bool {
-        matches!(self, Content::Shared(pieces) if pieces.iter().any(|(_, upper)| upper.is_pending()))
+        matches!(self, RecordContent::Shared(pieces) if pieces.iter().any(|(_, upper)| upper.is_pending()))
     }
 
     fn len(&self) -> usize {
         match self {
-            Content::Shared(pieces) => pieces.iter().map(|(bytes, _)| bytes.len()).sum(),
-            Content::Lent(bytes) => bytes.len(),
+            RecordContent::Shared(pieces) => pieces.iter().map(|(bytes, _)| bytes.len()).sum(),
+            RecordContent::Lent(bytes) => bytes.len(),
         }
     }
 }
@@ -51,7 +51,7 @@ pub(crate) struct RecordSender {
     key: Arc<RecordKey>,
     number: u64,
     limit: u64,
-    protection: RecordProtection,
+    protection: SendProtection,
     /// First record number that the transport's sealer of this key covers. `None` if the transport has no such sealer.
     sealed_from: Option<u64>,
     /// The multiple of bytes to which the inner plaintext is padded. 1 means no padding.
@@ -68,7 +68,7 @@ impl RecordSender {
             key: Arc::new(RecordKey::new(&traffic)?),
             number,
             limit: record_limit(traffic.suite()),
-            protection: RecordProtection::Software,
+            protection: SendProtection::Software,
             sealed_from: None,
             pad_to: 1,
             prefix: Bytes::new(),
@@ -87,7 +87,7 @@ impl RecordSender {
     pub(crate) fn record(
         &mut self,
         content_type: ContentType,
-        content: Content<'_>,
+        content: RecordContent<'_>,
         counters: &mut TlsCounters,
         queue: &mut dyn FnMut(Bytes, TxTag),
     ) -> Result<(), TlsError> {
@@ -99,18 +99,18 @@ impl RecordSender {
         }
         let number = self.number;
         // The transport's sealer stops at the key's limit, so records beyond are sealed here.
-        let protection = if number < self.limit { self.protection } else { RecordProtection::Software };
+        let protection = if number < self.limit { self.protection } else { SendProtection::Software };
         match protection {
-            RecordProtection::Software if content.wants_digests() => {
+            SendProtection::Software if content.wants_digests() => {
                 debug_assert!(self.sealed_from.is_some());
                 self.leave_to_device(number, Handle::NO_DEVICE, content_type, content, queue)?;
                 counters.tx_records_sw += 1;
             }
-            RecordProtection::Software => {
+            SendProtection::Software => {
                 counters.tx_records_sw += 1;
                 self.seal(number, content_type, content, queue);
             }
-            RecordProtection::Device(handle) => {
+            SendProtection::Device(handle) => {
                 self.leave_to_device(number, handle, content_type, content, queue)?;
                 counters.tx_records_device += 1;
             }
@@ -120,7 +120,13 @@ impl RecordSender {
         Ok(())
     }
 
-    fn seal(&self, number: u64, content_type: ContentType, content: Content<'_>, queue: &mut dyn FnMut(Bytes, TxTag)) {
+    fn seal(
+        &self,
+        number: u64,
+        content_type: ContentType,
+        content: RecordContent<'_>,
+        queue: &mut dyn FnMut(Bytes, TxTag),
+    ) {
         debug_assert!(content.len() <= CONTENT_MAX);
         let trailer = self.trailer_len(content.len());
         let prefix = self.key.prefix(number, content_type.code(), content.len() + trailer - TAG_LEN);
@@ -130,8 +136,8 @@ impl RecordSender {
         {
             let _copy = cost::work(WorkKind::Copy);
             match content {
-                Content::Shared(pieces) => pieces.iter().for_each(|(bytes, _)| record.extend_from_slice(bytes)),
-                Content::Lent(bytes) => record.extend_from_slice(bytes),
+                RecordContent::Shared(pieces) => pieces.iter().for_each(|(bytes, _)| record.extend_from_slice(bytes)),
+                RecordContent::Lent(bytes) => record.extend_from_slice(bytes),
             }
         }
         // Only TLS 1.3 has the content type inside the record.
@@ -153,7 +159,7 @@ impl RecordSender {
         number: u64,
         handle: Handle,
         content_type: ContentType,
-        content: Content<'_>,
+        content: RecordContent<'_>,
         queue: &mut dyn FnMut(Bytes, TxTag),
     ) -> Result<(), TlsError> {
         let trailer = self.trailer(content_type, content.len());
@@ -167,8 +173,8 @@ impl RecordSender {
         queue(self.prefix.clone(), TxTag::device(handle, place(0)));
         let copy;
         let pieces = match content {
-            Content::Shared(pieces) => pieces,
-            Content::Lent(bytes) => {
+            RecordContent::Shared(pieces) => pieces,
+            RecordContent::Lent(bytes) => {
                 let _copy = cost::work(WorkKind::Copy);
                 copy = [(Bytes::copy_from_slice(bytes), TxTag::PLAIN)];
                 &copy
@@ -245,13 +251,13 @@ impl RecordSender {
 
     /// Switches to software from the next record on. Returns true if a device sealed before.
     pub(crate) fn return_to_software(&mut self) -> bool {
-        core::mem::replace(&mut self.protection, RecordProtection::Software) != RecordProtection::Software
+        core::mem::replace(&mut self.protection, SendProtection::Software) != SendProtection::Software
     }
 
     /// Leaves sealing to `handle` from the next record on. The transport must already have a sealer.
     pub(crate) fn hand_over(&mut self, handle: Handle) {
         debug_assert!(self.sealed_from.is_some());
-        self.protection = RecordProtection::Device(handle);
+        self.protection = SendProtection::Device(handle);
     }
 
     /// Notes that the transport forgets the sealer of this key. Returns true if the transport had one.
@@ -272,8 +278,8 @@ impl RecordSender {
     /// Returns the context that seals records.
     pub(crate) fn context(&self) -> Option<Handle> {
         match self.protection {
-            RecordProtection::Software => None,
-            RecordProtection::Device(handle) => Some(handle),
+            SendProtection::Software => None,
+            SendProtection::Device(handle) => Some(handle),
         }
     }
 
@@ -338,7 +344,7 @@ mod tests {
     fn wire(
         sender: &mut RecordSender,
         kind: ContentType,
-        content: Content<'_>,
+        content: RecordContent<'_>,
         sealer: Option<&mut RecordSealer>,
     ) -> Bytes {
         let mut pieces = Vec::new();
@@ -386,7 +392,7 @@ mod tests {
             for (kind, bytes, shared) in writes {
                 let kind = [ContentType::Alert, ContentType::Handshake, ContentType::ApplicationData][kind as usize];
                 let pieces: Vec<_> = bytes.chunks(cut).map(|piece| (Bytes::copy_from_slice(piece), TxTag::PLAIN)).collect();
-                let content = |shared| if shared { Content::Shared(&pieces) } else { Content::Lent(&bytes) };
+                let content = |shared| if shared { RecordContent::Shared(&pieces) } else { RecordContent::Lent(&bytes) };
                 let one = wire(&mut software, kind, content(shared), None);
                 let other = wire(&mut device, kind, content(!shared), Some(&mut sealer));
                 prop_assert_eq!(&one, &other);
@@ -410,7 +416,7 @@ mod tests {
         sender
             .record(
                 ContentType::ApplicationData,
-                Content::Shared(&content),
+                RecordContent::Shared(&content),
                 &mut TlsCounters::default(),
                 &mut |bytes, tag| pieces.push((bytes, tag)),
             )
@@ -434,7 +440,8 @@ mod tests {
             let mut record = |tag| {
                 let (mut pieces, content) = (Vec::new(), [(Bytes::from(vec![1; 100]), tag)]);
                 let queue = &mut |_, tag: TxTag| pieces.push(tag);
-                let made = sender.record(ContentType::ApplicationData, Content::Shared(&content), &mut counters, queue);
+                let made =
+                    sender.record(ContentType::ApplicationData, RecordContent::Shared(&content), &mut counters, queue);
                 made.map(|()| pieces[0].unit(Layer::FIRST).map(|unit| unit.number))
             };
             assert_eq!(record(highest), Err(TlsError::TooManyLayers));
@@ -454,7 +461,7 @@ mod tests {
         sender
             .record(
                 ContentType::ApplicationData,
-                Content::Shared(&[(content.slice(..30), upper), (content.slice(30..), upper.advanced(30))]),
+                RecordContent::Shared(&[(content.slice(..30), upper), (content.slice(30..), upper.advanced(30))]),
                 &mut TlsCounters::default(),
                 &mut |bytes, tag| pieces.push((bytes.as_ptr(), tag)),
             )
@@ -471,7 +478,7 @@ mod tests {
         let mut sender = sender(TlsSuite::Aes128Gcm);
         sender.lower_limit(2);
         assert!(sender.must_update() && !sender.is_used_up());
-        wire(&mut sender, ContentType::Handshake, Content::Lent(b"x"), None);
+        wire(&mut sender, ContentType::Handshake, RecordContent::Lent(b"x"), None);
         assert!(sender.is_used_up());
     }
 
@@ -480,7 +487,7 @@ mod tests {
         let mut sender = sender(TlsSuite::Aes128Gcm);
         sender.lower_limit(5);
         let mut record = |kind| {
-            let result = sender.record(kind, Content::Lent(b"x"), &mut TlsCounters::default(), &mut |_, _| ());
+            let result = sender.record(kind, RecordContent::Lent(b"x"), &mut TlsCounters::default(), &mut |_, _| ());
             (result, sender.must_update())
         };
         assert_eq!(record(ContentType::ApplicationData), (Ok(()), true), "the last number is for a KeyUpdate");

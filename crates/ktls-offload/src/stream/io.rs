@@ -1,7 +1,7 @@
 //! tokio's traits and conversions for the stream. They need no runtime.
 
 use super::{KtlsStream, WriteOutcome};
-use crate::record::send::Content;
+use crate::record::send::RecordContent;
 use bytes::Bytes;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
@@ -101,7 +101,7 @@ impl<S: SegmentStream> AsyncWrite for KtlsStream<S> {
         }
         ready!(self.poll_writable(cx))?;
         for part in data[..taken].chunks(self.send.record_size()) {
-            self.write_record(Content::Lent(part), part.len())?;
+            self.write_record(RecordContent::Lent(part), part.len())?;
         }
         self.stream.flush();
         Poll::Ready(Ok(taken))

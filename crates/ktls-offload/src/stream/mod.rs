@@ -41,7 +41,7 @@ use crate::messages::{self, Alert, HandshakeRole, Message, MessageReader};
 use crate::record::ContentType;
 use crate::record::inbox::RecordInbox;
 use crate::record::receive::{Record, RecordReceiver};
-use crate::record::send::{Content, RecordSender};
+use crate::record::send::{RecordContent, RecordSender};
 use bytes::{Buf, Bytes};
 use contexts::StreamContexts;
 use core::fmt;
@@ -570,13 +570,13 @@ impl<S: SegmentStream> KtlsStream<S> {
     ) -> Result<Option<Seq>, TlsError> {
         let (mut first, sent) = (None, self.tx.policy().looked());
         while let Some((pieces, length)) = content.take().or_else(|| cutter.next_content(sent)) {
-            let seq = self.write_record(Content::Shared(&pieces), length)?;
+            let seq = self.write_record(RecordContent::Shared(&pieces), length)?;
             first = first.or(Some(seq));
         }
         Ok(first)
     }
 
-    fn write_record(&mut self, content: Content<'_>, length: usize) -> Result<Seq, TlsError> {
+    fn write_record(&mut self, content: RecordContent<'_>, length: usize) -> Result<Seq, TlsError> {
         if self.send.owes_update() {
             self.send_key_update(false)?;
         }
@@ -652,7 +652,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     fn alert(&mut self, description: AlertDescription) {
         // Recording fails only if the key has no number left. The stream then ends without an alert.
         let alert = messages::alert(description);
-        let _ = self.send.record(&mut self.stream, &mut self.counters, ContentType::Alert, Content::Lent(&alert));
+        let _ = self.send.record(&mut self.stream, &mut self.counters, ContentType::Alert, RecordContent::Lent(&alert));
         self.stream.flush();
     }
 

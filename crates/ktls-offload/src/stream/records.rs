@@ -7,7 +7,7 @@ use super::acks::AckLog;
 use super::policy::RetransmitPolicy;
 use crate::counters::TlsCounters;
 use crate::record::ContentType;
-use crate::record::send::{Content, RecordSender};
+use crate::record::send::{RecordContent, RecordSender};
 use bytes::Bytes;
 use offload_api::{NextPiece, SentBytes, TxTag};
 use smallvec::SmallVec;
@@ -96,7 +96,8 @@ impl<'a, 'd> DeviceRecords<'a, 'd> {
         }
         let mut pieces = RecordPieces::new();
         let queue = &mut |bytes, tag| pieces.push((bytes, tag));
-        let framed = self.sender.record(ContentType::ApplicationData, Content::Shared(&content), self.counters, queue);
+        let framed =
+            self.sender.record(ContentType::ApplicationData, RecordContent::Shared(&content), self.counters, queue);
         if framed.is_err() {
             // The slower path meets the same error and reports it.
             self.left = Some((content, length));

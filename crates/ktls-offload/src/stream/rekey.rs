@@ -14,7 +14,7 @@ use super::KtlsStream;
 use crate::error::TlsError;
 use crate::messages;
 use crate::record::ContentType;
-use crate::record::send::{Content, RecordSender};
+use crate::record::send::{RecordContent, RecordSender};
 use offload_api::SegmentStream;
 use tracing::debug;
 
@@ -75,7 +75,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         let key = self.schedule.next_transmit_key()?;
         let fresh = self.send.fresh(key).map_err(|unsupported| TlsError::Schedule(unsupported.into()))?;
         let update = messages::key_update(request);
-        self.send.record(&mut self.stream, &mut self.counters, ContentType::Handshake, Content::Lent(&update))?;
+        self.send.record(&mut self.stream, &mut self.counters, ContentType::Handshake, RecordContent::Lent(&update))?;
         Ok(fresh)
     }
 }

@@ -12,7 +12,7 @@ use super::{DirectionState, WRITE_MAX};
 use crate::counters::TlsCounters;
 use crate::error::TlsError;
 use crate::keys::UnsupportedKey;
-use crate::record::send::{Content, RecordSender};
+use crate::record::send::{RecordContent, RecordSender};
 use crate::record::{CONTENT_MAX, ContentType};
 use crate::sealer::NoKey;
 use bytes::Bytes;
@@ -230,7 +230,7 @@ impl SendHalf {
         &mut self,
         stream: &mut S,
         counters: &mut TlsCounters,
-        content: Content<'_>,
+        content: RecordContent<'_>,
         length: usize,
     ) -> Result<Seq, TlsError> {
         let seq = self.record(stream, counters, ContentType::ApplicationData, content)?;
@@ -245,7 +245,7 @@ impl SendHalf {
         stream: &mut S,
         counters: &mut TlsCounters,
         content_type: ContentType,
-        content: Content<'_>,
+        content: RecordContent<'_>,
     ) -> Result<Seq, TlsError> {
         let SendHalf { sender, next, acks, .. } = self;
         // Digests must be filled in before the record is sealed. Without a device, the transport does both.

@@ -8,7 +8,7 @@ use ktls_offload::{FixedKeys, KtlsStream};
 use offload_api::{TlsSuite, TokioSegments};
 use offload_base::{Rng, Seed};
 use proptest::prelude::*;
-use rig::tasks::{Task, run, turn, within};
+use rig::tasks::{TlsTask, run, turn, within};
 use rig::{CountingSchedule, SUITES};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -131,7 +131,7 @@ proptest! {
     ) {
         const BYTES: usize = 3000;
         let (near, far) = pair(SUITES[0], room);
-        let mut tasks: Vec<Task<'_>> = Vec::new();
+        let mut tasks: Vec<TlsTask<'_>> = Vec::new();
         let mut halves = Vec::new();
         for (side, stream) in [near, far].into_iter().enumerate() {
             // The halves share one stream behind a lock, so each may overwrite the other's waker.

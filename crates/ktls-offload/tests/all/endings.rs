@@ -122,16 +122,16 @@ async fn ended_directions_have_no_context() {
 
 /// A waker that counts wakes.
 #[derive(Default)]
-struct WakeCounter(AtomicUsize);
+struct EndingWakeCounter(AtomicUsize);
 
-impl Wake for WakeCounter {
+impl Wake for EndingWakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn task() -> (Arc<WakeCounter>, Waker) {
-    let woken = Arc::new(WakeCounter::default());
+fn task() -> (Arc<EndingWakeCounter>, Waker) {
+    let woken = Arc::new(EndingWakeCounter::default());
     (woken.clone(), woken.into())
 }
 

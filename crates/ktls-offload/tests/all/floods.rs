@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// An allocator that counts the allocations of a thread.
-struct CountingAllocator;
+struct FloodAllocator;
 
 thread_local! {
     static LIVE: Cell<isize> = const { Cell::new(0) };
@@ -23,7 +23,7 @@ fn count(bytes: isize) {
 
 // SAFETY: the system allocator does all work; counting allocates nothing.
 #[allow(unsafe_code)]
-unsafe impl GlobalAlloc for CountingAllocator {
+unsafe impl GlobalAlloc for FloodAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
         // SAFETY: the caller guarantees a valid layout.
@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 }
 
 #[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+static ALLOCATOR: FloodAllocator = FloodAllocator;
 
 fn live() -> isize {
     LIVE.with(Cell::get)
@@ -89,9 +89,9 @@ fn record_in_tiny_segments_takes_and_frees_little_memory() {
 
 /// A waker that counts wakes.
 #[derive(Default)]
-struct WakeCounter(AtomicUsize);
+struct FloodWakeCounter(AtomicUsize);
 
-impl Wake for WakeCounter {
+impl Wake for FloodWakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -106,7 +106,7 @@ fn any_number_of_cover_records_leaves_turns_to_other_tasks() {
         wire.inject(1, &record(&key, number, 23, b"", 100), RxMeta::default());
     }
     wire.inject(1, &record(&key, RECORDS, 23, b"something", 0), RxMeta::default());
-    let woken = Arc::new(WakeCounter::default());
+    let woken = Arc::new(FloodWakeCounter::default());
     let waker = Waker::from(woken.clone());
     let mut polls = 0;
     let chunk = loop {

@@ -8,7 +8,7 @@ use offload_api::{CompletedJob, Contexts, Job, JobOutcome, JobQueue, JobStatus, 
 use offload_base::{Alarm, Clock, Instant, Rng, Seed, Timers};
 use offload_jobs::{CpuConfig, CpuQueue, RunQueue, SharedQueue};
 use proptest::prelude::*;
-use rig::tasks::{Task, run_beside};
+use rig::tasks::{TlsTask, run_beside};
 use rig::{CIPHERS, CountingSchedule, MockTransport, MockWire, SegmentLengths, TestCipher, data};
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -235,7 +235,7 @@ fn run(plan: &LookasidePlan) -> LookasideRun {
         plain.borrow_mut().1 = far.get_ref().counters();
         drop(far);
     };
-    let tasks: Vec<Task<'_>> =
+    let tasks: Vec<TlsTask<'_>> =
         vec![Box::pin(write), Box::pin(read), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
     let mut steps = 0;
     let all_ended = run_beside(tasks, |awake| {
@@ -356,7 +356,7 @@ fn written_data_arrive_after_the_stream_is_dropped() {
         assert_eq!(tls, Some(&TlsError::Truncated));
         drop(far);
     };
-    let tasks: Vec<Task<'_>> =
+    let tasks: Vec<TlsTask<'_>> =
         vec![Box::pin(write), Box::pin(read), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
     assert!(run_beside(tasks, |awake| !awake && tangled.step()), "all tasks complete");
     assert_eq!(*got.borrow(), 100_000);
@@ -384,7 +384,7 @@ fn without_its_runner_a_stream_goes_on_in_software() {
         assert_eq!(got, 100_000);
         drop(far);
     };
-    let tasks: Vec<Task<'_>> = vec![Box::pin(write), Box::pin(read), Box::pin(runs), Box::pin(answers)];
+    let tasks: Vec<TlsTask<'_>> = vec![Box::pin(write), Box::pin(read), Box::pin(runs), Box::pin(answers)];
     assert!(run_beside(tasks, |awake| !awake && tangled.step()));
 }
 
@@ -407,7 +407,7 @@ fn a_forged_record_fails_the_stream() {
         poll_fn(|cx| far.poll_committed(cx)).await.unwrap();
         drop(far);
     };
-    let tasks: Vec<Task<'_>> = vec![Box::pin(read), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
+    let tasks: Vec<TlsTask<'_>> = vec![Box::pin(read), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
     assert!(run_beside(tasks, |awake| !awake && tangled.step()));
 }
 
@@ -440,7 +440,7 @@ fn ciphertext_lies_in_host_memory_by_jobs_and_never_inline() {
         near.send_chunk(Bytes::from(content.clone())).await.unwrap();
         drop((near, far));
     };
-    let tasks: Vec<Task<'_>> = vec![Box::pin(writes), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
+    let tasks: Vec<TlsTask<'_>> = vec![Box::pin(writes), Box::pin(runs), Box::pin(sends), Box::pin(answers)];
     assert!(run_beside(tasks, |awake| !awake && tangled.step()));
     assert_eq!(look(&wire), (false, true), "queued data are sealed");
 }

@@ -13,7 +13,7 @@ use ktls_offload::{KtlsStream, Offload, TlsError};
 use offload_api::{ContextRefusal, SegmentStream, TlsVersion, TxTag};
 use offload_base::{Rng, Seed};
 use proptest::prelude::*;
-use rig::tasks::{Task, run_beside, turn, within};
+use rig::tasks::{TlsTask, run_beside, turn, within};
 use rig::{CIPHERS, MockTransport, MockWire, SegmentLengths, TestCipher, streams};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -339,9 +339,9 @@ async fn read(plan: &SchedulePlan, side: &Application, peer: &Application, rng: 
 }
 
 /// For each direction, the number of bytes that arrived, and whether the end was clean.
-type RunOutcome = [(usize, bool); 2];
+type ScheduleOutcome = [(usize, bool); 2];
 
-fn play(plan: &SchedulePlan, device: bool) -> RunOutcome {
+fn play(plan: &SchedulePlan, device: bool) -> ScheduleOutcome {
     let mut wire = MockWire::new(plan.seed);
     if device {
         wire = wire.with_devices(plan.miss, plan.seed);
@@ -360,7 +360,7 @@ fn play(plan: &SchedulePlan, device: bool) -> RunOutcome {
     let mut random =
         ["one writes", "one reads", "other writes", "other reads", "wire"].map(|name| Seed(plan.seed).stream(name));
     let [writes, reads, other_writes, other_reads, network] = &mut random;
-    let tasks: Vec<Task<'_>> = vec![
+    let tasks: Vec<TlsTask<'_>> = vec![
         Box::pin(write(plan, &wire, &sides[0], &sides[1], writes)),
         Box::pin(read(plan, &sides[0], &sides[1], reads)),
         Box::pin(write(plan, &wire, &sides[1], &sides[0], other_writes)),

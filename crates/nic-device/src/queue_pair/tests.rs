@@ -32,7 +32,7 @@ impl QueuePairRig {
         QueuePairRig::with(|_| ())
     }
 
-    fn of(config: NicConfig) -> QueuePairRig {
+    fn with_config(config: NicConfig) -> QueuePairRig {
         let (device, host) = rings(&config);
         QueuePairRig { device: QueuePair::new(config, device, engines()), host }
     }
@@ -184,7 +184,7 @@ fn a_reused_slot_gets_no_packets_of_its_old_context() {
 /// A byte on the bus takes a nanosecond here. Everything on the way out is in one row, from the command that made the context.
 #[test]
 fn packet_leaves_later_by_its_cost_and_that_of_its_dump() {
-    let mut rig = QueuePairRig::of(costly());
+    let mut rig = QueuePairRig::with_config(costly());
     rig.create(NEW, Direction::Transmit);
     let (contexts, places, bytes) = ([Some(NEW), None], [Seq(0), Seq(0)], Bytes::from_static(&RECORD[..6]));
     let descriptors = [
@@ -225,7 +225,7 @@ fn packet_leaves_later_by_its_cost_and_that_of_its_dump() {
 
 #[test]
 fn received_packet_is_shown_later_by_its_cost() {
-    let mut rig = QueuePairRig::of(costly());
+    let mut rig = QueuePairRig::with_config(costly());
     rig.host.receive.push(BytesMut::with_capacity(128 << 10)).unwrap();
     let frame = [0xff; 60];
     for _ in 0..2 {

@@ -90,13 +90,13 @@ impl TransmitSide {
 
 /// The contexts that work on a packet's payload, by layer; the highest layer works first, on the bytes of its stream.
 /// Contexts are named by handle, because the state of one may be evicted while another works.
-type StreamContexts = [Option<Handle>; LAYERS];
+type LayerContexts = [Option<Handle>; LAYERS];
 
 /// The work of each engine, in its own unit.
 type WorkCounts = [u64; LAYERS];
 
 /// Returns the contexts that work on a packet.
-fn stream_contexts(ask: &TxAsk) -> StreamContexts {
+fn stream_contexts(ask: &TxAsk) -> LayerContexts {
     ask.streams.map(|ask| Some(ask?.context))
 }
 
@@ -113,7 +113,7 @@ fn stream_positions(ask: &TxAsk) -> StreamPositions {
 
 /// Tests whether the contexts expect bytes at these positions; `None` if a context does not exist.
 fn expect_positions(
-    stages: &StreamContexts,
+    stages: &LayerContexts,
     contexts: &mut ContextStore,
     dma: &mut DmaBytes,
     places: StreamPositions,
@@ -130,7 +130,7 @@ fn expect_positions(
 /// intermediate results. `ahead` are the bytes after them in the stream of the highest context, for a DUMP that
 /// replays its output to a context below.
 fn run_engines(
-    stages: &StreamContexts,
+    stages: &LayerContexts,
     contexts: &mut ContextStore,
     dma: &mut DmaBytes,
     (places, bytes, mut ahead): (StreamPositions, &[u8], Option<&[u8]>),
@@ -654,7 +654,7 @@ impl QueuePair {
         is_set
     }
 
-    fn run_dump(&mut self, stages: &StreamContexts, places: StreamPositions, bytes: &[u8], ahead: &[u8]) -> bool {
+    fn run_dump(&mut self, stages: &LayerContexts, places: StreamPositions, bytes: &[u8], ahead: &[u8]) -> bool {
         self.dma.tx_resync += dma::DUMP_DESCRIPTOR + (bytes.len() + ahead.len()) as u64;
         let QueuePair { contexts, dma, transmit: TransmitSide { scratch, nowhere, .. }, .. } = self;
         nowhere.clear();

@@ -16,7 +16,7 @@ use offload_api::{
 };
 use offload_base::Seq;
 use offload_jobs::WrappingKey;
-use offload_transforms::protection::{Check, Format, Guard, InPlaceProtection, Protection};
+use offload_transforms::protection::{BlockProtection, Check, Format, Guard, InPlaceProtection};
 use offload_transforms::{Parameters, SecretBytes, Session, Transform, TransformDirection, Tweak};
 use proptest::prelude::*;
 use resumable_aead::{DataUnits, Volume, XtsKey};
@@ -57,7 +57,7 @@ fn stages() -> NvmeTcpStages {
 /// medium, as jobs compute them.
 fn data() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let plain: Vec<u8> = (0..BLOCKS * 4096).map(|at| (at * 7 / 3) as u8).collect();
-    let protection = Protection { memory: None, wire: Some(format()), check: Check::ALL };
+    let protection = BlockProtection { memory: None, wire: Some(format()), check: Check::ALL };
     let session = Session::new(&Transform::Protection(protection)).unwrap();
     let mut protected = BytesMut::with_capacity(BLOCKS * BLOCK);
     let with = Parameters { iv: u128::from(LBA).to_le_bytes(), aad: &[] };

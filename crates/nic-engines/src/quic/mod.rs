@@ -47,14 +47,14 @@ pub(crate) struct QuicState {
 pub(crate) struct QuicHeld {
     header: HeaderKey,
     /// Keys by key phase.
-    keys: [Option<KeyGeneration>; 2],
+    keys: [Option<QuicKeySlot>; 2],
     /// Path of each destination connection ID that the host chose.
     cids: HashMap<KeyBytes, u32, QuickHash>,
 }
 
 /// A key and its generation.
 #[derive(Debug)]
-struct KeyGeneration {
+struct QuicKeySlot {
     number: u64,
     key: PacketKey,
 }
@@ -169,7 +169,7 @@ impl PacketEngine for QuicEngine {
 
 impl QuicHeld {
     fn set_key(&mut self, generation: u64, key: &QuicKey) {
-        let slot = KeyGeneration { number: generation, key: PacketKey::new(key) };
+        let slot = QuicKeySlot { number: generation, key: PacketKey::new(key) };
         self.keys[phase_of(generation)] = Some(slot);
     }
 }

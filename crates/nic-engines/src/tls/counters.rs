@@ -6,13 +6,13 @@ offload_base::counters! {
     /// Counters of the TLS engine.
     ///
     /// ```
-    /// use nic_sim::stats::TlsCounters;
+    /// use nic_sim::stats::TlsEngineCounters;
     /// use nic_sim::{NicConfig, nic};
     ///
     /// let (device, _driver) = nic(NicConfig::default());
-    /// assert_eq!(device.engine_counters::<TlsCounters>().tx_tls_encrypted_packets, 0);
+    /// assert_eq!(device.engine_counters::<TlsEngineCounters>().tx_tls_encrypted_packets, 0);
     /// ```
-    pub struct TlsCounters {
+    pub struct TlsEngineCounters {
         /// Frames with encrypted payload.
         pub tx_tls_encrypted_packets: "tx_tls_encrypted_packets",
         /// Record bytes encrypted and sent.

@@ -12,7 +12,7 @@ mod transmit;
 use bytes::BytesMut;
 pub use config::TlsEngineConfig;
 use core::convert::Infallible;
-pub use counters::TlsCounters;
+pub use counters::TlsEngineCounters;
 use nic_engine::{
     Context, Engine, EngineDescription, ImageReader, ImageWriter, OutOfStep, ReceivedPayload, StreamEngine,
 };
@@ -53,7 +53,7 @@ impl Engine for TlsEngine {
     type Change = Infallible;
     type State = TlsState;
     type Objects = Key;
-    type Counters = TlsCounters;
+    type Counters = TlsEngineCounters;
 
     fn describe(&self, engine: &mut EngineDescription) {
         engine.info.resync = self.config.resync;
@@ -112,7 +112,7 @@ impl Engine for TlsEngine {
         &mut self,
         context: Option<Context<'_, TlsEngine>>,
         (header, number): (Seq, Option<u64>),
-        counters: &mut TlsCounters,
+        counters: &mut TlsEngineCounters,
     ) {
         let of_use = match context {
             Some(Context { state: TlsState::Receive(engine), .. }) => engine.answer(header, number),
@@ -129,7 +129,7 @@ impl StreamEngine for TlsEngine {
     fn receive(
         context: Context<'_, TlsEngine>,
         payload: &mut ReceivedPayload<'_>,
-        counters: &mut TlsCounters,
+        counters: &mut TlsEngineCounters,
     ) -> Option<Verdict> {
         let Context { state: TlsState::Receive(engine), held: key, .. } = context else { return None };
         // The position is needed only if another engine wants to see the content, and copying it costs per packet.
@@ -185,7 +185,7 @@ impl StreamEngine for TlsEngine {
         Ok(walked.body_bytes)
     }
 
-    fn note_sent(body_bytes: u64, counters: &mut TlsCounters) {
+    fn note_sent(body_bytes: u64, counters: &mut TlsEngineCounters) {
         counters.tx_tls_encrypted_packets += 1;
         counters.tx_tls_encrypted_bytes += body_bytes;
     }

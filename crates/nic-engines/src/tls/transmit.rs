@@ -15,11 +15,11 @@ pub(crate) struct TlsTransmit {
     protection: RecordProtection,
     /// Number of the record at the position of the progress parameters, from the static parameters.
     initial_number: u64,
-    position: Option<TransmitPosition>,
+    position: Option<RecordTransmitPosition>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct TransmitPosition {
+struct RecordTransmitPosition {
     next: Seq,
     cursor: RecordCursor,
 }
@@ -44,7 +44,8 @@ impl TlsTransmit {
     }
 
     pub(crate) fn set_progress(&mut self, start: Seq) {
-        self.position = Some(TransmitPosition { next: start, cursor: RecordCursor::at_record(self.initial_number) });
+        self.position =
+            Some(RecordTransmitPosition { next: start, cursor: RecordCursor::at_record(self.initial_number) });
     }
 
     /// Writes the state to an image.
@@ -63,7 +64,7 @@ impl TlsTransmit {
         let (protection, initial_number) = (RecordProtection::read(image)?, image.take_u64()?);
         let position = match image.take_u8()? {
             0 => None,
-            _ => Some(TransmitPosition { next: image.take_seq()?, cursor: RecordCursor::read(image)? }),
+            _ => Some(RecordTransmitPosition { next: image.take_seq()?, cursor: RecordCursor::read(image)? }),
         };
         Some(TlsTransmit { protection, initial_number, position })
     }

@@ -290,7 +290,7 @@ fn host_delivers_sdus_that_the_nic_opened() {
         let got = far.receive(&frames).remove(0);
         let PacketMark::Opened { number, .. } = got.meta.marks.packet() else { panic!() };
         let pdu = BytesMut::from(&got.frame[HEADERS + Gtpu::BYTES..]);
-        receiver.receive(Instant::ZERO, [pdcp::Incoming::Opened { count: number as u32, pdu }]);
+        receiver.receive(Instant::ZERO, [pdcp::IncomingPdu::Opened { count: number as u32, pdu }]);
     }
     let sdus: Vec<_> = core::iter::from_fn(|| receiver.poll_sdu()).map(|sdu| (sdu.count, sdu.data[0])).collect();
     assert_eq!(sdus, [(0, 0), (1, 1), (2, 2), (3, 3)]);

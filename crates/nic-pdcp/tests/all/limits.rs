@@ -13,7 +13,7 @@ use offload_formats::{Gtpu, GtpuMessage};
 use offload_jobs::{CpuConfig, CpuQueue};
 use offload_transforms::Transform;
 use pdcp::crypto::Direction;
-use pdcp::gtpu::{Bearer, BearerError, BearerOpenError, PduProtection, Tunnel};
+use pdcp::gtpu::{Bearer, BearerError, BearerOpenError, GtpTunnel, PduProtection};
 use pdcp::{BearerKind, Config, Security, SnLen};
 use std::sync::Arc;
 
@@ -151,7 +151,7 @@ fn error_of_one_datagram_affects_no_other() {
 fn crafted(world: &PdcpTestbed, config: Config) -> (Bearer, offload_host_stack::UdpSocket, SocketAddr) {
     let null = || Security::new(1, Direction::Uplink).unwrap();
     let peer = SocketAddr::from((world.ends[1].0.address(), 4000));
-    let bearer = world.ends[0].1.open(Tunnel { local: 1, remote: 2, peer }, config, null(), null()).unwrap();
+    let bearer = world.ends[0].1.open(GtpTunnel { local: 1, remote: 2, peer }, config, null(), null()).unwrap();
     let socket = world.ends[1].0.stack().bind_udp(Some(4000)).unwrap();
     (bearer, socket, (world.ends[0].0.address(), PORT).into())
 }
@@ -374,7 +374,7 @@ fn node_refuses_keys_that_it_has_used() {
         let peer = SocketAddr::from((world.ends[1].0.address(), PORT));
         let open = |local, bearer, epoch| {
             let [sent, received] = keys(bearer, epoch, 0);
-            node.open(Tunnel { local, remote: local, peer }, config(), sent, received)
+            node.open(GtpTunnel { local, remote: local, peer }, config(), sent, received)
         };
         let [near, far] = world.open(0, &config(), 0);
         assert!(matches!(open(7, 0, 0), Err(BearerOpenError::RepeatedKeys(_))), "another bearer has them");

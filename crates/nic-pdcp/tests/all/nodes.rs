@@ -6,7 +6,7 @@ use core::time::Duration;
 use nic_sim::wire::LinkConfig;
 use offload_formats::{Gtpu, GtpuMessage};
 use pdcp::SnLen;
-use pdcp::gtpu::{BearerOpenError, Tunnel};
+use pdcp::gtpu::{BearerOpenError, GtpTunnel};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -125,7 +125,7 @@ fn tunnel_has_one_bearer_and_closes_with_it() {
     let mut world = PdcpTestbed::new(6, [PduPath::Nic, PduPath::Nic], 8, LinkConfig::default());
     let [near, far] = world.open(0, &config(), 0);
     let node = world.ends[0].1.clone();
-    let tunnel = Tunnel { local: 1, remote: 9, peer: (world.ends[1].0.address(), PORT).into() };
+    let tunnel = GtpTunnel { local: 1, remote: 9, peer: (world.ends[1].0.address(), PORT).into() };
     let open = || {
         let [sent, received] = keys(0, 0, 0);
         node.open(tunnel, config(), sent, received)

@@ -15,7 +15,7 @@ use offload_host_stack::{Host, TcpConfig};
 use offload_testbed::Testbed;
 use offload_testbed::bed::BedHost;
 use pdcp::crypto::{Algorithm, Direction, Key};
-use pdcp::gtpu::{Bearer, GtpuCounters, Node, PduProtection, Tunnel};
+use pdcp::gtpu::{Bearer, GtpTunnel, GtpuCounters, Node, PduProtection};
 use pdcp::{BearerKind, Config, Security, SnLen};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -109,7 +109,7 @@ impl PdcpTestbed {
         [0, 1].map(|end| {
             let (local, remote) = (1 + number * 2 + end as u32, 2 + number * 2 - end as u32);
             let [sent, received] = keys(number, epoch, end);
-            let tunnel = Tunnel { local, remote, peer: address(1 - end) };
+            let tunnel = GtpTunnel { local, remote, peer: address(1 - end) };
             self.ends[end].1.open(tunnel, config.clone(), sent, received).unwrap()
         })
     }
@@ -136,10 +136,10 @@ impl PdcpTestbed {
         let (node, driver) = Node::new(socket, host.runtime(), protection);
         drop(host.spawn("another", driver));
         let address = |end: usize, port| SocketAddr::from((self.ends[end].0.address(), port));
-        let tunnel = Tunnel { local: 1, remote: 2, peer: address(1, PORT) };
+        let tunnel = GtpTunnel { local: 1, remote: 2, peer: address(1, PORT) };
         let [sent, received] = keys(0, 0, 0);
         let near = node.open(tunnel, config.clone(), sent, received).unwrap();
-        let tunnel = Tunnel { local: 2, remote: 1, peer: address(0, PORT + 1) };
+        let tunnel = GtpTunnel { local: 2, remote: 1, peer: address(0, PORT + 1) };
         let [sent, received] = keys(0, 0, 1);
         (node, near, self.ends[1].1.open(tunnel, config, sent, received).unwrap())
     }

@@ -4,9 +4,9 @@ use bytes::{Bytes, BytesMut};
 use core::task::Waker;
 use nic_sim::eswitch::{EswitchAnswer, EswitchCommand};
 use nic_sim::frame::Frame;
-use nic_sim::switch::overlay::{OuterHeaders, encapsulate};
+use nic_sim::switch::overlay::{TunnelHeaders, encapsulate};
 use nic_sim::switch::{
-    Change, FunctionConfig, Mac, NextHop, RuleFile, SwitchMode, Tunnel, TunnelDevice, TunnelKind, TunnelProtection,
+    Change, FunctionConfig, Mac, RuleFile, SwitchMode, Tunnel, TunnelDevice, TunnelHop, TunnelKind, TunnelProtection,
     TunnelSet,
 };
 use nic_sim::wire::Port;
@@ -76,7 +76,7 @@ impl Hypervisor {
         let (own, other) = (self.side, 3 - self.side);
         self.ask(EswitchCommand::Mode(SwitchMode::Switchdev));
         self.ask(EswitchCommand::Tunnel(Tunnel::new(DEVICE, vec![address(own)])));
-        let hop = NextHop { source: mac(own, 9), destination: mac(other, 9) };
+        let hop = TunnelHop { source: mac(own, 9), destination: mac(other, 9) };
         self.ask(EswitchCommand::NextHop(address(other), Some(hop)));
         for tenant in 0..2 {
             let ipsec = self.host.ipsec().expect("the host has IPsec");
@@ -154,8 +154,8 @@ fn datagram(tenant: u8, from: Mac) -> Vec<u8> {
 /// Returns a frame that the left hypervisor would send in plaintext.
 fn wrapped(tenant: u8, in_network: u32) -> Bytes {
     let set = TunnelSet { key: Some(in_network), checksum: false, ..TunnelSet::new(address(1), address(2)) };
-    let hop = NextHop { source: mac(1, 9), destination: mac(2, 9) };
-    let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 0 };
+    let hop = TunnelHop { source: mac(1, 9), destination: mac(2, 9) };
+    let outer = TunnelHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 0 };
     encapsulate(&outer, &Bytes::from(datagram(tenant, mac(1, tenant))).into()).bytes
 }
 

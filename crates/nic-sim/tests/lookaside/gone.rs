@@ -19,21 +19,21 @@ use std::task::Wake;
 
 /// A clock that the test advances.
 #[derive(Clone, Default)]
-struct ManualClock(Arc<AtomicU64>);
+struct JobClock(Arc<AtomicU64>);
 
-impl Clock for ManualClock {
+impl Clock for JobClock {
     fn now(&self) -> Instant {
         Instant::from_nanos(self.0.load(Ordering::Relaxed))
     }
 }
 
-impl Timers for ManualClock {
+impl Timers for JobClock {
     fn alarm(&self) -> Box<dyn Alarm> {
         Box::new(self.clone())
     }
 }
 
-impl Alarm for ManualClock {
+impl Alarm for JobClock {
     fn poll(&mut self, _: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
         if deadline.is_some_and(|deadline| deadline <= self.now()) { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -84,7 +84,7 @@ fn take_removed(queue: &mut JobDriver) -> Vec<Handle> {
 #[test]
 fn runner_sleeps_when_the_device_is_gone() {
     let (device, queue) = accelerator(8);
-    let (queue, mut runs) = SharedQueue::new(queue, Arc::new(ManualClock::default()));
+    let (queue, mut runs) = SharedQueue::new(queue, Arc::new(JobClock::default()));
     let mut client = queue.client();
     let session = client.open(Transform::Copy).unwrap();
     client.submit(job(session, 1, vec![1; 8].into())).unwrap();
@@ -173,7 +173,7 @@ fn command_places_come_back_when_the_device_is_gone() {
 #[test]
 fn client_of_a_gone_device_does_not_wait_for_room() {
     let (device, queue) = accelerator(2);
-    let (queue, _runs) = SharedQueue::new(queue, Arc::new(ManualClock::default()));
+    let (queue, _runs) = SharedQueue::new(queue, Arc::new(JobClock::default()));
     let mut client = queue.client();
     let session = client.open(Transform::Copy).unwrap();
     let _other = client.open(Transform::Copy).unwrap();
@@ -289,7 +289,7 @@ fn session_given_up_takes_no_more_jobs() {
     );
 }
 
-fn polls(client: &mut JobClient, runs: &mut RunQueue, device: &mut Lookaside, time: &ManualClock) {
+fn polls(client: &mut JobClient, runs: &mut RunQueue, device: &mut Lookaside, time: &JobClock) {
     for _ in 0..20 {
         device.process(time.now());
         run_until_idle(runs);
@@ -301,7 +301,7 @@ fn polls(client: &mut JobClient, runs: &mut RunQueue, device: &mut Lookaside, ti
 #[test]
 fn sessions_of_a_dropped_client_leave_the_device() {
     let (mut device, queue) = accelerator(4);
-    let time = ManualClock::default();
+    let time = JobClock::default();
     let (queue, mut runs) = SharedQueue::new(queue, Arc::new(time.clone()));
     let (mut client, mut other) = (queue.client(), queue.client());
     for _ in 0..4 {

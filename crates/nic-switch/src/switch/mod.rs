@@ -19,7 +19,7 @@ use crate::addresses::AddressTable;
 use crate::frame::Frame;
 use crate::function::FunctionConfig;
 use crate::key::TunnelState;
-use crate::overlay::{self, NextHop, TunnelEvidence};
+use crate::overlay::{self, TunnelEvidence, TunnelHop};
 use crate::police::TokenBucket;
 use crate::port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
 use crate::protection::{Protections, TunnelProtection};
@@ -206,7 +206,7 @@ pub struct Switch {
     /// UDP tunnel ports: the default ones, and all that tunnels or rules have ever named.
     tunnel_ports: BTreeSet<u16>,
     protections: Protections,
-    hops: HashMap<IpAddr, NextHop>,
+    hops: HashMap<IpAddr, TunnelHop>,
     /// Interval at which a rule sends a sample frame to the representor.
     sampling: Option<Duration>,
     addresses: AddressTable,
@@ -341,7 +341,7 @@ impl Switch {
     }
 
     /// Sets or removes the next hop to a tunnel's remote end.
-    pub fn set_next_hop(&mut self, destination: IpAddr, hop: Option<NextHop>) {
+    pub fn set_next_hop(&mut self, destination: IpAddr, hop: Option<TunnelHop>) {
         match hop {
             Some(hop) => self.hops.insert(destination, hop),
             None => self.hops.remove(&destination),

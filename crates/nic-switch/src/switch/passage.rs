@@ -6,7 +6,7 @@ use crate::edit;
 use crate::frame::Frame;
 use crate::key::{MatchKey, TunnelState};
 use crate::matching::VLAN;
-use crate::overlay::{self, DecapsulatedFrame, DecapsulationError, OuterHeaders, TunnelEvidence};
+use crate::overlay::{self, DecapsulatedFrame, DecapsulationError, TunnelEvidence, TunnelHeaders};
 use crate::police::TokenBucket;
 use crate::port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
 use crate::protection::TunnelRejection;
@@ -278,7 +278,7 @@ impl Switch {
             return;
         };
         let set = TunnelSet { destination_port: set.destination_port.or(device.kind.port()), ..set };
-        let outer = OuterHeaders { kind: device.kind, set, hop, source_port, identification: self.identification };
+        let outer = TunnelHeaders { kind: device.kind, set, hop, source_port, identification: self.identification };
         // Each segment will use its own identification.
         let packets = passing.frame.cut.map_or(1, |cut| passing.frame.bytes.len().div_ceil(cut.get().into()));
         self.identification = self.identification.wrapping_add(packets as u16);

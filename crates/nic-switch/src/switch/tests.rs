@@ -4,7 +4,7 @@ use super::passage::ID;
 use super::*;
 use crate::action::{RuleAction, TunnelSet};
 use crate::matching::{Mac, VLAN};
-use crate::overlay::{self, OuterHeaders};
+use crate::overlay::{self, TunnelHeaders};
 use crate::port::TunnelKind;
 use crate::words::RuleFile;
 use crate::{arbitrary, edit};
@@ -88,8 +88,8 @@ fn the_uplink_representor_gets_sampled_frames_unchanged() {
     let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
     let local: IpAddr = [192, 0, 2, 1].into();
     let set = TunnelSet { key: Some(5), destination_port: Some(4789), ..TunnelSet::new([192, 0, 2, 2].into(), local) };
-    let hop = NextHop { destination: mac(9), source: mac(8) };
-    let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
+    let hop = TunnelHop { destination: mac(9), source: mac(8) };
+    let outer = TunnelHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
     let inner = datagram(mac(1), mac(0));
     // A plain frame at a port, a tunnel packet, and a plain frame at the uplink.
     for (device, from, frame) in [
@@ -130,8 +130,8 @@ fn frames_passed_by_tunnel_rules_reach_the_uplinks_representor() {
     let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
     let local: IpAddr = [192, 0, 2, 1].into();
     let set = TunnelSet { key: Some(5), destination_port: Some(4789), ..TunnelSet::new([192, 0, 2, 2].into(), local) };
-    let hop = NextHop { destination: mac(9), source: mac(8) };
-    let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
+    let hop = TunnelHop { destination: mac(9), source: mac(8) };
+    let outer = TunnelHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
     let frame = overlay::encapsulate(&outer, &datagram(mac(1), mac(0)));
     for actions in ["action pass", "action vlan push id 5 pipe", "action goto chain 1"] {
         let last = "vxlan0 ingress protocol ip prio 1 chain 1 flower action pass";
@@ -149,7 +149,7 @@ fn frames_passed_by_tunnel_rules_reach_the_uplinks_representor() {
 fn tunnel_rules_match_class_and_checksum_and_set_dont_fragment() {
     let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
     let local: IpAddr = [192, 0, 2, 1].into();
-    let hop = NextHop { destination: mac(9), source: mac(8) };
+    let hop = TunnelHop { destination: mac(9), source: mac(8) };
     // Returns whether the rule takes a tunnel packet with these outer headers.
     let taken = |words: &str, tos: u8, checksum: bool, dont_fragment: bool| {
         let mut switch = switch(&format!(
@@ -158,7 +158,7 @@ fn tunnel_rules_match_class_and_checksum_and_set_dont_fragment() {
         switch.add_tunnel(Tunnel::new(vxlan0, vec![local]));
         let ends = TunnelSet::new([192, 0, 2, 2].into(), local);
         let set = TunnelSet { key: Some(5), destination_port: Some(4789), tos, checksum, dont_fragment, ..ends };
-        let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
+        let outer = TunnelHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 50_000, identification: 7 };
         let frame = overlay::encapsulate(&outer, &datagram(mac(1), mac(0)));
         assert_eq!(frame.bytes[20] == 0x40, dont_fragment);
         let mut sum = InternetSum::default();
@@ -193,8 +193,8 @@ fn a_rule_may_require_or_exclude_geneve_control_packets() {
     let geneve0 = TunnelDevice { kind: TunnelKind::Geneve, number: 0 };
     let local: IpAddr = [192, 0, 2, 1].into();
     let set = TunnelSet { key: Some(5), checksum: false, ..TunnelSet::new([192, 0, 2, 2].into(), local) };
-    let hop = NextHop { destination: mac(9), source: mac(8) };
-    let outer = OuterHeaders { kind: TunnelKind::Geneve, set, hop, source_port: 50_000, identification: 7 };
+    let hop = TunnelHop { destination: mac(9), source: mac(8) };
+    let outer = TunnelHeaders { kind: TunnelKind::Geneve, set, hop, source_port: 50_000, identification: 7 };
     let plain = overlay::encapsulate(&outer, &datagram(mac(1), mac(0)));
     let mut control = plain.bytes.to_vec();
     control[43] = 0x80;
@@ -278,7 +278,7 @@ fn overlay(kind: &str, six: bool, id: &str, back: &str) -> (Switch, Switch) {
         switch.add_tunnel(Tunnel::new(device, vec![own_address.parse().unwrap()]));
         switch.set_next_hop(
             other_address.parse().unwrap(),
-            Some(NextHop { source: mac(90 + own), destination: mac(90 + other) }),
+            Some(TunnelHop { source: mac(90 + own), destination: mac(90 + other) }),
         );
         switch.set_function(OTHER, FunctionConfig { mtu: 9000, ..FunctionConfig::new(mac(7)) });
         switch
@@ -533,9 +533,9 @@ proptest! {
         let mut frame = bytes.clone();
         if wrapped {
             let inner = Frame::from(Bytes::from(bytes));
-            let hop = NextHop { source: mac(9), destination: mac(8) };
+            let hop = TunnelHop { source: mac(9), destination: mac(8) };
             let set = TunnelSet { key: Some(77), ..TunnelSet::new([192, 0, 2, 2].into(), [192, 0, 2, 1].into()) };
-            let outer = OuterHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 5, identification: 0 };
+            let outer = TunnelHeaders { kind: TunnelKind::Vxlan, set, hop, source_port: 5, identification: 0 };
             frame = overlay::encapsulate(&outer, &inner).bytes.to_vec();
         }
         let port = if from == 3 { Vport::Uplink } else { Vport::Virtual(from) };

@@ -1,8 +1,8 @@
 //! `nicbench cipher`.
 
 use clap::Args;
-use offload_bench::cipher::{Cipher, Lanes, Packets, table};
-use offload_bench_tls::facts::{Clock, Facts};
+use offload_bench::cipher::{Cipher, CipherLanes, Packets, table};
+use offload_bench_tls::facts::{Facts, RunClock};
 use offload_cli::options;
 use offload_cli::output::OutputOptions;
 use offload_cli::scenario::{self, About, Failure, Made, Scenario};
@@ -15,8 +15,8 @@ pub(crate) struct CipherOptions {
     #[arg(long, value_parser = options::choice::<Cipher>(), value_delimiter = ',')]
     cipher: Vec<Cipher>,
     /// Instruction sets of the lanes, comma-separated
-    #[arg(long, value_parser = options::choice::<Lanes>(), value_delimiter = ',', default_value = "best")]
-    lanes: Vec<Lanes>,
+    #[arg(long, value_parser = options::choice::<CipherLanes>(), value_delimiter = ',', default_value = "best")]
+    lanes: Vec<CipherLanes>,
     /// Bytes of a packet, comma-separated
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "64,1464", value_parser = options::size::<u32>(1..=1 << 20))]
     size: Vec<u32>,
@@ -48,7 +48,7 @@ impl Scenario for CipherOptions {
         let runs = runs.map_err(|error| error.to_string())?;
         let whole = true;
         Ok(Made::new(
-            Facts { clock: Clock::Real, ..scenario::facts("cipher", 0, [("bytes", self.bytes.to_string())]) },
+            Facts { clock: RunClock::Real, ..scenario::facts("cipher", 0, [("bytes", self.bytes.to_string())]) },
             &runs,
             whole,
             table(&runs),

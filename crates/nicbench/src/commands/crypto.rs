@@ -73,7 +73,7 @@ impl Scenario for CryptoOptions {
             let nic = nic.clone();
             let jobs = Jobs { size, in_flight: in_flight.into(), units, nic, ..Jobs::new(kind, data.clone()) };
             runs.push(jobs.run(way).map_err(|error| match error {
-                JobsError::Job(_) | JobsError::Bulk(_) => Failure::of(way, error),
+                JobsError::Job(_) | JobsError::Bulk(_) => Failure::in_mode(way, error),
                 error => Failure::Unusable(format!("{way}: {error}")),
             })?);
             if way == JobWay::Lookaside {

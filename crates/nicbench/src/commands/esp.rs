@@ -3,7 +3,7 @@
 use ::ipsec::KeyFile;
 use clap::Parser;
 use nic_sim::NicConfig;
-use offload_bench::ipsec::{self, EspMode as Mode, addresses};
+use offload_bench::ipsec::{self, IpsecMode as Mode, addresses};
 use offload_bench::keys;
 use offload_bench::services::{EspServices, ServiceController};
 use offload_bench_tls::bulk::{self, Bulk, BulkError, Mode as Stream};
@@ -115,7 +115,7 @@ fn run(options: &IpsecLoopback) -> Result<Made, Failure> {
             out,
             ..Bulk::new(Stream::Tcp, payload.clone())
         };
-        let mut run = bulk.run().map_err(|error| Failure::of(mode, broken_off(&error)))?;
+        let mut run = bulk.run().map_err(|error| Failure::in_mode(mode, broken_off(&error)))?;
         if let Some(services) = &services {
             services.count(&mut run);
         }

@@ -142,7 +142,7 @@ fn capture(options: &ExtcapOptions, interface: ExtcapInterface, fifo: &Path) -> 
         ExtcapInterface::TlsCpu => bulk(Mode::TlsCpu),
         ExtcapInterface::TlsNic => bulk(Mode::TlsNic),
         ExtcapInterface::QuicNic => {
-            let usual = QuicBulk::new(quic::Mode::QuicNic, payload.clone());
+            let usual = QuicBulk::new(quic::QuicMode::QuicNic, payload.clone());
             let observers = Observers { capture: Some(capture.clone()), ..Observers::default() };
             let run =
                 QuicBulk { clock, seed, link: wire.link(), observers, nic: nic(usual.nic.clone()), ..usual }.run();

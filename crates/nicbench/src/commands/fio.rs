@@ -61,7 +61,7 @@ impl Scenario for FioOptions {
     fn run(&self) -> Result<Made, Failure> {
         let modes = Modes::new("fio", &self.run, &self.mode, OutputFiles::default())?;
         let runs = modes.make(0, |mode, observers, _| {
-            Fio { observers, ..self.fio(mode) }.run().map_err(|error| Failure::of(mode, error))
+            Fio { observers, ..self.fio(mode) }.run().map_err(|error| Failure::in_mode(mode, error))
         })?;
         let nic = self.nic();
         let own = own!(self: pattern, block_size, depth, jobs, operations, disk_size, hdgst, ddgst, offload);

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use nic_sim::NicConfig;
-use offload_bench::http::{Files, Http, HttpRun};
+use offload_bench::http::{FileSource, Http, HttpRun};
 use offload_bench_tls::bulk::Mode;
 use offload_bench_tls::table;
 use offload_cli::options;
@@ -26,8 +26,8 @@ pub(crate) struct HttpOptions {
     requests: u64,
     /// Location of the file: memory, or a disk at the clients' end of the wire. The server reads the disk for each
     /// request by NVMe/TCP with data digests, copied and checked by its CPU (nvme-cpu) or NIC (nvme-nic)
-    #[arg(long, value_parser = options::choice::<Files>(), default_value_t = Files::Memory)]
-    files: Files,
+    #[arg(long, value_parser = options::choice::<FileSource>(), default_value_t = FileSource::Memory)]
+    files: FileSource,
     /// Bytes of the file, in memory: 4KiB, 1MiB
     #[arg(long, value_name = "SIZE", value_parser = options::size::<usize>(0..=1 << 30), default_value = "64KiB")]
     file_size: usize,
@@ -49,7 +49,7 @@ impl Scenario for HttpOptions {
     fn run(&self) -> Result<Made, Failure> {
         let modes = Modes::new("http", &self.run, &self.mode, OutputFiles::default())?;
         let runs = modes.make(0, |mode, observers, _| {
-            Http { observers, ..self.http(mode) }.run().map_err(|error| Failure::of(mode, error))
+            Http { observers, ..self.http(mode) }.run().map_err(|error| Failure::in_mode(mode, error))
         })?;
         // Queues are a NIC value as well, but also decide the number of shards, so they are an option of the run.
         let own = own!(self: connections, requests, files, file_size, record_size, queues);

@@ -79,7 +79,7 @@ impl Scenario for IperfOptions {
     fn run(&self) -> Result<Made, Failure> {
         let modes = Modes::new("iperf", &self.run, &self.mode, OutputFiles::default())?.showing(self.served()?);
         let runs = modes.make(0, |mode, observers, _| {
-            Iperf { observers, ..self.iperf(mode) }.run().map_err(|error| Failure::of(mode, error))
+            Iperf { observers, ..self.iperf(mode) }.run().map_err(|error| Failure::in_mode(mode, error))
         })?;
         let own = own!(self: streams, message_size, record_size, queues).into_iter().chain([
             ("bytes_per_stream", self.bytes.map_or_else(|| "-".into(), |bytes| bytes.to_string())),

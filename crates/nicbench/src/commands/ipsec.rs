@@ -2,7 +2,7 @@
 
 use clap::Args;
 use nic_sim::NicConfig;
-use offload_bench::ipsec::{EspMode, Ipsec, IpsecRun};
+use offload_bench::ipsec::{Ipsec, IpsecMode, IpsecRun};
 use offload_bench_tls::table;
 use offload_cli::options;
 use offload_cli::own;
@@ -15,8 +15,8 @@ use offload_cli::scenario::{self, About, Failure, Made, Modes, Scenario};
 pub(crate) struct IpsecOptions {
     /// Modes of ESP, comma-separated: plain (no ESP), esp-cpu (by the hosts), esp-crypto (by the NICs, except headers),
     /// esp-packet (by the NICs)
-    #[arg(long, value_parser = options::choice::<EspMode>(), value_delimiter = ',', default_values_t = EspMode::ALL)]
-    pub mode: Vec<EspMode>,
+    #[arg(long, value_parser = options::choice::<IpsecMode>(), value_delimiter = ',', default_values_t = IpsecMode::ALL)]
+    pub mode: Vec<IpsecMode>,
     /// Bytes of an IP packet before ESP
     #[arg(long, value_name = "SIZE", default_value = "1400", value_parser = options::size::<u16>(64..=9000))]
     packet_size: u16,
@@ -40,7 +40,7 @@ impl Scenario for IpsecOptions {
 
     fn run(&self) -> Result<Made, Failure> {
         let nic = self.run.common.nic.apply(NicConfig { queues: self.queues, ..NicConfig::default() });
-        let plan = |mode: &EspMode| Ipsec {
+        let plan = |mode: &IpsecMode| Ipsec {
             packet_size: self.packet_size,
             sas: self.sas,
             packets: self.packets,
@@ -51,7 +51,7 @@ impl Scenario for IpsecOptions {
         let plans = self.mode.iter().map(|mode| (mode.to_string(), plan(mode))).collect();
         let runs = Modes::of_plans("ipsec", &self.run.common, plans)?.make(0, |plan, observers, _| {
             let mode = plan.mode;
-            Ipsec { observers, ..plan }.run().map_err(|error| Failure::of(mode, error))
+            Ipsec { observers, ..plan }.run().map_err(|error| Failure::in_mode(mode, error))
         })?;
         let options = own!(self: packet_size, sas, packets, queues);
         let whole = runs.iter().all(|run| run.run.sha256_ok);

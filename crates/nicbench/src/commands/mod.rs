@@ -74,7 +74,7 @@ enum Command {
     Report(report::ReportOptions),
     Extcap(extcap::ExtcapOptions),
     #[cfg(all(feature = "tap", target_os = "linux"))]
-    Wire(wire::WireOptions),
+    Wire(wire::WireCommandOptions),
 }
 
 /// Parses the options, runs the command and returns the exit status.

@@ -69,7 +69,7 @@ impl Scenario for NvmeLoopback {
         let own = own.into_iter().chain(self.xts.then(|| ("xts", "AES-256".into())));
         let own = own.chain(self.write.then(|| ("write", "true".into())));
         let runs = modes.make(self.size, |mode, observers, _| {
-            Nvme { observers, ..self.plan(mode) }.run().map_err(|error| Failure::of(mode, error))
+            Nvme { observers, ..self.plan(mode) }.run().map_err(|error| Failure::in_mode(mode, error))
         })?;
         let whole = runs.iter().all(|run| run.data_ok);
         let text = text(&runs, self.run.common.wide) + table::noise_in(self.size, &[]);

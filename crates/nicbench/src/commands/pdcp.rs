@@ -3,7 +3,7 @@
 use clap::Parser;
 use core::time::Duration;
 use nic_sim::NicConfig;
-use offload_bench::pdcp::{Mode, PdcpBulk};
+use offload_bench::pdcp::{PdcpBulk, PdcpMode};
 use offload_bench_tls::facts::Run;
 use offload_bench_tls::payload::Payload;
 use offload_bench_tls::table;
@@ -30,8 +30,8 @@ pub struct PdcpLoopback {
     #[arg(long, value_parser = options::some_bytes, default_value = "64MiB", conflicts_with = "file")]
     size: u64,
     /// Only these ways, comma-separated: pdcp-plain, pdcp-cpu, pdcp-jobs, pdcp-nic
-    #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
-    mode: Vec<Mode>,
+    #[arg(long, value_parser = options::choice::<PdcpMode>(), value_delimiter = ',', default_values_t = PdcpMode::ALL)]
+    mode: Vec<PdcpMode>,
     /// NEA and NIA 1 to 6: SNOW 3G, AES-128, ZUC-128, Snow 5G, AES-256, ZUC-256
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=6))]
     algorithm: u8,
@@ -85,7 +85,7 @@ impl Scenario for PdcpLoopback {
 fn run(options: &PdcpLoopback) -> Result<Made, Failure> {
     scenario::check_family(options.ipv6, &options.run.wire)?;
     let payload = scenario::payload(options.file.as_deref(), options.run.wire.seed(), options.size)?;
-    let most = bulk(options, Mode::PdcpCpu, payload.clone()).most_sdu();
+    let most = bulk(options, PdcpMode::PdcpCpu, payload.clone()).most_sdu();
     // PDCP PDUs are not segmented here: RLC, which would do so, is not modelled.
     if options.sdu > most {
         return Err(Failure::Unusable(format!("--sdu {}: the MTU takes SDUs of {most} bytes", options.sdu)));
@@ -100,13 +100,13 @@ fn run(options: &PdcpLoopback) -> Result<Made, Failure> {
         ("t_reordering_us", options.t_reordering.as_micros().to_string()),
     ]);
     if let Some(path) = keys {
-        let lines = bulk(options, Mode::PdcpCpu, payload.clone()).key_lines();
+        let lines = bulk(options, PdcpMode::PdcpCpu, payload.clone()).key_lines();
         std::fs::write(path, lines).map_err(|error| Failure::Unusable(format!("{}: {error}", path.display())))?;
     }
     for mode in modes.modes() {
         // The first run pays for memory and code that no run used before. This run takes that cost and is not reported.
         let little = Payload::seeded(options.run.wire.seed(), payload.len().min(WARM_UP_BYTES));
-        bulk(options, *mode, little).run().map_err(|error| Failure::of(mode, error))?;
+        bulk(options, *mode, little).run().map_err(|error| Failure::in_mode(mode, error))?;
     }
     let all = payload.len() * u64::from(options.bearers);
     let runs = modes.make(all, |mode, observers, _| {
@@ -116,14 +116,14 @@ fn run(options: &PdcpLoopback) -> Result<Made, Failure> {
             observers,
             ..bulk(options, mode, payload.clone())
         };
-        bulk.run().map_err(|error| Failure::of(mode, error))
+        bulk.run().map_err(|error| Failure::in_mode(mode, error))
     })?;
     let whole = runs.iter().all(|run| run.sha256_ok);
-    let nic = bulk(options, Mode::PdcpCpu, payload).nic;
+    let nic = bulk(options, PdcpMode::PdcpCpu, payload).nic;
     Ok(Made::new(options.run.facts(NAME, &nic, own), &runs, whole, report(&runs, options.run.common.wide)))
 }
 
-fn bulk(options: &PdcpLoopback, mode: Mode, payload: Payload) -> PdcpBulk {
+fn bulk(options: &PdcpLoopback, mode: PdcpMode, payload: Payload) -> PdcpBulk {
     let usual = PdcpBulk::new(mode, payload);
     PdcpBulk {
         algorithm: Algorithm::from_number(options.algorithm).unwrap_or(usual.algorithm),

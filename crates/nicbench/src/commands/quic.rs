@@ -4,7 +4,7 @@ use clap::Parser;
 use core::time::Duration;
 use nic_sim::NicConfig;
 use offload_api::QuicCipher;
-use offload_bench::quic::{Mode, QuicBulk};
+use offload_bench::quic::{QuicBulk, QuicMode};
 use offload_bench_tls::facts::Run;
 use offload_bench_tls::payload::Payload;
 use offload_bench_tls::table;
@@ -29,8 +29,8 @@ pub struct QuicOptions {
     #[arg(long, value_parser = options::some_bytes, default_value = "256MiB", conflicts_with = "file")]
     size: u64,
     /// Only these modes, comma-separated: quic-plain, quic-cpu, quic-nic
-    #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
-    mode: Vec<Mode>,
+    #[arg(long, value_parser = options::choice::<QuicMode>(), value_delimiter = ',', default_values_t = QuicMode::ALL)]
+    mode: Vec<QuicMode>,
     /// The cipher of packets
     #[arg(long, value_parser = QUIC_CIPHERS.parser(), default_value = "aes128-gcm")]
     suite: QuicCipher,
@@ -91,7 +91,7 @@ impl Scenario for QuicOptions {
             // The first run pays for memory and code that no run used before. This run takes that cost and is not
             // reported.
             let little = Payload::seeded(self.run.wire.seed(), payload.len().min(WARM_UP_BYTES));
-            self.bulk(*mode, little).run().map_err(|error| Failure::of(mode, error))?;
+            self.bulk(*mode, little).run().map_err(|error| Failure::in_mode(mode, error))?;
         }
         let all = payload.len() * u64::from(self.connections) * u64::from(self.streams);
         let runs = modes.make(all, |mode, observers, _| {
@@ -105,7 +105,7 @@ impl Scenario for QuicOptions {
                 observers,
                 ..self.bulk(mode, payload.clone())
             };
-            bulk.run().map_err(|error| Failure::of(mode, error))
+            bulk.run().map_err(|error| Failure::in_mode(mode, error))
         })?;
         let own = own!(self: connections, streams, paths, queues, ipv6).into_iter().chain([
             self.own_wires.fact(),
@@ -118,13 +118,13 @@ impl Scenario for QuicOptions {
             ("joining", (!self.no_joining).to_string()),
         ]);
         let whole = runs.iter().all(|run| run.sha256_ok);
-        let nic = self.bulk(Mode::QuicCpu, payload).nic;
+        let nic = self.bulk(QuicMode::QuicCpu, payload).nic;
         Ok(Made::new(self.run.facts("quic", &nic, own), &runs, whole, text(&runs, self.run.common.wide)))
     }
 }
 
 impl QuicOptions {
-    fn bulk(&self, mode: Mode, payload: Payload) -> QuicBulk {
+    fn bulk(&self, mode: QuicMode, payload: Payload) -> QuicBulk {
         let usual = QuicBulk::new(mode, payload);
         let nic = self.run.nic(usual.nic);
         QuicBulk {

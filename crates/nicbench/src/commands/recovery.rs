@@ -85,7 +85,7 @@ impl Scenario for RecoveryOptions {
         let modes = Modes::of_plans("recovery", &self.run.common, self.plans())?;
         let runs = modes.make(0, |plan, observers, _| {
             let label = plan.label();
-            Recovery { observers, ..plan }.run().map_err(|error| Failure::of(label, error))
+            Recovery { observers, ..plan }.run().map_err(|error| Failure::in_mode(label, error))
         })?;
         let nic = self.nic();
         // In the whole table, each run reports its own varying options.

@@ -9,7 +9,7 @@ use offload_bench::reservoir::{Disks, Pacing, Reservoir, ReservoirRun, Transport
 use offload_bench_tls::bulk::Mode;
 use offload_bench_tls::choice::Choice;
 use offload_bench_tls::table;
-use offload_cli::options::{self, Rate};
+use offload_cli::options::{self, WireRate};
 use offload_cli::own;
 use offload_cli::run_options::VirtualOptions;
 use offload_cli::scenario::{About, Failure, Made, Modes, Scenario};
@@ -53,16 +53,16 @@ pub(crate) struct ReservoirOptions {
     omit: Duration,
     /// Rate of the bottleneck
     #[arg(long, default_value = "100G")]
-    rate: Rate,
+    rate: WireRate,
     /// Bytes of the queue in front of the bottleneck
     #[arg(long, value_name = "SIZE", value_parser = options::size::<usize>(WINDOW), default_value = "64MiB")]
     queue: usize,
     /// Rate of both NICs. Default: 120G
     #[arg(long, value_name = "RATE")]
-    nic_rate: Option<Rate>,
+    nic_rate: Option<WireRate>,
     /// Pace of all streams together. Default: 97 % of the bottleneck
     #[arg(long, value_name = "RATE")]
-    pace: Option<Rate>,
+    pace: Option<WireRate>,
     /// Bytes of a block
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = options::size::<u64>(1024..=1 << 30))]
     block: u64,
@@ -88,14 +88,14 @@ impl Scenario for ReservoirOptions {
         let modes = Modes::of_plans("reservoir", &self.run.common, self.plans())?;
         let runs = modes.make(0, |plan, observers, _| {
             let label = plan.label();
-            Reservoir { observers, ..plan }.run().map_err(|error| Failure::of(label, error))
+            Reservoir { observers, ..plan }.run().map_err(|error| Failure::in_mode(label, error))
         })?;
         let nic = self.nic();
         let options = own!(self: streams, window, queue, block, scale, mtu).into_iter().chain([
             ("time_ns", self.time.as_nanos().to_string()),
             ("omit_ns", self.omit.as_nanos().to_string()),
             ("rate_bps", bits(self.rate).to_string()),
-            ("nic_rate_bps", bits(Rate(nic.line_rate)).to_string()),
+            ("nic_rate_bps", bits(WireRate(nic.line_rate)).to_string()),
             ("pace_bps", self.pace().to_string()),
         ]);
         let whole = runs.iter().all(|run| run.run.sha256_ok);
@@ -151,7 +151,7 @@ impl ReservoirOptions {
 }
 
 /// Converts a rate to bits per second. `unlimited` becomes a rate above every other limit here.
-fn bits(rate: Rate) -> u64 {
+fn bits(rate: WireRate) -> u64 {
     rate.0.unwrap_or(100_000_000_000_000)
 }
 

@@ -230,13 +230,13 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct One {
+    struct SweepCommandLine {
         #[command(flatten)]
         sweep: SweepOptions,
     }
 
     fn options(line: &str) -> SweepOptions {
-        One::try_parse_from(line.split(' ')).unwrap().sweep
+        SweepCommandLine::try_parse_from(line.split(' ')).unwrap().sweep
     }
 
     #[test]

@@ -12,13 +12,13 @@ use super::submit::{self, SubmitOptions};
 use crate::build::{self, Build};
 use crate::results::{MachineInfo, ResultRow, ResultsFile, first_line, read_rows};
 use crate::shard::{PLACE_OF_SHARD, PartArgument, PlannedPoint, Shard, ShardPlan, SweepPart};
-use crate::sweep::{Point, Study, Sweep};
+use crate::sweep::{Point, Sweep, SweepStudy};
 use clap::Args;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use nic_sim::wire::impairment::Share;
-use offload_bench_tls::facts::Clock;
+use offload_bench_tls::facts::RunClock;
 use offload_cli::program::{self, FAILED, UNUSABLE};
 use offload_cli::scenario::Made;
 use offload_console::say;
@@ -194,7 +194,7 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
     let work = SweepWork {
         file: Mutex::new(file),
         machine: MachineInfo::this(),
-        progress: SweepProgress::of(spread.len() + alone.len())?,
+        progress: SweepProgress::for_runs(spread.len() + alone.len())?,
         failed: AtomicUsize::new(0),
     };
     let threads = options.jobs.map_or(work.machine.cores, usize::from);
@@ -302,7 +302,7 @@ fn results(path: &Path, part: Option<&SweepPart>) -> io::Result<(File, FinishedR
 type FinishedRuns = BTreeSet<(String, Vec<String>)>;
 
 struct SweepJob<'a> {
-    study: &'a Study,
+    study: &'a SweepStudy,
     /// Number of the point in its study.
     number: usize,
     point: Point,
@@ -364,7 +364,7 @@ impl SweepWork {
                         arguments: arguments.clone(),
                         seed: made.facts.seed,
                         // A run that measures this machine is real, even if it uses virtual time inside.
-                        clock: if job.run.about().is_real { Clock::Real } else { made.facts.clock }.to_string(),
+                        clock: if job.run.about().is_real { RunClock::Real } else { made.facts.clock }.to_string(),
                         nic: made.facts.nic.clone(),
                         build: Build::this(),
                         machine: self.machine.clone(),
@@ -391,7 +391,7 @@ struct SweepProgress {
 }
 
 impl SweepProgress {
-    fn of(runs: usize) -> Result<SweepProgress, String> {
+    fn for_runs(runs: usize) -> Result<SweepProgress, String> {
         let style =
             ProgressStyle::with_template("{wide_bar} {pos}/{len}, {eta} left").map_err(|error| error.to_string())?;
         let bar = ProgressBar::new(runs as u64).with_style(style);

@@ -52,7 +52,7 @@ impl Scenario for VmsOptions {
         let runs = modes.make(0, |plan, observers, _| {
             // An error must name the number of machines too, because one mode has several runs.
             let label = format!("{}, {} virtual machines", plan.mode, plan.vms);
-            Vms { observers, ..plan }.run().map_err(|error| Failure::of(label, error))
+            Vms { observers, ..plan }.run().map_err(|error| Failure::in_mode(label, error))
         })?;
         let options = own!(self: tunnel, vms, sas, ipv6, size, loss);
         let whole = runs.iter().all(|run| run.whole);

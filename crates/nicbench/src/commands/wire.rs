@@ -7,7 +7,7 @@ use nic_sim::wire::{Link, LinkConfig, Overflow};
 use offload_base::Seed;
 use offload_base::cost::Domain;
 use offload_base::counters::CounterSet;
-use offload_cli::options::{self, Rate};
+use offload_cli::options::{self, WireRate};
 use offload_cli::program;
 use offload_testbed::attach::{TapConfig, TapPort};
 use offload_testbed::{RealTime, RealTimeConfig, Runtime, Station, connect};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// end.
 #[derive(Args, Debug)]
 #[command(allow_negative_numbers = true)]
-pub(crate) struct WireOptions {
+pub(crate) struct WireCommandOptions {
     /// The TAP at one end; give the option twice, once for each end
     #[arg(long = "tap", value_name = "NAME", required = true, num_args = 1)]
     taps: Vec<String>,
@@ -32,7 +32,7 @@ pub(crate) struct WireOptions {
     delay: Duration,
     /// Line rate in bits per second: 10G, 400M, or `unlimited`
     #[arg(long, default_value = "unlimited")]
-    rate: Rate,
+    rate: WireRate,
     /// Bytes of the queue in front of the line; further packets are dropped
     #[arg(long, value_name = "SIZE", value_parser = options::size::<u64>(1500..=1 << 30), default_value = "4MiB")]
     queue: u64,
@@ -63,7 +63,7 @@ pub(crate) struct WireOptions {
 }
 
 /// Joins the TAPs until a signal ends the program.
-pub(crate) fn run(program: &str, options: &WireOptions) -> ExitCode {
+pub(crate) fn run(program: &str, options: &WireCommandOptions) -> ExitCode {
     let [one, other] = options.taps.as_slice() else {
         return program::fail(program, "a wire has two ends: --tap NAME --tap NAME", program::UNUSABLE);
     };
@@ -76,7 +76,7 @@ pub(crate) fn run(program: &str, options: &WireOptions) -> ExitCode {
     }
 }
 
-impl WireOptions {
+impl WireCommandOptions {
     fn join(&self, program: &str, one: &str, other: &str) -> Result<CounterSet, String> {
         let failed = |error: io::Error| error.to_string();
         let signals = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -98,7 +98,7 @@ impl WireOptions {
             use tokio::signal::unix::{SignalKind, signal};
             let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
             // The line below promises that signals are handled, so the handlers are installed first.
-            let _written = program::write_out(program, &format!("{one} and {other} are joined\n"));
+            let _ = program::write_out(program, &format!("{one} and {other} are joined\n"));
             let [left, right] = &gone;
             tokio::select! {
                 biased;

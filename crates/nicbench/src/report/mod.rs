@@ -87,7 +87,7 @@ pub(crate) struct Spread {
 
 impl Curves {
     /// Returns the lines of a field, or the ratios of a [`Relation`].
-    pub(crate) fn of(study: &StudyRows<'_>, field: &str) -> Curves {
+    pub(crate) fn from_study(study: &StudyRows<'_>, field: &str) -> Curves {
         let plain = Relation::parse(field).map_or(field, |relation| relation.field);
         let mut curves = Curves::of_runs(study, plain);
         if let Some(relation) = Relation::parse(field) {
@@ -108,7 +108,7 @@ impl Curves {
             for (at, value) in line.values.iter_mut().enumerate() {
                 let base = base.and_then(|base| base.values[at]);
                 let ratio = value.zip(base).map(|(value, base)| relation.ratio(value.median, base.median));
-                *value = ratio.filter(|ratio| ratio.is_finite()).map(|ratio| Spread::of(&[ratio]));
+                *value = ratio.filter(|ratio| ratio.is_finite()).map(|ratio| Spread::from_values(&[ratio]));
             }
         }
     }
@@ -137,8 +137,9 @@ impl Curves {
             (Some(one), Some(other)) => one.total_cmp(&other),
             _ => one.cmp(other),
         });
-        let line =
-            |line: usize| order.iter().map(|column| points.get(&(line, *column)).map(|all| Spread::of(all))).collect();
+        let line = |line: usize| {
+            order.iter().map(|column| points.get(&(line, *column)).map(|all| Spread::from_values(all))).collect()
+        };
         Curves {
             field: field.to_string(),
             x_name: plot.x.clone(),
@@ -156,7 +157,7 @@ impl Curves {
     pub(crate) fn beside(&self, figure: &Figure) -> Vec<PlotLine> {
         let values = |name: &str| {
             let at = |place: &Option<f64>| place.and_then(|x| figure.value(name, x));
-            self.places.iter().map(|place| at(place).map(|value| Spread::of(&[value]))).collect()
+            self.places.iter().map(|place| at(place).map(|value| Spread::from_values(&[value]))).collect()
         };
         let ours = self.lines.iter().filter(|line| figure.series.contains_key(&line.name));
         let mut theirs: Vec<PlotLine> = Vec::new();
@@ -208,7 +209,7 @@ impl<'a> Relation<'a> {
 
 impl Spread {
     /// Summarizes at least one number.
-    fn of(numbers: &[f64]) -> Spread {
+    fn from_values(numbers: &[f64]) -> Spread {
         let mut sorted = numbers.to_vec();
         sorted.sort_by(f64::total_cmp);
         let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
@@ -244,7 +245,7 @@ mod tests {
                 + "\n"
         };
         let rows = read_rows(&(row(1, "nic") + &row(0, "tcp"))).unwrap().rows;
-        let curves = Curves::of(&studies(&rows)[0], "us");
+        let curves = Curves::from_study(&studies(&rows)[0], "us");
         assert_eq!(curves.lines.iter().map(|line| &line.name[..]).collect::<Vec<_>>(), ["tcp", "nic"]);
         assert_eq!(curves.places, [Some(4096.0)]);
     }
@@ -263,7 +264,7 @@ mod tests {
         };
         let text = row("tcp", 1, 2.0) + &row("cpu", 1, 9.0) + &row("nic", 1, 3.0) + &row("nic", 2, 4.0);
         let rows = read_rows(&text).unwrap().rows;
-        let curves = Curves::of(&studies(&rows)[0], field);
+        let curves = Curves::from_study(&studies(&rows)[0], field);
         let shown: Vec<_> = curves
             .lines
             .iter()
@@ -288,7 +289,7 @@ mod tests {
         let text = row("P", "cpu", 4.0) + &row("P", "nic", 2.0) + &row("Q", "cpu", 9.0) + &row("Q", "nic", 3.0);
         let rows = read_rows(&text).unwrap().rows;
         let lines = |field: &str| {
-            let curves = Curves::of(&studies(&rows)[0], field);
+            let curves = Curves::from_study(&studies(&rows)[0], field);
             curves.lines.iter().map(|line| (line.label(), line.values[0].unwrap().median)).collect::<Vec<_>>()
         };
         assert_eq!(lines("packets"), [("cpu".into(), 7.0), ("nic".into(), 7.0)]);
@@ -327,7 +328,7 @@ mod tests {
             }
         };
         let rows = [row(1, 0.0, 9.0), row(2, 0.0, 10.0), row(3, 0.0, 90.0), row(1, 0.5, 1.0)];
-        let curves = Curves::of(&studies(&rows)[0], "goodput_gbps");
+        let curves = Curves::from_study(&studies(&rows)[0], "goodput_gbps");
         assert_eq!(curves.x, ["0", "0.5"]);
         assert_eq!(curves.lines[0].values[0].unwrap().median, 10.0);
     }

@@ -32,7 +32,7 @@ pub(crate) fn page(rows: &[ResultRow], figures: &[Figure]) -> (String, Vec<Drawn
         let _ = writeln!(body, "<h2 id=\"{0}\">{1}</h2>", escape(study.name), escape(study.title));
         body += &how(&study);
         for field in &study.plot.y {
-            let curves = Curves::of(&study, field);
+            let curves = Curves::from_study(&study, field);
             // A results file may name a figure that this program does not know; the field is then drawn alone.
             let figure = study.plot.published.get(field).and_then(|id| figures.iter().find(|figure| figure.id == *id));
             let published = figure.map(|figure| curves.beside(figure)).unwrap_or_default();

@@ -20,7 +20,7 @@ pub(crate) fn svg(curves: &Curves, published: &[PlotLine], caption: Option<&str>
     let bottom = all().map(|value| value.least).fold(0.0, f64::min);
     // Equal values at 0 would give an empty axis range.
     let top = if top > bottom { top + (top - bottom) * 0.08 } else { bottom + 1.0 };
-    let legend = Legend::of(curves, published, caption);
+    let legend = Legend::for_curves(curves, published, caption);
     let mut picture = String::new();
     {
         let root = SVGBackend::with_string(&mut picture, (WIDTH, HEIGHT + legend.height())).into_drawing_area();
@@ -81,7 +81,7 @@ struct Legend {
 }
 
 impl Legend {
-    fn of(curves: &Curves, published: &[PlotLine], caption: Option<&str>) -> Legend {
+    fn for_curves(curves: &Curves, published: &[PlotLine], caption: Option<&str>) -> Legend {
         let ours = curves.lines.iter().enumerate().map(|(at, line)| (line.label(), color(at), false));
         let theirs =
             published.iter().map(|line| (format!("{}, published", line.name), color(of_ours(curves, line)), true));
@@ -198,8 +198,8 @@ mod tests {
             places: Vec::new(),
             lines: (0..lines).map(line).collect(),
         };
-        assert_eq!(Legend::of(&curves(1), &[], None).rows.len(), 1);
-        let legend = Legend::of(&curves(4), &[line(0), line(1)], Some("what"));
+        assert_eq!(Legend::for_curves(&curves(1), &[], None).rows.len(), 1);
+        let legend = Legend::for_curves(&curves(4), &[line(0), line(1)], Some("what"));
         assert_eq!((legend.rows.len(), legend.height()), (6, 7 * ROW + 6));
     }
 

@@ -12,7 +12,7 @@ pub(crate) fn first_screen(studies: &[StudyRows<'_>]) -> String {
     let compared = |study: &&StudyRows<'_>| {
         let fields = study.plot.y.iter().take(2);
         // Both fields must be comparable, because the screen has room for exactly two plots.
-        fields.filter(|field| Saving::of(&Curves::of(study, field)).is_some()).count() == 2
+        fields.filter(|field| Saving::between_curves(&Curves::from_study(study, field)).is_some()).count() == 2
     };
     let Some(study) = studies.iter().find(compared) else { return String::new() };
     let runs: usize = studies.iter().map(|study| study.rows.len()).sum();
@@ -23,8 +23,8 @@ pub(crate) fn first_screen(studies: &[StudyRows<'_>]) -> String {
     )];
     let mut figures = String::new();
     for field in study.plot.y.iter().take(2) {
-        let curves = Curves::of(study, field);
-        sentences.extend(Saving::of(&curves).map(|saving| saving.sentence(&curves)));
+        let curves = Curves::from_study(study, field);
+        sentences.extend(Saving::between_curves(&curves).map(|saving| saving.sentence(&curves)));
         if let Ok(svg) = plot::svg(&curves, &[], Some(&label::field(field))) {
             figures += &format!("<figure>{svg}</figure>\n");
         }
@@ -40,7 +40,7 @@ struct Saving {
 }
 
 impl Saving {
-    fn of(curves: &Curves) -> Option<Saving> {
+    fn between_curves(curves: &Curves) -> Option<Saving> {
         let last = |name: &str| {
             let line = curves.lines.iter().find(|line| line.name == name)?;
             line.values.last().copied().flatten().map(|value| value.median)

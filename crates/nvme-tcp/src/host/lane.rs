@@ -40,15 +40,8 @@ use std::sync::{Arc, Mutex};
 #[must_use = "a command is abandoned when its future is dropped"]
 pub struct CommandFuture(pub(super) PendingCommand);
 
-<<<<<<< HEAD
-/// The future of a command that reads into a buffer. It returns the buffer in any case, except that the buffer is empty
-/// after the loss of a task of the host. If the future is dropped, the command is abandoned.
-///
-/// See [`Disk`](crate::host::Disk) for an example.
-=======
 /// The future of a command that reads into a buffer. It always returns the buffer. If a task of the host was lost,
 /// the buffer is empty. If the future is dropped, the command is abandoned.
->>>>>>> w-w13
 #[derive(Debug)]
 #[must_use = "a command is abandoned when its future is dropped"]
 pub struct ReadFuture(pub(super) PendingCommand);
@@ -147,7 +140,7 @@ pub(super) struct PendingCommand {
 
 /// Instructions and commands for the task of a queue.
 #[derive(Debug, Default)]
-pub(super) struct LaneWork {
+pub(super) struct LaneBatch {
     pub(super) instruction: Option<LaneInstruction>,
     pub(super) entries: Vec<LaneEntry>,
     /// Cancelled commands that were sent and change nothing.
@@ -308,7 +301,7 @@ impl CommandLane {
     }
 
     /// Takes the work due at `now`: an instruction, at most `room` commands, and cancellations.
-    pub(super) fn take_work(&self, cx: &Context<'_>, room: usize, now: Instant) -> LaneWork {
+    pub(super) fn take_work(&self, cx: &Context<'_>, room: usize, now: Instant) -> LaneBatch {
         let mut state = lock(&self.state);
         let rested = state.wake_rested(now);
         match &mut state.waker {
@@ -316,7 +309,7 @@ impl CommandLane {
             None => state.waker = Some(cx.waker().clone()),
         }
         let count = room.min(state.pending.len());
-        LaneWork {
+        LaneBatch {
             // `End` stays, so that each call returns it.
             instruction: if matches!(state.instruction, Some(LaneInstruction::End)) {
                 Some(LaneInstruction::End)
@@ -369,7 +362,7 @@ impl CommandLane {
 
     /// Moves all commands and cancellations to `other`. Delayed retries become due at once. Returns the instruction.
     pub(super) fn hand_over(&self, cx: &Context<'_>, other: &CommandLane) -> Option<LaneInstruction> {
-        let LaneWork { instruction, entries, cancelled, .. } = self.take_work(cx, usize::MAX, Instant::ZERO);
+        let LaneBatch { instruction, entries, cancelled, .. } = self.take_work(cx, usize::MAX, Instant::ZERO);
         if !entries.is_empty() {
             other.return_to_front(entries);
         }

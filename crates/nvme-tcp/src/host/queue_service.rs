@@ -6,7 +6,7 @@ use super::error::{CommandError, HostError};
 use super::events::{EventResult, EventState, HostEvent};
 use super::inspections::NamespaceInspections;
 use super::lane::{
-    CommandLane, CommandTicket, LaneEntry, LaneInstruction, LaneWork, OwnedTicket, RetryCounts, TemporaryFailure,
+    CommandLane, CommandTicket, LaneBatch, LaneEntry, LaneInstruction, OwnedTicket, RetryCounts, TemporaryFailure,
 };
 use super::link::QueueLink;
 use super::lock;
@@ -169,7 +169,7 @@ impl QueueService<'_> {
     /// Performs one round of work. Returns false if there was nothing to do.
     fn poll_once(&mut self, link: &mut QueueLink, cx: &mut Context<'_>) -> Result<bool, ServiceEnd> {
         let now = self.shared.timers.now();
-        let LaneWork { instruction, entries, cancelled, rested } = self.lane.take_work(cx, self.room(link), now);
+        let LaneBatch { instruction, entries, cancelled, rested } = self.lane.take_work(cx, self.room(link), now);
         let had_entries = !entries.is_empty();
         self.submit(link, now, entries);
         self.abandon(link, cancelled);

@@ -6,7 +6,7 @@ use crate::made_by_hand;
 use core::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use made_by_hand::{Action, ScriptedController, WAS, is_gone, is_identify, is_io, with};
+use made_by_hand::{ControllerAction, ScriptedController, WAS, is_gone, is_identify, is_io, with};
 use nvme_tcp::host::{Buffer, Host, HostEvent};
 use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, NamespaceData, Notices, Status, commands};
 use std::sync::Arc;
@@ -42,10 +42,14 @@ fn replaced_namespace_gets_no_old_commands() {
         let seen = counts.clone();
         let mut faulty = ScriptedController::new(move |_, queue, command| {
             if queue == 0 && command.opcode() == AdminOpcode::AsyncEventRequest as u8 {
-                return if seen[0].fetch_add(1, Relaxed) == 0 { Action::Hold } else { Action::Never };
+                return if seen[0].fetch_add(1, Relaxed) == 0 {
+                    ControllerAction::Hold
+                } else {
+                    ControllerAction::Never
+                };
             }
             if is_health(queue, command) {
-                return Action::AnswerHeld;
+                return ControllerAction::AnswerHeld;
             }
             if is_identify(queue, command, 0, 1) {
                 seen[1].fetch_add(1, Relaxed);
@@ -53,7 +57,7 @@ fn replaced_namespace_gets_no_old_commands() {
             if is_io(queue, command, IoOpcode::Write) {
                 seen[2].fetch_add(1, Relaxed);
             }
-            Action::Answer
+            ControllerAction::Answer
         });
         // The host enables only notices that the controller supports.
         (faulty.data.notices, faulty.changed) = (Notices::NAMESPACES, named.to_vec());
@@ -96,13 +100,13 @@ fn inspection_before_another_change_is_ignored() {
     let seen = counts.clone();
     let mut faulty = ScriptedController::new(move |_, queue, command| {
         if queue == 0 && command.opcode() == AdminOpcode::AsyncEventRequest as u8 {
-            return if seen[0].fetch_add(1, Relaxed) < 2 { Action::Hold } else { Action::Never };
+            return if seen[0].fetch_add(1, Relaxed) < 2 { ControllerAction::Hold } else { ControllerAction::Never };
         }
         let looks = seen[1].fetch_add(u32::from(is_identify(queue, command, 0, 1)), Relaxed);
         if is_health(queue, command) || (is_identify(queue, command, 0, 1) && looks == 1) {
-            return Action::AnswerHeld;
+            return ControllerAction::AnswerHeld;
         }
-        Action::Answer
+        ControllerAction::Answer
     });
     (faulty.data.notices, faulty.changed) = (Notices::NAMESPACES, vec![1]);
     let looked = counts.clone();
@@ -134,9 +138,11 @@ fn unknown_namespace_does_not_delay_others() {
     for (status, times, took, is_there) in rows {
         let refused = AtomicU32::new(0);
         let mut faulty = ScriptedController::new(move |association, queue, command| match association {
-            1 if is_io(queue, command, IoOpcode::Flush) => Action::Close,
-            2.. if is_identify(queue, command, 0, 1) && refused.fetch_add(1, Relaxed) < times => Action::Refuse(status),
-            _ => Action::Answer,
+            1 if is_io(queue, command, IoOpcode::Flush) => ControllerAction::Close,
+            2.. if is_identify(queue, command, 0, 1) && refused.fetch_add(1, Relaxed) < times => {
+                ControllerAction::Refuse(status)
+            }
+            _ => ControllerAction::Answer,
         });
         faulty.namespace = Box::new(|_| (WAS, Vec::new()));
         with(
@@ -176,10 +182,12 @@ fn waiting_commands_fail_when_namespace_is_replaced() {
     let counts = Arc::new(AtomicU32::new(0));
     let seen = counts.clone();
     let mut faulty = ScriptedController::new(move |association, queue, command| match association {
-        1 if is_io(queue, command, IoOpcode::Flush) => Action::Close,
+        1 if is_io(queue, command, IoOpcode::Flush) => ControllerAction::Close,
         // First inspection for the disk, second by the host after the reconnect.
-        _ if is_identify(queue, command, 0, 1) && seen.fetch_add(1, Relaxed) == 1 => Action::Refuse(Status::NOT_READY),
-        _ => Action::Answer,
+        _ if is_identify(queue, command, 0, 1) && seen.fetch_add(1, Relaxed) == 1 => {
+            ControllerAction::Refuse(Status::NOT_READY)
+        }
+        _ => ControllerAction::Answer,
     });
     let looked = counts.clone();
     faulty.namespace = Box::new(move |_| (if looked.load(Relaxed) > 1 { IS } else { WAS }, Vec::new()));

@@ -4,7 +4,7 @@ use crate::made_by_hand;
 
 use core::time::Duration;
 use futures_util::future::{join, join_all};
-use made_by_hand::{Action, ScriptedController, WAS, is_gone, is_io, with};
+use made_by_hand::{ControllerAction, ScriptedController, WAS, is_gone, is_io, with};
 use nvme_tcp::host::{Buffer, CommandError, HostError, HostEvent, ReadError, Unsuitable};
 use nvme_tcp::wire::{AdminOpcode, FabricsType, IoOpcode, NamespaceData, Status, commands};
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ fn unsuitable_controllers_are_refused() {
         (|faulty| faulty.data.sgl_support = 0, Unsuitable::NoSgls),
     ];
     for (change, reason) in rows {
-        let mut faulty = ScriptedController::new(|_, _, _| Action::Answer);
+        let mut faulty = ScriptedController::new(|_, _, _| ControllerAction::Answer);
         change(&mut faulty);
         let refused = with(faulty, |_| (), |host, _| async move { host.ready().await });
         let Err(HostError::Unsuitable(why)) = refused else { panic!("{reason}: {refused:?}") };
@@ -37,7 +37,7 @@ fn queue_depth_obeys_the_controller() {
             if queue == 1 && command.opcode() == AdminOpcode::Fabrics as u8 {
                 *seen.lock().unwrap() = command.u16(44);
             }
-            Action::Answer
+            ControllerAction::Answer
         });
         (faulty.entries, faulty.data.max_commands) = (entries, max_commands);
         with(faulty, |config| config.depth = 200, |host, _| async move { host.ready().await.unwrap() });
@@ -48,8 +48,8 @@ fn queue_depth_obeys_the_controller() {
 #[test]
 fn command_that_kills_connections_fails() {
     let faulty = ScriptedController::new(|_, queue, command| match is_io(queue, command, IoOpcode::Read) {
-        true if command.u64(10) == 13 => Action::Close,
-        _ => Action::Answer,
+        true if command.u64(10) == 13 => ControllerAction::Close,
+        _ => ControllerAction::Answer,
     });
     let (stats, took) = with(
         faulty,
@@ -75,10 +75,12 @@ fn command_that_kills_connections_fails() {
 #[test]
 fn host_retries_when_the_controller_disappears() {
     let faulty = ScriptedController::new(|association, queue, command| match (association, queue, command.opcode()) {
-        (1, 1, opcode) if opcode == IoOpcode::Flush as u8 => Action::Close,
-        // The controller disappears between the admin queue's Connect and this Connect.
-        (2, 1, opcode) if opcode == AdminOpcode::Fabrics as u8 => Action::Refuse(Status::CONNECT_INVALID_PARAMETERS),
-        _ => Action::Answer,
+        (1, 1, opcode) if opcode == IoOpcode::Flush as u8 => ControllerAction::Close,
+        // The controller disappears between the admin queue's Connect and this one.
+        (2, 1, opcode) if opcode == AdminOpcode::Fabrics as u8 => {
+            ControllerAction::Refuse(Status::CONNECT_INVALID_PARAMETERS)
+        }
+        _ => ControllerAction::Answer,
     });
     let stats = with(
         faulty,
@@ -97,9 +99,9 @@ fn fewer_queues_after_a_loss_keep_all_commands() {
     let mut faulty =
         ScriptedController::new(|association, queue, command| match is_io(queue, command, IoOpcode::Read) {
             // Reads of block 1 are never answered.
-            true if command.u64(10) == 1 || association == 1 => Action::Never,
-            _ if is_io(queue, command, IoOpcode::Flush) && association == 1 => Action::Close,
-            _ => Action::Answer,
+            true if command.u64(10) == 1 || association == 1 => ControllerAction::Never,
+            _ if is_io(queue, command, IoOpcode::Flush) && association == 1 => ControllerAction::Close,
+            _ => ControllerAction::Answer,
         });
     faulty.queues = |association| if association == 1 { 4 } else { 1 };
     with(
@@ -127,9 +129,9 @@ fn fewer_queues_after_a_loss_keep_all_commands() {
 #[test]
 fn command_finishes_during_the_shutdown() {
     for (of_read, of_shutdown) in [
-        (Action::AnswerLate, Action::Answer),
-        (Action::AnswerAfterNext, Action::Answer),
-        (Action::AnswerLate, Action::AnswerLateAndClose),
+        (ControllerAction::AnswerLate, ControllerAction::Answer),
+        (ControllerAction::AnswerAfterNext, ControllerAction::Answer),
+        (ControllerAction::AnswerLate, ControllerAction::AnswerLateAndClose),
     ] {
         let faulty = ScriptedController::new(move |_, queue, command| match AdminOpcode::from_u8(command.opcode()) {
             Some(AdminOpcode::GetLogPage) if queue == 0 => of_read,
@@ -139,7 +141,7 @@ fn command_finishes_during_the_shutdown() {
             {
                 of_shutdown
             }
-            _ => Action::Answer,
+            _ => ControllerAction::Answer,
         });
         with(
             faulty,
@@ -160,9 +162,9 @@ fn host_can_be_closed_while_it_connects() {
     for connects in [0, 1] {
         // During the first connect, or during a reconnect.
         let faulty = ScriptedController::new(move |association, queue, command| match association {
-            _ if is_io(queue, command, IoOpcode::Flush) => Action::Close,
-            _ if association > connects => Action::Never,
-            _ => Action::Answer,
+            _ if is_io(queue, command, IoOpcode::Flush) => ControllerAction::Close,
+            _ if association > connects => ControllerAction::Never,
+            _ => ControllerAction::Answer,
         });
         with(
             faulty,
@@ -189,8 +191,8 @@ fn host_can_be_closed_while_it_connects() {
 #[test]
 fn silent_controller_is_noticed() {
     let faulty = ScriptedController::new(|association, queue, command| match AdminOpcode::from_u8(command.opcode()) {
-        Some(AdminOpcode::KeepAlive) if queue == 0 && association == 1 => Action::Never,
-        _ => Action::Answer,
+        Some(AdminOpcode::KeepAlive) if queue == 0 && association == 1 => ControllerAction::Never,
+        _ => ControllerAction::Answer,
     });
     let connects = with(
         faulty,
@@ -210,13 +212,16 @@ fn silent_controller_is_noticed() {
 /// A silent controller may execute old commands until it has given the host up.
 #[test]
 fn silent_loss_delays_resubmission() {
-    for (act, queues, least) in
-        [(Action::Never, 1, 5000), (Action::Never, 2, 5000), (Action::Close, 1, 20), (Action::Close, 2, 20)]
-    {
+    for (act, queues, least) in [
+        (ControllerAction::Never, 1, 5000),
+        (ControllerAction::Never, 2, 5000),
+        (ControllerAction::Close, 1, 20),
+        (ControllerAction::Close, 2, 20),
+    ] {
         let mut faulty =
             ScriptedController::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
                 true if association == 1 => act,
-                _ => Action::Answer,
+                _ => ControllerAction::Answer,
             });
         faulty.queues = |_| 2;
         let (took, stats) = with(
@@ -236,7 +241,7 @@ fn silent_loss_delays_resubmission() {
             },
         );
         // A silent loss is noticed by the command's timeout. A closed connection is noticed at once.
-        let timeout = if matches!(act, Action::Never) { 1000 } else { 0 };
+        let timeout = if matches!(act, ControllerAction::Never) { 1000 } else { 0 };
         let waited = took.as_millis().checked_sub(timeout).unwrap();
         assert!((least..least + 10).contains(&waited), "{took:?}");
         assert_eq!((stats.connects, stats.replays), (2, 1));
@@ -262,14 +267,14 @@ fn temporary_path_errors_are_retried() {
             let refused = Arc::new(Mutex::new(0));
             let faulty = ScriptedController::new(move |_, queue, command| {
                 if !is_io(queue, command, IoOpcode::Write) {
-                    return Action::Answer;
+                    return ControllerAction::Answer;
                 }
                 let mut refused = refused.lock().unwrap();
                 *refused += 1;
                 match refusals {
-                    0 => Action::Refuse(final_status),
-                    _ if *refused > refusals => Action::Answer,
-                    _ => Action::Refuse(status),
+                    0 => ControllerAction::Refuse(final_status),
+                    _ if *refused > refusals => ControllerAction::Answer,
+                    _ => ControllerAction::Refuse(status),
                 }
             });
             // Retries of this command must not delay other commands, so a flush runs beside it.
@@ -307,8 +312,8 @@ fn temporary_path_errors_are_retried() {
 #[test]
 fn persistent_path_loss_is_not_retried() {
     let faulty = ScriptedController::new(|_, queue, command| match is_io(queue, command, IoOpcode::Write) {
-        true => Action::Refuse(Status::ANA_PERSISTENT_LOSS),
-        false => Action::Answer,
+        true => ControllerAction::Refuse(Status::ANA_PERSISTENT_LOSS),
+        false => ControllerAction::Answer,
     });
     let (written, stats) = with(
         faulty,
@@ -325,10 +330,10 @@ fn persistent_path_loss_is_not_retried() {
 #[test]
 fn reconnect_restarts_the_path_wait() {
     let faulty = ScriptedController::new(|association, queue, command| match command.opcode() {
-        opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => Action::Answer,
-        opcode if opcode == IoOpcode::Flush as u8 && association == 1 => Action::Close,
-        opcode if opcode == IoOpcode::Write as u8 => Action::Refuse(Status::ANA_TRANSITION),
-        _ => Action::Answer,
+        opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => ControllerAction::Answer,
+        opcode if opcode == IoOpcode::Flush as u8 && association == 1 => ControllerAction::Close,
+        opcode if opcode == IoOpcode::Write as u8 => ControllerAction::Refuse(Status::ANA_TRANSITION),
+        _ => ControllerAction::Answer,
     });
     with(
         faulty,
@@ -350,12 +355,12 @@ fn reconnect_restarts_the_path_wait() {
 #[test]
 fn waiting_retry_can_be_cancelled_and_survives_a_loss() {
     let faulty = ScriptedController::new(|association, queue, command| match command.opcode() {
-        opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => Action::Answer,
-        opcode if opcode == IoOpcode::Flush as u8 && association == 1 => Action::Close,
+        opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => ControllerAction::Answer,
+        opcode if opcode == IoOpcode::Flush as u8 && association == 1 => ControllerAction::Close,
         opcode if opcode == IoOpcode::Write as u8 && (association == 1 || command.u64(10) == 9) => {
-            Action::Refuse(Status::ANA_TRANSITION)
+            ControllerAction::Refuse(Status::ANA_TRANSITION)
         }
-        _ => Action::Answer,
+        _ => ControllerAction::Answer,
     });
     with(
         faulty,
@@ -405,13 +410,13 @@ fn namespace_replaced_after_a_loss_gets_no_old_commands() {
         let count = written.clone();
         let mut faulty =
             ScriptedController::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
-                true if association == 1 => Action::Never,
+                true if association == 1 => ControllerAction::Never,
                 true => {
                     *count.lock().unwrap() += 1;
-                    Action::Answer
+                    ControllerAction::Answer
                 }
-                false if association == 1 && is_io(queue, command, IoOpcode::Flush) => Action::Close,
-                false => Action::Answer,
+                false if association == 1 && is_io(queue, command, IoOpcode::Flush) => ControllerAction::Close,
+                false => ControllerAction::Answer,
             });
         // Version 1.4 supports descriptors, so the host compares UUIDs.
         (faulty.namespace, faulty.data.version) = (Box::new(said), 0x0001_0400);
@@ -460,9 +465,9 @@ fn namespace_replaced_after_a_loss_gets_no_old_commands() {
 #[test]
 fn disk_of_a_grown_namespace_shares_its_fate() {
     let mut faulty = ScriptedController::new(|association, queue, command| match association {
-        1 if is_io(queue, command, IoOpcode::Flush) => Action::Close,
-        2 if is_io(queue, command, IoOpcode::Verify) => Action::Close,
-        _ => Action::Answer,
+        1 if is_io(queue, command, IoOpcode::Flush) => ControllerAction::Close,
+        2 if is_io(queue, command, IoOpcode::Verify) => ControllerAction::Close,
+        _ => ControllerAction::Answer,
     });
     faulty.namespace = Box::new(|number| match number {
         1 => (WAS, Vec::new()),

@@ -7,7 +7,7 @@ use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use futures_util::future::{join3, select};
-use made_by_hand::{Action, ScriptedController, with};
+use made_by_hand::{ControllerAction, ScriptedController, with};
 use nvme_tcp::host::{CommandError, CommandFuture, Disk, Host, HostError, ReadError};
 use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, Status, commands};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,12 +17,14 @@ use std::sync::{Arc, Mutex};
 type CommandLog = Arc<Mutex<Vec<(u32, u8, u64)>>>;
 
 /// Creates a controller with two I/O queues that acts on I/O commands as given, and records them.
-fn remembering(act: impl Fn(u32, &Command) -> Action + Send + Sync + 'static) -> (ScriptedController, CommandLog) {
+fn remembering(
+    act: impl Fn(u32, &Command) -> ControllerAction + Send + Sync + 'static,
+) -> (ScriptedController, CommandLog) {
     let seen = CommandLog::default();
     let remembers = seen.clone();
     let mut faulty = ScriptedController::new(move |association, queue, command| {
         if queue == 0 || command.opcode() == AdminOpcode::Fabrics as u8 {
-            return Action::Answer;
+            return ControllerAction::Answer;
         }
         remembers.lock().unwrap().push((association, command.opcode(), command.u64(10)));
         act(association, command)
@@ -66,7 +68,11 @@ fn abandoned_command_is_not_overtaken() {
             let (faulty, seen) = remembering(move |_, command| {
                 let is_change = !matches!(IoOpcode::from_u8(command.opcode()), Some(IoOpcode::Flush | IoOpcode::Read));
                 // Answered together with the next command on its queue.
-                if is_change && is_first.swap(false, Ordering::Relaxed) { Action::AnswerLate } else { Action::Answer }
+                if is_change && is_first.swap(false, Ordering::Relaxed) {
+                    ControllerAction::AnswerLate
+                } else {
+                    ControllerAction::Answer
+                }
             });
             with(
                 faulty,
@@ -127,7 +133,7 @@ fn abandoned_command_is_not_overtaken() {
 
 #[test]
 fn abandoned_read_only_command_ends_at_once() {
-    let (faulty, _) = remembering(|_, _| Action::Never);
+    let (faulty, _) = remembering(|_, _| ControllerAction::Never);
     with(
         faulty,
         |config| config.queues = 2,
@@ -154,13 +160,13 @@ fn abandoned_read_only_command_ends_at_once() {
 #[test]
 fn abandoned_write_ends_with_the_next_connection() {
     // After a silent loss, the next connection is made when the controller has given the host up.
-    for (act, least, most) in [(Action::Never, 6000, 6100), (Action::Close, 20, 100)] {
+    for (act, least, most) in [(ControllerAction::Never, 6000, 6100), (ControllerAction::Close, 20, 100)] {
         for when in [0, 500] {
             let (faulty, seen) = remembering(move |association, command| match command.opcode() {
-                opcode if opcode == IoOpcode::Write as u8 && association == 1 => Action::Never,
+                opcode if opcode == IoOpcode::Write as u8 && association == 1 => ControllerAction::Never,
                 // Ends the connection of the queue with the write.
                 opcode if opcode == IoOpcode::Flush as u8 && association == 1 => act,
-                _ => Action::Answer,
+                _ => ControllerAction::Answer,
             });
             with(
                 faulty,
@@ -176,7 +182,7 @@ fn abandoned_write_ends_with_the_next_connection() {
                     let start = runtime.now();
                     let write = disk.write(3, block(1));
                     let flush = disk.flush();
-                    let give_up_after = if matches!(act, Action::Never) { 2 * when } else { when };
+                    let give_up_after = if matches!(act, ControllerAction::Never) { 2 * when } else { when };
                     runtime.sleep(Duration::from_millis(1 + give_up_after)).await;
                     write.cancel();
                     let overlapping = disk.write(3, block(2));
@@ -197,8 +203,8 @@ fn abandoned_write_ends_with_the_next_connection() {
 #[test]
 fn held_command_can_be_abandoned() {
     let (faulty, seen) = remembering(|_, command| match command.opcode() {
-        opcode if opcode == IoOpcode::Write as u8 => Action::Never,
-        _ => Action::Answer,
+        opcode if opcode == IoOpcode::Write as u8 => ControllerAction::Never,
+        _ => ControllerAction::Answer,
     });
     with(
         faulty,
@@ -238,8 +244,8 @@ fn admin_commands_wait_for_abandoned_changes() {
             remembers.lock().unwrap().push((queue, command.opcode()));
         }
         match command.opcode() {
-            NAMESPACE_MANAGEMENT => Action::AnswerLate,
-            _ => Action::Answer,
+            NAMESPACE_MANAGEMENT => ControllerAction::AnswerLate,
+            _ => ControllerAction::Answer,
         }
     });
     with(
@@ -276,7 +282,9 @@ fn admin_commands_wait_for_abandoned_changes() {
 fn changes_are_not_resent_without_a_keep_alive() {
     for cancelled in [false, true] {
         let (faulty, seen) =
-            remembering(|association, _| if association == 1 { Action::Never } else { Action::Answer });
+            remembering(
+                |association, _| if association == 1 { ControllerAction::Never } else { ControllerAction::Answer },
+            );
         let stats = with(
             faulty,
             |config| {
@@ -307,7 +315,8 @@ fn changes_are_not_resent_without_a_keep_alive() {
         assert_eq!(again, [IoOpcode::Read as u8]);
     }
     // If both sides notice the loss, the command is sent again.
-    let (faulty, _) = remembering(|association, _| if association == 1 { Action::Close } else { Action::Answer });
+    let (faulty, _) =
+        remembering(|association, _| if association == 1 { ControllerAction::Close } else { ControllerAction::Answer });
     let stats = with(
         faulty,
         |config| config.keep_alive = Duration::ZERO,
@@ -348,7 +357,7 @@ fn unrepeatable_command_is_sent_once() {
             if closes {
                 *count.lock().unwrap() += 1;
             }
-            if closes && association == 1 { Action::Close } else { Action::Answer }
+            if closes && association == 1 { ControllerAction::Close } else { ControllerAction::Answer }
         });
         with(
             faulty,
@@ -373,8 +382,8 @@ fn unrepeatable_command_is_sent_once() {
 #[test]
 fn unrepeatable_command_is_not_retried() {
     let (faulty, seen) = remembering(|_, command| match command.opcode() {
-        COPY | 0x01 => Action::Refuse(Status::INTERNAL_ERROR),
-        _ => Action::Answer,
+        COPY | 0x01 => ControllerAction::Refuse(Status::INTERNAL_ERROR),
+        _ => ControllerAction::Answer,
     });
     with(
         faulty,

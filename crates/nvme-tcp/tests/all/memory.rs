@@ -20,14 +20,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 
 /// Counts bytes that this thread has allocated and not freed. Tests run on several threads.
-struct CountingAllocator;
+struct MemoryTestAllocator;
 
 thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
 // SAFETY: forwards every call to the system allocator unchanged.
-unsafe impl GlobalAlloc for CountingAllocator {
+unsafe impl GlobalAlloc for MemoryTestAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.set(HELD.get() + layout.size().max(16) as isize);
         // SAFETY: the caller's guarantees are passed on.
@@ -42,7 +42,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 }
 
 #[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+static ALLOCATOR: MemoryTestAllocator = MemoryTestAllocator;
 
 fn framed(wire: &Client, pdu: &Pdu, data: &[u8]) -> Vec<u8> {
     wire.framing.frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat()

@@ -72,9 +72,9 @@ impl BlockingExecutor for HangingExecutor {
     }
 }
 
-struct WakeFlag(AtomicBool);
+struct StallWakeFlag(AtomicBool);
 
-impl std::task::Wake for WakeFlag {
+impl std::task::Wake for StallWakeFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -86,7 +86,7 @@ type ServeFuture = Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send>>;
 struct ServedHost {
     server: Server,
     serve: Option<ServeFuture>,
-    woken: Arc<WakeFlag>,
+    woken: Arc<StallWakeFlag>,
     far: Option<DuplexStream>,
     disk: Arc<HangingExecutor>,
     time: Arc<ManualClock>,
@@ -105,7 +105,7 @@ impl ServedHost {
         let server = Server::new(target, Arc::new(ManualTimers(time.clone())), disk.clone());
         let (near, far) = tokio::io::duplex(64 << 10);
         let serve = Some(Box::pin(server.serve(TokioSegments::new(near))) as _);
-        let woken = Arc::new(WakeFlag(AtomicBool::new(true)));
+        let woken = Arc::new(StallWakeFlag(AtomicBool::new(true)));
         let mut served =
             ServedHost { server, serve, woken, far: Some(far), disk, time, _admin: admin, controller, limit };
         served.send(&Pdu::InitializeRequest(InitializeRequest::default()), &[]);
@@ -338,12 +338,12 @@ fn host_that_sends_no_requested_data_is_reset() {
 /// A closing server, and the waker of the task that waits for it.
 struct ServerClosing {
     close: Pin<Box<dyn Future<Output = ()> + Send>>,
-    woken: Arc<WakeFlag>,
+    woken: Arc<StallWakeFlag>,
 }
 
 impl ServerClosing {
     fn new(server: &Server) -> ServerClosing {
-        ServerClosing { close: Box::pin(server.close()), woken: Arc::new(WakeFlag(AtomicBool::new(true))) }
+        ServerClosing { close: Box::pin(server.close()), woken: Arc::new(StallWakeFlag(AtomicBool::new(true))) }
     }
 
     /// Returns whether the close has finished, polling only if woken.

@@ -20,7 +20,7 @@ fn tshark_accepts_every_pdu_and_digest() {
         return;
     }
     for (seed, offload) in [(81, Offload::None), (82, Offload::PlaceAndCheck)] {
-        let file = TemporaryFile::new(&format!("nvme-{seed}"));
+        let file = NvmeCaptureFile::new(&format!("nvme-{seed}"));
         let resends = exercise(seed, offload, &file);
         assert_eq!(resends, 0, "tshark cannot reorder retransmitted segments");
         let pdus = read(&file);
@@ -44,7 +44,7 @@ fn tshark_detects_a_wrong_digest() {
     if !have_tshark() {
         return;
     }
-    let file = TemporaryFile::new("nvme-spoilt");
+    let file = NvmeCaptureFile::new("nvme-spoilt");
     exercise(83, Offload::None, &file);
     let mut bytes = std::fs::read(&file.0).unwrap();
     // The middle of the capture is data.
@@ -56,7 +56,7 @@ fn tshark_detects_a_wrong_digest() {
 }
 
 /// Writes and reads in small PDUs with a capture. Returns the number of retransmitted segments.
-fn exercise(seed: u64, offload: Offload, file: &TemporaryFile) -> u64 {
+fn exercise(seed: u64, offload: Offload, file: &NvmeCaptureFile) -> u64 {
     let transport = TransportConfig {
         in_capsule: 512,
         max_data: 8_192,
@@ -93,7 +93,7 @@ struct DissectedPdu {
     malformed: bool,
 }
 
-fn read(file: &TemporaryFile) -> Vec<DissectedPdu> {
+fn read(file: &NvmeCaptureFile) -> Vec<DissectedPdu> {
     let output = Command::new("tshark")
         .args(["-r", file.0.to_str().unwrap(), "-d", "tcp.port==4420,nvme-tcp", "-T", "pdml"])
         .args(["-o", "nvme-tcp.check_hdgst:TRUE", "-o", "nvme-tcp.check_ddgst:TRUE", "-Y", "nvme-tcp"])
@@ -152,15 +152,15 @@ fn have_tshark() -> bool {
 }
 
 /// A file that is removed on drop.
-struct TemporaryFile(PathBuf);
+struct NvmeCaptureFile(PathBuf);
 
-impl TemporaryFile {
-    fn new(name: &str) -> TemporaryFile {
-        TemporaryFile(std::env::temp_dir().join(format!("{name}-{}.pcapng", std::process::id())))
+impl NvmeCaptureFile {
+    fn new(name: &str) -> NvmeCaptureFile {
+        NvmeCaptureFile(std::env::temp_dir().join(format!("{name}-{}.pcapng", std::process::id())))
     }
 }
 
-impl Drop for TemporaryFile {
+impl Drop for NvmeCaptureFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }

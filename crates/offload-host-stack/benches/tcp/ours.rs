@@ -11,7 +11,7 @@ use offload_api::{NetDevice, TxTag};
 use offload_base::cost::{self, Domain};
 use offload_base::time::earliest;
 use offload_base::{Instant, Seed};
-use offload_host_stack::{Config, ConnectionId, Stack};
+use offload_host_stack::{Config, FlowId, Stack};
 use std::sync::Arc;
 use std::task::Wake;
 
@@ -23,7 +23,7 @@ pub(crate) struct StackPair {
     interrupts: [Arc<InterruptFlag>; 2],
     /// Time of each stack's timer.
     timers: [Option<Instant>; 2],
-    clients: Vec<ConnectionId>,
+    clients: Vec<FlowId>,
     /// Index of the next client to send.
     turn: usize,
     /// Number of runs of each stack.

@@ -316,17 +316,17 @@ impl NetworkLayer {
             return None;
         }
         match self.receive_packet(now, received, version, false, answers, counters) {
-            ParseStep::Whole => match self.receive_packet(now, received, version, true, answers, counters) {
-                ParseStep::Arrived(arrival) => Some(arrival),
-                ParseStep::Nothing => None,
-                ParseStep::Whole => {
+            ReassemblyStep::Whole => match self.receive_packet(now, received, version, true, answers, counters) {
+                ReassemblyStep::Arrived(arrival) => Some(arrival),
+                ReassemblyStep::Nothing => None,
+                ReassemblyStep::Whole => {
                     // A fragment within a fragment: no real host sends one.
                     counters.count(version, IpCounter::InHeaderErrors);
                     None
                 }
             },
-            ParseStep::Arrived(arrival) => Some(arrival),
-            ParseStep::Nothing => None,
+            ReassemblyStep::Arrived(arrival) => Some(arrival),
+            ReassemblyStep::Nothing => None,
         }
     }
 
@@ -339,7 +339,7 @@ impl NetworkLayer {
         in_pieces: bool,
         answers: bool,
         counters: &mut HostCounters,
-    ) -> ParseStep {
+    ) -> ReassemblyStep {
         let (checksums, came) = (received.meta.checksums, received.meta.protection);
         let reply = answers.then_some(came);
         let packet = &received.frame[ETHERNET_BYTES..];
@@ -356,11 +356,11 @@ impl NetworkLayer {
                 if self.addresses.is_own(to.into()) || self.addresses.is_member_of(to) {
                     self.report_problem(now, packet, problem, to.is_multicast(), reply, counters);
                 }
-                return ParseStep::Nothing;
+                return ReassemblyStep::Nothing;
             }
             _ => {
                 counters.count(version, IpCounter::InHeaderErrors);
-                return ParseStep::Nothing;
+                return ReassemblyStep::Nothing;
             }
         };
         if version == IpVersion::V4 && checksums == Checksums::Unchecked {
@@ -368,30 +368,30 @@ impl NetworkLayer {
             sum.add(&packet[..headers.upper]);
             if !sum.is_right() {
                 counters.checksum_errors += 1;
-                return ParseStep::Nothing;
+                return ReassemblyStep::Nothing;
             }
         }
         // A device reports one verdict on the IPv4 and the transport checksum. A UDP checksum of zero needs a closer
         // look.
         if checksums == Checksums::Bad && headers.protocol != UDP {
             counters.checksum_errors += 1;
-            return ParseStep::Nothing;
+            return ReassemblyStep::Nothing;
         }
         let (source, destination) = (headers.source(packet), headers.destination(packet));
         let for_many = matches!(destination, IpAddr::V6(address) if self.addresses.is_member_of(address));
         if !(self.addresses.is_own(destination) || for_many) || !self.may_be_source(source, headers.protocol) {
             counters.count(version, IpCounter::InAddressErrors);
-            return ParseStep::Nothing;
+            return ReassemblyStep::Nothing;
         }
         if headers.fragment.is_some() {
             let whole = self.on_fragment(now, &received.frame, version, (came, reply), counters);
-            let Some(whole) = whole else { return ParseStep::Nothing };
+            let Some(whole) = whole else { return ReassemblyStep::Nothing };
             *received = RxPacket::new(whole, RxMeta { protection: came, ..RxMeta::default() });
-            return ParseStep::Whole;
+            return ReassemblyStep::Whole;
         }
         let arrival = match (headers.protocol, version) {
             (ICMP, IpVersion::V4) => {
-                let IpAddr::V4(source) = source else { return ParseStep::Nothing };
+                let IpAddr::V4(source) = source else { return ReassemblyStep::Nothing };
                 self.on_icmp(now, source, &packet[headers.upper..headers.end], reply, counters)
             }
             // RFC 6980 5: switches that filter forged discovery messages cannot look into fragments.
@@ -399,7 +399,7 @@ impl NetworkLayer {
                 counters.ndp_in_errors += 1;
                 // Otherwise the other shards would get the reassembled packet and take it for an unfragmented one.
                 received.frame.clear();
-                return ParseStep::Nothing;
+                return ReassemblyStep::Nothing;
             }
             (ICMPV6, IpVersion::V6) => self.on_icmp_six(now, packet, &headers, reply, counters),
             _ if for_many => {
@@ -416,7 +416,7 @@ impl NetworkLayer {
                 None
             }
         };
-        arrival.map_or(ParseStep::Nothing, ParseStep::Arrived)
+        arrival.map_or(ReassemblyStep::Nothing, ReassemblyStep::Arrived)
     }
 
     /// Returns whether a packet of `protocol` may come from `address`. A host without an address sends solicitations
@@ -601,7 +601,7 @@ impl NetworkLayer {
 }
 
 /// Result of parsing a packet.
-enum ParseStep {
+enum ReassemblyStep {
     /// Content for the layers above.
     Arrived(ReceivedContent),
     /// The packet was the last missing fragment, and is now the reassembled packet.

@@ -18,7 +18,7 @@ use smoltcp::wire::{EthernetAddress, EthernetFrame, Icmpv6Message, Ipv6Packet};
 
 /// The relevant parts of a solicitation or an advertisement.
 #[derive(Clone, Copy, Debug)]
-struct NeighbourMessage {
+struct NdpMessage {
     target: Ipv6Addr,
     /// Ethernet address of a solicitation's source, or of an advertisement's target.
     mac: Option<EthernetAddress>,
@@ -50,7 +50,7 @@ impl NetworkLayer {
             false => counters.neighbour_advertisements_in += 1,
         }
         let parsed =
-            (hop_limit == MAX_HOP_LIMIT && message[1] == 0).then(|| NeighbourMessage::parse(message, asks)).flatten();
+            (hop_limit == MAX_HOP_LIMIT && message[1] == 0).then(|| NdpMessage::parse(message, asks)).flatten();
         let Some(message) = parsed.filter(|message| is_one_host(message.target)) else {
             counters.ndp_in_errors += 1;
             return;
@@ -65,7 +65,7 @@ impl NetworkLayer {
         &mut self,
         now: Instant,
         (source, destination): (Ipv6Addr, Ipv6Addr),
-        message: NeighbourMessage,
+        message: NdpMessage,
         answers: bool,
         counters: &mut HostCounters,
     ) {
@@ -125,7 +125,7 @@ impl NetworkLayer {
         now: Instant,
         source: Ipv6Addr,
         destination: Ipv6Addr,
-        message: NeighbourMessage,
+        message: NdpMessage,
         counters: &mut HostCounters,
     ) {
         let target = IpAddr::V6(message.target);
@@ -198,10 +198,10 @@ impl NetworkLayer {
     }
 }
 
-impl NeighbourMessage {
+impl NdpMessage {
     /// Parses a message (RFC 4861 4.3, 4.4 and 4.6). An option of length zero, or an Ethernet address that no station
     /// can have, makes the whole message invalid (7.1).
-    fn parse(bytes: &[u8], asks: bool) -> Option<NeighbourMessage> {
+    fn parse(bytes: &[u8], asks: bool) -> Option<NdpMessage> {
         let target: [u8; 16] = bytes.get(8..24)?.try_into().ok()?;
         let wanted = if asks { SOURCE_MAC } else { TARGET_MAC };
         let (mut options, mut mac) = (&bytes[24..], None);
@@ -214,7 +214,7 @@ impl NeighbourMessage {
         }
         let flags = if asks { 0 } else { bytes[4] };
         let (solicited, overrides) = (flags & SOLICITED != 0, flags & OVERRIDE != 0);
-        options.is_empty().then_some(NeighbourMessage { target: target.into(), mac, solicited, overrides })
+        options.is_empty().then_some(NdpMessage { target: target.into(), mac, solicited, overrides })
     }
 }
 

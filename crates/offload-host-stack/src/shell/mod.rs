@@ -21,7 +21,7 @@ pub use udp::UdpSocket;
 
 use crate::config::Config;
 use crate::counters::HostCounters;
-use crate::flow_table::ConnectionId;
+use crate::flow_table::FlowId;
 use crate::stack::Stack;
 use crate::stack::shards::PassedPacket;
 use core::fmt;
@@ -71,7 +71,7 @@ pub(crate) struct Shard {
 pub(crate) struct Inner {
     pub(crate) stack: Stack,
     pub(crate) device: Box<dyn NetDevice>,
-    /// Wakers by [`ConnectionId::index`].
+    /// Wakers by [`FlowId::index`].
     waiting: Vec<ConnectionWakers>,
     accepting: BTreeMap<u16, Waker>,
     udp: BTreeMap<u16, UdpWakers>,
@@ -350,7 +350,7 @@ impl Inner {
     }
 
     /// Returns the wakers of connection `id`.
-    pub(crate) fn waiting(&mut self, id: ConnectionId) -> &mut ConnectionWakers {
+    pub(crate) fn waiting(&mut self, id: FlowId) -> &mut ConnectionWakers {
         if id.index() >= self.waiting.len() {
             self.waiting.resize_with(id.index() + 1, ConnectionWakers::default);
         }

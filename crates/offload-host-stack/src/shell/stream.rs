@@ -2,7 +2,7 @@
 
 use super::{ConnectionWakers, Inner, Shard};
 use crate::config::{CongestionAlgorithm, KeepAlive};
-use crate::flow_table::ConnectionId;
+use crate::flow_table::FlowId;
 use crate::tcp::{ConnectionError, TcpState, TcpStats};
 use bytes::Bytes;
 use core::fmt;
@@ -49,14 +49,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// ```
 pub struct TcpStream {
     shard: Arc<Shard>,
-    id: ConnectionId,
+    id: FlowId,
     flow: FlowKey,
     /// Rest of a segment that `AsyncRead` has read in part.
     unread: Option<RxSegment>,
 }
 
 impl TcpStream {
-    pub(crate) fn new(shard: Arc<Shard>, id: ConnectionId) -> TcpStream {
+    pub(crate) fn new(shard: Arc<Shard>, id: FlowId) -> TcpStream {
         shard.add_handle();
         let flow = shard.with(|inner, _| {
             // The index may have been used by an earlier connection, whose wakers must not be called.
@@ -177,7 +177,7 @@ impl TcpStream {
     }
 
     /// Polls for the next device event.
-    fn poll_event_of(inner: &mut Inner, id: ConnectionId, listener: &Waker) -> Poll<DeviceEvent> {
+    fn poll_event_of(inner: &mut Inner, id: FlowId, listener: &Waker) -> Poll<DeviceEvent> {
         match inner.stack.device_event(id) {
             Some(event) => Poll::Ready(event),
             None => {
@@ -188,7 +188,7 @@ impl TcpStream {
     }
 
     /// Polls for room in the send queue.
-    fn poll_writable(inner: &mut Inner, id: ConnectionId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_writable(inner: &mut Inner, id: FlowId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if !inner.stack.may_send(id) {
             return Poll::Ready(Err(inner.stack.error(id).map_or(io::ErrorKind::BrokenPipe.into(), Into::into)));
         }
@@ -205,7 +205,7 @@ impl TcpStream {
     fn poll_room_after_sending(
         inner: &mut Inner,
         now: Instant,
-        id: ConnectionId,
+        id: FlowId,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         let room = TcpStream::poll_writable(inner, id, cx);

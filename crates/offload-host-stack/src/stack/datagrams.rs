@@ -3,7 +3,7 @@
 use super::opening::{MAX_PORTS_TRIED, random_port};
 use super::shards::may_choose;
 use super::socket_contexts::{RecordedEvent, SocketContexts};
-use super::{OpenError, Stack};
+use super::{SocketOpenError, Stack};
 use crate::network::ParsedDatagram;
 use crate::udp::SendError;
 use bytes::{Buf, Bytes, BytesMut};
@@ -17,16 +17,16 @@ impl Stack {
     ///
     /// # Errors
     /// Fails if the port is in use, or if no free port was found.
-    pub fn bind_udp(&mut self, port: Option<u16>) -> Result<u16, OpenError> {
+    pub fn bind_udp(&mut self, port: Option<u16>) -> Result<u16, SocketOpenError> {
         let port = match port {
-            Some(0) => return Err(OpenError::NoPort),
+            Some(0) => return Err(SocketOpenError::NoPort),
             Some(port) => port,
             None => {
                 let tried = (0..MAX_PORTS_TRIED).map(|_| random_port(&mut self.ports));
                 let place = &self.place;
                 // Each shard chooses from its own ports only, so that two shards never choose the same port.
                 let mut free = tried.filter(|port| may_choose(place.as_ref(), *port) && !self.sockets.is_bound(*port));
-                free.next().ok_or(OpenError::NoPort)?
+                free.next().ok_or(SocketOpenError::NoPort)?
             }
         };
         self.sockets.bind(port)?;

@@ -20,11 +20,11 @@ pub(crate) mod shards;
 mod socket_contexts;
 mod strays;
 
-pub use opening::OpenError;
+pub use opening::SocketOpenError;
 
 use crate::config::Config;
 use crate::counters::HostCounters;
-use crate::flow_table::{ConnectionId, FlowTable};
+use crate::flow_table::{FlowId, FlowTable};
 use crate::hash::SipKey;
 use crate::limit::RateLimit;
 use crate::memory::Memory;
@@ -47,7 +47,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// The TCP/IP stack of a host. [`receive`](Self::receive) takes packets, [`transmit`](Self::transmit) sends them, and
 /// each call gets the time as `now`. [`poll`](Self::poll) does both with a device.
 ///
-/// A [`ConnectionId`] is valid from the call that returned it until [`detach`](Self::detach).
+/// A [`FlowId`] is valid from the call that returned it until [`detach`](Self::detach).
 ///
 /// ```
 /// use offload_host_stack::{Config, Stack, TcpState};
@@ -70,19 +70,19 @@ pub struct Stack {
     flows: FlowTable,
     listeners: BTreeMap<u16, ListenQueue>,
     listeners_opened: u32,
-    dirty: VecDeque<ConnectionId>,
+    dirty: VecDeque<FlowId>,
     /// Dirty connections that ask the device for a rate. The device has room for each paced flow separately and for all
     /// other flows together, so paced connections need a list of their own.
-    dirty_paced: VecDeque<ConnectionId>,
+    dirty_paced: VecDeque<FlowId>,
     /// Contexts to be removed from the device.
     left: Vec<Handle>,
-    noted: VecDeque<ConnectionId>,
+    noted: VecDeque<FlowId>,
     /// Ports of listeners with new connections.
     acceptable: VecDeque<u16>,
     timers: TimerQueue,
     sockets: UdpSockets,
     /// Connections subscribed to the device's events.
-    controlled: BTreeSet<ConnectionId>,
+    controlled: BTreeSet<FlowId>,
     challenges: RateLimit,
     resets: RateLimit,
     memory: Memory,
@@ -249,7 +249,7 @@ impl Stack {
     fn on_known_segment(
         &mut self,
         now: Instant,
-        id: ConnectionId,
+        id: FlowId,
         ParsedSegment { flow, segment, payload, .. }: &ParsedSegment,
         packet: RxPacket,
         device: &mut dyn NetDevice,
@@ -377,7 +377,7 @@ impl Stack {
     }
 
     /// Lets a connection from a dirty list send. Returns `None` for a connection that is no longer dirty.
-    fn take_turn(&mut self, now: Instant, id: ConnectionId, device: &mut dyn NetDevice) -> Option<TransmitOutcome> {
+    fn take_turn(&mut self, now: Instant, id: FlowId, device: &mut dyn NetDevice) -> Option<TransmitOutcome> {
         let connection = self.flows.get_mut(id)?;
         core::mem::take(&mut connection.notes.dirty)
             .then(|| self.with(now, id, |connection, env| connection.transmit(env, device)))
@@ -394,7 +394,7 @@ impl Stack {
     }
 
     /// Returns the next connection with news, and its news.
-    pub fn next_ready(&mut self) -> Option<(ConnectionId, Readiness)> {
+    pub fn next_ready(&mut self) -> Option<(FlowId, Readiness)> {
         while let Some(id) = self.noted.pop_front() {
             if let Some(connection) = self.flows.get_mut(id)
                 // A released connection leaves a stale entry in the list, and a new one may have its index.
@@ -444,12 +444,7 @@ impl Stack {
     }
 
     /// Calls `f` with a connection and its environment.
-    fn with<R>(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        f: impl FnOnce(&mut Connection, &mut ConnectionEnv<'_>) -> R,
-    ) -> R {
+    fn with<R>(&mut self, now: Instant, id: FlowId, f: impl FnOnce(&mut Connection, &mut ConnectionEnv<'_>) -> R) -> R {
         let mut env = ConnectionEnv {
             now,
             config: &self.config.tcp,
@@ -475,7 +470,7 @@ impl Stack {
     }
 
     /// Updates the memory charge of a connection.
-    fn account(&mut self, id: ConnectionId) {
+    fn account(&mut self, id: FlowId) {
         if let Some(connection) = self.flows.get_mut(id) {
             let taken = connection.memory();
             let before = core::mem::replace(&mut connection.notes.accounted, taken);
@@ -483,7 +478,7 @@ impl Stack {
         }
     }
 
-    fn mark_dirty(&mut self, id: ConnectionId) {
+    fn mark_dirty(&mut self, id: FlowId) {
         if let Some(connection) = self.flows.get_mut(id)
             && !connection.notes.dirty
         {
@@ -497,7 +492,7 @@ impl Stack {
 
     /// Puts a connection back to the head of the list. Returns false if the connection now asks for a rate and so
     /// belongs on the other list.
-    fn requeue_first(&mut self, id: ConnectionId) -> bool {
+    fn requeue_first(&mut self, id: FlowId) -> bool {
         let connection = self.flows.get_mut(id).filter(|connection| !connection.is_paced());
         let stays = connection.is_some();
         if let Some(connection) = connection {
@@ -508,7 +503,7 @@ impl Stack {
     }
 
     /// Updates timers, listeners and lists after a change of a connection. Removes a finished connection.
-    fn release_if_done(&mut self, id: ConnectionId) {
+    fn release_if_done(&mut self, id: FlowId) {
         let Some(connection) = self.flows.get_mut(id) else { return };
         if let Some(name) = connection.listener
             && connection.state() != TcpState::SynReceived
@@ -557,11 +552,11 @@ impl Stack {
         }
     }
 
-    fn connection(&self, id: ConnectionId) -> &Connection {
+    fn connection(&self, id: FlowId) -> &Connection {
         self.flows.get(id).expect("a connection's id must be valid until it is detached")
     }
 
-    fn connection_mut(&mut self, id: ConnectionId) -> &mut Connection {
+    fn connection_mut(&mut self, id: FlowId) -> &mut Connection {
         self.flows.get_mut(id).expect("a connection's id must be valid until it is detached")
     }
 }

@@ -1,7 +1,7 @@
 //! Opening of connections: active, and passive through a listener.
 
 use super::{Stack, cookies};
-use crate::flow_table::ConnectionId;
+use crate::flow_table::FlowId;
 use crate::memory::MemoryLevel;
 use crate::network::ParsedSegment;
 use crate::tcp::connection::{Connection, ListenerId};
@@ -19,7 +19,7 @@ pub(super) struct ListenQueue {
     pub(super) name: ListenerId,
     pub(super) backlog: usize,
     pub(super) half_open: usize,
-    pub(super) accepted: VecDeque<ConnectionId>,
+    pub(super) accepted: VecDeque<FlowId>,
     /// Times of the first and the latest SYN in the current series of refused SYNs.
     pub(super) refused: Option<(Instant, Instant)>,
     /// Deadline until which ACKs are checked for cookies.
@@ -36,7 +36,7 @@ impl ListenQueue {
 /// Result of a check for a SYN cookie.
 pub(super) enum CookieCheck {
     /// The ACK carries a valid cookie, and this connection was opened.
-    Opens(ConnectionId),
+    Opens(FlowId),
     /// The ACK carries a valid cookie, but there is no room for the connection. The client will repeat its data.
     NotNow,
     /// The ACK carries no valid cookie.
@@ -46,14 +46,14 @@ pub(super) enum CookieCheck {
 /// Reason for which a connection or a listener could not be opened.
 ///
 /// ```
-/// use offload_host_stack::OpenError;
+/// use offload_host_stack::SocketOpenError;
 ///
-/// let error = std::io::Error::from(OpenError::InUse);
+/// let error = std::io::Error::from(SocketOpenError::InUse);
 /// assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum SocketOpenError {
     /// The port or the flow is in use.
     #[error("the address is in use: listen at another port")]
     InUse,
@@ -71,14 +71,14 @@ pub enum OpenError {
     Unreachable,
 }
 
-impl From<OpenError> for io::Error {
-    fn from(error: OpenError) -> io::Error {
+impl From<SocketOpenError> for io::Error {
+    fn from(error: SocketOpenError) -> io::Error {
         let kind = match error {
-            OpenError::InUse => io::ErrorKind::AddrInUse,
-            OpenError::NoPort => io::ErrorKind::AddrNotAvailable,
-            OpenError::TooMany => io::ErrorKind::QuotaExceeded,
-            OpenError::NoMemory => io::ErrorKind::OutOfMemory,
-            OpenError::Unreachable => io::ErrorKind::HostUnreachable,
+            SocketOpenError::InUse => io::ErrorKind::AddrInUse,
+            SocketOpenError::NoPort => io::ErrorKind::AddrNotAvailable,
+            SocketOpenError::TooMany => io::ErrorKind::QuotaExceeded,
+            SocketOpenError::NoMemory => io::ErrorKind::OutOfMemory,
+            SocketOpenError::Unreachable => io::ErrorKind::HostUnreachable,
         };
         io::Error::new(kind, error)
     }
@@ -96,7 +96,7 @@ impl Stack {
         now: Instant,
         local_port: Option<u16>,
         remote: SocketAddr,
-    ) -> Result<ConnectionId, OpenError> {
+    ) -> Result<FlowId, SocketOpenError> {
         self.connect_where(now, local_port, remote, &|_| true)
     }
 
@@ -107,12 +107,12 @@ impl Stack {
         local_port: Option<u16>,
         remote: SocketAddr,
         serves: &dyn Fn(&FlowKey) -> bool,
-    ) -> Result<ConnectionId, OpenError> {
+    ) -> Result<FlowId, SocketOpenError> {
         // The scope id and the flow label of an address are not part of a flow key, because the host has one interface.
         let remote = SocketAddr::new(remote.ip(), remote.port());
         let local = self.network.source_for(remote.ip());
         let local = local.filter(|_| self.network.reaches(remote.ip()) && remote.port() != 0);
-        let local = local.ok_or(OpenError::Unreachable)?;
+        let local = local.ok_or(SocketOpenError::Unreachable)?;
         let flow = match local_port {
             Some(port) => {
                 let flow = FlowKey::tcp(SocketAddr::new(local, port), remote);
@@ -122,9 +122,9 @@ impl Stack {
             None => self.free_flow(now, local, remote, serves),
         };
         if self.refuses_for_memory() {
-            return Err(OpenError::NoMemory);
+            return Err(SocketOpenError::NoMemory);
         }
-        let flow = flow.ok_or(if local_port.is_some() { OpenError::InUse } else { OpenError::NoPort })?;
+        let flow = flow.ok_or(if local_port.is_some() { SocketOpenError::InUse } else { SocketOpenError::NoPort })?;
         let mut connection = self.new_connection(now, flow, TcpState::SynSent);
         // The new sequence numbers must lie above the old connection's, so that late segments of the old connection are
         // outside the window.
@@ -134,7 +134,7 @@ impl Stack {
             self.release_if_done(id);
         }
         if !self.make_room(now) {
-            return Err(OpenError::TooMany);
+            return Err(SocketOpenError::TooMany);
         }
         self.counters.active_opens += 1;
         let id = self.flows.insert(connection);
@@ -148,12 +148,12 @@ impl Stack {
     ///
     /// # Errors
     /// Fails if the port has a listener already, or is 0.
-    pub fn listen(&mut self, port: u16, backlog: usize) -> Result<(), OpenError> {
+    pub fn listen(&mut self, port: u16, backlog: usize) -> Result<(), SocketOpenError> {
         if port == 0 {
-            return Err(OpenError::NoPort);
+            return Err(SocketOpenError::NoPort);
         }
         if self.listeners.contains_key(&port) {
-            return Err(OpenError::InUse);
+            return Err(SocketOpenError::InUse);
         }
         self.listeners_opened = self.listeners_opened.wrapping_add(1);
         let listener = ListenQueue {
@@ -169,7 +169,7 @@ impl Stack {
     }
 
     /// Takes the next established connection of the listener at `port`.
-    pub fn accept(&mut self, port: u16) -> Option<ConnectionId> {
+    pub fn accept(&mut self, port: u16) -> Option<FlowId> {
         self.listeners.get_mut(&port)?.accepted.pop_front()
     }
 
@@ -309,12 +309,12 @@ impl Stack {
         true
     }
 
-    fn find_waiting(&mut self) -> Option<ConnectionId> {
+    fn find_waiting(&mut self) -> Option<FlowId> {
         self.flows.next_matching(MAX_CONNECTIONS_EXAMINED, Connection::is_waiting_without_handle)
     }
 
     /// Returns whether a segment would complete a handshake while the accept queue is full.
-    pub(super) fn accept_queue_is_full(&self, id: ConnectionId, segment: &Segment) -> bool {
+    pub(super) fn accept_queue_is_full(&self, id: FlowId, segment: &Segment) -> bool {
         let connection = self.connection(id);
         connection.state() == TcpState::SynReceived
             && segment.ack.is_some()
@@ -381,7 +381,7 @@ impl Stack {
 
     /// Returns the TIME-WAIT connection that a new connection of this flow may replace, and the lowest initial sequence
     /// number of the new one.
-    fn may_be_reopened(&mut self, now: Instant, flow: &FlowKey) -> Option<(ConnectionId, Seq)> {
+    fn may_be_reopened(&mut self, now: Instant, flow: &FlowKey) -> Option<(FlowId, Seq)> {
         let id = self.flows.find(flow)?;
         let wait = self.config.tcp.time_wait;
         Some((id, self.connection(id).may_be_reopened(now, wait)?))

@@ -2,7 +2,7 @@
 
 use super::congestion::AckedBytes;
 use super::connection::{Connection, ConnectionEnv};
-use super::flight::{RangeState, SentRange};
+use super::flight::{FlightRangeState, SentRange};
 use super::recovery::AckDelivery;
 use super::segment::Segment;
 use super::send_queue::FIRST_BYTE;
@@ -123,7 +123,7 @@ impl Connection {
                 if !sent.retransmitted {
                     // Karn's rule: a retransmitted range gives no RTT sample.
                     sample = sample.max(Some(sent.sent_at));
-                    delivery.given_up |= sent.state == RangeState::Lost;
+                    delivery.given_up |= sent.state == FlightRangeState::Lost;
                 }
             };
             self.flight.acknowledge(position, |sent| deliver(sent, older(sent.sent_at)));

@@ -285,13 +285,13 @@ mod tests {
     use super::super::congestion::{Cubic, NewReno};
     use super::super::recv_queue::IDLE_BYTES;
     use super::*;
-    use crate::flow_table::ConnectionId;
+    use crate::flow_table::FlowId;
 
     #[test]
     fn idle_connection_takes_less_than_2_kib() {
         // Besides the struct: the boxed congestion controller, the capacity kept by the receive queue (other queues
         // keep none), and the entries in the tables.
-        let tables = 2 * size_of::<(FlowKey, ConnectionId)>() + 64;
+        let tables = 2 * size_of::<(FlowKey, FlowId)>() + 64;
         let all = size_of::<Connection>() + size_of::<Cubic>().max(size_of::<NewReno>()) + IDLE_BYTES + tables;
         assert!(all <= 2048, "{all} bytes, {} of them the struct", size_of::<Connection>());
     }

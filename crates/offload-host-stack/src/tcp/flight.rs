@@ -31,12 +31,12 @@ pub(crate) struct SentRange {
     pub(crate) order: u64,
     pub(crate) sent_at: Instant,
     pub(crate) retransmitted: bool,
-    pub(crate) state: RangeState,
+    pub(crate) state: FlightRangeState,
 }
 
 /// The state of a sent range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RangeState {
+pub(crate) enum FlightRangeState {
     /// Presumably on its way.
     InFlight,
     /// Lost, and to be sent again.
@@ -99,7 +99,7 @@ impl FlightScoreboard {
             order,
             sent_at: now,
             retransmitted: false,
-            state: RangeState::InFlight,
+            state: FlightRangeState::InFlight,
         });
     }
 
@@ -109,7 +109,7 @@ impl FlightScoreboard {
             return None;
         }
         let from = self.index_of(self.lost_hint);
-        let found = self.sent.range(from..).find(|sent| sent.state == RangeState::Lost)?;
+        let found = self.sent.range(from..).find(|sent| sent.state == FlightRangeState::Lost)?;
         let range = found.start..found.end;
         self.lost_hint = range.start;
         Some(range)
@@ -117,7 +117,7 @@ impl FlightScoreboard {
 
     /// Returns the last sent range. `None` if the peer has it.
     pub(crate) fn last(&self) -> Option<Range<u64>> {
-        self.sent.back().filter(|last| last.state != RangeState::Sacked).map(|last| last.start..last.end)
+        self.sent.back().filter(|last| last.state != FlightRangeState::Sacked).map(|last| last.start..last.end)
     }
 
     /// Records the retransmission of `range`, which must lie within one entry.
@@ -132,7 +132,7 @@ impl FlightScoreboard {
         }
         let order = self.log(range.clone());
         // The retransmission counts as in flight again, although its first copy may still arrive.
-        self.set(index, RangeState::InFlight);
+        self.set(index, FlightRangeState::InFlight);
         let sent = &mut self.sent[index];
         debug_assert_eq!((sent.start, sent.end), (range.start, range.end));
         (sent.order, sent.sent_at, sent.retransmitted) = (order, now, true);
@@ -150,7 +150,7 @@ impl FlightScoreboard {
                 self.split(0, position);
                 continue;
             }
-            if first.state != RangeState::Sacked {
+            if first.state != FlightRangeState::Sacked {
                 delivered(&first);
             }
             *self.bytes_in(first.state) -= first.end - first.start;
@@ -174,7 +174,7 @@ impl FlightScoreboard {
         }
         let mut index = self.index_of(range.start);
         while let Some(sent) = self.sent.get(index).copied().filter(|sent| sent.start < range.end) {
-            if sent.state == RangeState::Sacked {
+            if sent.state == FlightRangeState::Sacked {
                 index += 1;
                 continue;
             }
@@ -193,11 +193,11 @@ impl FlightScoreboard {
                 self.split(index, range.end);
             }
             delivered(&self.sent[index]);
-            self.set(index, RangeState::Sacked);
+            self.set(index, FlightRangeState::Sacked);
             if self.merge_with_next(index) {
                 // The next entry was acknowledged before; continue after it.
             }
-            if index > 0 && self.sent[index - 1].state == RangeState::Sacked {
+            if index > 0 && self.sent[index - 1].state == FlightRangeState::Sacked {
                 index -= 1;
                 self.merge_with_next(index);
             }
@@ -230,7 +230,7 @@ impl FlightScoreboard {
             let mut undecided = false;
             let mut index = self.index_of(oldest.start);
             while let Some(sent) = self.sent.get(index).copied().filter(|sent| sent.start < oldest.end) {
-                if sent.order == oldest.order && sent.state == RangeState::InFlight {
+                if sent.order == oldest.order && sent.state == FlightRangeState::InFlight {
                     if (sent.order, sent.end) >= latest {
                         undecided = true;
                     } else if due(sent.sent_at) > now {
@@ -239,7 +239,7 @@ impl FlightScoreboard {
                     } else {
                         overdue.lost += sent.end - sent.start;
                         overdue.retransmits_lost |= sent.retransmitted;
-                        self.set(index, RangeState::Lost);
+                        self.set(index, FlightRangeState::Lost);
                     }
                 }
                 index += 1;
@@ -255,22 +255,22 @@ impl FlightScoreboard {
     /// Declares lost up to `bytes` at the start of the flight, if they are in flight. Without SACK, this is the
     /// information in duplicate ACKs. Returns the number of bytes.
     pub(crate) fn lose_first(&mut self, bytes: u64) -> u64 {
-        let Some(first) = self.sent.front().copied().filter(|first| first.state == RangeState::InFlight) else {
+        let Some(first) = self.sent.front().copied().filter(|first| first.state == FlightRangeState::InFlight) else {
             return 0;
         };
         // Only the first segment is known to be lost; the rest of its packet may have arrived.
         if first.end - first.start > bytes {
             self.split(0, first.start + bytes);
         }
-        self.set(0, RangeState::Lost);
+        self.set(0, FlightRangeState::Lost);
         self.sent[0].end - self.sent[0].start
     }
 
     /// Declares lost all data in flight.
     pub(crate) fn lose_all(&mut self) {
         for index in 0..self.sent.len() {
-            if self.sent[index].state == RangeState::InFlight {
-                self.set(index, RangeState::Lost);
+            if self.sent[index].state == FlightRangeState::InFlight {
+                self.set(index, FlightRangeState::Lost);
             }
         }
         self.log.clear();
@@ -279,7 +279,7 @@ impl FlightScoreboard {
     /// Declares lost all data, because the peer discarded data that it had selectively acknowledged.
     pub(crate) fn forget_sacks(&mut self) {
         for index in 0..self.sent.len() {
-            self.set(index, RangeState::Lost);
+            self.set(index, FlightRangeState::Lost);
         }
         self.log.clear();
     }
@@ -287,15 +287,15 @@ impl FlightScoreboard {
     /// Returns all lost data to the state in flight, because the loss was spurious.
     pub(crate) fn undo_losses(&mut self) {
         for index in 0..self.sent.len() {
-            if self.sent[index].state == RangeState::Lost {
-                self.set(index, RangeState::InFlight);
+            if self.sent[index].state == FlightRangeState::Lost {
+                self.set(index, FlightRangeState::InFlight);
             }
         }
         // Their log entries may be gone, so the log is rebuilt in send order.
         let mut log: Vec<Transmission> = self
             .sent
             .iter()
-            .filter(|sent| sent.state == RangeState::InFlight)
+            .filter(|sent| sent.state == FlightRangeState::InFlight)
             .map(|sent| Transmission { order: sent.order, start: sent.start, end: sent.end })
             .collect();
         log.sort_by_key(|transmission| (transmission.order, transmission.start));
@@ -319,7 +319,7 @@ impl FlightScoreboard {
         self.log.retain(|one| {
             let from = sent.partition_point(|sent| sent.end <= one.start);
             let mut covered = sent.range(from..).take_while(|sent| sent.start < one.end);
-            covered.any(|sent| sent.order == one.order && sent.state == RangeState::InFlight)
+            covered.any(|sent| sent.order == one.order && sent.state == FlightRangeState::InFlight)
         });
     }
 
@@ -338,29 +338,29 @@ impl FlightScoreboard {
     /// Merges two adjacent SACKed entries.
     fn merge_with_next(&mut self, index: usize) -> bool {
         // Merged entries keep the scoreboard short while a peer acknowledges data piece by piece.
-        let mergeable = self.sent.get(index + 1).is_some_and(|next| next.state == RangeState::Sacked);
+        let mergeable = self.sent.get(index + 1).is_some_and(|next| next.state == FlightRangeState::Sacked);
         if mergeable && let Some(next) = self.sent.remove(index + 1) {
             self.sent[index].end = next.end;
         }
         mergeable
     }
 
-    fn set(&mut self, index: usize, state: RangeState) {
+    fn set(&mut self, index: usize, state: FlightRangeState) {
         let sent = &mut self.sent[index];
         let (bytes, before, start) = (sent.end - sent.start, sent.state, sent.start);
         sent.state = state;
         *self.bytes_in(before) -= bytes;
         *self.bytes_in(state) += bytes;
-        if state == RangeState::Lost {
+        if state == FlightRangeState::Lost {
             self.lost_hint = self.lost_hint.min(start);
         }
     }
 
-    fn bytes_in(&mut self, state: RangeState) -> &mut u64 {
+    fn bytes_in(&mut self, state: FlightRangeState) -> &mut u64 {
         match state {
-            RangeState::InFlight => &mut self.in_flight,
-            RangeState::Lost => &mut self.lost,
-            RangeState::Sacked => &mut self.sacked,
+            FlightRangeState::InFlight => &mut self.in_flight,
+            FlightRangeState::Lost => &mut self.lost,
+            FlightRangeState::Sacked => &mut self.sacked,
         }
     }
 }
@@ -377,17 +377,17 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn check(flight: &FlightScoreboard) {
-        let bytes = |state: RangeState| {
+        let bytes = |state: FlightRangeState| {
             flight.sent.iter().filter(|sent| sent.state == state).map(|sent| sent.end - sent.start).sum::<u64>()
         };
         assert_eq!(
             [flight.in_flight, flight.lost, flight.sacked],
-            [RangeState::InFlight, RangeState::Lost, RangeState::Sacked].map(bytes)
+            [FlightRangeState::InFlight, FlightRangeState::Lost, FlightRangeState::Sacked].map(bytes)
         );
         for (one, next) in flight.sent.iter().zip(flight.sent.iter().skip(1)) {
             assert_eq!(one.end, next.start);
             assert!(
-                one.state != RangeState::Sacked || next.state != RangeState::Sacked,
+                one.state != FlightRangeState::Sacked || next.state != FlightRangeState::Sacked,
                 "adjacent SACKed entries must be merged"
             );
         }
@@ -396,7 +396,7 @@ mod tests {
         let logged = |sent: &SentRange| {
             flight.log.iter().any(|one| one.order == sent.order && one.start <= sent.start && sent.end <= one.end)
         };
-        assert!(flight.sent.iter().filter(|sent| sent.state == RangeState::InFlight).all(logged));
+        assert!(flight.sent.iter().filter(|sent| sent.state == FlightRangeState::InFlight).all(logged));
         assert!(flight.log.len() <= 2 * flight.sent.len() + MAX_LOG_SLACK, "the log must stay short");
     }
 

@@ -365,7 +365,7 @@ impl Connection {
 
     /// Returns whether the first unacknowledged byte was selectively acknowledged.
     fn una_is_sacked(&self) -> bool {
-        self.flight.first().is_some_and(|first| first.state == super::flight::RangeState::Sacked)
+        self.flight.first().is_some_and(|first| first.state == super::flight::FlightRangeState::Sacked)
     }
 
     /// Records a retransmission, for undo and pacing.

@@ -5,7 +5,7 @@ use crate::pair::{HostPair, MAC, PairConfig, SIX, config};
 use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
 use offload_base::Seed;
-use offload_host_stack::{Ipv6Config, OpenError, Stack, TcpConfig};
+use offload_host_stack::{Ipv6Config, SocketOpenError, Stack, TcpConfig};
 use smoltcp::wire::{Icmpv6Packet, IpProtocol, Ipv6Packet};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -94,7 +94,7 @@ fn address_is_assigned_a_second_after_its_probe() {
     assert_eq!(ping(&mut pair, SIX[1]), 0, "a tentative address does not answer");
     let now = pair.now;
     let opened = pair.stacks[1].connect(now, None, (SIX[0], 80).into());
-    assert_eq!(opened, Err(OpenError::Unreachable));
+    assert_eq!(opened, Err(SocketOpenError::Unreachable));
     assert!(sent(&mut pair, SECOND).is_empty());
     assert!(pair.stacks[1].addresses().contains(&SIX[1].into()));
     assert_eq!(ping(&mut pair, SIX[1]), 1);
@@ -148,7 +148,7 @@ fn advertisement_holds_for_its_lifetime() {
     sent(&mut pair, SECOND * 3);
     // Without a router, no route leads to another network.
     let unreachable = pair.stacks[1].connect(pair.now, None, (FAR, 80).into());
-    assert_eq!(unreachable, Err(OpenError::Unreachable));
+    assert_eq!(unreachable, Err(SocketOpenError::Unreachable));
     assert!(answers(&mut pair, &advertisement(ROUTER, 255, 1800, 7200)).len() <= 1, "a probe of the new address");
     assert_eq!(sent(&mut pair, SECOND * 60).len(), 0, "no more solicitations");
     let made: IpAddr = "2001:db8:1::ff:fe00:2".parse().unwrap();
@@ -169,7 +169,7 @@ fn advertisement_holds_for_its_lifetime() {
     let now = pair.now;
     assert_eq!(
         pair.stacks[1].connect(now, None, (FAR, 80).into()),
-        Err(OpenError::Unreachable),
+        Err(SocketOpenError::Unreachable),
         "the router has expired"
     );
     sent(&mut pair, SECOND * 5400);

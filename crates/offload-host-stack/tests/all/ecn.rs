@@ -24,7 +24,7 @@ struct EcnFields {
 }
 
 impl EcnFields {
-    fn of(from: usize, frame: &[u8]) -> EcnFields {
+    fn parse(from: usize, frame: &[u8]) -> EcnFields {
         let ip = IpHeaders::parse(&frame[14..]).unwrap();
         let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
         EcnFields {
@@ -47,7 +47,7 @@ fn logged_pair(setup: &PairConfig, mut loses: impl FnMut(&EcnFields) -> bool + '
     let log = FrameLog::default();
     let seen = log.clone();
     pair.wire.filter = Some(Box::new(move |from, frame| {
-        let frame = EcnFields::of(from, frame);
+        let frame = EcnFields::parse(from, frame);
         seen.lock().unwrap().push(frame);
         loses(&frame)
     }));

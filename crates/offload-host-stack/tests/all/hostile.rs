@@ -9,7 +9,7 @@ use offload_api::rx::Checksums;
 use offload_api::{NetDevice, RxMeta, RxPacket};
 use offload_base::counters::CounterSet;
 use offload_base::{Seed, Seq};
-use offload_host_stack::{ConnectionError, ConnectionId, HostCounters, TcpConfig, TcpState};
+use offload_host_stack::{ConnectionError, FlowId, HostCounters, TcpConfig, TcpState};
 use proptest::prelude::*;
 use smoltcp::wire::{IpAddress, IpProtocol, Ipv4Packet, TcpOption, TcpPacket, TcpSeqNumber};
 
@@ -65,12 +65,12 @@ impl CraftedSegment {
 }
 
 /// Returns a pair with a connection, and the numbers that an eavesdropper would know.
-fn known() -> (HostPair, [ConnectionId; 2], CraftedSegment) {
+fn known() -> (HostPair, [FlowId; 2], CraftedSegment) {
     known_to(TcpConfig::default())
 }
 
 /// Like [`known`], with `tcp` as side 1's configuration.
-fn known_to(tcp: TcpConfig) -> (HostPair, [ConnectionId; 2], CraftedSegment) {
+fn known_to(tcp: TcpConfig) -> (HostPair, [FlowId; 2], CraftedSegment) {
     let (mut pair, ids) =
         HostPair::connected(&PairConfig { tcp: [TcpConfig::default(), tcp], ..PairConfig::default() });
     pair.stacks[0].send_copy(ids[0], &[7; 100]);
@@ -97,7 +97,7 @@ fn deliver(pair: &mut HostPair, frame: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// Adds the peer's current timestamp, because RFC 7323 drops segments without one.
-fn stamped(pair: &mut HostPair, ids: [ConnectionId; 2], mut crafted: CraftedSegment) -> CraftedSegment {
+fn stamped(pair: &mut HostPair, ids: [FlowId; 2], mut crafted: CraftedSegment) -> CraftedSegment {
     pair.stacks[0].send_copy(ids[0], &[9; 1]);
     pair.stacks[0].push(ids[0]);
     while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
@@ -478,7 +478,7 @@ fn packet_with_an_invalid_source_is_dropped() {
 }
 
 /// Returns a pair in which side 1 has a small receive buffer and reads nothing, and side 0's next segment.
-fn narrow() -> (HostPair, [ConnectionId; 2], CraftedSegment) {
+fn narrow() -> (HostPair, [FlowId; 2], CraftedSegment) {
     let mut setup = PairConfig::default();
     for tcp in &mut setup.tcp {
         (tcp.timestamps, tcp.receive_buffer) = (false, 20_000);
@@ -498,7 +498,7 @@ fn narrow() -> (HostPair, [ConnectionId; 2], CraftedSegment) {
 }
 
 /// Like [`narrow`], with the window filled to its edge. Also returns the number of received bytes.
-fn closed_window() -> (HostPair, [ConnectionId; 2], CraftedSegment, usize) {
+fn closed_window() -> (HostPair, [FlowId; 2], CraftedSegment, usize) {
     let (mut pair, ids, mut crafted) = narrow();
     pair.stacks[0].send_copy(ids[0], &[7; 50_000]);
     pair.stacks[0].push(ids[0]);

@@ -6,7 +6,7 @@ use crate::transfer::{exchange, pattern};
 use crate::wire::WireConfig;
 use core::time::Duration;
 use offload_base::Seed;
-use offload_host_stack::{ConnectionError, ConnectionId, Ecn, OpenError, TcpConfig, TcpState};
+use offload_host_stack::{ConnectionError, Ecn, FlowId, SocketOpenError, TcpConfig, TcpState};
 use smoltcp::wire::{IpProtocol, Ipv4Packet, TcpPacket, TcpSeqNumber};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ fn flood(pair: &mut HostPair, syns: usize) {
 }
 
 /// Opens and accepts a connection during a flood.
-fn connect(pair: &mut HostPair) -> [ConnectionId; 2] {
+fn connect(pair: &mut HostPair) -> [FlowId; 2] {
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(SECOND / 10);
     assert_eq!(pair.stacks[0].state(client), TcpState::Established, "a cookie must open the connection at once");
@@ -291,7 +291,7 @@ fn cookie_expires() {
 #[test]
 fn port_has_one_listener_and_is_free_after_its_close() {
     let (mut pair, ids) = HostPair::connected(&PairConfig::default());
-    assert_eq!(pair.stacks[1].listen(PORT, 3), Err(OpenError::InUse));
+    assert_eq!(pair.stacks[1].listen(PORT, 3), Err(SocketOpenError::InUse));
     pair.stacks[1].close_listener(pair.now, PORT);
     // Connections of the port, open or in TIME-WAIT, do not prevent listening.
     pair.stacks[1].listen(PORT, 3).unwrap();
@@ -400,7 +400,7 @@ fn refused_syn_removes_no_waiting_connection() {
         pair.stacks[0].detach(pair.now, client);
         pair.run_for(SECOND / 100);
     }
-    assert_eq!(pair.stacks[1].connect(pair.now, Some(9), there), Err(OpenError::InUse));
+    assert_eq!(pair.stacks[1].connect(pair.now, Some(9), there), Err(SocketOpenError::InUse));
     assert_eq!(pair.stacks[1].connections(), MAX_CONNECTIONS);
     pair.stacks[0].detach(pair.now, client);
 }
@@ -438,7 +438,11 @@ fn time_wait_port_is_reusable_after_a_second() {
             use_port(&mut pair);
             if pair.stacks[0].connections() > 0 {
                 let again = pair.stacks[0].connect(pair.now, Some(7000), (ADDRESS[1], PORT).into());
-                assert_eq!(again, Err(OpenError::InUse), "the port must not be reusable before a second has passed");
+                assert_eq!(
+                    again,
+                    Err(SocketOpenError::InUse),
+                    "the port must not be reusable before a second has passed"
+                );
             }
             pair.run_for(SECOND);
         }
@@ -454,7 +458,7 @@ fn time_wait_port_is_not_reusable_without_timestamps() {
     pair.run_for(SECOND * 2);
     let waits = pair.stacks[0].connections() == 1;
     let again = pair.stacks[0].connect(pair.now, Some(7000), (ADDRESS[1], PORT).into());
-    assert_eq!((waits, again), (true, Err(OpenError::InUse)));
+    assert_eq!((waits, again), (true, Err(SocketOpenError::InUse)));
     pair.run_for(SECOND * 60);
     use_port(&mut pair);
 }

@@ -2,13 +2,13 @@
 
 use crate::pair::{HostPair, PairConfig};
 use core::time::Duration;
-use offload_host_stack::{ConnectionError, ConnectionId, KeepAlive, TcpConfig, TcpState};
+use offload_host_stack::{ConnectionError, FlowId, KeepAlive, TcpConfig, TcpState};
 
 const SECOND: Duration = Duration::from_secs(1);
 const KEEP_ALIVE: KeepAlive = KeepAlive { idle: Duration::from_secs(60), interval: Duration::from_secs(5), probes: 3 };
 
 /// Returns a pair with `tcp` on side 0, which has just heard from its peer.
-fn connected(tcp: TcpConfig) -> (HostPair, [ConnectionId; 2]) {
+fn connected(tcp: TcpConfig) -> (HostPair, [FlowId; 2]) {
     let (mut pair, ids) =
         HostPair::connected(&PairConfig { tcp: [tcp, TcpConfig::default()], ..PairConfig::default() });
     pair.stacks[0].send_copy(ids[0], b"hello");
@@ -17,7 +17,7 @@ fn connected(tcp: TcpConfig) -> (HostPair, [ConnectionId; 2]) {
 }
 
 /// Cuts the wire. Returns the seconds until side 0 gives up.
-fn cut(pair: &mut HostPair, id: ConnectionId) -> u64 {
+fn cut(pair: &mut HostPair, id: FlowId) -> u64 {
     pair.wire.filter = Some(Box::new(|_, _| true));
     let begin = pair.now;
     while pair.stacks[0].error(id).is_none() {

@@ -8,7 +8,7 @@ use core::time::Duration;
 use offload_api::rx::Checksums;
 use offload_api::{RxMeta, RxPacket};
 use offload_base::Seed;
-use offload_host_stack::{ConnectionError, ConnectionId, OpenError, TcpConfig, TcpMemory, TcpState};
+use offload_host_stack::{ConnectionError, FlowId, SocketOpenError, TcpConfig, TcpMemory, TcpState};
 use std::sync::{Arc, Mutex};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ const CONNECTIONS: usize = 64;
 const EACH: usize = 4096 + 4096;
 
 /// Returns a pair with many connections and a memory limit on side 1.
-fn crowded_pair() -> (HostPair, [Vec<ConnectionId>; 2]) {
+fn crowded_pair() -> (HostPair, [Vec<FlowId>; 2]) {
     let bounded = TcpConfig { memory: Some(MEMORY), ..TcpConfig::default() };
     let mut pair = HostPair::new(&PairConfig { tcp: [TcpConfig::default(), bounded], ..PairConfig::default() });
     pair.stacks[1].listen(PORT, CONNECTIONS).unwrap();
@@ -34,7 +34,7 @@ fn crowded_pair() -> (HostPair, [Vec<ConnectionId>; 2]) {
 }
 
 /// Queues as much of `data` as there is room for. `sent` bytes are queued already.
-fn write(pair: &mut HostPair, side: usize, id: ConnectionId, data: &[u8], sent: &mut usize) {
+fn write(pair: &mut HostPair, side: usize, id: FlowId, data: &[u8], sent: &mut usize) {
     // The memory level may change the room after each write.
     while pair.stacks[side].room(id) > 0 && *sent < data.len() {
         let bytes = pair.stacks[side].room(id).min(data.len() - *sent);
@@ -63,7 +63,7 @@ fn stalled_readers_stay_within_the_memory_limit() {
     pair.run_for(SECOND / 2);
     assert_eq!(pair.stacks[0].state(late), TcpState::SynSent);
     let from_here = pair.stacks[1].connect(pair.now, None, (ADDRESS[0], 80).into());
-    assert_eq!(from_here, Err(OpenError::NoMemory));
+    assert_eq!(from_here, Err(SocketOpenError::NoMemory));
     assert_eq!((pair.stacks[1].counters().memory_refusals, pair.stacks[1].counters().listen_drops), (2, 1));
     // When the readers continue, all data arrive, and the memory is free again.
     let mut got = vec![Vec::new(); CONNECTIONS];
@@ -195,7 +195,7 @@ fn joined_segments_are_truncated_when_memory_is_full() {
 }
 
 /// Returns a pair in which side 1 has a small buffer and reads nothing, while side 0 has more to send.
-fn stalled_pair(tcp: TcpConfig) -> (HostPair, [ConnectionId; 2]) {
+fn stalled_pair(tcp: TcpConfig) -> (HostPair, [FlowId; 2]) {
     let small = TcpConfig { receive_buffer: 20_000, ..TcpConfig::default() };
     let (mut pair, ids) = HostPair::connected(&PairConfig { tcp: [tcp, small], ..PairConfig::default() });
     pair.stacks[0].send_copy(ids[0], &[0; 100_000]);

@@ -110,7 +110,7 @@ impl NicPort {
         if self.verdict != Checksums::Good {
             return self.verdict;
         }
-        match FrameTransport::of(frame) {
+        match FrameTransport::parse(frame) {
             Some(transport) if transport.header_is_right(frame) && transport.is_right(frame) => Checksums::Good,
             Some(_) => Checksums::Bad,
             None => Checksums::Unchecked, // the device knows only complete TCP and UDP packets
@@ -125,7 +125,7 @@ impl NicPort {
 
     /// Cuts a packet into segments with complete headers.
     fn segment(&mut self, packet: &TxPacket, payload: &[u8]) {
-        let Some(transport) = FrameTransport::of_headers(&packet.header) else {
+        let Some(transport) = FrameTransport::parse_headers(&packet.header) else {
             assert!(!packet.ask.checksum && packet.ask.mss.is_none(), "the device knows TCP and UDP only");
             self.sent.push_back([&packet.header[..], payload].concat());
             return;
@@ -161,8 +161,8 @@ struct FrameTransport {
 }
 
 impl FrameTransport {
-    fn of(frame: &[u8]) -> Option<FrameTransport> {
-        let transport = FrameTransport::of_headers(frame)?;
+    fn parse(frame: &[u8]) -> Option<FrameTransport> {
+        let transport = FrameTransport::parse_headers(frame)?;
         let ip = &frame[14..];
         let whole = match transport.six {
             true => Ipv6Packet::new_checked(ip).ok()?.total_len(),
@@ -177,7 +177,7 @@ impl FrameTransport {
         valid.then_some(transport)
     }
 
-    fn of_headers(frame: &[u8]) -> Option<FrameTransport> {
+    fn parse_headers(frame: &[u8]) -> Option<FrameTransport> {
         let ip = frame.get(14..)?;
         let (six, ends, next, bytes) = match (frame[12], frame[13]) {
             (0x08, 0x00) if ip.len() >= 20 && ip[0] == 0x45 => {

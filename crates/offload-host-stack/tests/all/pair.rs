@@ -5,7 +5,7 @@ use crate::wire::{FaultyWire, WireConfig};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use offload_base::{Instant, Seed};
-use offload_host_stack::{Config, ConnectionId, Ipv6Config, Stack, TcpConfig, TcpState};
+use offload_host_stack::{Config, FlowId, Ipv6Config, Stack, TcpConfig, TcpState};
 
 /// IPv4 addresses of the hosts.
 pub(crate) const FOUR: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
@@ -88,14 +88,14 @@ impl HostPair {
     }
 
     /// Returns a pair with a connection established on both sides.
-    pub(crate) fn connected(setup: &PairConfig) -> (HostPair, [ConnectionId; 2]) {
+    pub(crate) fn connected(setup: &PairConfig) -> (HostPair, [FlowId; 2]) {
         let mut pair = HostPair::new(setup);
         let ids = pair.open();
         (pair, ids)
     }
 
     /// Opens a connection from side 0 to side 1.
-    pub(crate) fn open(&mut self) -> [ConnectionId; 2] {
+    pub(crate) fn open(&mut self) -> [FlowId; 2] {
         let _ = self.stacks[1].listen(PORT, 16);
         let remote = (ADDRESS[1], PORT).into();
         let client = self.stacks[0].connect(self.now, None, remote).unwrap();
@@ -172,7 +172,7 @@ impl HostPair {
     }
 
     /// Reads and consumes all received data.
-    pub(crate) fn read(&mut self, side: usize, id: ConnectionId, into: &mut Vec<u8>) -> usize {
+    pub(crate) fn read(&mut self, side: usize, id: FlowId, into: &mut Vec<u8>) -> usize {
         let mut read = 0;
         while let Some(segment) = self.stacks[side].take(id) {
             into.extend_from_slice(&segment.data);

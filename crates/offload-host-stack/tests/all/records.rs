@@ -9,7 +9,7 @@ use bytes::Bytes;
 use core::time::Duration;
 use offload_api::{DeviceEvent, Handle, Layer, SealError, Sealer, TxTag, Unit, UnitTag};
 use offload_base::{Rng, Seed};
-use offload_host_stack::{ConnectionError, ConnectionId, TcpState};
+use offload_host_stack::{ConnectionError, FlowId, TcpState};
 use proptest::prelude::*;
 
 /// Queues units on a connection, and records the bytes that the peer should get.
@@ -26,14 +26,14 @@ impl UnitQueue {
     }
 
     /// Queues bytes without a unit, like a handshake's.
-    fn queue_plain(&mut self, pair: &mut HostPair, id: ConnectionId, bytes: usize) {
+    fn queue_plain(&mut self, pair: &mut HostPair, id: FlowId, bytes: usize) {
         let data = pattern(Seed(self.rng.next_u64()), bytes);
         self.expected.extend_from_slice(&data);
         pair.stacks[0].send(id, data.into(), TxTag::PLAIN);
     }
 
     /// Queues a unit of `bytes` bytes in a few chunks, for the device if there is a context.
-    fn queue_unit(&mut self, pair: &mut HostPair, id: ConnectionId, bytes: usize) {
+    fn queue_unit(&mut self, pair: &mut HostPair, id: FlowId, bytes: usize) {
         let plain = Bytes::from(pattern(Seed(self.rng.next_u64()), bytes));
         let (number, len) = (self.number, bytes as u32);
         let mut unit = Unit { layer: Layer::FIRST, number, offset: 0, start: Default::default(), len, touched_from: 0 };
@@ -65,7 +65,7 @@ fn masked(data: &[u8], unit: &Unit, at: usize) -> Bytes {
 }
 
 /// Reads on side 1 until the end, and checks the bytes.
-fn receive_all(pair: &mut HostPair, id: ConnectionId, expected: &[u8]) {
+fn receive_all(pair: &mut HostPair, id: FlowId, expected: &[u8]) {
     let mut received = Vec::new();
     pair.run_until(|pair| {
         pair.read(1, id, &mut received);

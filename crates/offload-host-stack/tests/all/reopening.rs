@@ -5,7 +5,7 @@ use crate::pair::{ADDRESS, HostPair, MAC, PORT, PairConfig, SIX, TCP, config};
 use crate::transfer::pattern;
 use core::time::Duration;
 use offload_base::{Instant, RandomSource, Seed, Seq};
-use offload_host_stack::{Config, ConnectionId, Ipv6Config, Stack, TcpConfig, TcpState};
+use offload_host_stack::{Config, FlowId, Ipv6Config, Stack, TcpConfig, TcpState};
 use smoltcp::wire::{TcpOption, TcpPacket};
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ const MS: Duration = Duration::from_millis(1);
 /// Client port of side 0.
 const CLIENT_PORT: u16 = 7000;
 
-fn dial(pair: &mut HostPair) -> [ConnectionId; 2] {
+fn dial(pair: &mut HostPair) -> [FlowId; 2] {
     let client = pair.stacks[0].connect(pair.now, Some(CLIENT_PORT), (ADDRESS[1], PORT).into()).unwrap();
     pair.run_until(|pair| pair.stacks[0].state(client) == TcpState::Established);
     pair.run_for(MS);
@@ -22,7 +22,7 @@ fn dial(pair: &mut HostPair) -> [ConnectionId; 2] {
 
 /// Sends three megabytes from side `from`, far more than the sequence number clock advances meanwhile, and closes that
 /// side first. Returns the sequence number after the last used one.
-fn use_up(pair: &mut HostPair, ids: [ConnectionId; 2], from: usize) -> Seq {
+fn use_up(pair: &mut HostPair, ids: [FlowId; 2], from: usize) -> Seq {
     let to = 1 - from;
     let data = pattern(Seed(1), 3_000_000);
     // The connection must use more sequence numbers than the clock advances, or the test would prove nothing.

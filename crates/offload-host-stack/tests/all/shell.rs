@@ -30,12 +30,12 @@ struct VirtualRuntime {
     ready: Mutex<VecDeque<usize>>,
 }
 
-struct Task {
+struct ShellTask {
     runtime: Arc<VirtualRuntime>,
     index: usize,
 }
 
-impl Wake for Task {
+impl Wake for ShellTask {
     fn wake(self: Arc<Self>) {
         let mut ready = self.runtime.ready.lock().unwrap();
         if !ready.contains(&self.index) {
@@ -122,7 +122,7 @@ impl ShellWorld {
                 let next = self.runtime.ready.lock().unwrap().pop_front();
                 let Some(index) = next else { break };
                 let Some(task) = &mut self.tasks[index] else { continue };
-                let waker = Waker::from(Arc::new(Task { runtime: self.runtime.clone(), index }));
+                let waker = Waker::from(Arc::new(ShellTask { runtime: self.runtime.clone(), index }));
                 if task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
                     self.tasks[index] = None;
                 }

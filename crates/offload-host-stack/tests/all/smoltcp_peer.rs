@@ -6,7 +6,7 @@ use crate::transfer::{any_wire, pattern};
 use crate::wire::{FaultyWire, WireConfig};
 use core::time::Duration;
 use offload_base::{Instant, Seed};
-use offload_host_stack::{ConnectionId, Stack, TcpConfig, TcpState};
+use offload_host_stack::{FlowId, Stack, TcpConfig, TcpState};
 use proptest::prelude::*;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
@@ -135,7 +135,7 @@ impl SmoltcpWorld {
     }
 
     /// Sends `data` in both directions, closes, and checks the received data.
-    fn exchange(&mut self, id: ConnectionId, data: &[u8]) {
+    fn exchange(&mut self, id: FlowId, data: &[u8]) {
         let (mut sent, mut got) = ([0, 0], [Vec::new(), Vec::new()]);
         let end = self.now + Duration::from_secs(3600);
         loop {
@@ -180,7 +180,7 @@ impl SmoltcpWorld {
 }
 
 /// Returns an established connection, opened by smoltcp unless `smoltcp_listens`.
-fn opened(wire: WireConfig, seed: Seed, smoltcp_listens: bool) -> (SmoltcpWorld, ConnectionId) {
+fn opened(wire: WireConfig, seed: Seed, smoltcp_listens: bool) -> (SmoltcpWorld, FlowId) {
     let mut mixed = SmoltcpWorld::new(wire, seed);
     let end = mixed.now + Duration::from_secs(600);
     if smoltcp_listens {

@@ -8,7 +8,7 @@ use core::time::Duration;
 use offload_api::rx::Checksums;
 use offload_api::{RxMeta, RxPacket};
 use offload_base::{Instant, Seed, Seq};
-use offload_host_stack::{CongestionAlgorithm, ConnectionId, Ecn, TcpConfig, TcpState};
+use offload_host_stack::{CongestionAlgorithm, Ecn, FlowId, TcpConfig, TcpState};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +20,7 @@ pub(crate) fn pattern(seed: Seed, bytes: usize) -> Vec<u8> {
 }
 
 /// Sends `data` from each side in writes of `write` bytes, closes, and checks the received data.
-pub(crate) fn exchange(pair: &mut HostPair, ids: [ConnectionId; 2], data: [&[u8]; 2], write: [usize; 2]) -> Instant {
+pub(crate) fn exchange(pair: &mut HostPair, ids: [FlowId; 2], data: [&[u8]; 2], write: [usize; 2]) -> Instant {
     let mut sent = [0, 0];
     let mut received = [Vec::new(), Vec::new()];
     let mut finished = [false, false];

@@ -11,7 +11,7 @@ use offload_api::rx::Checksums;
 use offload_api::{EcnCodepoint, FlowKey, Protection, Protocol, RxMeta, RxPacket, TxDatagram};
 use offload_base::{Instant, Seed};
 use offload_formats::IpVersion;
-use offload_host_stack::{OpenError, SendError, Stack, TcpConfig};
+use offload_host_stack::{SendError, SocketOpenError, Stack, TcpConfig};
 use proptest::prelude::*;
 use smoltcp::wire::{IpAddress, IpProtocol, UdpPacket};
 
@@ -38,7 +38,7 @@ fn send(pair: &mut HostPair, from: u16, data: Bytes) -> Result<(), SendError> {
 fn datagrams_go_both_ways_after_address_resolution() {
     let mut pair = HostPair::new(&PairConfig { acquainted: false, ..PairConfig::default() });
     assert_eq!(pair.stacks[1].bind_udp(Some(SERVICE)), Ok(SERVICE));
-    assert_eq!(pair.stacks[1].bind_udp(Some(SERVICE)), Err(OpenError::InUse));
+    assert_eq!(pair.stacks[1].bind_udp(Some(SERVICE)), Err(SocketOpenError::InUse));
     let port = pair.stacks[0].bind_udp(None).unwrap();
     // IPv4's length field includes the IP header, and IPv6's does not.
     let most = if crate::OVER_SIX { 65_527 } else { 65_507 };

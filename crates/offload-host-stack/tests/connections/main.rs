@@ -14,7 +14,7 @@ mod wire;
 
 use core::time::Duration;
 use offload_base::Seed;
-use offload_host_stack::{ConnectionId, Stack, TcpConfig};
+use offload_host_stack::{FlowId, Stack, TcpConfig};
 use pair::{ADDRESS, HostPair, PORT, PairConfig};
 use std::collections::BTreeMap;
 
@@ -25,16 +25,16 @@ const BYTES: usize = 2_000;
 
 /// Progress of the two applications.
 #[derive(Default)]
-struct TransferProgress {
-    accepted: Vec<ConnectionId>,
+struct ConnectionProgress {
+    accepted: Vec<FlowId>,
     /// Received bytes, by side and connection.
-    received: [BTreeMap<ConnectionId, Vec<u8>>; 2],
+    received: [BTreeMap<FlowId, Vec<u8>>; 2],
     /// Number of connections with all bytes received, per side.
     complete: [usize; 2],
     ended: [usize; 2],
 }
 
-impl TransferProgress {
+impl ConnectionProgress {
     /// Handles the ready connections. Connections without news are not touched.
     fn look(&mut self, stacks: &mut [Stack; 2]) {
         while stacks[1].next_acceptable().is_some() {
@@ -63,8 +63,8 @@ impl TransferProgress {
 /// Opens all connections, moves bytes in both directions, and closes them. Returns the process's resident memory while
 /// all connections are open and idle.
 fn round(pair: &mut HostPair, number: u64) -> usize {
-    let mut seen = TransferProgress::default();
-    let clients: Vec<ConnectionId> =
+    let mut seen = ConnectionProgress::default();
+    let clients: Vec<FlowId> =
         (0..CONNECTIONS).map(|_| pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap()).collect();
     pair.run_until(|pair| {
         seen.look(&mut pair.stacks);

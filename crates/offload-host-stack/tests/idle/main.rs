@@ -16,7 +16,7 @@ mod wire;
 
 use core::sync::atomic::{AtomicIsize, Ordering};
 use core::time::Duration;
-use offload_host_stack::{ConnectionId, TcpConfig};
+use offload_host_stack::{FlowId, TcpConfig};
 use pair::{ADDRESS, HostPair, PORT, PairConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -52,7 +52,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Opens a connection, and moves bytes in both directions with losses and late reads.
-fn used_connection(pair: &mut HostPair, data: &[u8]) -> [ConnectionId; 2] {
+fn used_connection(pair: &mut HostPair, data: &[u8]) -> [FlowId; 2] {
     let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
     pair.run_for(Duration::from_millis(1));
     let ids = [client, pair.stacks[1].accept(PORT).unwrap()];

@@ -772,7 +772,7 @@ impl Plug<'_> {
 fn cable_of(link: &LinkConfig, seed: Seed, lane: usize) -> Cable {
     // The first lane uses the plain seed, so that one wire behaves as before there were lanes.
     let seed = if lane == 0 { seed } else { seed.derive(&format!("lane {lane}")) };
-    Cable::of(Link::new(link, seed.derive("left to right")), Link::new(link, seed.derive("right to left")))
+    Cable::from_links(Link::new(link, seed.derive("left to right")), Link::new(link, seed.derive("right to left")))
 }
 
 #[cfg(test)]

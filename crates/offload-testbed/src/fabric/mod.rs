@@ -82,7 +82,7 @@ pub struct Cable {
 }
 
 impl Cable {
-    pub(crate) fn of(left_to_right: Link, right_to_left: Link) -> Cable {
+    pub(crate) fn from_links(left_to_right: Link, right_to_left: Link) -> Cable {
         Cable { left_to_right: Arc::new(Mutex::new(left_to_right)), right_to_left: Arc::new(Mutex::new(right_to_left)) }
     }
 
@@ -144,7 +144,7 @@ pub fn connect(
     left_to_right: Link,
     right_to_left: Link,
 ) -> Cable {
-    let cable = Cable::of(left_to_right, right_to_left);
+    let cable = Cable::from_links(left_to_right, right_to_left);
     connect_lanes(runtime, [left, right], core::slice::from_ref(&cable));
     cable
 }
@@ -158,7 +158,7 @@ pub fn connect_threads(
     left_to_right: Link,
     right_to_left: Link,
 ) -> Cable {
-    let cable = Cable::of(left_to_right, right_to_left);
+    let cable = Cable::from_links(left_to_right, right_to_left);
     join_threads(runtimes, [left, right], core::slice::from_ref(&cable));
     cable
 }

@@ -187,7 +187,7 @@ impl FaultSchedule {
             end.forgotten = None;
         }
         // Contexts and buffers are counted only after the stacks have closed all connections.
-        bed.run_within(ENOUGH, settle(hosts.clone()))?;
+        bed.run_within(ENOUGH, wait_until_idle(hosts.clone()))?;
         let swapped = bed.counters().value("wire_swapped") > 0;
         for side in StreamSide::BOTH {
             self.check_read(side, &ends[side as usize], &ends[side.peer() as usize], swapped)?;
@@ -417,7 +417,7 @@ fn check_rekeys(ended: &EndResult) -> Result<(), TestCaseError> {
 }
 
 /// Waits until the stacks have no connections, and then until the contexts have been removed.
-async fn settle(hosts: [BedHost; 2]) -> Result<(), TestCaseError> {
+async fn wait_until_idle(hosts: [BedHost; 2]) -> Result<(), TestCaseError> {
     for host in hosts {
         let mut rounds = 0;
         while host.stack().connections() > 0 {
@@ -447,7 +447,7 @@ fn check_wire(seen: &[RecordedFrame], swapped: bool) -> Result<(), TestCaseError
         let mut first = None;
         let mut stream: Vec<Option<u8>> = Vec::new();
         for seen in seen.iter().filter(|seen| seen.direction == direction) {
-            let Some(segment) = TcpSegmentView::of(&seen.frame.data) else { continue };
+            let Some(segment) = TcpSegmentView::parse(&seen.frame.data) else { continue };
             let payload = &seen.frame.data[segment.payload..segment.end];
             // All plaintext bytes are below 0x10; sixteen such bytes in a row do not occur in ciphertext by chance.
             let longest = payload.split(|byte| *byte > 0x0f).map(<[u8]>::len).max().unwrap_or(0);
@@ -493,7 +493,7 @@ struct TcpSegmentView {
 }
 
 impl TcpSegmentView {
-    fn of(frame: &[u8]) -> Option<TcpSegmentView> {
+    fn parse(frame: &[u8]) -> Option<TcpSegmentView> {
         let ip = Ipv4Packet::new_checked(EthernetFrame::new_checked(frame).ok()?.payload()).ok()?;
         let (source, destination) = (IpAddress::from(ip.src_addr()), ip.dst_addr().into());
         let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
@@ -579,7 +579,7 @@ impl Impairment for Overlap {
     fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         let frame = crossing.frame.data.clone();
         // SYN and FIN occupy sequence numbers without payload, so these segments pass unchanged.
-        let plain = TcpSegmentView::of(&frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
+        let plain = TcpSegmentView::parse(&frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
         if let Some(segment) = plain.filter(|segment| segment.payload < segment.end) {
             if self.rng.chance(self.share)
                 && let Some(cut) = self.overlapping(&frame, &segment)
@@ -625,7 +625,7 @@ impl Swap {
 
 impl Impairment for Swap {
     fn pass(&mut self, mut crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
-        let segment = TcpSegmentView::of(&crossing.frame.data).filter(|segment| segment.intact);
+        let segment = TcpSegmentView::parse(&crossing.frame.data).filter(|segment| segment.intact);
         if let Some(segment) = segment.filter(|segment| segment.end - segment.payload >= 4)
             && self.rng.chance(self.share)
         {
@@ -666,7 +666,7 @@ impl Shred {
 impl Impairment for Shred {
     fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
         let frame = &crossing.frame.data;
-        let segment = TcpSegmentView::of(frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
+        let segment = TcpSegmentView::parse(frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
         let Some(segment) = segment.filter(|segment| segment.end - segment.payload > 1) else {
             return onward(crossing);
         };

@@ -243,13 +243,13 @@ fn empty_datagram_is_malformed_and_no_end() {
 fn port_is_woken_by_the_first_frame_and_by_room() {
     /// A waker that counts its wakes.
     #[derive(Default)]
-    struct CountingWaker(Mutex<u32>);
-    impl std::task::Wake for CountingWaker {
-        fn wake(self: Arc<CountingWaker>) {
+    struct AttachWaker(Mutex<u32>);
+    impl std::task::Wake for AttachWaker {
+        fn wake(self: Arc<AttachWaker>) {
             *self.0.lock().unwrap() += 1;
         }
     }
-    let count = Arc::new(CountingWaker::default());
+    let count = Arc::new(AttachWaker::default());
     let waker = Waker::from(count.clone());
     let woken = || *count.0.lock().unwrap();
 

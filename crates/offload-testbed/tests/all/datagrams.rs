@@ -10,13 +10,13 @@ use offload_host_stack::TcpConfig;
 use offload_testbed::Testbed;
 
 /// Received datagrams, frames on the wire, and the number of packets that the device segmented.
-struct Run {
+struct DatagramRun {
     datagrams: Vec<Vec<u8>>,
     wire: Vec<Vec<u8>>,
     cut: u64,
 }
 
-fn run(six: bool, nic: NicConfig) -> Run {
+fn run(six: bool, nic: NicConfig) -> DatagramRun {
     let recorder = FrameRecorder::default();
     let mut bed = Testbed::builder(Seed(5))
         .host("sender", nic.clone(), TcpConfig::default())
@@ -50,7 +50,7 @@ fn run(six: bool, nic: NicConfig) -> Run {
     // Each segment needs its own UDP checksum, by the device or by the stack.
     assert_eq!((counters.value("rx_csum_bad"), counters.value("UdpOutDatagrams")), (0, datagrams.len() as u64));
     let wire = recorder.seen().iter().map(|seen| seen.frame.data.to_vec()).collect();
-    Run { datagrams, wire, cut: counters.value("tx_tso_packets") }
+    DatagramRun { datagrams, wire, cut: counters.value("tx_tso_packets") }
 }
 
 fn burst_of(number: usize) -> Bytes {

@@ -51,14 +51,14 @@ fn frames_go_from_driver_to_driver_in_real_time() {
     assert!(tokio.block_on(received).into_iter().eq(0..FRAMES));
 }
 
-struct Run {
+struct NicRun {
     received: Vec<u32>,
     capture: Vec<u8>,
     wire: CounterSet,
     ended: Instant,
 }
 
-fn virtual_run(seed: Seed, loss: Share) -> Run {
+fn virtual_run(seed: Seed, loss: Share) -> NicRun {
     let mut run = VirtualTime::new();
     let runtime: Arc<dyn Runtime> = Arc::new(run.handle());
     let file = SharedFile::default();
@@ -72,7 +72,7 @@ fn virtual_run(seed: Seed, loss: Share) -> Run {
     capture.finish().expect("memory takes everything");
     let mut wire = CounterSet::default();
     cable.count(&mut wire);
-    Run { received, capture: file.0.lock().expect("no panic").clone(), wire, ended: run.now() }
+    NicRun { received, capture: file.0.lock().expect("no panic").clone(), wire, ended: run.now() }
 }
 
 /// Joins two NICs by a wire that is slower than the NICs.

@@ -33,7 +33,7 @@ struct SendOutcome {
 /// Sends a file of marked data in 16 KiB records over a wire that loses 2 % and duplicates 2 %, and modifies the file
 /// half way. Checks the invariants of the wire.
 fn sent_over_a_bad_wire(name: &str, who: CryptoPlace, spoil: Spoil) -> SendOutcome {
-    let sample = SampleFile::new(name);
+    let sample = SendFileSample::new(name);
     let recorder = FrameRecorder::default();
     let impairments =
         Impairments { loss: "0.02".parse().unwrap(), duplicate: "0.02".parse().unwrap(), ..Impairments::default() };
@@ -146,19 +146,19 @@ fn open(path: &Path, range: core::ops::Range<u64>) -> FilePieces {
 }
 
 /// A file for one run, with an old modification time, so that any change is visible.
-struct SampleFile(PathBuf);
+struct SendFileSample(PathBuf);
 
-impl SampleFile {
-    fn new(name: &str) -> SampleFile {
+impl SendFileSample {
+    fn new(name: &str) -> SendFileSample {
         let path = std::env::temp_dir().join(format!("nic-offload-send-{name}-{}", std::process::id()));
         std::fs::write(&path, marked(BYTES as usize)).unwrap();
         let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
-        SampleFile(path)
+        SendFileSample(path)
     }
 }
 
-impl Drop for SampleFile {
+impl Drop for SendFileSample {
     fn drop(&mut self) {
         std::fs::remove_file(&self.0).unwrap();
     }

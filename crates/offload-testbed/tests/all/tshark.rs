@@ -61,7 +61,7 @@ fn tshark_decrypts_every_record_of_the_nics() {
         let (outcome, _) = captured(transfer.clone(), host, &file);
         assert!(outcome.received == transfer.sent(), "{name}");
         assert!(outcome.counters.value("tx_tls_encrypted_bytes") > 0, "{name}: the NIC encrypts");
-        let reading = CaptureReading::of(&file);
+        let reading = CaptureReading::read(&file);
         assert_eq!(reading.faults, [""; 0], "{name}");
         // Each write ends its last record, so the expected records are known.
         let records = transfer.writes.iter().flat_map(|write| write.chunks(transfer.record_size));
@@ -91,7 +91,7 @@ fn tshark_stops_at_an_unverifiable_record() {
     let payload = packet + 20 + 32;
     bytes[payload + 100..payload + 104].rotate_left(2);
     std::fs::write(&file.0, &bytes).expect("it is written");
-    let reading = CaptureReading::of(&file);
+    let reading = CaptureReading::read(&file);
     assert_eq!(reading.faults, [""; 0], "checksums do not tell");
     assert!(reading.typed < reading.encrypted + PLAIN, "{} of {}", reading.typed, reading.encrypted);
     assert!(!reading.from_server.is_empty() && reading.from_server.concat().len() < 200_000);
@@ -99,7 +99,7 @@ fn tshark_stops_at_an_unverifiable_record() {
     bytes[payload + 200] ^= 1;
     std::fs::write(&file.0, bytes).expect("it is written");
     assert!(
-        CaptureReading::of(&file).faults.iter().any(|fault| fault.contains("Bad checksum")),
+        CaptureReading::read(&file).faults.iter().any(|fault| fault.contains("Bad checksum")),
         "a bit that flips does"
     );
 }
@@ -136,7 +136,7 @@ struct CaptureReading {
 }
 
 impl CaptureReading {
-    fn of(file: &TemporaryFile) -> CaptureReading {
+    fn read(file: &TemporaryFile) -> CaptureReading {
         let mut reading = CaptureReading {
             from_server: Vec::new(),
             from_client: Vec::new(),

@@ -3,7 +3,7 @@
 //!
 //! Invariant: the result for a block does not depend on how the block was cut into runs.
 
-use super::{BlockIdentity, BlockLocation, BlockTags, Check, Format, Mismatch, Protection, RunningGuard};
+use super::{BlockIdentity, BlockLocation, BlockProtection, BlockTags, Check, Format, Mismatch, RunningGuard};
 use crate::{SpecError, TransformDirection};
 use thiserror::Error;
 
@@ -182,7 +182,7 @@ impl InPlaceProtection {
                 Ok(())
             }
             TransformDirection::Undo => {
-                let protection = Protection { memory: None, wire: Some(*format), check: self.check };
+                let protection = BlockProtection { memory: None, wire: Some(*format), check: self.check };
                 let block = BlockIdentity { lba: first.wrapping_add(index), offset: index * block };
                 protection.verify(format, &BlockTags::read(format.guard, bytes), guard, reference, block)
             }
@@ -200,7 +200,7 @@ mod tests {
 
     /// Returns the result of a job that starts from blocks without protection information.
     fn by_job(format: Format, lba: u64, reference: u64, plain: &[u8]) -> Vec<u8> {
-        let protection = Protection { memory: None, wire: Some(format), check: Check::ALL };
+        let protection = BlockProtection { memory: None, wire: Some(format), check: Check::ALL };
         let session = Session::new(&Transform::Protection(protection)).unwrap();
         let mut made = BytesMut::with_capacity(plain.len() * 2);
         let iv = (u128::from(reference) << 64 | u128::from(lba)).to_le_bytes();

@@ -1,7 +1,7 @@
 //! Protection information: a few bytes after each block that authenticate its contents and location against accidents.
 //!
 //! The formats are T10-DIF of types 1 to 3, and NVMe's with guards of 16, 32 and 64 bits (NVM Command Set 1.0, 5.2). A
-//! [`Protection`] has two sides, memory and wire, each with an optional [`Format`].
+//! [`BlockProtection`] has two sides, memory and wire, each with an optional [`Format`].
 //! [`TransformDirection::Apply`](crate::TransformDirection) leads from memory to the wire,
 //! [`TransformDirection::Undo`](crate::TransformDirection) back. The two formats select one of hardware's four
 //! operations:
@@ -214,10 +214,10 @@ impl Check {
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
-/// use offload_transforms::protection::{Check, Format, Mismatch, Protection, ProtectionTag};
+/// use offload_transforms::protection::{Check, Format, Mismatch, BlockProtection, ProtectionTag};
 /// use offload_transforms::{Fault, Parameters, Session, Transform, TransformDirection};
 ///
-/// let protection = Protection { memory: None, wire: Some(Format::default()), check: Check::ALL };
+/// let protection = BlockProtection { memory: None, wire: Some(Format::default()), check: Check::ALL };
 /// let session = Session::new(&Transform::Protection(protection))?;
 /// let at_lba_7 = Parameters { iv: 7u128.to_le_bytes(), aad: &[] };
 /// let mut wire = BytesMut::with_capacity(2 * 520);
@@ -228,7 +228,7 @@ impl Check {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Protection {
+pub struct BlockProtection {
     /// Format in memory. `None` for data without protection information.
     pub memory: Option<Format>,
     /// Format on the wire, or on the drive. `None` for data without protection information.
@@ -262,7 +262,7 @@ impl fmt::Display for ProtectionTag {
     }
 }
 
-/// The first tag with a wrong value. See [`Protection`] for an example.
+/// The first tag with a wrong value. See [`BlockProtection`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the {tag} of LBA {lba} is {actual:#x}, not {expected:#x}")]
 pub struct Mismatch {
@@ -285,7 +285,7 @@ struct BlockLocation {
     reference: u64,
 }
 
-impl Protection {
+impl BlockProtection {
     pub(crate) fn check(&self) -> Result<(), SpecError> {
         for format in [self.memory, self.wire].into_iter().flatten() {
             format.check()?;

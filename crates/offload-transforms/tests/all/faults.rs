@@ -4,7 +4,7 @@ use crate::{hex, run};
 use bytes::{Bytes, BytesMut};
 use offload_compression::Compression;
 use offload_transforms::protection::{
-    Check, Format, Guard, InPlaceProtection, Mismatch, Protection, ProtectionTag, ProtectionType,
+    BlockProtection, Check, Format, Guard, InPlaceProtection, Mismatch, ProtectionTag, ProtectionType,
 };
 use offload_transforms::{
     Aead, Fault, HmacHash, MacOrder, Parameters, SecretBytes, Session, SpecError, Transform, TransformDirection, Tweak,
@@ -12,7 +12,7 @@ use offload_transforms::{
 
 fn all() -> Vec<Transform> {
     let key = |len| SecretBytes::new((0..).take(len).collect());
-    let protection = Protection { memory: None, wire: Some(Format::default()), check: Check::ALL };
+    let protection = BlockProtection { memory: None, wire: Some(Format::default()), check: Check::ALL };
     let cbc = |order| Transform::CbcHmac { order, hash: HmacHash::Sha1, cipher_key: key(16), mac_key: key(20) };
     let mut all: Vec<_> =
         Aead::ALL.iter().map(|aead| Transform::Aead { aead: *aead, key: key(aead.key_len()) }).collect();
@@ -107,8 +107,9 @@ fn mismatch_names_tag_block_and_values() {
         kinds.into_iter().flat_map(|kind| [Guard::Crc16, Guard::Crc32, Guard::Crc64].map(|guard| (kind, guard)))
     {
         let wire = Format { kind, guard, application: 0x1234, storage_bits: 16, storage: 0xabc, ..Format::default() };
-        let of =
-            |check| Session::new(&Transform::Protection(Protection { memory: None, wire: Some(wire), check })).unwrap();
+        let of = |check| {
+            Session::new(&Transform::Protection(BlockProtection { memory: None, wire: Some(wire), check })).unwrap()
+        };
         let with = Parameters { iv: (500u128 << 64 | 1000).to_le_bytes(), aad: b"" };
         let (protected, _) = run(&of(Check::ALL), TransformDirection::Apply, with, &[vec![3; 2048].into()]).unwrap();
         let block = wire.block();
@@ -157,7 +158,7 @@ fn mismatch_names_tag_block_and_values() {
 fn escaped_blocks_are_not_verified() {
     let escaped = |kind, reference: &str| {
         let wire = Format { kind, ..Format::default() };
-        let protection = Protection { memory: None, wire: Some(wire), check: Check::ALL };
+        let protection = BlockProtection { memory: None, wire: Some(wire), check: Check::ALL };
         let block: Vec<u8> = vec![1; 512].into_iter().chain(hex("0000 ffff")).chain(hex(reference)).collect();
         run(&Session::new(&Transform::Protection(protection)).unwrap(), TransformDirection::Undo, WITH, &[block.into()])
             .is_ok()
@@ -181,14 +182,14 @@ fn invalid_specifications_are_refused() {
     assert_eq!(refused(Transform::Chain(vec![])), SpecError::Chain);
     assert_eq!(refused(Transform::Chain(vec![Transform::Chain(vec![Transform::Copy])])), SpecError::Chain);
     refused(Transform::Pad { unit: 0 });
-    let none = Protection { memory: None, wire: None, check: Check::ALL };
+    let none = BlockProtection { memory: None, wire: None, check: Check::ALL };
     assert_eq!(refused(Transform::Protection(none)), SpecError::Domains);
     for wire in [
         Format { interval: 0, ..Format::default() },
         Format { storage_bits: 33, ..Format::default() },
         Format { storage_bits: 4, storage: 16, ..Format::default() },
     ] {
-        refused(Transform::Protection(Protection { wire: Some(wire), ..none }));
+        refused(Transform::Protection(BlockProtection { wire: Some(wire), ..none }));
     }
     assert!(!format!("{:?}", Transform::Ctr { key: key(16) }).contains('5'), "keys are not printed");
 }
@@ -216,7 +217,7 @@ fn application_tag_that_escapes_checks_is_refused() {
         let format = Format { kind, application: u16::MAX, ..Format::default() };
         let other = Format { application: 0xfffe, ..format };
         let session = |memory, wire| {
-            let protection = Protection { memory, wire, check: Check::ALL };
+            let protection = BlockProtection { memory, wire, check: Check::ALL };
             Session::new(&Transform::Protection(protection)).map(|_| ())
         };
         let expected = if kind == ProtectionType::Type3 { Ok(()) } else { Err(SpecError::ApplicationTag) };

@@ -3,7 +3,7 @@
 use crate::pieces::{both_ways, bytes, cut, cuts, run};
 use bytes::Bytes;
 use offload_compression::Compression;
-use offload_transforms::protection::{Check, Format, Guard, Protection, ProtectionType};
+use offload_transforms::protection::{BlockProtection, Check, Format, Guard, ProtectionType};
 use offload_transforms::{Parameters, RunChecksums, SecretBytes, Session, Transform, TransformDirection, Tweak};
 use proptest::prelude::*;
 use std::io::{Read, Write};
@@ -60,7 +60,7 @@ proptest! {
         let place = u128::from(first) << 64 | u128::from(lba);
         let with = Parameters { iv: place.to_le_bytes(), aad: b"" };
         let plain: Vec<u8> = (0..interval as usize * blocks).map(|at| (at as u8).wrapping_mul(91) ^ fill).collect();
-        let add = Protection { memory: None, wire: Some(wire), check: Check::ALL };
+        let add = BlockProtection { memory: None, wire: Some(wire), check: Check::ALL };
         let protected = both_ways(&Transform::Protection(add), with, &plain, &cuts);
 
         // Computed bit by bit, as the standards specify.
@@ -96,12 +96,12 @@ proptest! {
 
         // Converted to another format and back.
         let memory = Format { guard: other, application: application ^ 1, storage_bits: 0, storage: 0, ..wire };
-        let transform = Protection { memory: Some(memory), wire: Some(wire), check: Check::ALL };
+        let transform = BlockProtection { memory: Some(memory), wire: Some(wire), check: Check::ALL };
         let session = Session::new(&Transform::Protection(transform)).unwrap();
         let (in_memory, _) = run(&session, TransformDirection::Undo, with, &cut(&protected, &cuts)).unwrap();
         let (back, _) = run(&session, TransformDirection::Apply, with, &cut(&in_memory, &cuts)).unwrap();
         prop_assert_eq!(back, expected);
-        let alone = Protection { memory: None, wire: Some(memory), check: Check::ALL };
+        let alone = BlockProtection { memory: None, wire: Some(memory), check: Check::ALL };
         prop_assert_eq!(in_memory, both_ways(&Transform::Protection(alone), with, &plain, &cuts));
     }
 
@@ -153,7 +153,7 @@ proptest! {
             Compression::Lz4.at_level(0),
             Transform::Pad { unit: 512 },
             Transform::Xts { key: SecretBytes::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
-            Transform::Protection(Protection { memory: None, wire: Some(wire), check: Check::ALL }),
+            Transform::Protection(BlockProtection { memory: None, wire: Some(wire), check: Check::ALL }),
         ];
         let with = Parameters { iv: u128::from(lba).to_le_bytes(), aad: b"" };
         let stored = both_ways(&Transform::Chain(steps.clone()), with, &plain, &cuts);

@@ -2,7 +2,7 @@
 
 use crate::{cut, hex, run};
 use bytes::Bytes;
-use offload_transforms::protection::{Check, Format, Guard, Protection};
+use offload_transforms::protection::{BlockProtection, Check, Format, Guard};
 use offload_transforms::{
     Aead, Fault, HmacHash, MacOrder, Parameters, SecretBytes, Session, SpecError, Transform, TransformDirection, Tweak,
 };
@@ -161,7 +161,7 @@ fn guards() {
     };
     let guard_of = |guard, bytes: &[u8]| {
         let wire = Format { guard, interval: bytes.len() as u32, ..Format::default() };
-        let protection = Protection { memory: None, wire: Some(wire), check: Check::ALL };
+        let protection = BlockProtection { memory: None, wire: Some(wire), check: Check::ALL };
         let (out, _) = run(
             &session(Transform::Protection(protection)),
             TransformDirection::Apply,

@@ -2,7 +2,7 @@
 
 use super::core::{BearerState, GtpuCounters, NodeCore};
 use crate::device::{BATCHES, BatchPdu, PdcpContext, batch, batch_done, run_batch};
-use crate::{ClearPdu, Incoming, Security};
+use crate::{ClearPdu, IncomingPdu, Security};
 use ::core::task::Context;
 use bytes::BytesMut;
 use offload_api::{
@@ -70,7 +70,7 @@ impl JobBatches {
         &mut self,
         now: Instant,
         state: &mut BearerState,
-        pdus: Vec<Incoming>,
+        pdus: Vec<IncomingPdu>,
         counters: &mut GtpuCounters,
         woken: &mut WakeList,
     ) {
@@ -79,13 +79,13 @@ impl JobBatches {
         // by the CPU.
         let next = state.entity.receiver().expected() + state.opening.pdus() as u64;
         // Control PDUs are neither ciphered nor authenticated, so no job gets them.
-        let (mut closed, mut others): (Vec<(u32, BytesMut)>, Vec<Incoming>) = Default::default();
+        let (mut closed, mut others): (Vec<(u32, BytesMut)>, Vec<IncomingPdu>) = Default::default();
         for pdu in pdus {
             match pdu {
-                Incoming::Pdu(bytes) if is_signalling || bytes.first().is_some_and(|first| first & 0x80 != 0) => {
+                IncomingPdu::Pdu(bytes) if is_signalling || bytes.first().is_some_and(|first| first & 0x80 != 0) => {
                     match sn.count_near(next, &bytes) {
                         Some(count) => closed.push((count, bytes)),
-                        None => others.push(Incoming::Pdu(bytes)),
+                        None => others.push(IncomingPdu::Pdu(bytes)),
                     }
                 }
                 other => others.push(other),
@@ -97,7 +97,7 @@ impl JobBatches {
         }
         // The PDUs still wait for earlier jobs, although the CPU opens them.
         if self.is_full() || state.opening.is_full(state.config.buffer) {
-            let pdus = closed.into_iter().map(|(_, pdu)| Incoming::Pdu(pdu)).collect();
+            let pdus = closed.into_iter().map(|(_, pdu)| IncomingPdu::Pdu(pdu)).collect();
             match state.opening.push_ready(pdus, state.config.buffer) {
                 Ok(()) => state.take_opened(now, &mut counters.unread, woken),
                 Err(pdus) => counters.dropped += pdus as u64,
@@ -207,8 +207,8 @@ impl JobBatches {
         }
         let Some(state) = core.bearers.get_mut(&tunnel) else { return };
         let opened = pdus.into_iter().map(|BatchPdu { count, pdu, authentic }| match authentic {
-            true => Incoming::Opened { count, pdu },
-            false => Incoming::Rejected { count, pdu },
+            true => IncomingPdu::Opened { count, pdu },
+            false => IncomingPdu::Rejected { count, pdu },
         });
         state.opening.complete(user, opened.collect());
         state.take_opened(now, &mut core.counters.unread, &mut core.woken);

@@ -9,23 +9,23 @@ use offload_api::{
 use std::collections::HashMap;
 
 /// The contexts of one bearer.
-pub(super) struct Contexts {
-    transmit: ContextSlot,
-    receive: ContextSlot,
+pub(super) struct BearerContexts {
+    transmit: BearerContextSlot,
+    receive: BearerContextSlot,
     /// Earlier receive contexts with the same keys, because packets that they opened may be read late.
     had: Vec<Handle>,
 }
 
 #[derive(Default)]
-struct ContextSlot {
+struct BearerContextSlot {
     wanted: bool,
     context: Option<Handle>,
     again: ContextBackoff,
 }
 
-impl ContextSlot {
-    fn new(wanted: bool) -> ContextSlot {
-        let mut place = ContextSlot { wanted, ..ContextSlot::default() };
+impl BearerContextSlot {
+    fn new(wanted: bool) -> BearerContextSlot {
+        let mut place = BearerContextSlot { wanted, ..BearerContextSlot::default() };
         place.again.begin();
         place
     }
@@ -42,15 +42,19 @@ impl ContextSlot {
     }
 }
 
-impl Contexts {
-    pub(super) fn new(wanted: bool) -> Contexts {
-        Contexts { transmit: ContextSlot::new(wanted), receive: ContextSlot::new(wanted), had: Vec::new() }
+impl BearerContexts {
+    pub(super) fn new(wanted: bool) -> BearerContexts {
+        BearerContexts {
+            transmit: BearerContextSlot::new(wanted),
+            receive: BearerContextSlot::new(wanted),
+            had: Vec::new(),
+        }
     }
 
     /// Removes and returns all contexts, which the caller must give back.
     pub(super) fn remove_all(&mut self) -> Vec<Handle> {
         let wanted = self.transmit.wanted;
-        let Contexts { transmit, receive, .. } = ::core::mem::replace(self, Contexts::new(wanted));
+        let BearerContexts { transmit, receive, .. } = ::core::mem::replace(self, BearerContexts::new(wanted));
         transmit.context.into_iter().chain(receive.context).collect()
     }
 
@@ -182,7 +186,7 @@ const MAX_FORMER: usize = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gtpu::Tunnel;
+    use crate::gtpu::GtpTunnel;
     use crate::gtpu::queues::QueuePlace;
     use crate::{BearerKind, Config, Entity, Security, SnLen};
     use cellular_crypto::Direction as Way;
@@ -197,7 +201,7 @@ mod tests {
         let null = || Security::new(1, Way::Uplink).expect("an identity");
         for local in 1..=100 {
             let entity = Entity::new(config.clone(), null(), null()).expect("a configuration");
-            let tunnel = Tunnel { local, remote: local, peer: ([10, 0, 0, 1], 2152).into() };
+            let tunnel = GtpTunnel { local, remote: local, peer: ([10, 0, 0, 1], 2152).into() };
             core.open(tunnel, config.clone(), [null(), null()], entity).expect("a free TEID");
         }
         // Stands for a turn of the driver with a device that refuses everything.

@@ -1,14 +1,14 @@
 //! The bearers of a queue, and the datagrams received for them.
 
 use super::batches::JobBatches;
-use super::contexts::Contexts;
+use super::contexts::BearerContexts;
 use super::opening::OpeningBatches;
 use super::queues::QueuePlace;
 use super::sending::OutgoingPdus;
 use super::used_keys::RecentKeys;
-use super::{BearerError, BearerOpenError, Tunnel, contexts};
+use super::{BearerError, BearerOpenError, GtpTunnel, contexts};
 use crate::config::cost as cost_of;
-use crate::{Config, Entity, Incoming, Sdu, Security};
+use crate::{Config, Entity, IncomingPdu, Sdu, Security};
 use ::core::task::Waker;
 use bytes::Bytes;
 use offload_api::{Datagram, DatagramSocket, Handle, PacketMark, TxDatagram};
@@ -107,12 +107,12 @@ pub(super) struct NodeCore {
 }
 
 pub(super) struct BearerState {
-    pub(super) tunnel: Tunnel,
+    pub(super) tunnel: GtpTunnel,
     pub(super) config: Config,
     /// The keys of the sending and of the receiving direction.
     pub(super) keys: [Security; 2],
     pub(super) entity: Entity,
-    pub(super) contexts: Contexts,
+    pub(super) contexts: BearerContexts,
     /// The number of the keys, unique in this queue.
     pub(super) epoch: u64,
     /// Whether all COUNTs of the keys are used.
@@ -155,7 +155,7 @@ impl BearerState {
     }
 
     /// Passes PDUs to the receiver, and collects the ready SDUs.
-    pub(super) fn receive(&mut self, now: Instant, pdus: Vec<Incoming>, unread: &mut u64, woken: &mut WakeList) {
+    pub(super) fn receive(&mut self, now: Instant, pdus: Vec<IncomingPdu>, unread: &mut u64, woken: &mut WakeList) {
         self.entity.receive(now, pdus);
         self.take_ready(unread, woken);
     }
@@ -224,7 +224,7 @@ impl NodeCore {
 
     pub(super) fn open(
         &mut self,
-        tunnel: Tunnel,
+        tunnel: GtpTunnel,
         config: Config,
         keys: [Security; 2],
         entity: Entity,
@@ -239,7 +239,7 @@ impl NodeCore {
             config,
             keys,
             entity,
-            contexts: Contexts::new(self.is_device),
+            contexts: BearerContexts::new(self.is_device),
             epoch: self.epochs,
             exhausted: false,
             deadline: None,
@@ -354,7 +354,7 @@ impl NodeCore {
         mut jobs: Option<&mut JobBatches>,
     ) {
         // Grouped by bearer, so that each bearer's PDUs are opened as one batch.
-        let mut by_bearer: BTreeMap<u32, Vec<Incoming>> = BTreeMap::new();
+        let mut by_bearer: BTreeMap<u32, Vec<IncomingPdu>> = BTreeMap::new();
         {
             let _framing = cost::work(WorkKind::Framing);
             for datagram in datagrams {
@@ -395,7 +395,7 @@ impl NodeCore {
         datagram: Datagram,
         mark: PacketMark,
         place: u32,
-        by_bearer: &mut BTreeMap<u32, Vec<Incoming>>,
+        by_bearer: &mut BTreeMap<u32, Vec<IncomingPdu>>,
     ) {
         let Some(header) = Gtpu::parse(&datagram.data) else {
             self.counters.malformed += 1;
@@ -434,14 +434,14 @@ impl NodeCore {
         let pdu = data.split_off(payload.start);
         let incoming = match mark {
             PacketMark::Opened { context, number, .. } if state.contexts.has_current_keys(context) => {
-                Incoming::Opened { count: (number as u32).wrapping_add(place), pdu }
+                IncomingPdu::Opened { count: (number as u32).wrapping_add(place), pdu }
             }
             // Opened under keys that are no longer used: the PDU is in clear, and its validity is unknown now.
             PacketMark::Opened { .. } => {
                 self.counters.stale += 1;
                 return;
             }
-            _ => Incoming::Pdu(pdu),
+            _ => IncomingPdu::Pdu(pdu),
         };
         by_bearer.entry(header.tunnel).or_default().push(incoming);
     }

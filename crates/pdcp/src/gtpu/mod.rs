@@ -27,7 +27,7 @@ use self::core::NodeCore;
 use self::queues::{QueuePlace, forward, queue_of};
 use self::used_keys::RecentKeys;
 use self::waiting::WaitingTask;
-use crate::{Config, ConfigError, Entity, RepeatedKeys, Sdu, Security, SendError};
+use crate::{Config, ConfigError, Entity, RepeatedKeys, Sdu, SduSendError, Security};
 use ::core::fmt;
 use ::core::future::{Future, poll_fn};
 use ::core::net::SocketAddr;
@@ -48,7 +48,7 @@ pub use self::core::GtpuCounters;
 /// use offload_testbed::wire::LinkConfig;
 /// use offload_testbed::{NicConfig, Seed, TcpConfig, Testbed};
 /// use pdcp::crypto::{Algorithm, Direction, Key};
-/// use pdcp::gtpu::{Bearer, Driver, Node, PduProtection, Tunnel};
+/// use pdcp::gtpu::{Bearer, Driver, Node, PduProtection, GtpTunnel};
 /// use pdcp::{BearerKind, Config, Security, SnLen};
 ///
 /// let mut bed = Testbed::builder(Seed(1))
@@ -66,7 +66,7 @@ pub use self::core::GtpuCounters;
 ///         Node::new(host.stack().bind_udp(Some(2152))?, host.runtime(), PduProtection::Device);
 ///     drop(host.spawn("gtp-u", driver));
 ///     let peer = (bed.host(1 - at).address(), 2152).into();
-///     let tunnel = Tunnel { local: 1 + at as u32, remote: 2 - at as u32, peer };
+///     let tunnel = GtpTunnel { local: 1 + at as u32, remote: 2 - at as u32, peer };
 ///     let config = Config::data(BearerKind::Unacknowledged, SnLen::Eighteen);
 ///     let [sent, received] = directions;
 ///     Ok(node.open(tunnel, config, keys(sent)?, keys(received)?)?)
@@ -128,7 +128,7 @@ impl fmt::Debug for PduProtection {
 ///
 /// See [`Node`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Tunnel {
+pub struct GtpTunnel {
     /// The local TEID, which received PDUs carry.
     pub local: u32,
     /// The peer's TEID.
@@ -173,7 +173,7 @@ pub enum BearerOpenError {
 pub enum BearerError {
     /// The SDU is too long.
     #[error(transparent)]
-    Send(SendError),
+    Send(SduSendError),
     /// All COUNTs are used: re-establish the bearer with new keys.
     #[error("no COUNT is left: re-establish the bearer with new keys")]
     CountExhausted,
@@ -257,7 +257,7 @@ impl Node {
     /// before under the same identity and direction (among the last 65,536), or the node has ended.
     pub fn open(
         &self,
-        tunnel: Tunnel,
+        tunnel: GtpTunnel,
         config: Config,
         sent: Security,
         received: Security,
@@ -285,7 +285,7 @@ impl Node {
 /// See [`Node`] for an example.
 pub struct Bearer {
     shared: Arc<NodeShared>,
-    tunnel: Tunnel,
+    tunnel: GtpTunnel,
 }
 
 impl Bearer {
@@ -305,7 +305,7 @@ impl Bearer {
             }
             let sent = match state.entity.send(self.shared.timers.now(), sdu.clone()) {
                 Ok(()) => Poll::Ready(Ok(())),
-                Err(SendError::Full) => {
+                Err(SduSendError::Full) => {
                     _replaced = waiting.register(&mut state.senders, cx.waker());
                     Poll::Pending
                 }

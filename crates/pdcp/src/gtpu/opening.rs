@@ -3,7 +3,7 @@
 //! Jobs finish in any order. The receiver gets the PDUs in the order in which the network delivered them, so that its
 //! window of COUNTs moves as if the CPU had opened each PDU at once.
 
-use crate::Incoming;
+use crate::IncomingPdu;
 use crate::config::cost;
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ struct OpeningBatch {
     /// PDUs in the batch.
     pdus: usize,
     /// The PDUs. `None` while the job has them.
-    ready: Option<Vec<Incoming>>,
+    ready: Option<Vec<IncomingPdu>>,
 }
 
 impl OpeningBatches {
@@ -51,7 +51,7 @@ impl OpeningBatches {
     ///
     /// # Errors
     /// The number of PDUs, which are dropped, if they have to wait and earlier ready PDUs already fill the buffer.
-    pub(super) fn push_ready(&mut self, pdus: Vec<Incoming>, buffer: usize) -> Result<(), usize> {
+    pub(super) fn push_ready(&mut self, pdus: Vec<IncomingPdu>, buffer: usize) -> Result<(), usize> {
         let bytes = bytes_of(&pdus);
         if !self.is_empty() && self.bytes + bytes > buffer {
             return Err(pdus.len());
@@ -63,7 +63,7 @@ impl OpeningBatches {
     }
 
     /// Takes the PDUs of a job that ended.
-    pub(super) fn complete(&mut self, job: u64, pdus: Vec<Incoming>) {
+    pub(super) fn complete(&mut self, job: u64, pdus: Vec<IncomingPdu>) {
         if let Some(batch) = self.batches.iter_mut().find(|batch| batch.job == Some(job)) {
             self.bytes += bytes_of(&pdus);
             batch.ready = Some(pdus);
@@ -71,7 +71,7 @@ impl OpeningBatches {
     }
 
     /// Removes the oldest batch, if its PDUs are ready.
-    pub(super) fn pop(&mut self) -> Option<Vec<Incoming>> {
+    pub(super) fn pop(&mut self) -> Option<Vec<IncomingPdu>> {
         self.batches.front().filter(|batch| batch.ready.is_some())?;
         let OpeningBatch { pdus, ready, .. } = self.batches.pop_front()?;
         self.pdus -= pdus;
@@ -80,9 +80,9 @@ impl OpeningBatches {
     }
 }
 
-fn bytes_of(pdus: &[Incoming]) -> usize {
-    let len = |pdu: &Incoming| match pdu {
-        Incoming::Pdu(pdu) | Incoming::Opened { pdu, .. } | Incoming::Rejected { pdu, .. } => pdu.len(),
+fn bytes_of(pdus: &[IncomingPdu]) -> usize {
+    let len = |pdu: &IncomingPdu| match pdu {
+        IncomingPdu::Pdu(pdu) | IncomingPdu::Opened { pdu, .. } | IncomingPdu::Rejected { pdu, .. } => pdu.len(),
     };
     pdus.iter().map(|pdu| cost(len(pdu))).sum()
 }

@@ -1,6 +1,6 @@
 //! From PDUs to datagrams, and to the socket.
 
-use super::Tunnel;
+use super::GtpTunnel;
 use super::batches::JobBatches;
 use super::core::NodeCore;
 use crate::ClearPdu;
@@ -52,7 +52,7 @@ impl OutgoingPdus {
     }
 
     /// Queues PDUs as one datagram, or as a burst that the NIC segments.
-    fn push_run(&mut self, to: &Tunnel, context: Option<Handle>, run: Vec<PduBody>) {
+    fn push_run(&mut self, to: &GtpTunnel, context: Option<Handle>, run: Vec<PduBody>) {
         let Some(first) = run.first() else { return };
         let (bytes, number) = (first.bytes, first.clear.as_ref().map_or(0, ClearPdu::count));
         // The NIC cuts the burst into datagrams of equal length.
@@ -265,7 +265,7 @@ impl PduBody {
 }
 
 /// Makes a datagram of one PDU, sharing its bytes.
-fn datagram_of(to: &Tunnel, pdu: Bytes) -> TxDatagram {
+fn datagram_of(to: &GtpTunnel, pdu: Bytes) -> TxDatagram {
     let mut header = BytesMut::zeroed(Gtpu::BYTES);
     Gtpu::new(GtpuMessage::Data, to.remote, pdu.len()).write(&mut header);
     let pieces = SmallVec::from_iter([header.freeze(), pdu]);

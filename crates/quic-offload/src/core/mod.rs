@@ -59,7 +59,7 @@ pub(crate) struct EndpointCore {
     deadlines: BTreeSet<(Instant, usize)>,
     ready: VecDeque<usize>,
     outgoing: OutgoingDatagrams,
-    offload: offload::QuicPort,
+    offload: offload::NicQuicPort,
     /// Contexts of ended connections, to be given back.
     offload_leaving: Vec<Handle>,
     /// Connections by their current and former contexts.
@@ -205,7 +205,7 @@ impl EndpointCore {
             deadlines: BTreeSet::new(),
             ready: VecDeque::new(),
             outgoing: OutgoingDatagrams::default(),
-            offload: offload::QuicPort::new(port, config.cid_bytes),
+            offload: offload::NicQuicPort::new(port, config.cid_bytes),
             offload_leaving: Vec::new(),
             by_context: HashMap::new(),
             arrived: VecDeque::new(),

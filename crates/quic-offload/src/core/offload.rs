@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 
 /// The device state shared by all connections of an endpoint.
 #[derive(Debug)]
-pub(super) struct QuicPort {
+pub(super) struct NicQuicPort {
     number: u16,
     cid_bytes: u8,
     /// Whether the device knows the QUIC port.
@@ -93,9 +93,9 @@ impl ContextSlot {
     }
 }
 
-impl QuicPort {
-    pub(super) fn new(number: u16, cid_bytes: u8) -> QuicPort {
-        QuicPort { number, cid_bytes, is_known: false, due: VecDeque::new() }
+impl NicQuicPort {
+    pub(super) fn new(number: u16, cid_bytes: u8) -> NicQuicPort {
+        NicQuicPort { number, cid_bytes, is_known: false, due: VecDeque::new() }
     }
 }
 

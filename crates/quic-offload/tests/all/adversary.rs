@@ -17,7 +17,7 @@ use quic_offload::{Closed, Config, Endpoint, Offload, StreamError};
 use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Debug)]
-struct FaultSchedule {
+struct QuicFaultSchedule {
     seed: u64,
     /// In percent, like the following three.
     loss: u8,
@@ -42,7 +42,7 @@ struct FaultSchedule {
     bytes: [u32; 2],
 }
 
-fn schedules() -> impl Strategy<Value = FaultSchedule> {
+fn schedules() -> impl Strategy<Value = QuicFaultSchedule> {
     let wire = (0u8..6, 0u8..6, 0u8..4, 0u8..4);
     let ends = (any::<[u8; 2]>(), any::<[u8; 2]>(), 0u8..12, 0u16..300);
     let rest = (prop::option::of(20_000u32..200_000), any::<[bool; 4]>(), [1u32..400_000, 0u32..200_000]);
@@ -57,7 +57,7 @@ fn schedules() -> impl Strategy<Value = FaultSchedule> {
             (update_every, [six, second, gives_up_near, gives_up_far], bytes),
             (moves, forgets, disappears),
         )| {
-            FaultSchedule {
+            QuicFaultSchedule {
                 seed,
                 loss,
                 reorder,
@@ -94,7 +94,7 @@ fn nic_of(kind: u8) -> NicConfig {
 
 /// Runs a schedule. Returns whether no path was left, which can happen if the ends abandon different paths and their
 /// messages are lost.
-fn run(schedule: &FaultSchedule) -> bool {
+fn run(schedule: &QuicFaultSchedule) -> bool {
     let share = |percent: u8| Share::new(f64::from(percent) / 100.0).unwrap();
     // If a server's challenge to a new address is lost, noq-proto 1.4.0 sends no other one, and the connection starves:
     // see docs/quic.md.
@@ -150,7 +150,7 @@ fn run(schedule: &FaultSchedule) -> bool {
             host.runtime().sleep(Duration::from_micros(3)).await;
         }
     });
-    let FaultSchedule { six, second, gives_up, moves, mut disappears, .. } = *schedule;
+    let QuicFaultSchedule { six, second, gives_up, moves, mut disappears, .. } = *schedule;
     if lossless == 0 {
         // A device that disappears loses its unsent packets.
         disappears = [None; 2];
@@ -292,7 +292,7 @@ fn streams_survive_any_schedule_and_never_leave_in_clear() {
 /// checking.
 #[test]
 fn probes_with_ack_requests_are_sent_singly() {
-    assert!(!run(&FaultSchedule {
+    assert!(!run(&QuicFaultSchedule {
         seed: 16047324336330710090,
         loss: 4,
         reorder: 2,
@@ -321,7 +321,7 @@ fn migrating_client_continues_on_its_second_path() {
     for (seed, [reorder, duplicate], nic, forged, bytes) in
         [(13978326830654105697, [3, 3], 34, 24, 8888), (11285453956409508927, [1, 0], 100, 20, 7011)]
     {
-        assert!(!run(&FaultSchedule {
+        assert!(!run(&QuicFaultSchedule {
             seed,
             loss: 0,
             reorder,

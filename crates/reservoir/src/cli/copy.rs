@@ -44,7 +44,7 @@ pub(crate) struct CopyOptions {
     #[command(flatten)]
     access: Access,
     #[command(flatten)]
-    choice: Choice,
+    choice: FileSelection,
     /// Number of concurrent streams, or `auto`: 8, or the number that --rate and --round-trip require
     #[arg(long, value_name = "COUNT", default_value = "auto")]
     streams: StreamCount,
@@ -113,12 +113,12 @@ pub(crate) struct PlanOptions {
     #[command(flatten)]
     access: Access,
     #[command(flatten)]
-    choice: Choice,
+    choice: FileSelection,
 }
 
 /// Options that select the files.
 #[derive(Debug, Args)]
-struct Choice {
+struct FileSelection {
     /// Exclude names that match, in folders: `*.tmp`, `cache`, `raw/*`; may be repeated
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<ExcludePattern>,
@@ -306,24 +306,24 @@ pub(crate) async fn plan(options: PlanOptions) -> ExitCode {
     }
 }
 
-type ExitReason = (String, u8);
+type CopyExitReason = (String, u8);
 
-fn unusable(error: impl ToString) -> ExitReason {
+fn unusable(error: impl ToString) -> CopyExitReason {
     (error.to_string(), UNUSABLE)
 }
 
-fn failed(error: impl ToString) -> ExitReason {
+fn failed(error: impl ToString) -> CopyExitReason {
     (error.to_string(), FAILED)
 }
 
 /// Converts an error of listing the sources.
-fn unlisted(error: CopyError) -> ExitReason {
+fn unlisted(error: CopyError) -> CopyExitReason {
     // Scripts retry failures, but not wrong command lines.
     let status = if matches!(error, CopyError::Unusable(_)) { UNUSABLE } else { FAILED };
     (error.to_string(), status)
 }
 
-async fn make_plan(options: &PlanOptions) -> Result<String, ExitReason> {
+async fn make_plan(options: &PlanOptions) -> Result<String, CopyExitReason> {
     let (sources, to) = places(&options.places).map_err(unusable)?;
     let tokens = options.access.tokens(&servers(sources.iter().chain([&to]), &[])).map_err(unusable)?;
     let copy = Copy::new(Shell::tokio(), options.access.dial(None, 1).map_err(unusable)?).tokens(tokens);
@@ -360,7 +360,7 @@ pub(crate) async fn run(options: CopyOptions) -> ExitCode {
     }
 }
 
-async fn copy(options: &CopyOptions) -> Result<CopyOutcome, ExitReason> {
+async fn copy(options: &CopyOptions) -> Result<CopyOutcome, CopyExitReason> {
     let streams = match (options.streams, options.rate, options.round_trip) {
         (StreamCount::Count(count), ..) => count,
         (StreamCount::Auto, Some(rate), Some(round_trip)) => {
@@ -422,7 +422,7 @@ fn select_part(
     file: &PathBuf,
     part: PartOption,
     options: &CopyOptions,
-) -> Result<(Copy, Vec<CopyItem>), ExitReason> {
+) -> Result<(Copy, Vec<CopyItem>), CopyExitReason> {
     let access = &options.access;
     let about = |error: String| unusable(format!("{}: {error}", file.display()));
     let text = std::fs::read_to_string(file).map_err(|error| about(error.to_string()))?;

@@ -9,7 +9,7 @@ use super::{Copy, CopyError};
 use crate::credentials::ServerAddress;
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
-use crate::remote::FileVersion;
+use crate::remote::RemoteFileVersion;
 use crate::storage::{FileInfo, FileKind};
 use core::ops::Range;
 use serde::{Deserialize, Serialize};
@@ -260,7 +260,7 @@ impl CopyPlan {
 async fn can_be_cut(item: &CopyItem) -> Result<bool, CopyError> {
     // Without a strong tag, the parts might read different versions of the source.
     let is_one_version =
-        matches!(&item.from.0, CopyEnd::Local(..)) || FileVersion::from_tag(item.tag.as_deref()).is_strong();
+        matches!(&item.from.0, CopyEnd::Local(..)) || RemoteFileVersion::from_tag(item.tag.as_deref()).is_strong();
     match &item.to.0 {
         CopyEnd::Remote(server, _) if is_one_version => Ok(server.is_reservoir().await?),
         _ => Ok(false),

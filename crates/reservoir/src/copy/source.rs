@@ -9,7 +9,7 @@ use crate::blocks::{BlockHasher, BlockSum};
 use crate::body::{Body, ChannelBody, FileRangeBody, fields_of, finished_sum, read_error};
 use crate::mtime::{self, Resolution};
 use crate::name::Name;
-use crate::remote::{FileVersion, RangeReader, Remote, RemoteError};
+use crate::remote::{RangeReader, Remote, RemoteError, RemoteFileVersion};
 use crate::storage::{FileInfo, Folder, StoredFile, evaluate_for};
 use bytes::Bytes;
 use core::pin::Pin;
@@ -178,14 +178,14 @@ impl BlockSource for LocalSource {
 /// One version of a file on a server.
 struct RemoteSource {
     server: Arc<Remote>,
-    version: FileVersion,
+    version: RemoteFileVersion,
 }
 
 impl RemoteSource {
     /// Determines the version of the source. A listing may have a weak tag or no tag, while the file itself has a date.
     async fn open(copy: &Copy, item: &CopyItem, server: &Arc<Remote>) -> Result<RemoteSource, CopyError> {
         let server = server.clone();
-        let listed = FileVersion::from_tag(item.tag.as_deref());
+        let listed = RemoteFileVersion::from_tag(item.tag.as_deref());
         // Servers that copy between each other check the version themselves.
         if listed.is_strong() || copy.third_party.is_some() {
             return Ok(RemoteSource { server, version: listed });

@@ -24,7 +24,7 @@ pub use error::RemoteError;
 use session::IdleConnection;
 #[cfg(feature = "third-party")]
 pub use third_party::ThirdParty;
-pub(crate) use version::FileVersion;
+pub(crate) use version::RemoteFileVersion;
 
 use crate::attributes::{self, Attributes, Preserve};
 use crate::blocks::{BlockSum, Blocks};
@@ -89,7 +89,7 @@ pub(crate) struct RemoteFile {
     pub(crate) resolution: Resolution,
     /// The file's entity tag.
     pub(crate) tag: Option<String>,
-    pub(crate) version: FileVersion,
+    pub(crate) version: RemoteFileVersion,
     /// Whether the server is a reservoir.
     pub(crate) is_reservoir: bool,
 }
@@ -231,7 +231,7 @@ impl Remote {
                 None => false,
             };
             let about = FileInfo::without_inode(FileKind::Folder, 0, SystemTime::UNIX_EPOCH);
-            let (resolution, tag, version) = (Resolution::Unknown, None, FileVersion::default());
+            let (resolution, tag, version) = (Resolution::Unknown, None, RemoteFileVersion::default());
             return Ok(folder.then_some(RemoteFile { about, resolution, tag, version, is_reservoir: false }));
         };
         let fields = answer.headers();
@@ -252,7 +252,7 @@ impl Remote {
         };
         let modified = exactly(BUCKET_MTIME).or_else(|| exactly(MTIME)).or_else(last);
         let (modified, resolution) = modified.unwrap_or((SystemTime::UNIX_EPOCH, Resolution::Unknown));
-        let (tag, version) = (field(fields, ETAG).map(str::to_owned), FileVersion::from_answer(fields));
+        let (tag, version) = (field(fields, ETAG).map(str::to_owned), RemoteFileVersion::from_answer(fields));
         let found =
             RemoteFile { about: FileInfo::without_inode(kind, size, modified), resolution, tag, version, is_reservoir };
         if has_ended {
@@ -434,7 +434,7 @@ impl Remote {
         name: &Name,
         range: Range<u64>,
         size: u64,
-        version: &FileVersion,
+        version: &RemoteFileVersion,
         block: Option<u64>,
         line: Option<usize>,
     ) -> Result<RangeReader, RemoteError> {

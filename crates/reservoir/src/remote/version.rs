@@ -7,7 +7,7 @@ use hyper::http::request::Builder;
 
 /// The validators of a file (RFC 9110 section 8.8).
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FileVersion {
+pub(crate) struct RemoteFileVersion {
     tag: Option<String>,
     /// Last-Modified as written by the server.
     date: Option<String>,
@@ -15,20 +15,20 @@ pub(crate) struct FileVersion {
     is_strong: bool,
 }
 
-impl FileVersion {
+impl RemoteFileVersion {
     /// Creates the version of an entity tag in a listing.
-    pub(crate) fn from_tag(tag: Option<&str>) -> FileVersion {
-        FileVersion { tag: tag.map(str::to_owned), date: None, is_strong: tag.is_some_and(is_strong) }
+    pub(crate) fn from_tag(tag: Option<&str>) -> RemoteFileVersion {
+        RemoteFileVersion { tag: tag.map(str::to_owned), date: None, is_strong: tag.is_some_and(is_strong) }
     }
 
     /// Reads the version from the fields of a response.
-    pub(super) fn from_answer(fields: &HeaderMap) -> FileVersion {
+    pub(super) fn from_answer(fields: &HeaderMap) -> RemoteFileVersion {
         let date = |name| field(fields, name).and_then(http_rules::date::parse);
         // RFC 9110 section 8.8.2.2: a file written in the second of the response may be written again in that second.
         let is_old = |modified| date(DATE).is_some_and(|now| now >= modified + Duration::from_secs(1));
         let by_date = date(LAST_MODIFIED).is_some_and(is_old);
-        let tag = FileVersion::from_tag(field(fields, ETAG));
-        FileVersion {
+        let tag = RemoteFileVersion::from_tag(field(fields, ETAG));
+        RemoteFileVersion {
             is_strong: tag.is_strong || by_date,
             date: field(fields, LAST_MODIFIED).map(str::to_owned),
             ..tag
@@ -44,8 +44,8 @@ impl FileVersion {
     pub(super) fn put_in(&self, request: Builder) -> Builder {
         match self {
             // A weak tag never matches If-Match (RFC 9110 section 13.1.1).
-            FileVersion { tag: Some(tag), .. } if is_strong(tag) => request.header(IF_MATCH, tag),
-            FileVersion { date: Some(date), .. } => request.header(IF_UNMODIFIED_SINCE, date),
+            RemoteFileVersion { tag: Some(tag), .. } if is_strong(tag) => request.header(IF_MATCH, tag),
+            RemoteFileVersion { date: Some(date), .. } => request.header(IF_UNMODIFIED_SINCE, date),
             _ => request,
         }
     }
@@ -91,16 +91,16 @@ mod tests {
             (&[(LAST_MODIFIED, "yesterday"), (DATE, two)], false),
             (&[], false),
         ] {
-            assert_eq!(FileVersion::from_answer(&fields(pairs)).is_strong(), strong, "{pairs:?}");
+            assert_eq!(RemoteFileVersion::from_answer(&fields(pairs)).is_strong(), strong, "{pairs:?}");
         }
     }
 
     #[test]
     fn answers_of_other_versions_do_not_fit() {
         let (one, two) = ("Sat, 28 Nov 2026 09:00:01 GMT", "Sat, 28 Nov 2026 09:00:02 GMT");
-        let tagged = FileVersion::from_answer(&fields(&[(ETAG, "\"a\""), (LAST_MODIFIED, one)]));
-        let dated = FileVersion::from_answer(&fields(&[(LAST_MODIFIED, one), (DATE, two)]));
-        let weak = FileVersion::from_answer(&fields(&[(ETAG, "W/\"a\""), (LAST_MODIFIED, one)]));
+        let tagged = RemoteFileVersion::from_answer(&fields(&[(ETAG, "\"a\""), (LAST_MODIFIED, one)]));
+        let dated = RemoteFileVersion::from_answer(&fields(&[(LAST_MODIFIED, one), (DATE, two)]));
+        let weak = RemoteFileVersion::from_answer(&fields(&[(ETAG, "W/\"a\""), (LAST_MODIFIED, one)]));
         for (version, now, fits) in [
             (&tagged, &[(ETAG, "\"a\""), (LAST_MODIFIED, two)][..], true),
             (&tagged, &[(ETAG, "\"b\""), (LAST_MODIFIED, one)], false),

@@ -1,6 +1,6 @@
 //! The body of a request, with a deadline for each span of bytes.
 
-use super::super::Failure;
+use super::super::WebFailure;
 use super::super::limits::MIN_OF_A_BODY;
 use super::super::patience::{ConnectionStep, StepTimeout};
 use bytes::{Buf, Bytes};
@@ -60,7 +60,7 @@ impl RequestBody {
 
     /// Reads the body to its end, if its length is declared: only the whole body shows whether the request is
     /// malformed.
-    pub(super) async fn discard(&mut self) -> Result<(), Failure> {
+    pub(super) async fn discard(&mut self) -> Result<(), WebFailure> {
         while self.length.declared().is_some()
             && let Some(frame) = self.frame().await
         {
@@ -70,7 +70,7 @@ impl RequestBody {
     }
 
     /// Returns the next data and counts its bytes. At the end, checks the trailers.
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failure>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, WebFailure>> {
         if self.stage == RequestBodyStage::Data {
             if let Some(mut data) = ready!(self.stream.poll_recv_data(cx))? {
                 let data = data.copy_to_bytes(data.remaining());
@@ -103,9 +103,9 @@ impl RequestBody {
 
 impl HttpBody for RequestBody {
     type Data = Bytes;
-    type Error = Failure;
+    type Error = WebFailure;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, WebFailure>>> {
         let this = &mut *self;
         if this.stage == RequestBodyStage::Ended {
             return Poll::Ready(None);

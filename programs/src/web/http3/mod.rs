@@ -1,6 +1,6 @@
 //! HTTP/3 (RFC 9114) over `quic-offload`: crate `h3` does the framing, the NIC or the CPU protects packets.
 //!
-//! [`server`] serves a [`Site`](super::site::Site) within [`Limits`](super::limits::Limits); `body` reads the bodies of
+//! [`server`] serves a [`Site`](super::site::Site) within [`WebLimits`](super::limits::WebLimits); `body` reads the bodies of
 //! requests. [`quic_offload::http3`] has the streams.
 
 mod body;

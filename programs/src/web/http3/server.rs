@@ -1,10 +1,10 @@
-//! An HTTP/3 server of a [`Site`] on an emulated host, within [`Limits`].
+//! An HTTP/3 server of a [`Site`] on an emulated host, within [`WebLimits`].
 //!
 //! Each request has its own deadlines, because a connection has many at a time. Each connection is charged one send
 //! window of memory.
 
-use super::super::Failure;
-use super::super::limits::{Charge, Limits};
+use super::super::WebFailure;
+use super::super::limits::{Charge, WebLimits};
 use super::super::patience::{ConnectionStep, StepTimeout};
 use super::super::server::HttpCounters;
 use super::super::site::Site;
@@ -36,7 +36,7 @@ pub struct Server {
     mode: Mode,
     tls: ServerTls,
     config: Config,
-    limits: Limits,
+    limits: WebLimits,
     key_update_every: Option<u64>,
     counted: Arc<Mutex<CounterSet>>,
     endpoint: Arc<Mutex<Option<Endpoint>>>,
@@ -60,7 +60,7 @@ impl Server {
             mode,
             tls: ServerTls::new(tls).map_err(io::Error::other)?,
             config: config.with(|c| (c.offload, c.send_window) = (offload, SEND_WINDOW)),
-            limits: Limits::default(),
+            limits: WebLimits::default(),
             key_update_every: None,
             counted: Arc::default(),
             endpoint: Arc::default(),
@@ -71,7 +71,7 @@ impl Server {
 
     /// Sets the limits of clients. Servers with clones of `limits` share its slots and its memory.
     #[must_use]
-    pub fn with_limits(mut self, limits: Limits) -> Server {
+    pub fn with_limits(mut self, limits: WebLimits) -> Server {
         (self.config.idle, self.config.handshake) = (limits.idle, limits.handshake);
         self.limits = limits;
         self
@@ -152,7 +152,7 @@ impl Server {
         host: &BedHost,
         connection: Connection,
         slot: &Arc<ConnectionSlot>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), WebFailure> {
         let mut builder = h3::server::builder();
         // Reserved frames and settings would make captures and byte counts vary.
         builder.send_grease(false).max_field_section_size(MAX_OF_A_HEADER);
@@ -208,8 +208,8 @@ impl Server {
         resolver: RequestResolver<H3Connection, Bytes>,
         connection: &Connection,
         answers: &Answers,
-    ) -> Result<(), Failure> {
-        let Limits { header, body, stall, .. } = self.limits;
+    ) -> Result<(), WebFailure> {
+        let WebLimits { header, body, stall, .. } = self.limits;
         let (request, stream) = within(host, header, ConnectionStep::Header, resolver.resolve_request()).await?;
         let _answer = answers.begin();
         let (mut send, mut receive) = stream.split();
@@ -266,7 +266,7 @@ impl Server {
         }
     }
 
-    fn note(&self, ended: Result<(), Failure>, who: &str) {
+    fn note(&self, ended: Result<(), WebFailure>, who: &str) {
         let Err(error) = ended else { return };
         if error.is::<StepTimeout>() {
             return self.count(&HttpCounters { timed_out: 1, ..HttpCounters::default() });
@@ -279,7 +279,7 @@ impl Server {
     async fn closed(&self) {
         let mut closing = self.closing.subscribe();
         // The sender is a field of `self`, so waiting cannot fail.
-        let _never_fails = closing.wait_for(|closing| *closing).await.is_ok();
+        let _ = closing.wait_for(|closing| *closing).await.is_ok();
     }
 
     fn count(&self, counters: &dyn Counters) {
@@ -318,7 +318,7 @@ impl Drop for AnswerGuard<'_> {
 /// Completes when `count` is zero.
 async fn none_left(count: &watch::Sender<usize>) {
     // `count` is the sender, so waiting cannot fail.
-    let _never_fails = count.subscribe().wait_for(|count| *count == 0).await.is_ok();
+    let _ = count.subscribe().wait_for(|count| *count == 0).await.is_ok();
 }
 
 /// Returns whether the client closed the connection without an error code.
@@ -333,7 +333,7 @@ async fn within<T>(
     span: Duration,
     step: ConnectionStep,
     future: impl Future<Output = Result<T, StreamError>>,
-) -> Result<T, Failure> {
+) -> Result<T, WebFailure> {
     tokio::select! {
         biased;
         done = future => Ok(done?),

@@ -21,15 +21,15 @@ use std::task::Wake;
 
 /// A waker that counts its calls.
 #[derive(Default)]
-struct WakeCounter(AtomicUsize);
+struct QueueWakeCounter(AtomicUsize);
 
-impl Wake for WakeCounter {
+impl Wake for QueueWakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl WakeCounter {
+impl QueueWakeCounter {
     fn take(&self) -> bool {
         self.0.swap(0, Ordering::Relaxed) > 0
     }
@@ -61,7 +61,8 @@ fn task_is_woken_for_room_at_another_queue() {
     for kind in [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet] {
         let (mut device, [mut home, mut other]) = queues(kind);
         let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
-        let (serves_home, serves_other) = (Arc::new(WakeCounter::default()), Arc::new(WakeCounter::default()));
+        let (serves_home, serves_other) =
+            (Arc::new(QueueWakeCounter::default()), Arc::new(QueueWakeCounter::default()));
         let mut sent = 0;
         // The second shard fills the first queue, where the SA is.
         while other.room(&flow) > 0 {

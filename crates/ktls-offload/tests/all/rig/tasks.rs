@@ -15,17 +15,17 @@ impl Wake for WakeFlag {
     }
 }
 
-pub(crate) type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+pub(crate) type TlsTask<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// Runs tasks until all are complete. Returns false if some are pending and no task is woken.
-pub(crate) fn run(tasks: Vec<Task<'_>>) -> bool {
+pub(crate) fn run(tasks: Vec<TlsTask<'_>>) -> bool {
     run_beside(tasks, |_| false)
 }
 
 /// Runs tasks like [`run`], with another activity: `step` is called between polls and told whether any task is awake.
 /// It returns false if no task is awake and nothing more will happen.
-pub(crate) fn run_beside(tasks: Vec<Task<'_>>, mut step: impl FnMut(bool) -> bool) -> bool {
-    let mut tasks: Vec<(Option<Task<'_>>, Arc<WakeFlag>)> =
+pub(crate) fn run_beside(tasks: Vec<TlsTask<'_>>, mut step: impl FnMut(bool) -> bool) -> bool {
+    let mut tasks: Vec<(Option<TlsTask<'_>>, Arc<WakeFlag>)> =
         tasks.into_iter().map(|task| (Some(task), Arc::new(WakeFlag(AtomicBool::new(true))))).collect();
     loop {
         let mut polled = false;

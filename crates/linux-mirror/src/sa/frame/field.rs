@@ -13,9 +13,9 @@ use zeroize::Zeroizing;
 pub(super) type FieldResult<T> = Result<T, FrameError>;
 
 /// The rest of a message.
-pub(super) struct MessageReader<'a>(pub(super) &'a [u8]);
+pub(super) struct FieldReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> MessageReader<'a> {
+impl<'a> FieldReader<'a> {
     /// Reads the next field.
     pub(super) fn get<T: MessageField>(&mut self) -> FieldResult<T> {
         T::read(self)
@@ -60,7 +60,7 @@ impl MessageWriter {
 /// A type that can be a message field.
 pub(super) trait MessageField {
     fn write(&self, out: &mut MessageWriter);
-    fn read(from: &mut MessageReader<'_>) -> FieldResult<Self>
+    fn read(from: &mut FieldReader<'_>) -> FieldResult<Self>
     where
         Self: Sized;
 }
@@ -72,7 +72,7 @@ macro_rules! numbers {
             fn write(&self, out: &mut MessageWriter) {
                 out.bytes(&self.to_be_bytes());
             }
-            fn read(from: &mut MessageReader<'_>) -> FieldResult<Self> {
+            fn read(from: &mut FieldReader<'_>) -> FieldResult<Self> {
                 from.array().map(<$number>::from_be_bytes)
             }
         }
@@ -86,7 +86,7 @@ macro_rules! structures {
             fn write(&self, out: &mut MessageWriter) {
                 out.put(&[$(&self.$field),*]);
             }
-            fn read(from: &mut MessageReader<'_>) -> FieldResult<Self> {
+            fn read(from: &mut FieldReader<'_>) -> FieldResult<Self> {
                 Ok($name { $($field: from.get()?),* })
             }
         }
@@ -111,7 +111,7 @@ impl MessageField for bool {
         u8::from(*self).write(out);
     }
 
-    fn read(from: &mut MessageReader<'_>) -> FieldResult<bool> {
+    fn read(from: &mut FieldReader<'_>) -> FieldResult<bool> {
         match from.get::<u8>()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -127,7 +127,7 @@ impl<T: MessageField> MessageField for Option<T> {
         self.iter().for_each(|value| value.write(out));
     }
 
-    fn read(from: &mut MessageReader<'_>) -> FieldResult<Option<T>> {
+    fn read(from: &mut FieldReader<'_>) -> FieldResult<Option<T>> {
         if from.get()? { from.get().map(Some) } else { Ok(None) }
     }
 }
@@ -141,7 +141,7 @@ impl MessageField for String {
         out.bytes(&shown);
     }
 
-    fn read(from: &mut MessageReader<'_>) -> FieldResult<String> {
+    fn read(from: &mut FieldReader<'_>) -> FieldResult<String> {
         let length = from.get::<u8>()?.into();
         let bytes = from.bytes(length)?;
         // The text is shown to people, and terminals would obey control characters.
@@ -160,7 +160,7 @@ impl MessageField for IpAddr {
         }
     }
 
-    fn read(from: &mut MessageReader<'_>) -> FieldResult<IpAddr> {
+    fn read(from: &mut FieldReader<'_>) -> FieldResult<IpAddr> {
         match from.get::<u8>()? {
             4 => from.array::<4>().map(IpAddr::from),
             6 => from.array::<16>().map(IpAddr::from),
@@ -174,7 +174,7 @@ impl MessageField for Prefix {
         out.put(&[&self.address(), &self.bits()]);
     }
 
-    fn read(from: &mut MessageReader<'_>) -> FieldResult<Prefix> {
+    fn read(from: &mut FieldReader<'_>) -> FieldResult<Prefix> {
         let (address, bits) = (from.get()?, from.get()?);
         // Host bits must be zero, so that each prefix has one encoding.
         let prefix = Prefix::new(address, bits).filter(|prefix| prefix.address() == address);
@@ -187,7 +187,7 @@ impl MessageField for Direction {
         (*self == Direction::Receive).write(out);
     }
 
-    fn read(from: &mut MessageReader<'_>) -> FieldResult<Direction> {
+    fn read(from: &mut FieldReader<'_>) -> FieldResult<Direction> {
         Ok(if from.get()? { Direction::Receive } else { Direction::Transmit })
     }
 }
@@ -197,7 +197,7 @@ impl MessageField for EspMode {
         (*self == EspMode::Tunnel).write(out);
     }
 
-    fn read(from: &mut MessageReader<'_>) -> FieldResult<EspMode> {
+    fn read(from: &mut FieldReader<'_>) -> FieldResult<EspMode> {
         Ok(if from.get()? { EspMode::Tunnel } else { EspMode::Transport })
     }
 }
@@ -211,7 +211,7 @@ impl MessageField for EspKey {
         out.bytes(self.salt());
     }
 
-    fn read(from: &mut MessageReader<'_>) -> FieldResult<EspKey> {
+    fn read(from: &mut FieldReader<'_>) -> FieldResult<EspKey> {
         let number = from.get::<u8>()?;
         let suite = SUITES.get(usize::from(number)).ok_or(FrameError::Value("a suite"))?;
         EspKey::new(*suite, from.bytes(suite.key_len() + 4)?).ok_or(FrameError::Value("a key"))
@@ -224,7 +224,7 @@ impl MessageField for Duration {
         self.as_secs().write(out);
     }
 
-    fn read(from: &mut MessageReader<'_>) -> FieldResult<Duration> {
+    fn read(from: &mut FieldReader<'_>) -> FieldResult<Duration> {
         from.get().map(Duration::from_secs)
     }
 }
@@ -239,7 +239,7 @@ impl MessageField for DontFragment {
         code.write(out);
     }
 
-    fn read(from: &mut MessageReader<'_>) -> FieldResult<DontFragment> {
+    fn read(from: &mut FieldReader<'_>) -> FieldResult<DontFragment> {
         Ok(match from.get::<u8>()? {
             0 => DontFragment::Copy,
             1 => DontFragment::Set,
@@ -259,7 +259,7 @@ impl MessageField for Result<Action, UnsupportedSa> {
         }
     }
 
-    fn read(from: &mut MessageReader<'_>) -> FieldResult<Result<Action, UnsupportedSa>> {
+    fn read(from: &mut FieldReader<'_>) -> FieldResult<Result<Action, UnsupportedSa>> {
         Ok(match from.get::<u8>()? {
             0 => Ok(Action::Discard),
             1 => Ok(Action::Bypass),
@@ -290,7 +290,7 @@ impl MessageField for UnsupportedSa {
         out.put(&[&code, &value]);
     }
 
-    fn read(from: &mut MessageReader<'_>) -> FieldResult<UnsupportedSa> {
+    fn read(from: &mut FieldReader<'_>) -> FieldResult<UnsupportedSa> {
         let code = from.get::<u8>()?;
         if code == ALGORITHM {
             return from.get().map(UnsupportedSa::Algorithm);

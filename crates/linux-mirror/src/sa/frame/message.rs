@@ -1,6 +1,6 @@
 //! Encoding and decoding of messages.
 
-use super::field::{FieldResult, MessageField, MessageReader, MessageWriter};
+use super::field::{FieldReader, FieldResult, MessageField, MessageWriter};
 use super::{FrameError, VERSION};
 use crate::sa::change::{KernelSaId, MirroredSa, SaChange, SaReport};
 use offload_api::{Direction, OffloadKind, SaParams};
@@ -72,7 +72,7 @@ impl Message {
         out.0
     }
 
-    pub(super) fn decode(mut from: MessageReader<'_>) -> FieldResult<Message> {
+    pub(super) fn decode(mut from: FieldReader<'_>) -> FieldResult<Message> {
         // The numbers are the protocol's, and must not change within a version.
         let message = match from.get::<u8>()? {
             1 => Message::Hello(from.get()?),
@@ -105,7 +105,7 @@ impl MessageField for MirroredSa {
         out.put(&[&params.dont_fragment, &params.dscp, &params.dscp_out, &params.ecn, sent, received, used]);
     }
 
-    fn read(from: &mut MessageReader<'_>) -> FieldResult<MirroredSa> {
+    fn read(from: &mut FieldReader<'_>) -> FieldResult<MirroredSa> {
         let KernelSaId { source, destination, spi } = from.get()?;
         let direction: Option<Direction> = from.get()?;
         let params = SaParams {

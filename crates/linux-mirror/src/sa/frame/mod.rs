@@ -14,7 +14,7 @@ mod message;
 
 pub use message::Message;
 
-use field::MessageReader;
+use field::FieldReader;
 use zeroize::{Zeroize, Zeroizing};
 
 /// A decoder from bytes to messages. Its buffer is overwritten after use, because it may have contained a key.
@@ -102,7 +102,7 @@ impl FrameDecoder {
                     let frame = &mut self.frame.0;
                     // Consecutive frames may have one or two `END` bytes between them.
                     if !frame.is_empty() || bad.is_some() {
-                        take(bad.map_or_else(|| Message::decode(MessageReader(frame)), Err));
+                        take(bad.map_or_else(|| Message::decode(FieldReader(frame)), Err));
                     }
                     frame.zeroize();
                 }

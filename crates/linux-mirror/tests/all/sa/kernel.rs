@@ -85,14 +85,14 @@ pub(crate) fn replay_esn(sent: u64, received: u64, window: u32) -> XfrmAttrs {
 
 /// A policy of the kernel.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Policy {
+pub(crate) struct KernelPolicy {
     pub(crate) info: UserPolicyInfo,
     pub(crate) templates: Vec<UserTemplate>,
 }
 
-impl Policy {
+impl KernelPolicy {
     /// Returns a policy for packets between two hosts, with a transport-mode template.
-    pub(crate) fn new(index: u32, direction: u8, source: IpAddr, destination: IpAddr, priority: u32) -> Policy {
+    pub(crate) fn new(index: u32, direction: u8, source: IpAddr, destination: IpAddr, priority: u32) -> KernelPolicy {
         let selector = Selector {
             daddr: Address::from_ip(&destination),
             saddr: Address::from_ip(&source),
@@ -109,7 +109,7 @@ impl Policy {
             direction,
             ..UserPolicyInfo::default()
         };
-        Policy { info, templates: vec![template(0, 1)] }
+        KernelPolicy { info, templates: vec![template(0, 1)] }
     }
 
     pub(crate) fn attributes(&self) -> Vec<XfrmAttrs> {
@@ -169,7 +169,7 @@ pub(crate) fn sa_gone(sa: &KernelSa) -> XfrmMessage {
     })
 }
 
-pub(crate) fn policy_gone(policy: &Policy) -> XfrmMessage {
+pub(crate) fn policy_gone(policy: &KernelPolicy) -> XfrmMessage {
     let UserPolicyInfo { selector, direction, .. } = policy.info;
     XfrmMessage::DeletePolicy(PolicyGone {
         user_policy_id: UserPolicyId { selector, index: 0, direction },
@@ -177,7 +177,7 @@ pub(crate) fn policy_gone(policy: &Policy) -> XfrmMessage {
     })
 }
 
-pub(crate) fn policy_message(policy: &Policy) -> PolicyMessage {
+pub(crate) fn policy_message(policy: &KernelPolicy) -> PolicyMessage {
     PolicyMessage { user_policy_info: policy.info, nlas: policy.attributes() }
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn policy_message(policy: &Policy) -> PolicyMessage {
 #[derive(Debug, Default)]
 pub(crate) struct FakeKernel {
     pub(crate) sas: BTreeMap<(Vec<u8>, u32), KernelSa>,
-    pub(crate) policies: BTreeMap<u32, Policy>,
+    pub(crate) policies: BTreeMap<u32, KernelPolicy>,
     /// Messages that the socket has not read yet.
     pub(crate) queue: Vec<Vec<u8>>,
     /// Whether the socket is full, so that messages are dropped.
@@ -220,7 +220,7 @@ impl FakeKernel {
         }
     }
 
-    pub(crate) fn put_policy(&mut self, policy: Policy) {
+    pub(crate) fn put_policy(&mut self, policy: KernelPolicy) {
         self.tell(XfrmMessage::UpdatePolicy(policy_message(&policy)));
         self.policies.insert(policy.info.index, policy);
     }

@@ -1,7 +1,8 @@
 //! Tests of parsing the kernel's messages, and of the messages to the kernel, which another crate parses.
 
 use super::kernel::{
-    KernelSa, Policy, aead, bytes, done, error, policy_gone, policy_message, replay_esn, sa_gone, sa_message, template,
+    KernelPolicy, KernelSa, aead, bytes, done, error, policy_gone, policy_message, replay_esn, sa_gone, sa_message,
+    template,
 };
 use core::time::Duration;
 use linux_mirror::KernelError;
@@ -147,7 +148,7 @@ fn sa_is_removed_by_notice_expiry_or_flush() {
 
 #[test]
 fn policy_is_parsed_completely() {
-    let mut policy = Policy::new(9, 1, HERE, THERE, 77);
+    let mut policy = KernelPolicy::new(9, 1, HERE, THERE, 77);
     (policy.info.selector.proto, policy.info.selector.prefixlen_d) = (17, 24);
     (policy.info.selector.dport, policy.info.selector.dport_mask) = (4789, u16::MAX);
     let MirroredPolicy { index, direction, selector, priority, action } = read_policy(&policy).unwrap();
@@ -182,22 +183,22 @@ fn policy_is_parsed_completely() {
 
 #[test]
 fn unsupported_policy_drops_all_its_packets() {
-    let mut policy = Policy::new(9, 0, HERE, THERE, 77);
+    let mut policy = KernelPolicy::new(9, 0, HERE, THERE, 77);
     (policy.info.selector.dport, policy.info.selector.dport_mask) = (0x1000, 0xf000);
     let read = read_policy(&policy).unwrap();
     assert_eq!((read.action.clone(), read.selector.destination_port), (Err(UnsupportedSa::Selector), None));
     assert_eq!(read.policy().action, Action::Discard);
     for spoil in [
-        |policy: &mut Policy| policy.templates.push(template(0, 2)),
-        |policy: &mut Policy| policy.templates[0].optional = 1,
-        |policy: &mut Policy| (policy.templates[0].id.spi, policy.templates[0].reqid) = (7, 0),
-        |policy: &mut Policy| policy.templates[0].id.proto = 51,
+        |policy: &mut KernelPolicy| policy.templates.push(template(0, 2)),
+        |policy: &mut KernelPolicy| policy.templates[0].optional = 1,
+        |policy: &mut KernelPolicy| (policy.templates[0].id.spi, policy.templates[0].reqid) = (7, 0),
+        |policy: &mut KernelPolicy| policy.templates[0].id.proto = 51,
     ] {
-        let mut policy = Policy::new(9, 0, HERE, THERE, 77);
+        let mut policy = KernelPolicy::new(9, 0, HERE, THERE, 77);
         spoil(&mut policy);
         assert_eq!(read_policy(&policy).unwrap().action, Err(UnsupportedSa::Templates), "{policy:?}");
     }
-    let mut on_an_interface = Policy::new(9, 0, HERE, THERE, 77);
+    let mut on_an_interface = KernelPolicy::new(9, 0, HERE, THERE, 77);
     on_an_interface.info.selector.ifindex = 2;
     assert_eq!(read_policy(&on_an_interface).unwrap().action, Err(UnsupportedSa::Selector));
 }
@@ -207,7 +208,7 @@ fn unsupported_policy_drops_all_its_packets() {
 #[test]
 fn policy_by_icmp_type_or_gre_key_never_widens_a_bypass() {
     let of = |protocol: u8, source: bool, templates: bool, block: bool| {
-        let mut policy = Policy::new(9, 0, HERE, THERE, 77);
+        let mut policy = KernelPolicy::new(9, 0, HERE, THERE, 77);
         let selector = &mut policy.info.selector;
         selector.proto = protocol;
         match source {
@@ -236,14 +237,14 @@ fn policy_by_icmp_type_or_gre_key_never_widens_a_bypass() {
     }
     assert_eq!(of(17, true, true, false).action, Ok(Action::Protect(Template::transport(1))));
     // Without a type, the policy covers the whole protocol.
-    let mut policy = Policy::new(9, 0, HERE, THERE, 77);
+    let mut policy = KernelPolicy::new(9, 0, HERE, THERE, 77);
     policy.info.selector.proto = 58;
     assert_eq!(read_policy(&policy).unwrap().action, Ok(Action::Protect(Template::transport(1))));
 }
 
 #[test]
 fn policy_is_removed_by_index() {
-    let policy = Policy::new(9, 0, HERE, THERE, 77);
+    let policy = KernelPolicy::new(9, 0, HERE, THERE, 77);
     assert!(matches!(changes(&bytes(policy_gone(&policy), 0, 0))[..], [SaChange::PolicyGone(9)]));
 }
 
@@ -262,7 +263,7 @@ fn snapshot_takes_three_queries() {
     let sa = KernelSa::new(HERE, THERE, 0x1001, 9);
     answer(&mut watcher, &[bytes(XfrmMessage::AddSa(sa_message(&sa)), sas, 2), done(sas)].concat());
     let (policies, _) = ask(&mut watcher);
-    let policy = XfrmMessage::AddPolicy(policy_message(&Policy::new(9, 0, HERE, THERE, 77)));
+    let policy = XfrmMessage::AddPolicy(policy_message(&KernelPolicy::new(9, 0, HERE, THERE, 77)));
     answer(&mut watcher, &bytes(policy, policies, 2));
     answer(&mut watcher, &done(policies));
     let (defaults, _) = ask(&mut watcher);
@@ -367,7 +368,7 @@ fn read_sa(sa: &KernelSa) -> Result<MirroredSa, UnsupportedSa> {
     }
 }
 
-fn read_policy(policy: &Policy) -> Option<MirroredPolicy> {
+fn read_policy(policy: &KernelPolicy) -> Option<MirroredPolicy> {
     changes(&bytes(XfrmMessage::UpdatePolicy(policy_message(policy)), 0, 0)).pop().map(|change| match change {
         SaChange::Policy(policy) => policy,
         other => panic!("{other:?}"),

@@ -1,7 +1,7 @@
 //! Tests of kernel, agent and mirror together. After all messages are processed, the mirror equals the kernel, whatever
 //! the history: notices, dropped notices, agents that die in the middle of a message, and restarted mirrors.
 
-use super::kernel::{FakeKernel, KernelSa, Policy};
+use super::kernel::{FakeKernel, KernelPolicy, KernelSa};
 use core::net::IpAddr;
 use core::time::Duration;
 use ipsec::{KeyedDevice, Keying, KeyingError, SaAdded, SaEvent, SaId, SaUse, SecureDevice};
@@ -103,7 +103,7 @@ impl MirrorPair {
     }
 
     /// Runs until no side has pending messages.
-    fn settle(&mut self) {
+    fn exchange_all(&mut self) {
         for _ in 0..4 {
             self.hear_mirror();
             self.hear_kernel();
@@ -202,7 +202,7 @@ proptest! {
                 HistoryStep::DeleteSa(number, expires) => pair.kernel.delete_sa(number, expires),
                 HistoryStep::PutPolicy(index, changed) => {
                     let priority = if changed { index + 100 } else { index };
-                    pair.kernel.put_policy(Policy::new(index, 0, other(index), HERE, priority));
+                    pair.kernel.put_policy(KernelPolicy::new(index, 0, other(index), HERE, priority));
                 }
                 HistoryStep::DeletePolicy(number) => pair.kernel.delete_policy(number),
                 HistoryStep::Hear => pair.hear_kernel(),
@@ -223,12 +223,12 @@ proptest! {
                     pair.mirror.connect();
                 }
                 HistoryStep::Settle => {
-                    pair.settle();
+                    pair.exchange_all();
                     pair.check();
                 }
             }
         }
-        pair.settle();
+        pair.exchange_all();
         pair.check();
     }
 }
@@ -236,7 +236,7 @@ proptest! {
 #[test]
 fn snapshot_applies_at_its_last_byte() {
     let mut pair = MirrorPair::new(OffloadKind::None);
-    pair.kernel.put_policy(Policy::new(1, 0, other(1), HERE, 7));
+    pair.kernel.put_policy(KernelPolicy::new(1, 0, other(1), HERE, 7));
     pair.hear_kernel();
     pair.deliver(pair.stream.len() - 1);
     assert_eq!(pair.mirror.counters().snapshots, 0);
@@ -248,10 +248,10 @@ fn snapshot_applies_at_its_last_byte() {
 fn snapshot_keeps_unchanged_sas() {
     let mut pair = MirrorPair::new(OffloadKind::Packet);
     pair.add_sa(0x100, false);
-    pair.settle();
+    pair.exchange_all();
     let before = (pair.mirror.counters(), pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE));
     pair.watcher.request_snapshot();
-    pair.settle();
+    pair.exchange_all();
     let after = (pair.mirror.counters(), pair.keying().find_sa(Direction::Transmit, 0x100, HERE, THERE));
     assert_eq!(before.1, after.1);
     assert_eq!((after.0.sas_added, after.0.sas_deleted, after.0.snapshots), (1, 0, before.0.snapshots + 1));
@@ -261,7 +261,7 @@ fn snapshot_keeps_unchanged_sas() {
 fn sa_that_becomes_unsupported_is_deleted() {
     let mut pair = MirrorPair::new(OffloadKind::Packet);
     pair.add_sa(0x100, true);
-    pair.settle();
+    pair.exchange_all();
     assert!(pair.keying().find_sa(Direction::Receive, 0x100, THERE, HERE).is_some());
     let name = KernelSaId { source: THERE, destination: HERE, spi: 0x100 };
     pair.say(&Message::Change(SaChange::SaUnsupported(name, UnsupportedSa::Mark)));
@@ -316,7 +316,7 @@ fn policies_with_equal_selectors_replace_each_other() {
 fn reused_key_is_refused_and_expired() {
     let mut pair = MirrorPair::new(OffloadKind::None);
     pair.add_sa(0x100, false);
-    pair.settle();
+    pair.exchange_all();
     // A NAT changed a port: the same key under other parameters.
     let mut sa = pair.kernel.sas.values().next().unwrap().clone();
     sa.info.reqid = 7;
@@ -427,7 +427,7 @@ impl Keying for RecordingKeying {
 #[test]
 fn sync_completes_after_all_earlier_changes() {
     let mut pair = MirrorPair::new(OffloadKind::None);
-    pair.settle();
+    pair.exchange_all();
     pair.mirror.sync(7);
     let mut numbers = Vec::new();
     while let Some(bytes) = pair.mirror.poll_transmit() {
@@ -447,7 +447,7 @@ fn sync_completes_after_all_earlier_changes() {
 #[test]
 fn sync_waits_for_dropped_messages() {
     let mut pair = MirrorPair::new(OffloadKind::None);
-    pair.settle();
+    pair.exchange_all();
     pair.kernel.full = true;
     pair.add_sa(0x100, false);
     pair.mirror.sync(7);
@@ -530,8 +530,9 @@ fn excess_policies_let_nothing_pass() {
     let mut pair = MirrorPair::new(OffloadKind::None);
     pair.mirror = SaMirror::new(&[HERE]).with_room_for(4);
     let mut recorder = RecordingKeying::default();
-    let put =
-        |pair: &mut MirrorPair, index: u32| pair.kernel.put_policy(Policy::new(index, 0, other(index), HERE, index));
+    let put = |pair: &mut MirrorPair, index: u32| {
+        pair.kernel.put_policy(KernelPolicy::new(index, 0, other(index), HERE, index))
+    };
     // Three rounds suffice for a request, its answer and the resulting changes.
     let mut deliver = |pair: &mut MirrorPair| {
         for _ in 0..3 {
@@ -588,7 +589,7 @@ fn defaults_apply_after_the_first_snapshot() {
 fn agent_that_never_reads_causes_no_memory_growth() {
     let mut pair = MirrorPair::new(OffloadKind::None);
     pair.add_sa(0x100, false);
-    pair.settle();
+    pair.exchange_all();
     let mut sa = pair.kernel.sas.values().next().unwrap().clone();
     for reqid in 2..100 {
         // A request from an agent is malformed and gets an answer, and so does a reused key.
@@ -628,7 +629,7 @@ fn other_protocol_version_is_refused() {
     let mut pair = MirrorPair::new(OffloadKind::None);
     pair.stream.clear();
     pair.say(&Message::Hello(2));
-    pair.settle();
+    pair.exchange_all();
     let refused: Vec<_> = core::iter::from_fn(|| pair.mirror.poll_refusal()).collect();
     assert!(refused.contains(&SaMirrorRefusal::Version(2)), "{refused:?}");
 }

@@ -346,9 +346,9 @@ fn a_context_is_removed_on_an_idle_device() {
     panic!("the context is never removed");
 }
 
-type Cipher = (TlsVersion, TlsSuite);
+type NvmeTestCipher = (TlsVersion, TlsSuite);
 
-fn key((version, suite): Cipher) -> TlsKey {
+fn key((version, suite): NvmeTestCipher) -> TlsKey {
     TlsKey::new(version, suite, &[7; 32][..suite.key_len()], [9; 12]).unwrap()
 }
 
@@ -367,7 +367,13 @@ struct Records {
 }
 
 impl Records {
-    fn new((version, suite): Cipher, start: Seq, lengths: &[usize], cuts: &[usize], spoilt: Option<usize>) -> Records {
+    fn new(
+        (version, suite): NvmeTestCipher,
+        start: Seq,
+        lengths: &[usize],
+        cuts: &[usize],
+        spoilt: Option<usize>,
+    ) -> Records {
         let (mut content, mut data, mut pdus) = (Vec::new(), Vec::new(), Vec::new());
         for (command, length) in lengths.iter().enumerate() {
             pdus.push(content.len());
@@ -408,7 +414,7 @@ impl Records {
     }
 
     /// Returns the whole stream in frames sealed by a NIC.
-    fn frames(&self, cipher: Cipher, mss: usize) -> Vec<Frame> {
+    fn frames(&self, cipher: NvmeTestCipher, mss: usize) -> Vec<Frame> {
         let (mut device, mut driver) = pair(NicConfig::default());
         let context = driver.tls().unwrap().add(&flow(), Direction::Transmit, self.start, 0, &key(cipher)).unwrap();
         let mut all = Vec::new();
@@ -453,7 +459,7 @@ impl PieceHome for DiscardingBuffer {
 }
 
 /// Makes a receiving NIC with a context for each layer, and the buffers of all commands.
-fn receiver(cipher: Cipher, records: &Records, lengths: &[usize]) -> (Device, Driver, Handle, Handle) {
+fn receiver(cipher: NvmeTestCipher, records: &Records, lengths: &[usize]) -> (Device, Driver, Handle, Handle) {
     let (mut device, mut driver) = pair(NicConfig {
         lro: false,
         mac: [0xff; 6],
@@ -541,7 +547,7 @@ fn answer(device: &mut Device, driver: &mut Driver, records: &Records, (tls, nvm
     }
 }
 
-fn ciphers() -> impl Strategy<Value = Cipher> {
+fn ciphers() -> impl Strategy<Value = NvmeTestCipher> {
     let version = prop_oneof![Just(TlsVersion::Tls12), Just(TlsVersion::Tls13)];
     (version, prop_oneof![Just(TlsSuite::Aes128Gcm), Just(TlsSuite::ChaCha20Poly1305)])
 }

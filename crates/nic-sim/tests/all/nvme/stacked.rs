@@ -1,7 +1,7 @@
 //! Data encrypted by AES-XTS, digests computed, and records sealed in one pass of the NIC. The result equals software's
 //! for any packets and retransmissions.
 
-use super::{Cipher, HEADERS, MSS, ciphers, config, events, flow, headers, key, leaves, pair, play};
+use super::{HEADERS, MSS, NvmeTestCipher, ciphers, config, events, flow, headers, key, leaves, pair, play};
 use bytes::Bytes;
 use core::cell::RefCell;
 use nic_sim::stats::NvmeTcpCounters;
@@ -120,7 +120,13 @@ const VOLUME: u16 = 3;
 
 impl PduQueue {
     /// Puts PDUs into records with content of these lengths.
-    fn new((version, suite): Cipher, start: Seq, made: &[BuiltPdu], cuts: &[usize], handles: LayerHandles) -> PduQueue {
+    fn new(
+        (version, suite): NvmeTestCipher,
+        start: Seq,
+        made: &[BuiltPdu],
+        cuts: &[usize],
+        handles: LayerHandles,
+    ) -> PduQueue {
         let (mut queued, mut content, mut pdus) = (Vec::new(), Vec::new(), Vec::new());
         for pdu in made {
             pdus.push((content.len(), pdu.wire.len(), pdu.touched_from));
@@ -168,7 +174,7 @@ impl PduQueue {
     }
 
     /// Returns the whole stream with digests by software, sealed by a NIC.
-    fn sealed(&self, cipher: Cipher) -> Vec<u8> {
+    fn sealed(&self, cipher: NvmeTestCipher) -> Vec<u8> {
         let (mut device, mut driver) = pair(NicConfig::default());
         let tls = driver.tls().unwrap().add(&flow(), Direction::Transmit, self.start, 0, &key(cipher)).unwrap();
         let mut plain = Vec::new();
@@ -242,7 +248,13 @@ impl PduQueue {
 
     /// Restores one context, both or none after a reset, chosen by `number`. Returns the NVMe/TCP context if it was
     /// restored.
-    fn come_back(&mut self, driver: &mut Driver, cipher: Cipher, number: usize, reached: usize) -> Option<Handle> {
+    fn come_back(
+        &mut self,
+        driver: &mut Driver,
+        cipher: NvmeTestCipher,
+        number: usize,
+        reached: usize,
+    ) -> Option<Handle> {
         if number.is_multiple_of(2) {
             let start = self.start + reached as u32;
             self.handles.tls = driver.tls().unwrap().add(&flow(), Direction::Transmit, start, 0, &key(cipher)).unwrap();
@@ -306,7 +318,7 @@ impl RecordSource for PduQueue {
     }
 }
 
-fn contexts(driver: &mut Driver, cipher: Cipher, start: Seq) -> LayerHandles {
+fn contexts(driver: &mut Driver, cipher: NvmeTestCipher, start: Seq) -> LayerHandles {
     let tls = driver.tls().unwrap().add(&flow(), Direction::Transmit, start, 0, &key(cipher)).unwrap();
     LayerHandles { tls, nvme: driver.nvme().unwrap().add_transmit(&flow()).unwrap() }
 }

@@ -110,7 +110,7 @@ fn packets_behind_keys_for_pooled_contexts_complete() {
     }
     host.run();
     assert_eq!((host.removed(), host.device.contexts()), (2, 7));
-    assert_eq!(host.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip, 3, "answers came, too");
+    assert_eq!(host.device.engine_counters::<TlsEngineCounters>().rx_tls_resync_res_skip, 3, "answers came, too");
 }
 
 /// The application removes a context while its last packet is in the device and the service sleeps.

@@ -10,7 +10,7 @@ mod tags;
 use bytes::Bytes;
 use core::task::Waker;
 use nic_sim::frame::Frame;
-use nic_sim::stats::TlsCounters;
+use nic_sim::stats::TlsEngineCounters;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, EngineConfigs, NicConfig, TlsEngineConfig, TransmitResync, nic};
 use offload_api::rx::{Checksums, TlsVerdict};
@@ -26,19 +26,19 @@ const KEY: [u8; 32] = *b"sixteen key bytes, sixteen more.";
 const IV: [u8; 12] = [0x5a; 12];
 const HEADERS: usize = 54;
 
-type Cipher = (TlsVersion, TlsSuite);
+type TlsTestCipher = (TlsVersion, TlsSuite);
 
-const AES_128: Cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
+const AES_128: TlsTestCipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
 
 fn key() -> TlsKey {
     key_for(AES_128)
 }
 
-fn key_for((version, suite): Cipher) -> TlsKey {
+fn key_for((version, suite): TlsTestCipher) -> TlsKey {
     TlsKey::new(version, suite, &KEY[..suite.key_len()], IV).unwrap()
 }
 
-fn ciphers() -> impl Strategy<Value = Cipher> {
+fn ciphers() -> impl Strategy<Value = TlsTestCipher> {
     let version = prop_oneof![Just(TlsVersion::Tls12), Just(TlsVersion::Tls13)];
     (version, prop_oneof![Just(TlsSuite::Aes128Gcm), Just(TlsSuite::Aes256Gcm), Just(TlsSuite::ChaCha20Poly1305)])
 }
@@ -66,7 +66,7 @@ impl RecordStream {
         RecordStream::sealed_with(AES_128, start, first_number, lengths)
     }
 
-    fn sealed_with((version, suite): Cipher, start: Seq, first_number: u64, lengths: &[usize]) -> RecordStream {
+    fn sealed_with((version, suite): TlsTestCipher, start: Seq, first_number: u64, lengths: &[usize]) -> RecordStream {
         let algorithm = match suite {
             TlsSuite::Aes128Gcm => &ring::aead::AES_128_GCM,
             TlsSuite::Aes256Gcm => &ring::aead::AES_256_GCM,

@@ -17,7 +17,7 @@ fn an_answer_waits_for_a_place_on_the_control_ring() {
         while driver.poll_event().is_some() {}
     }
     assert_eq!(
-        device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip,
+        device.engine_counters::<TlsEngineCounters>().rx_tls_resync_res_skip,
         3,
         "only the last waiting answer arrived, and no answer was useful"
     );
@@ -54,7 +54,7 @@ fn a_receive_context_finds_its_place_again_with_help() {
         assert_eq!(verdicts[..4], [Decrypted, NotDecrypted, ResyncRequested, NotDecrypted]);
         assert!(verdicts[4..].iter().all(|verdict| *verdict == Decrypted), "{verdicts:?}");
         let (counted, driver) =
-            (rig.device.engine_counters::<TlsCounters>(), rig.driver.context_counters(engines::TLS));
+            (rig.device.engine_counters::<TlsEngineCounters>(), rig.driver.context_counters(engines::TLS));
         assert_eq!((counted.rx_tls_resync_req_pkt, counted.rx_tls_resync_res_ok, counted.rx_tls_found), (1, 1, 1));
         assert_eq!((driver.asked, driver.told), (1, 1));
     }
@@ -83,11 +83,15 @@ fn a_hint_brings_a_receive_context_back_and_a_late_one_does_not() {
     let mut rig = ResyncRig::new(ResyncMode::CoreHint);
     assert_eq!(rig.deliver(0), Decrypted);
     rig.tell(rig.stream.units[2].start, Some(42));
-    assert_eq!(rig.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip, 1, "the context knows its position");
+    assert_eq!(
+        rig.device.engine_counters::<TlsEngineCounters>().rx_tls_resync_res_skip,
+        1,
+        "the context knows its position"
+    );
     assert_eq!([3, 4].map(|number| rig.deliver(number)), [NotDecrypted; 2]);
     rig.tell(rig.stream.units[3].start, Some(43));
     assert_eq!(
-        rig.device.engine_counters::<TlsCounters>().rx_tls_resync_res_skip,
+        rig.device.engine_counters::<TlsEngineCounters>().rx_tls_resync_res_skip,
         2,
         "3063 passed with the last packet"
     );
@@ -98,7 +102,8 @@ fn a_hint_brings_a_receive_context_back_and_a_late_one_does_not() {
     assert_eq!(rig.deliver(7), NotDecrypted, "4900..5600 contains it");
     assert_eq!(rig.deliver(8), Decrypted);
     assert_eq!(rig.deliver(9), Decrypted);
-    let (counted, driver) = (rig.device.engine_counters::<TlsCounters>(), rig.driver.context_counters(engines::TLS));
+    let (counted, driver) =
+        (rig.device.engine_counters::<TlsEngineCounters>(), rig.driver.context_counters(engines::TLS));
     assert_eq!((counted.rx_tls_resync_req_pkt, counted.rx_tls_resync_res_ok, counted.rx_tls_found), (0, 1, 1));
     assert_eq!((driver.asked, driver.skipped), (0, 0));
     assert_eq!(rig.driver.poll_event(), None);
@@ -263,7 +268,7 @@ fn the_work_of_a_receive_context_is_counted() {
     rig.frames = segments(&rig.stream, 700);
     assert_eq!(rig.deliver(0), TlsVerdict::Decrypted);
     assert_eq!(rig.deliver(1), TlsVerdict::Error, "the tag of the first record");
-    let counted: TlsCounters = rig.device.engine_counters();
+    let counted: TlsEngineCounters = rig.device.engine_counters();
     assert_eq!((counted.rx_tls_decrypted_packets, counted.rx_tls_decrypted_bytes), (1, 695));
     assert_eq!((counted.rx_tls_err, counted.rx_tls_lost), (1, 1));
     rig.driver.tls().unwrap().remove(rig.context);

@@ -6,7 +6,7 @@ const LENGTH: usize = 300;
 
 /// Returns the verdict on the second packet of a record that is cut at byte `split` of its tag, with byte `wrong`
 /// flipped, if any. If `evicted`, the context goes to host memory and back between the packets.
-fn second_verdict(cipher: Cipher, split: usize, wrong: Option<usize>, evicted: bool) -> TlsVerdict {
+fn second_verdict(cipher: TlsTestCipher, split: usize, wrong: Option<usize>, evicted: bool) -> TlsVerdict {
     let mut stream = RecordStream::sealed_with(cipher, Seq(u32::MAX - 50), 7, &[LENGTH]);
     let tag = stream.wire.len() - 16;
     if let Some(wrong) = wrong {

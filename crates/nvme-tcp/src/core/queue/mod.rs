@@ -67,7 +67,7 @@ pub struct Queue {
     config: QueueConfig,
     receiver: PduReceiver,
     framing: PduFraming,
-    state: QueueState,
+    state: NvmeQueueState,
     /// MAXH2CDATA.
     max_data: u32,
     /// Slots by the lower bits of the identifier.
@@ -91,7 +91,7 @@ pub struct Queue {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum QueueState {
+enum NvmeQueueState {
     /// Waiting for ICResp.
     Opening,
     Open,
@@ -167,7 +167,7 @@ impl Queue {
             config,
             receiver: PduReceiver::new(ConnectionSide::Host, limits),
             framing: PduFraming::default(),
-            state: QueueState::Opening,
+            state: NvmeQueueState::Opening,
             max_data: 0,
             slots: (0..config.depth).map(|_| CommandSlot::default()).collect(),
             // Reversed, so that low slots are used first.
@@ -189,12 +189,12 @@ impl Queue {
 
     /// Returns whether the connection is open for commands.
     pub fn is_open(&self) -> bool {
-        self.state == QueueState::Open
+        self.state == NvmeQueueState::Open
     }
 
     /// Returns how many commands can be submitted now.
     pub fn room(&self) -> usize {
-        if self.state == QueueState::Open { self.free.len() } else { 0 }
+        if self.state == NvmeQueueState::Open { self.free.len() } else { 0 }
     }
 
     /// Sets the maximum in-capsule data of later commands.
@@ -233,7 +233,7 @@ impl Queue {
             return Err(SubmitError::NotBlocks(submission, bytes));
         }
         let index = match self.state {
-            QueueState::Open => self.free.pop(),
+            NvmeQueueState::Open => self.free.pop(),
             _ => None,
         };
         let Some(index) = index else { return Err(SubmitError::NoRoom(submission)) };
@@ -308,11 +308,11 @@ impl Queue {
 
     /// Handles the next range of the stream.
     pub fn handle_segment(&mut self, segment: RxSegment) {
-        if self.state == QueueState::Closing {
+        if self.state == NvmeQueueState::Closing {
             return;
         }
         self.receiver.push(segment);
-        while self.state != QueueState::Closing {
+        while self.state != NvmeQueueState::Closing {
             match self.receiver.poll().and_then(|received| self.handle_received(received)) {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -354,9 +354,9 @@ impl Queue {
             }
             self.deadlines.pop_front();
         }
-        let opening = (self.state == QueueState::Opening).then_some(self.opening_until);
+        let opening = (self.state == NvmeQueueState::Opening).then_some(self.opening_until);
         let overdue = self.deadlines.front().map(|(due, _)| *due);
-        if self.state == QueueState::Closing { None } else { time::earliest(opening, overdue) }
+        if self.state == NvmeQueueState::Closing { None } else { time::earliest(opening, overdue) }
     }
 
     /// Returns the next PDU to send.
@@ -475,7 +475,7 @@ impl Queue {
     }
 
     fn close(&mut self, error: QueueError) {
-        self.state = QueueState::Closing;
+        self.state = NvmeQueueState::Closing;
         self.error.get_or_insert(error);
     }
 

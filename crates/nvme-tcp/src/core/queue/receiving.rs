@@ -1,6 +1,6 @@
 //! PDUs from the controller, each checked against its command.
 
-use super::{Queue, QueueState, ReadDestination};
+use super::{NvmeQueueState, Queue, ReadDestination};
 use crate::core::queue::{CommandData, QueueError};
 use crate::wire::{
     Completion, DataHeader, FatalError, FatalStatus, InitializeResponse, Pdu, PduFraming, PduItem, PduLimits,
@@ -14,10 +14,10 @@ impl Queue {
         match received {
             None => return Ok(false),
             Some(PduItem::Header { pdu, .. }) => match (self.state, pdu) {
-                (QueueState::Opening, Pdu::InitializeResponse(response)) => self.initialize(&response)?,
-                (QueueState::Open, Pdu::Response(completion)) => self.handle_response(completion)?,
-                (QueueState::Open, Pdu::ControllerData(header)) => self.handle_data(&header)?,
-                (QueueState::Open, Pdu::ReadyToTransfer(request)) => self.handle_request(&request)?,
+                (NvmeQueueState::Opening, Pdu::InitializeResponse(response)) => self.initialize(&response)?,
+                (NvmeQueueState::Open, Pdu::Response(completion)) => self.handle_response(completion)?,
+                (NvmeQueueState::Open, Pdu::ControllerData(header)) => self.handle_data(&header)?,
+                (NvmeQueueState::Open, Pdu::ReadyToTransfer(request)) => self.handle_request(&request)?,
                 (_, Pdu::ControllerTermination(termination)) => {
                     self.out.clear();
                     self.close(QueueError::Terminated(termination));
@@ -50,7 +50,7 @@ impl Queue {
         let limits = self.receiver.limits();
         self.receiver.set_limits(PduLimits { header_digest, data_digest, alignment: self.config.alignment, ..limits });
         self.max_data = response.max_data;
-        self.state = QueueState::Open;
+        self.state = NvmeQueueState::Open;
         Ok(())
     }
 

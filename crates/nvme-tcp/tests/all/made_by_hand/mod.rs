@@ -20,13 +20,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Action of the controller to a command.
 #[derive(Clone, Copy)]
-pub(crate) enum Action {
+pub(crate) enum ControllerAction {
     Answer,
     /// Answer before the next answer.
     AnswerLate,
     /// Answer together with the next answer, after it.
     AnswerAfterNext,
-    /// Answer before the answer to a command with [`Action::AnswerHeld`].
+    /// Answer before the answer to a command with [`ControllerAction::AnswerHeld`].
     Hold,
     AnswerHeld,
     /// Send the late answers and end the connection.
@@ -38,7 +38,7 @@ pub(crate) enum Action {
 }
 
 type NamespaceScript = dyn Fn(u32) -> (NamespaceData, Vec<u8>) + Send + Sync;
-type ReactionScript = dyn Fn(u32, u16, &Command) -> Action + Send + Sync;
+type ReactionScript = dyn Fn(u32, u16, &Command) -> ControllerAction + Send + Sync;
 
 /// A scripted controller.
 pub(crate) struct ScriptedController {
@@ -57,7 +57,9 @@ pub(crate) struct ScriptedController {
 }
 
 impl ScriptedController {
-    pub(crate) fn new(act: impl Fn(u32, u16, &Command) -> Action + Send + Sync + 'static) -> ScriptedController {
+    pub(crate) fn new(
+        act: impl Fn(u32, u16, &Command) -> ControllerAction + Send + Sync + 'static,
+    ) -> ScriptedController {
         let data = ControllerData {
             controller: 1,
             keep_alive: 10,
@@ -154,27 +156,27 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<ScriptedController>) 
             let mut answered = vec![(command, Status::SUCCESS)];
             let mut closes = false;
             match (faulty.act)(association, queue, &command) {
-                Action::Answer => {}
-                Action::Refuse(status) => answered[0].1 = status,
-                Action::AnswerLate => {
+                ControllerAction::Answer => {}
+                ControllerAction::Refuse(status) => answered[0].1 = status,
+                ControllerAction::AnswerLate => {
                     late.push(command);
                     continue;
                 }
-                Action::AnswerAfterNext => {
+                ControllerAction::AnswerAfterNext => {
                     after_next.push(command);
                     continue;
                 }
-                Action::Hold => {
+                ControllerAction::Hold => {
                     held.push(command);
                     continue;
                 }
-                Action::AnswerHeld => late.append(&mut held),
-                Action::AnswerLateAndClose => {
+                ControllerAction::AnswerHeld => late.append(&mut held),
+                ControllerAction::AnswerLateAndClose => {
                     answered.clear();
                     closes = true;
                 }
-                Action::Never => continue,
-                Action::Close => return None,
+                ControllerAction::Never => continue,
+                ControllerAction::Close => return None,
             }
             let (before, after) = (late.drain(..), after_next.drain(..));
             // The order of answers is part of the script: late ones, this one, then those after it.

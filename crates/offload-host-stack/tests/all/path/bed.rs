@@ -7,7 +7,7 @@ use nic_sim::wire::{Link, LinkConfig, Port};
 use nic_sim::{Device, Driver, NicConfig, nic};
 use offload_api::{NetDevice, TxTag};
 use offload_base::{Instant, Seed};
-use offload_host_stack::{Config, ConnectionId, Stack, TcpConfig, TcpStats};
+use offload_host_stack::{Config, FlowId, Stack, TcpConfig, TcpStats};
 
 pub(crate) struct PathTestbed {
     pub(crate) now: Instant,
@@ -20,7 +20,7 @@ pub(crate) struct PathTestbed {
 
 /// A connection on which side 0 sends as much as it can.
 struct EndlessStream {
-    ends: [ConnectionId; 2],
+    ends: [FlowId; 2],
     received: u64,
 }
 
@@ -55,7 +55,7 @@ impl PathTestbed {
     }
 
     /// Opens a stream with `settings` applied to its sender.
-    pub(crate) fn open_with(&mut self, settings: impl FnOnce(&mut Stack, ConnectionId)) {
+    pub(crate) fn open_with(&mut self, settings: impl FnOnce(&mut Stack, FlowId)) {
         let remote = (core::net::Ipv4Addr::new(10, 0, 0, 2), PORT).into();
         let client = self.stacks[0].connect(self.now, None, remote).unwrap();
         settings(&mut self.stacks[0], client);

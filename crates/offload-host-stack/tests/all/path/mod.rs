@@ -118,7 +118,7 @@ fn eight_paced_streams_share_it() {
 
 /// Returns the largest share of a round trip's bytes that arrives within a tenth of it, and the bytes of two round
 /// trips.
-fn burst(settings: impl FnOnce(&mut offload_host_stack::Stack, offload_host_stack::ConnectionId)) -> (f64, u64) {
+fn burst(settings: impl FnOnce(&mut offload_host_stack::Stack, offload_host_stack::FlowId)) -> (f64, u64) {
     let mut bed = PathTestbed::new(Seed(1), &open(16 * MIB), &nic(100_000_000_000), &link(100_000_000_000));
     bed.open_with(settings);
     bed.run_for(ROUND_TRIP * 3 / 2);

@@ -58,12 +58,12 @@ fn plan() -> impl Strategy<Value = SegmentPlan> {
 
 /// The state of one flow.
 #[derive(Default)]
-struct FlowState {
+struct CoalesceFlow {
     seq: u32,
     identification: u16,
 }
 
-fn frame(plan: &SegmentPlan, flow: &mut FlowState) -> Frame {
+fn frame(plan: &SegmentPlan, flow: &mut CoalesceFlow) -> Frame {
     if plan.skip {
         // A gap in the sequence numbers, as after a lost segment.
         flow.seq = flow.seq.wrapping_add(7);
@@ -108,7 +108,7 @@ fn frame(plan: &SegmentPlan, flow: &mut FlowState) -> Frame {
 }
 
 fn frames(plans: &[SegmentPlan]) -> Vec<Frame> {
-    let mut flows: [FlowState; 6] = Default::default();
+    let mut flows: [CoalesceFlow; 6] = Default::default();
     // This flow's sequence numbers wrap within the test.
     flows[1].seq = u32::MAX - 3000;
     flows[2].identification = u16::MAX - 2;

@@ -198,7 +198,7 @@ pub(crate) struct TransferPlan {
 
 /// The result of a transfer.
 #[derive(Debug)]
-pub(crate) struct Transfer {
+pub(crate) struct QuicTransfer {
     pub(crate) client: Counters,
     pub(crate) server: Counters,
     pub(crate) updates: u64,
@@ -208,18 +208,18 @@ pub(crate) struct Transfer {
 
 impl QuicTestbed {
     /// Sends `bytes` from client to server on a stream, and `back` in the other direction.
-    pub(crate) fn transfer(&mut self, configs: [Config; 2], six: bool, bytes: usize, back: usize) -> Transfer {
+    pub(crate) fn transfer(&mut self, configs: [Config; 2], six: bool, bytes: usize, back: usize) -> QuicTransfer {
         self.transfer_by(configs, TransferPlan { six, bytes: [bytes, back], ..TransferPlan::default() })
     }
 
-    pub(crate) fn transfer_by(&mut self, configs: [Config; 2], plan: TransferPlan) -> Transfer {
+    pub(crate) fn transfer_by(&mut self, configs: [Config; 2], plan: TransferPlan) -> QuicTransfer {
         let done = self.transfer_without_looking(configs, plan);
         assert!(!self.wire.contains(MARKER), "nothing leaves as it is");
         assert!(!done.lost || plan.gives_up != [false; 2], "a path that nobody gives up stays");
         done
     }
 
-    pub(crate) fn transfer_without_looking(&mut self, configs: [Config; 2], plan: TransferPlan) -> Transfer {
+    pub(crate) fn transfer_without_looking(&mut self, configs: [Config; 2], plan: TransferPlan) -> QuicTransfer {
         let [near, far] = configs;
         let TransferPlan { six, bytes: [bytes, back], every, second, gives_up, moves, disappears } = plan;
         let (socket, mover) = RigSocket::new(&self.near, 5000, moves.0, disappears[0]);
@@ -309,7 +309,7 @@ impl QuicTestbed {
         // One end reports the lost paths; the other reports the same or times out.
         let lost = [asked.as_ref().err(), served.as_ref().err()].contains(&Some(&StreamError::Closed(Closed::NoPath)));
         let updates = if lost { 0 } else { served.and(asked).unwrap() };
-        Transfer { client: client.counters(), server: server.counters(), updates, lost }
+        QuicTransfer { client: client.counters(), server: server.counters(), updates, lost }
     }
 }
 

@@ -208,17 +208,17 @@ impl KillSchedule {
             (Name::from_url(&format!("/file-{number}")).unwrap(), bytes)
         });
         let files: Vec<_> = files.collect();
-        KillSchedule { random, ..KillSchedule::of(seed, way, block, streams, files) }
+        KillSchedule { random, ..KillSchedule::for_files(seed, way, block, streams, files) }
     }
 
     /// Makes a schedule with blocks of 1 KiB, two streams, and these files.
     fn with(seed: Seed, way: CopyRoute, files: Vec<Vec<u8>>) -> KillSchedule {
         let named = files.into_iter().enumerate();
         let named = named.map(|(number, bytes)| (Name::from_url(&format!("/file-{number}")).unwrap(), bytes));
-        KillSchedule::of(seed, way, 1024, 2, named.collect())
+        KillSchedule::for_files(seed, way, 1024, 2, named.collect())
     }
 
-    fn of(seed: Seed, way: CopyRoute, block: u64, streams: usize, files: Vec<(Name, Vec<u8>)>) -> KillSchedule {
+    fn for_files(seed: Seed, way: CopyRoute, block: u64, streams: usize, files: Vec<(Name, Vec<u8>)>) -> KillSchedule {
         let random = seed.stream("rounds");
         let (here, there) = (RamDisk::new(seed.derive("here")), RamDisk::new(seed.derive("there")));
         for (name, bytes) in &files {

@@ -300,7 +300,7 @@ fn files_of_any_time_are_given() {
     std::fs::write(there.path().join("old"), "text").unwrap();
     let old = SystemTime::UNIX_EPOCH - Duration::from_secs(315_619_200);
     File::options().write(true).open(there.path().join("old")).unwrap().set_modified(old).unwrap();
-    let mut bed = RulesTestbed::of(None, |_| Arc::new(Rooted::open(there.path()).unwrap()), Server::open_to_all);
+    let mut bed = RulesTestbed::start(None, |_| Arc::new(Rooted::open(there.path()).unwrap()), Server::open_to_all);
     for method in ["GET", "HEAD"] {
         let answer = bed.ask(method, "/old", "", "");
         assert_eq!(
@@ -325,7 +325,7 @@ fn files_of_any_time_are_given() {
 fn digest_is_that_of_the_bytes_that_are_there() {
     let there = tempfile::tempdir().unwrap();
     let path = there.path().join("f");
-    let mut bed = RulesTestbed::of(None, |_| Arc::new(Rooted::open(there.path()).unwrap()), Server::open_to_all);
+    let mut bed = RulesTestbed::start(None, |_| Arc::new(Rooted::open(there.path()).unwrap()), Server::open_to_all);
     let times = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000));
     let mut digests = Vec::new();
     for content in ["one", "two"] {
@@ -360,10 +360,10 @@ struct RulesTestbed {
 impl RulesTestbed {
     fn in_memory(set_up: impl FnOnce(Server) -> Server) -> RulesTestbed {
         let medium = RamDisk::new(Seed(1));
-        RulesTestbed::of(Some(medium.clone()), |_| Arc::new(medium.mount(None)), set_up)
+        RulesTestbed::start(Some(medium.clone()), |_| Arc::new(medium.mount(None)), set_up)
     }
 
-    fn of(
+    fn start(
         medium: Option<RamDisk>,
         folder: impl FnOnce(&Shell) -> Arc<dyn Folder>,
         set_up: impl FnOnce(Server) -> Server,
