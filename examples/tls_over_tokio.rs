@@ -27,7 +27,7 @@ async fn main() -> io::Result<()> {
         let mut stream = accept(TokioSegments::new(socket), config).await?;
         // A device below the stream would get the keys now. A socket has no device and refuses.
         let outcome = stream.offload(Offload::BOTH);
-        println!("server: offload of what it sends: {:?}", outcome.tx);
+        println!("server: offload when sending: {:?}", outcome.tx);
         let mut question = [0; 5];
         stream.read_exact(&mut question).await?;
         stream.write_all(b"hello from software").await?;

@@ -3,7 +3,7 @@
 use crate::story::log::Log;
 use crate::story::reading::Reading;
 use crate::story::watch::{FateCounters, Role, StoryImpairment, WatchedDriver, WatchedPort};
-use crate::story::{Opened, Story, What};
+use crate::story::{Opened, Story, StoryStep};
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
@@ -173,7 +173,7 @@ async fn fetch(course: Script, host: Host, runtime: Arc<dyn Runtime>, log: Log) 
         stream.next_chunk().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let after = *stream.counters();
         for by in opened_between(&before, &after) {
-            log.note(runtime.now(), What::Opened { number, by });
+            log.note(runtime.now(), StoryStep::Opened { number, by });
             number += 1;
         }
         before = after;

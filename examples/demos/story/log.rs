@@ -1,6 +1,6 @@
 //! The log of all observers, and the story made from it.
 
-use crate::story::{Event, Span, StateRebuild, Story, What};
+use crate::story::{Event, Span, StateRebuild, Story, StoryStep};
 use offload_base::{Instant, Seq};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ impl LogState {
         let header = record.from;
         if (announced.from..=announced.to).contains(&header) {
             self.noted.push(header);
-            self.events.push(Event { at, what: What::Noted { header, number } });
+            self.events.push(Event { at, what: StoryStep::Noted { header, number } });
         }
     }
 }
@@ -59,17 +59,17 @@ impl Log {
         Story { events, packets: pages.packets.clone(), records: pages.records.values().copied().collect() }
     }
 
-    pub(super) fn note(&self, at: Instant, what: What) {
+    pub(super) fn note(&self, at: Instant, what: StoryStep) {
         let mut pages = self.pages();
         // Events before the first packet belong to the handshake.
         let (true, Some((first, _))) = (pages.is_open, pages.first) else { return };
         let at = Instant::ZERO + (at - first);
-        if let What::Opened { number, .. } = what {
+        if let StoryStep::Opened { number, .. } = what {
             pages.note_record(at, number);
             pages.opened = number + 1;
         }
         pages.events.push(Event { at, what });
-        if let What::Announced(bytes) = what {
+        if let StoryStep::Announced(bytes) = what {
             (pages.announced, pages.noted) = (Some(bytes), Vec::new());
             // TLS also remembers records that were read before the announcement.
             (0..pages.opened).for_each(|number| pages.note_record(at, number));
@@ -83,7 +83,7 @@ impl Log {
             pages.announced = None;
             core::mem::take(&mut pages.noted).contains(&header)
         };
-        self.note(at, What::Answered { header, number, noted });
+        self.note(at, StoryStep::Answered { header, number, noted });
     }
 
     /// Returns the stream position of the byte at `seq`, or `None` before the first byte was sent.
@@ -116,7 +116,7 @@ impl Log {
                 self.pages().records.insert(*number, record);
             }
         }
-        self.note(now, What::Posted { bytes: posted, rebuilt });
+        self.note(now, StoryStep::Posted { bytes: posted, rebuilt });
     }
 
     /// Returns the number of a packet that passes for the first time. Packets of a stream first pass in order.

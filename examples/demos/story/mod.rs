@@ -24,12 +24,12 @@ use reading::PacketResult;
 ///
 /// ```
 /// use offload_demos::story::course::Script;
-/// use offload_demos::story::{Opened, What};
+/// use offload_demos::story::{Opened, StoryStep};
 ///
 /// let story = Script { lose: None, hold_back: None, ..Script::default() }.run()?;
 /// assert_eq!(story.records.len(), 9);
 /// let all_by_nic = story.events.iter().all(|event| match event.what {
-///     What::Opened { by, .. } => by == Opened::ByNic,
+///     StoryStep::Opened { by, .. } => by == Opened::ByNic,
 ///     _ => true,
 /// });
 /// assert!(all_by_nic, "nothing happened to any packet");
@@ -51,12 +51,12 @@ pub struct Event {
     /// Time since the server's first packet.
     pub at: Instant,
     /// The kind of the event, which also determines its place.
-    pub what: What,
+    pub what: StoryStep,
 }
 
 /// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum StoryStep {
     /// The server's driver posted bytes to its NIC.
     Posted {
         /// The bytes, which the NIC cuts into packets.
@@ -176,7 +176,8 @@ impl Story {
 
     /// Returns whether these bytes were posted before the event at `index`.
     pub fn is_again(&self, index: usize, bytes: Span) -> bool {
-        let posted = |event: &Event| matches!(event.what, What::Posted { bytes: earlier, .. } if earlier.meets(bytes));
+        let posted =
+            |event: &Event| matches!(event.what, StoryStep::Posted { bytes: earlier, .. } if earlier.meets(bytes));
         self.events[..index].iter().any(posted)
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::story::reading::PacketResult;
 use crate::story::table::{in_words, micros, which};
-use crate::story::{Opened, Story, What};
+use crate::story::{Opened, Story, StoryStep};
 use core::fmt::Write;
 
 /// Draws a story.
@@ -62,13 +62,13 @@ impl Drawing {
         for (index, event) in story.events.iter().enumerate() {
             // The colour changes only at events that change the NIC's knowledge.
             let next = match event.what {
-                What::Arrived { made: PacketResult::Early, .. } => AMBER,
-                What::Arrived {
+                StoryStep::Arrived { made: PacketResult::Early, .. } => AMBER,
+                StoryStep::Arrived {
                     made: PacketResult::Lost | PacketResult::Asked | PacketResult::LostAndAsked | PacketResult::Failed,
                     ..
                 } => RED,
-                What::Arrived { made: PacketResult::Found | PacketResult::FoundAtOnce, .. } => GREEN,
-                What::Answered { number: Some(_), .. } => AMBER,
+                StoryStep::Arrived { made: PacketResult::Found | PacketResult::FoundAtOnce, .. } => GREEN,
+                StoryStep::Answered { number: Some(_), .. } => AMBER,
                 _ => colour,
             };
             if next != colour {
@@ -87,33 +87,36 @@ impl Drawing {
         ));
     }
 
-    fn row(&mut self, y: u32, what: What, which: &str) {
+    fn row(&mut self, y: u32, what: StoryStep, which: &str) {
         let colour = match what {
-            What::Arrived { made, .. } if made.is_decrypted() => GREEN,
-            What::Opened { by: Opened::ByNic, .. } => GREEN,
-            What::Opened { by: Opened::InPart, .. } | What::HeldBack(_) => AMBER,
-            What::Arrived { .. } | What::Opened { by: Opened::InSoftware, .. } | What::Lost(_) => RED,
-            What::Posted { rebuilt: Some(_), .. } => BLUE,
-            What::Announced(_) | What::Noted { .. } | What::Asked { .. } | What::Answered { .. } => BLUE,
-            What::Posted { .. } => BLACK,
+            StoryStep::Arrived { made, .. } if made.is_decrypted() => GREEN,
+            StoryStep::Opened { by: Opened::ByNic, .. } => GREEN,
+            StoryStep::Opened { by: Opened::InPart, .. } | StoryStep::HeldBack(_) => AMBER,
+            StoryStep::Arrived { .. } | StoryStep::Opened { by: Opened::InSoftware, .. } | StoryStep::Lost(_) => RED,
+            StoryStep::Posted { rebuilt: Some(_), .. } => BLUE,
+            StoryStep::Announced(_)
+            | StoryStep::Noted { .. }
+            | StoryStep::Asked { .. }
+            | StoryStep::Answered { .. } => BLUE,
+            StoryStep::Posted { .. } => BLACK,
         };
         self.text(NOTES, y, "start", colour, &in_words(what));
         match what {
-            What::Posted { .. } => {
+            StoryStep::Posted { .. } => {
                 self.arrow(SERVER_DRIVER, SERVER_NIC, y, colour);
                 self.text(SERVER_NIC + 10, y, "start", colour, which);
             }
-            What::Arrived { .. } => {
+            StoryStep::Arrived { .. } => {
                 self.arrow(SERVER_NIC, CLIENT_NIC, y, colour);
                 self.label(y, colour, which);
             }
-            What::Lost(_) | What::HeldBack(_) => {
+            StoryStep::Lost(_) | StoryStep::HeldBack(_) => {
                 let (x, above, below) = (WIRE_MIDDLE + 80, y - 5, y + 5);
                 self.add(format_args!(
                     "<line x1=\"{SERVER_NIC}\" y1=\"{y}\" x2=\"{x}\" y2=\"{y}\" stroke=\"{colour}\" stroke-width=\"1.5\"/>\n"
                 ));
                 // A cross marks a loss, a double bar a delay.
-                let mark = if matches!(what, What::Lost(_)) {
+                let mark = if matches!(what, StoryStep::Lost(_)) {
                     format!("M{} {above}L{} {below}M{} {below}L{} {above}", x - 5, x + 5, x - 5, x + 5)
                 } else {
                     format!("M{x} {above}L{x} {below}M{} {above}L{} {below}", x + 4, x + 4)
@@ -121,17 +124,17 @@ impl Drawing {
                 self.add(format_args!("<path d=\"{mark}\" stroke=\"{colour}\" stroke-width=\"2\"/>\n"));
                 self.label(y, colour, which);
             }
-            What::Announced(_) | What::Asked { .. } => {
+            StoryStep::Announced(_) | StoryStep::Asked { .. } => {
                 self.arrow(CLIENT_NIC, CLIENT_DRIVER, y, colour);
                 self.arrow(CLIENT_DRIVER, CLIENT_TLS, y, colour);
                 self.text(CLIENT_NIC - 10, y, "end", colour, which);
             }
-            What::Answered { .. } => {
+            StoryStep::Answered { .. } => {
                 self.arrow(CLIENT_TLS, CLIENT_DRIVER, y, colour);
                 self.arrow(CLIENT_DRIVER, CLIENT_NIC, y, colour);
                 self.text(CLIENT_NIC - 10, y, "end", colour, which);
             }
-            What::Noted { .. } | What::Opened { .. } => {
+            StoryStep::Noted { .. } | StoryStep::Opened { .. } => {
                 self.add(format_args!("<circle cx=\"{CLIENT_TLS}\" cy=\"{y}\" r=\"4.5\" fill=\"{colour}\"/>\n"));
                 self.text(CLIENT_TLS - 10, y, "end", colour, which);
             }

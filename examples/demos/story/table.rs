@@ -1,6 +1,6 @@
 //! The story as text, a line for each event.
 
-use crate::story::{Opened, StateRebuild, Story, What};
+use crate::story::{Opened, StateRebuild, Story, StoryStep};
 use core::fmt::Write;
 use offload_base::Instant;
 
@@ -30,52 +30,57 @@ pub(super) fn micros(at: Instant) -> String {
 }
 
 /// Returns the place of an event.
-const fn place_of(what: What) -> &'static str {
+const fn place_of(what: StoryStep) -> &'static str {
     match what {
-        What::Posted { .. } => "server driver",
-        What::Lost(_) | What::HeldBack(_) => "wire",
-        What::Arrived { .. } => "client NIC",
-        What::Announced(_) | What::Asked { .. } => "client driver",
-        What::Noted { .. } | What::Answered { .. } | What::Opened { .. } => "client TLS",
+        StoryStep::Posted { .. } => "server driver",
+        StoryStep::Lost(_) | StoryStep::HeldBack(_) => "wire",
+        StoryStep::Arrived { .. } => "client NIC",
+        StoryStep::Announced(_) | StoryStep::Asked { .. } => "client driver",
+        StoryStep::Noted { .. } | StoryStep::Answered { .. } | StoryStep::Opened { .. } => "client TLS",
     }
 }
 
 /// Returns the packet, record or byte of the event at `index`.
 pub(super) fn which(story: &Story, index: usize) -> String {
     match story.events[index].what {
-        What::Posted { bytes, .. } if story.is_again(index, bytes) => format!("{} again", story.name(bytes)),
-        What::Posted { bytes, .. } => story.name(bytes),
-        What::Lost(bytes) | What::HeldBack(bytes) | What::Announced(bytes) | What::Arrived { bytes, .. } => {
+        StoryStep::Posted { bytes, .. } if story.is_again(index, bytes) => format!("{} again", story.name(bytes)),
+        StoryStep::Posted { bytes, .. } => story.name(bytes),
+        StoryStep::Lost(bytes)
+        | StoryStep::HeldBack(bytes)
+        | StoryStep::Announced(bytes)
+        | StoryStep::Arrived { bytes, .. } => {
             format!("{}, {}", story.name(bytes), story.records_of(bytes))
         }
-        What::Asked { header } | What::Noted { header, .. } | What::Answered { header, .. } => format!("byte {header}"),
-        What::Opened { number, .. } => format!("record {number}"),
+        StoryStep::Asked { header } | StoryStep::Noted { header, .. } | StoryStep::Answered { header, .. } => {
+            format!("byte {header}")
+        }
+        StoryStep::Opened { number, .. } => format!("record {number}"),
     }
 }
 
 /// Returns the description of an event.
-pub(super) fn in_words(what: What) -> String {
+pub(super) fn in_words(what: StoryStep) -> String {
     match what {
-        What::Posted { rebuilt: None, .. } => "posted: what the NIC expects next".into(),
-        What::Posted { rebuilt: Some(StateRebuild { dumps: 0, .. }), .. } => {
+        StoryStep::Posted { rebuilt: None, .. } => "posted: what the NIC expects next".into(),
+        StoryStep::Posted { rebuilt: Some(StateRebuild { dumps: 0, .. }), .. } => {
             "not the next: parameters and a fence first".into()
         }
-        What::Posted { rebuilt: Some(StateRebuild { dumps, dumped_bytes }), .. } => {
+        StoryStep::Posted { rebuilt: Some(StateRebuild { dumps, dumped_bytes }), .. } => {
             format!("not the next: parameters, a fence, {dumps} DUMPs of {dumped_bytes} bytes first")
         }
-        What::Lost(_) => "lost".into(),
-        What::HeldBack(_) => "held back".into(),
-        What::Arrived { made, .. } => made.in_words().into(),
-        What::Asked { .. } => "asks TLS for the NIC: does a record begin there?".into(),
-        What::Announced(_) => "tells TLS: note what begins here, a question will come".into(),
-        What::Noted { number, .. } => format!("notes: record {number} begins there"),
-        What::Answered { number: Some(number), noted: true, .. } => {
+        StoryStep::Lost(_) => "lost".into(),
+        StoryStep::HeldBack(_) => "held back".into(),
+        StoryStep::Arrived { made, .. } => made.in_words().into(),
+        StoryStep::Asked { .. } => "asks TLS for the NIC: does a record begin there?".into(),
+        StoryStep::Announced(_) => "tells TLS: note what begins here, a question will come".into(),
+        StoryStep::Noted { number, .. } => format!("notes: record {number} begins there"),
+        StoryStep::Answered { number: Some(number), noted: true, .. } => {
             format!("tells the NIC what it noted: record {number} begins there")
         }
-        What::Answered { number: Some(number), .. } => format!("tells the NIC: record {number} begins there"),
-        What::Answered { number: None, .. } => "tells the NIC: no record begins there".into(),
-        What::Opened { by: Opened::ByNic, .. } => "decrypted and verified by the NIC".into(),
-        What::Opened { by: Opened::InPart, .. } => "in part by the NIC; the rest, and the tag, in software".into(),
-        What::Opened { by: Opened::InSoftware, .. } => "opened in software".into(),
+        StoryStep::Answered { number: Some(number), .. } => format!("tells the NIC: record {number} begins there"),
+        StoryStep::Answered { number: None, .. } => "tells the NIC: no record begins there".into(),
+        StoryStep::Opened { by: Opened::ByNic, .. } => "decrypted and verified by the NIC".into(),
+        StoryStep::Opened { by: Opened::InPart, .. } => "in part by the NIC; the rest, and the tag, in software".into(),
+        StoryStep::Opened { by: Opened::InSoftware, .. } => "opened in software".into(),
     }
 }

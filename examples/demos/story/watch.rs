@@ -2,7 +2,7 @@
 
 use crate::story::log::Log;
 use crate::story::reading::{CounterChanges, Reading};
-use crate::story::{StateRebuild, What};
+use crate::story::{StateRebuild, StoryStep};
 use core::any::Any;
 use core::task::Waker;
 use core::time::Duration;
@@ -92,12 +92,12 @@ impl NetDevice for WatchedDriver {
             match event {
                 DeviceEvent::ResyncRequested { header, .. } => {
                     if let Some(header) = self.log.place(header) {
-                        self.log.note(self.now, What::Asked { header });
+                        self.log.note(self.now, StoryStep::Asked { header });
                     }
                 }
                 DeviceEvent::ResyncStarted { from, to, .. } => {
                     if let Some(bytes) = self.log.span(from, to.distance_from(from)) {
-                        self.log.note(self.now, What::Announced(bytes));
+                        self.log.note(self.now, StoryStep::Announced(bytes));
                     }
                 }
                 _ => {}
@@ -247,7 +247,7 @@ impl Port for WatchedPort {
                 lost: after.rx_tls_lost > before.rx_tls_lost,
                 found: after.rx_tls_found > before.rx_tls_found,
             };
-            self.log.note(now, What::Arrived { bytes, made: self.reading.note(bytes, moved) });
+            self.log.note(now, StoryStep::Arrived { bytes, made: self.reading.note(bytes, moved) });
         }
     }
 
@@ -298,10 +298,10 @@ impl Impairment for StoryImpairment {
             onward(crossing);
         } else if number == self.lose {
             self.counters.lost += 1;
-            self.log.note(crossing.arrives, What::Lost(bytes));
+            self.log.note(crossing.arrives, StoryStep::Lost(bytes));
         } else if number == self.hold_back {
             self.counters.held_back += 1;
-            self.log.note(crossing.arrives, What::HeldBack(bytes));
+            self.log.note(crossing.arrives, StoryStep::HeldBack(bytes));
             onward(Crossing { arrives: crossing.arrives + self.by, ..crossing });
         } else {
             onward(crossing);

@@ -5,7 +5,7 @@ use core::time::Duration;
 use offload_api::ResyncMode;
 use offload_demos::story::course::Script;
 use offload_demos::story::reading::PacketResult;
-use offload_demos::story::{Opened, StateRebuild, Story, What, picture, table};
+use offload_demos::story::{Opened, StateRebuild, Story, StoryStep, picture, table};
 
 #[test]
 fn docs_show_the_current_story() {
@@ -33,15 +33,15 @@ fn a_gap_inside_a_record_costs_that_record_and_the_next() {
     let opened = opened(&story);
     assert_eq!(opened[..4], [Opened::ByNic, Opened::InPart, Opened::InPart, Opened::ByNic]);
     assert!(opened[4..].iter().all(|by| *by == Opened::ByNic));
-    assert!(story.events.iter().all(|event| !matches!(event.what, What::Posted { rebuilt: Some(_), .. })));
+    assert!(story.events.iter().all(|event| !matches!(event.what, StoryStep::Posted { rebuilt: Some(_), .. })));
 }
 
 #[test]
 fn lost_header_causes_a_question_and_dumps() {
     let story = Script { hold_back: None, ..Script::default() }.run().unwrap();
-    let asked = story.events.iter().position(|event| matches!(event.what, What::Asked { .. })).unwrap();
+    let asked = story.events.iter().position(|event| matches!(event.what, StoryStep::Asked { .. })).unwrap();
     let answer = story.events[asked..].iter().find_map(|event| match event.what {
-        What::Answered { header, number, .. } => Some((header, number)),
+        StoryStep::Answered { header, number, .. } => Some((header, number)),
         _ => None,
     });
     assert_eq!(answer, Some((story.records[5].from, Some(5))), "the first header behind the one that is missing");
@@ -50,7 +50,7 @@ fn lost_header_causes_a_question_and_dumps() {
         // The retransmitted packet is not at a record's start, so the NIC must encrypt the record's beginning again.
         .iter()
         .filter_map(|event| match event.what {
-            What::Posted { rebuilt, .. } => rebuilt,
+            StoryStep::Posted { rebuilt, .. } => rebuilt,
             _ => None,
         })
         .collect();
@@ -74,7 +74,7 @@ fn each_way_to_find_the_place_again_leads_back() {
         // In the end every record must be decrypted by the NIC again.
         assert!(opened[40..].iter().all(|by| *by == Opened::ByNic), "{resync:?}: {opened:?}");
         // Hints come without a question.
-        let asks = story.events.iter().any(|event| matches!(event.what, What::Asked { .. }));
+        let asks = story.events.iter().any(|event| matches!(event.what, StoryStep::Asked { .. }));
         assert_eq!(asks, resync != ResyncMode::CoreHint, "{resync:?}");
     }
 }
@@ -84,23 +84,23 @@ fn late_question_is_answered_from_noted_headers() {
     let late =
         |resync| Script { resync, question_delay: Duration::from_micros(40), ..Script::default() }.run().unwrap();
     let story = late(ResyncMode::Asynchronous);
-    let at = |wanted: &dyn Fn(What) -> bool| story.events.iter().position(|event| wanted(event.what));
+    let at = |wanted: &dyn Fn(StoryStep) -> bool| story.events.iter().position(|event| wanted(event.what));
     let header = story.records[5].from;
     // The steps in the order in which they must happen.
     let steps = [
-        at(&|what| matches!(what, What::Announced(bytes) if bytes == story.packets[13])),
-        at(&|what| what == What::Noted { header, number: 5 }),
-        at(&|what| matches!(what, What::Opened { number: 5, .. })),
-        at(&|what| what == What::Asked { header }),
-        at(&|what| what == What::Answered { header, number: Some(5), noted: true }),
-        at(&|what| matches!(what, What::Arrived { made: PacketResult::Found, bytes } if bytes.from > header)),
+        at(&|what| matches!(what, StoryStep::Announced(bytes) if bytes == story.packets[13])),
+        at(&|what| what == StoryStep::Noted { header, number: 5 }),
+        at(&|what| matches!(what, StoryStep::Opened { number: 5, .. })),
+        at(&|what| what == StoryStep::Asked { header }),
+        at(&|what| what == StoryStep::Answered { header, number: Some(5), noted: true }),
+        at(&|what| matches!(what, StoryStep::Arrived { made: PacketResult::Found, bytes } if bytes.from > header)),
     ];
     assert!(steps.is_sorted() && steps[0].is_some(), "{steps:?}\n{}", table::format_story(&story));
     assert_eq!(opened(&story).last(), Some(&Opened::ByNic));
     // A driver that asks at once announces nothing, and TLS finds the answer in its own memory.
     let plain = late(ResyncMode::DriverRequest);
-    assert!(!plain.events.iter().any(|event| matches!(event.what, What::Announced(_) | What::Noted { .. })));
-    let answer = What::Answered { header, number: Some(5), noted: false };
+    assert!(!plain.events.iter().any(|event| matches!(event.what, StoryStep::Announced(_) | StoryStep::Noted { .. })));
+    let answer = StoryStep::Answered { header, number: Some(5), noted: false };
     assert!(plain.events.iter().any(|event| event.what == answer));
 }
 
@@ -122,7 +122,7 @@ fn made_of(story: &Story, which: core::ops::RangeInclusive<usize>) -> Vec<Packet
         .events
         .iter()
         .filter_map(|event| match event.what {
-            What::Arrived { made, .. } => Some(made),
+            StoryStep::Arrived { made, .. } => Some(made),
             _ => None,
         })
         .collect();
@@ -131,7 +131,7 @@ fn made_of(story: &Story, which: core::ops::RangeInclusive<usize>) -> Vec<Packet
 
 fn opened(story: &Story) -> Vec<Opened> {
     let by = |what| match what {
-        What::Opened { by, .. } => Some(by),
+        StoryStep::Opened { by, .. } => Some(by),
         _ => None,
     };
     story.events.iter().filter_map(|event| by(event.what)).collect()

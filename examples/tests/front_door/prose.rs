@@ -70,6 +70,9 @@ impl Prose {
         }
         prose.end_block(&mut block, kind);
         for literal in literals(source) {
+            // A placeholder is code.
+            let literal: String =
+                literal.split('{').map(|part| part.split_once('}').map_or(part, |(_, text)| text)).collect();
             if literal.split_whitespace().filter(|word| word.starts_with(char::is_alphabetic)).count() >= 3 {
                 prose.count(&literal);
             }

@@ -54,7 +54,7 @@ impl SecureDevice {
         sa.is_some_and(|sa| sa.by() != SaWorker::Software)
     }
 
-    /// Does with a packet what its policy says.
+    /// Applies its policy to a packet.
     pub(super) fn send(
         &mut self,
         now: Instant,

@@ -42,6 +42,8 @@ pub struct CommandFuture(pub(super) PendingCommand);
 
 /// The future of a command that reads into a buffer. It always returns the buffer. If a task of the host was lost,
 /// the buffer is empty. If the future is dropped, the command is abandoned.
+///
+/// See [`Host`](crate::Host) for an example.
 #[derive(Debug)]
 #[must_use = "a command is abandoned when its future is dropped"]
 pub struct ReadFuture(pub(super) PendingCommand);

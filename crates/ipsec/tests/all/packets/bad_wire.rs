@@ -131,7 +131,7 @@ impl WireRun {
         }
         let once: BTreeSet<u64> = self.delivered.iter().copied().collect();
         assert_eq!(once.len(), self.delivered.len(), "nothing was delivered twice");
-        assert!(once == self.expected, "what was not lost was delivered, and nothing else");
+        assert!(once == self.expected, "exactly the packets that arrived were delivered");
         let again = core::mem::take(&mut self.all);
         assert_eq!(self.to.receive(again).len(), 0, "a replay of everything");
     }

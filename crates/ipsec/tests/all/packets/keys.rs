@@ -108,7 +108,7 @@ fn used_key_is_refused_for_a_second_sa() {
     end.keying().delete_sa(first).unwrap();
     assert_eq!(end.keying().add_sa(NOW, again.clone()), refused, "one after the other");
     assert_eq!(end.keying().add_sa(NOW, transmitting(OffloadKind::None)), refused, "as it was");
-    assert_eq!(end.secure.sad().len(), 0, "nothing is left of what was refused");
+    assert_eq!(end.secure.sad().len(), 0, "a refused SA leaves no trace");
     let other = SaParams { key: EspKey::new(EspSuite::Aes128Gcm, &[8; 20]).unwrap(), ..again };
     let second = end.keying().add_sa(NOW, other).unwrap().sa;
     let back = end.keying().rekey_sa(NOW, second, 0x3001, transmitting(OffloadKind::None).key);
@@ -320,7 +320,7 @@ fn deleted_sa_keeps_its_mark_beside_an_equal_sa() {
     let mut to = begin(2, &disk);
     to.key(&[of(Direction::Receive, 1)]);
     assert_eq!(to.receive(captured).len(), 0);
-    assert_eq!(to.receive([send_one(&mut senders[0])]).len(), 1, "what is new is heard");
+    assert_eq!(to.receive([send_one(&mut senders[0])]).len(), 1, "a new number is accepted");
 }
 
 #[test]
