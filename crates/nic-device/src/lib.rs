@@ -11,7 +11,7 @@
 //! - [`eswitch`]: a device with a switch between its port and its functions;
 //! - `context`: the store of all contexts, with its cache; `steering`: the contexts of a packet;
 //! - [`lookaside`]: engines behind job queues, from memory to memory, without a port;
-//! - [`stats`]: counters.
+//! - [`stats`] has the counters.
 //!
 //! Most users want `nic-sim`, which combines a device and its driver.
 

@@ -18,7 +18,7 @@
 //! - [`engine`]: the traits for authors of engines; [`engines`]: the built-in engines;
 //! - [`driver`]: tracks the device's expected state and restores it;
 //! - [`wire`]: links, impairments, taps, captures;
-//! - [`stats`]: counters.
+//! - [`stats`] has the counters.
 //!
 //! Transmit payload goes from the stack through the send ring to the port by reference. It is read, encrypted and
 //! copied once, into the frame. Empty receive buffers go to the device and return with a frame.

@@ -141,7 +141,7 @@ impl LookasideReceiveQueue {
             // The stream above counts on unmarked ciphertext from here on; late jobs of these records are ignored.
             for item in &mut self.items {
                 if let ReceiveItem::OpeningRecord(record) = item {
-                    *item = ReceiveItem::Ready(record.into_segment());
+                    *item = ReceiveItem::Ready(record.to_segment());
                 }
             }
             self.waiting.clear();
@@ -305,7 +305,7 @@ impl LookasideReceiveQueue {
             Some(_) => counters.opened += 1,
             None => counters.not_opened += 1,
         }
-        *item = ReceiveItem::Ready(opened.unwrap_or_else(|| record.into_segment()));
+        *item = ReceiveItem::Ready(opened.unwrap_or_else(|| record.to_segment()));
         if is_lost(done.outcome.status) && self.context.as_ref().is_some_and(|known| known.handle == context) {
             counters.contexts_lost += 1;
             self.remove(context, news);
@@ -339,7 +339,7 @@ impl OpeningRecord {
         (plain.len() == len).then(|| RxSegment { seq: self.start, data: plain.into(), meta })
     }
 
-    fn into_segment(&self) -> RxSegment {
+    fn to_segment(&self) -> RxSegment {
         RxSegment { seq: self.start, data: copied(&self.wire).into(), meta: self.meta }
     }
 }
