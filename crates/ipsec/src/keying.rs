@@ -28,7 +28,7 @@ pub struct SaAdded {
     pub sa: SaId,
     /// The SA's SPI.
     pub spi: u32,
-    /// Reason why the device does not work on the SA, which is then handled in software. After [`SaRefused::NoSpace`],
+    /// Reason why the device does not work on the SA, which is then handled in software. After [`SaRefusal::NoSpace`],
     /// the device gets the SA as soon as it has room. `None` if the device took the SA, or if no offload was requested.
     pub refused: Option<SaRefusal>,
 }
