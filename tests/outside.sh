@@ -39,7 +39,7 @@ run() {
         dashed="${used//_/-}"
         if grep -q "^$dashed = " "$project/Cargo.toml"; then continue; fi
         # A crate that another crate re-exports, with the features that it needs.
-        if grep -qE "^ *use [a-z_]+::.*\b$used\b *[,;}]" "$folder/main.rs"; then continue; fi
+        if grep -qE "^ *use [a-z_]+::.*\b$used\b *([,;}]|::\{self)" "$folder/main.rs"; then continue; fi
         path="$(grep -lx "name = \"$dashed\"" crates/*/Cargo.toml | head -1 || true)"
         if [ -n "$path" ]; then
             cargo add --quiet --manifest-path "$project/Cargo.toml" --path "$here/$(dirname "$path")"
