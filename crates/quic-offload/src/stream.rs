@@ -83,7 +83,8 @@ impl SendStream {
             }
             Err(WriteError::Blocked) => {
                 // The waker is stored under the same lock, so that no event can be missed in between.
-                conn.waiting.writers.insert(self.id, cx.waker().clone());
+                let replaced = conn.waiting.writers.insert(self.id, cx.waker().clone());
+                core.wake_replaced(replaced, cx.waker());
                 Poll::Pending
             }
             Err(WriteError::Stopped(code)) => Poll::Ready(Err(note_stopped(&mut self.state, code))),
@@ -145,7 +146,8 @@ impl SendStream {
         match conn.noq.send_stream(self.id).stopped() {
             Ok(Some(code)) => Poll::Ready(Err(note_stopped(&mut self.state, code))),
             Ok(None) => {
-                conn.waiting.finishers.insert(self.id, cx.waker().clone());
+                let replaced = conn.waiting.finishers.insert(self.id, cx.waker().clone());
+                core.wake_replaced(replaced, cx.waker());
                 Poll::Pending
             }
             // The state machine forgets a stream when all of it is acknowledged.
@@ -295,7 +297,8 @@ impl ReceiveStream {
             ReadResult::Nothing => match &conn.closed {
                 Some(closed) => Poll::Ready(Err(closed.clone().into())),
                 None => {
-                    conn.waiting.readers.insert(self.id, cx.waker().clone());
+                    let replaced = conn.waiting.readers.insert(self.id, cx.waker().clone());
+                    core.wake_replaced(replaced, cx.waker());
                     Poll::Pending
                 }
             },

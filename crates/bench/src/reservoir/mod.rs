@@ -161,10 +161,20 @@ impl Reservoir {
         }
     }
 
-    /// Returns the name of the run among others: `tls-nic-tcp-274ms-paced-disk`.
+    /// Returns the name of the run among others. Runs that differ in mode, transport, round trip, pacing or disks have
+    /// different names.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use offload_bench::reservoir::Reservoir;
+    /// use offload_bench_tls::bulk::Mode;
+    ///
+    /// let near = Reservoir { round_trip: Duration::from_micros(1500), ..Reservoir::new(Mode::TlsNic) };
+    /// assert!(near.label().starts_with("tls-nic-tcp-1.5ms-"), "{}", near.label());
+    /// ```
     pub fn label(&self) -> String {
         let Reservoir { mode, transport, round_trip, pacing, disks, .. } = self;
-        format!("{mode}-{transport}-{}ms-{pacing}-{disks}", round_trip.as_millis())
+        format!("{mode}-{transport}-{}ms-{pacing}-{disks}", round_trip.as_nanos() as f64 / 1e6)
     }
 
     /// Returns the theoretical rate of line, disks and windows, in 10^9 bits per second: the least of the line, the

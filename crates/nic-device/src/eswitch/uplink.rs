@@ -33,6 +33,8 @@ offload_base::counters! {
         pub tx_bytes: "tx_bytes_phy",
         /// Frames dropped because of a length above the uplink's MTU.
         pub oversize: "rx_oversize_uplink",
+        /// Frames from the wire that were dropped because engines were busy with too many others.
+        pub uplink_full: "eswitch_drop_uplink_full",
         /// Packets that an SA opened for the switch.
         pub opened: "eswitch_ipsec_rx_pkts",
         /// Packets of an SA that do not reach the switch: replays, wrong ICVs, used-up SAs.
@@ -48,6 +50,9 @@ offload_base::counters! {
     }
 }
 
+/// Maximum number of frames from the wire that wait for engines, which take time if the NIC has costs.
+const MAX_ARRIVING: usize = 1024;
+
 impl SwitchedDevice {
     /// Receives a frame from the wire: policy, SA and status first, then the switch.
     pub(super) fn receive_by_uplink(&mut self, now: Instant, data: Bytes) {
@@ -55,6 +60,11 @@ impl SwitchedDevice {
         self.counters.rx_bytes += data.len() as u64;
         if data.len() > usize::from(self.config.mtu) + ETHERNET_BYTES + TAG_BYTES {
             self.counters.oversize += 1;
+            return;
+        }
+        // Before the engines look at the frame: a dropped frame must not move a replay window.
+        if self.arriving.len() >= MAX_ARRIVING {
+            self.counters.uplink_full += 1;
             return;
         }
         let headers = Headers::parse(&data);

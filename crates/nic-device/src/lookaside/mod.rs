@@ -322,6 +322,7 @@ impl Lookaside {
         self.sessions.store.clear();
         self.queues.iter_mut().for_each(|queue| queue.reset(now));
         self.units.iter_mut().for_each(|unit| unit.free_at = now);
+        (self.bus.read_until, self.bus.written_until) = (now, now);
     }
 
     /// Returns the bytes moved over PCIe by all queues.

@@ -45,7 +45,7 @@ pub struct CryptoOptions {
     #[arg(long, value_name = "TIME", value_parser = options::time, default_value = "60us")]
     latency: Duration,
     /// Bytes that a unit reads in a second
-    #[arg(long, value_parser = options::bytes, default_value = "3109000000")]
+    #[arg(long, value_parser = options::some_bytes, default_value = "3109000000")]
     unit_rate: u64,
     /// Bytes in all, without a file
     #[arg(long, value_parser = options::some_bytes, default_value = "64MiB", conflicts_with = "file")]

@@ -124,11 +124,13 @@ fn ten_thousand_connections_leave_no_memory_behind() {
     (1..3).for_each(|number| {
         round(&mut pair, number);
     });
-    let settled = resident_bytes();
-    (3..5).for_each(|number| {
+    // The system may reclaim pages and return them at any time. A leak shows in every round, so the smallest growth counts.
+    let growth = (3..6).map(|number| {
+        let before = resident_bytes();
         round(&mut pair, number);
+        resident_bytes().saturating_sub(before) / (2 * CONNECTIONS)
     });
-    let grown = resident_bytes().saturating_sub(settled) / (2 * 2 * CONNECTIONS);
+    let grown = growth.min().unwrap();
     println!("{grown} bytes kept of each connection that is closed");
     assert!(each < 3072, "{each} bytes a connection");
     assert!(grown < 16, "{grown} bytes stay of each connection");

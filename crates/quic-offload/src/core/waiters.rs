@@ -5,9 +5,9 @@
 
 use super::EndpointCore;
 use crate::endpoint::EndpointShared;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, Waker};
 use noq_proto::Dir;
-use offload_base::WaitList;
+use offload_base::{HasWakeList, WaitList};
 use std::sync::Arc;
 
 /// An event of a connection, for which a task waits.
@@ -60,6 +60,12 @@ pub(crate) enum WaitFor {
 }
 
 impl EndpointCore {
+    /// Wakes the task whose waker was replaced by that of another task. The old waker is dropped after the lock, because
+    /// it may hold the last reference to a task whose futures take the lock when dropped.
+    pub(crate) fn wake_replaced(&mut self, replaced: Option<Waker>, waker: &Waker) {
+        self.wake_list().add(replaced.filter(|old| !old.will_wake(waker)));
+    }
+
     fn wait_list(&mut self, event: WaitFor) -> Option<&mut WaitList> {
         match event {
             WaitFor::Accept => Some(&mut self.waiting.accept),
@@ -90,7 +96,8 @@ impl Waiter {
     /// Registers the task, so that the event wakes it.
     pub(crate) fn wait<T>(&mut self, core: &mut EndpointCore, cx: &Context<'_>) -> Poll<T> {
         if let Some(list) = core.wait_list(self.event) {
-            drop(list.register(&mut self.number, cx.waker()));
+            let replaced = list.register(&mut self.number, cx.waker());
+            core.wake_replaced(replaced, cx.waker());
         }
         Poll::Pending
     }
