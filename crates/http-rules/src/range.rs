@@ -44,8 +44,8 @@ fn select_one(range: &str, length: u64) -> SelectedRange {
     let range = match (number(first), number(last)) {
         (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),
         (Some(first), None) if last.is_empty() => first..length,
-        // A suffix: the last bytes of the file, or all of a shorter file (section 14.1.2). An empty file has no last
-        // bytes, and a 206 cannot express an empty range.
+        // A suffix: the last bytes of the file, or all of a shorter file (section 14.1.2). A suffix of an empty file is
+        // satisfiable, but a 206 cannot express an empty range, so the whole file is selected.
         (None, Some(1..)) if first.is_empty() && length == 0 => return SelectedRange::Whole,
         (None, Some(count)) if first.is_empty() => length.saturating_sub(count)..length,
         _ => return SelectedRange::Whole,

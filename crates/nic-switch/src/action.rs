@@ -70,7 +70,8 @@ pub struct TunnelSet {
     pub destination_port: Option<u16>,
     /// Traffic class. The ECN bits come from the inner packet (RFC 6040).
     pub tos: u8,
-    /// Hop limit. 0 means 64; for GRE, the hop limit of an untagged inner IP packet.
+    /// Hop limit. 0 means 64, but GRE then copies the hop limit of the inner IP packet if the inner frame has no VLAN
+    /// tag.
     pub ttl: u8,
     /// Whether UDP or GRE carries a checksum.
     pub checksum: bool,
@@ -145,7 +146,7 @@ impl Edit {
         }
     }
 
-    /// Returns the protocol number of the field's header; `None` for headers below.
+    /// Returns the protocol number of the field's header; `None` for Ethernet and IP fields.
     pub(crate) fn protocol(&self) -> Option<u8> {
         match self {
             Edit::SourcePort(protocol, _) | Edit::DestinationPort(protocol, _) => {

@@ -49,8 +49,8 @@ impl TransportHeader {
         self.set_lengths(frame, payload_bytes);
         if self.version == IpVersion::V4 {
             let at = self.network + IDENTIFICATION;
-            // RFC 6864 4 requires unique identifications only for packets that may be fragmented; counting up
-            // satisfies both kinds.
+            // RFC 6864 section 4 requires unique identifications only for packets that may be fragmented; counting up
+            // is valid for all packets.
             let identification = self.identification(frame).wrapping_add(segment.number as u16);
             frame[at..at + 2].copy_from_slice(&identification.to_be_bytes());
         }
@@ -113,8 +113,8 @@ impl TransportHeader {
     pub fn says_the_same(&self, first: &[u8], frame: &[u8]) -> bool {
         let same = |from: usize, to: usize| first[from..to] == frame[from..to];
         let (ip, tcp) = (self.network, self.header);
-        // Compared are all bytes except length, identification and checksum, which `set_lengths` and `make_segment`
-        // write.
+        // Compares all bytes of the IP header except length and identification, which `set_lengths` and `make_segment`
+        // write, and the checksum.
         let network = match self.version {
             IpVersion::V4 => same(ip, ip + 2) && same(ip + 6, ip + 10) && same(ip + 12, tcp),
             IpVersion::V6 => same(ip, ip + 4) && same(ip + 6, tcp),
@@ -133,7 +133,7 @@ impl TransportHeader {
         same(0, ip) && network && transport()
     }
 
-    /// Tests whether a segment has the addresses and ports of `first`. The offsets in `first` are `of_first`.
+    /// Tests whether a segment has the addresses and ports of `first`. `of_first` holds the header offsets of `first`.
     ///
     /// ```
     /// use offload_formats::Headers;
@@ -156,8 +156,8 @@ impl TransportHeader {
             && self.addresses(frame) == of_first.addresses(first)
     }
 
-    /// Tests whether other segments may be joined after this segment. True for TCP with ACK and optionally ECE, because
-    /// a segment with any other flag must be delivered separately.
+    /// Tests whether other segments may be joined after this segment. True only for TCP with ACK and optionally ECE:
+    /// FIN or PSH ends a joined packet, and a segment with any other flag is delivered separately.
     ///
     /// ```
     /// # let mut frame = vec![2; 12];
@@ -192,7 +192,8 @@ impl TransportHeader {
         }
     }
 
-    /// Sums the pseudo header of a transport packet with the end of this packet (RFC 9293 3.1, RFC 8200 8.1).
+    /// Sums the pseudo header of the packet in `frame`, whose transport length reaches from `self.header` to `self.end`
+    /// (RFC 9293 3.1, RFC 8200 8.1).
     ///
     /// ```
     /// # let mut frame = vec![2; 12];

@@ -2,9 +2,9 @@
 //!
 //! The shards share SAs, policies, replay windows, lifetimes and the waiting fragments, because these cannot be split.
 //! Each SA belongs to one queue: all its packets leave there, whichever shard sends them, so that the device numbers
-//! them in one sequence. If the SA is offloaded, the device holds it there and delivers its opened packets there. An
-//! opened packet goes to the shard that RSS would have chosen for the plain packet. A successor uses its predecessor's
-//! queue.
+//! them in one sequence. If the SA is offloaded, the device holds it at that queue, and delivers the packets that it
+//! decrypts ("opens") at that queue. An opened packet goes to the shard that RSS would have chosen for the plain
+//! packet. An SA that replaces another by rekeying keeps the queue of the old SA.
 //!
 //! A shard that finds no room at another shard's queue is woken by the other shard when there is room.
 //!
@@ -79,7 +79,7 @@ impl DeviceQueue {
         self.released.push_back(frame);
     }
 
-    /// Returns the room for a packet after the backlog.
+    /// Returns the device's room for packets of `flow`, or 0 while the backlog is not empty.
     pub(super) fn room(&self, flow: &FlowKey) -> usize {
         if self.backlog.is_empty() { self.inner.room(flow) } else { 0 }
     }
@@ -100,8 +100,9 @@ impl DeviceQueue {
 
 impl SecureDevice {
     /// Creates an IPsec layer over all queues of a device, without SAs and policies. Returns the layer's queues in the
-    /// order of the drivers, which they replace. The [`keying`](crate::KeyedDevice::keying) of each queue is the same.
-    /// All queues must be served as long as one is used, because a shard's packets may leave by any queue.
+    /// order of `queues`; use them in place of `queues`. The [`keying`](crate::KeyedDevice::keying) of every queue
+    /// controls the same SAs and policies. All queues must be served as long as one is used, because a shard's packets
+    /// may leave by any queue.
     pub fn for_queues(queues: Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> {
         SecureDevice::for_queues_with(queues, KeyMemory::new())
     }
@@ -122,7 +123,8 @@ impl SecureDevice {
         // The path is that of the SA's queue, because the packets leave there.
         let leaves_by = self.home(decision.sa).unwrap_or(queue);
         let caps = self.queues[leaves_by].inner.path(flow);
-        // Epochs only grow, so their sum changes if one of them does, or if the flow changes its queue.
+        // Epochs only grow, so the sum over all queues changes if any of them does; the epoch of the SAs changes if the
+        // flow may have changed its queue.
         let others = self.queues.iter().enumerate().filter(|(at, _)| *at != leaves_by);
         let others: u64 = others.map(|(_, other)| other.inner.path(flow).epoch).sum();
         let caps = PathCaps { epoch: caps.epoch + others + self.sas.epoch(), ..caps };
@@ -207,7 +209,7 @@ impl SecureDevice {
         self.offload.apply_device_events(&mut self.queues, &mut self.sas, queue);
         let event = self.queues[queue].inner.poll_event();
         if event == Some(DeviceEvent::Reset) {
-            // The event queue names the SAs that the reset removed.
+            // After a reset, the device's SA events name the SAs that were lost.
             self.offload.apply_device_events(&mut self.queues, &mut self.sas, queue);
         }
         event
@@ -215,7 +217,7 @@ impl SecureDevice {
 
     pub(super) fn arm_at(&mut self, queue: usize, waker: &Waker) -> bool {
         self.sas.set_waker(queue, waker);
-        // The task must not sleep while packets wait that need no interrupt.
+        // The task must not sleep while packets wait in `opened` or `released`, because no interrupt announces them.
         let served = &mut self.queues[queue];
         let idle = served.opened.is_empty() && served.released.is_empty() && served.inner.arm(waker);
         self.wake_if_room(queue);
@@ -233,7 +235,8 @@ impl SecureDevice {
         if inner.next_event().is_some_and(|at| at <= now) {
             inner.handle_timeout(now);
         }
-        // Kept packets, fragments and SAs belong to the whole layer, so any queue's timeout serves them.
+        // Packets held until their SA exists, fragments, and SAs belong to the whole layer, so any queue's timeout
+        // serves them.
         self.counters.in_reassembly_failed += self.fragments.expire(now);
         self.counters.in_no_states += self.held.expire(now);
         self.handle_sa_timeouts(now);
@@ -258,8 +261,9 @@ impl SecureDevice {
         }
     }
 
-    /// Delivers a packet opened at `queue` to its shard: the shard that RSS would choose for the plain packet.
-    /// All fragments go to one queue, because they must meet there and not all of them have ports.
+    /// Delivers a packet opened at `queue` to the shard that RSS would choose for the plain packet, or returns the
+    /// packet if this shard must take it. All fragments go to one queue, because they must meet there and not all of
+    /// them have ports.
     pub(super) fn hand_over(
         &mut self,
         queue: usize,

@@ -159,7 +159,7 @@ impl LookasideSendQueue {
                     self.begin(stream, record, by_jobs, counters);
                 }
             }
-            // Data for a context must be sealed, but without a unit cannot be. Plaintext must not leave.
+            // Data for a context must be sealed, which is impossible without a unit. Plaintext must not leave.
             (Some(_), None) => self.fail(stream, io::ErrorKind::InvalidInput),
             (None, _) => {
                 self.items.push_back(SendItem::Ready(data, tag));
@@ -173,7 +173,7 @@ impl LookasideSendQueue {
     fn collect(&mut self, seq: Seq, data: Bytes, context: Handle, unit: UnitTag) -> Option<UnsealedRecord> {
         let record = self.begun.get_or_insert_with(|| UnsealedRecord {
             context,
-            // The sealed record leaves as one piece from its start.
+            // The sealed record is sent as one piece, which starts at offset 0 of its unit.
             unit: UnitTag { at: 0, ..unit },
             start: seq,
             plain: SmallVec::new(),
@@ -207,7 +207,8 @@ impl LookasideSendQueue {
                 self.items.push_back(SendItem::UnsealedRecord(record));
                 self.submit(job);
             }
-            // The context was removed before the record was complete, or software should seal.
+            // No job: the context was removed before the record was complete, no task passes on sealed records, or the
+            // data are not a record.
             None => match record.seal_here() {
                 Some(sealed) => {
                     counters.sealed_here += 1;
@@ -257,7 +258,8 @@ impl LookasideSendQueue {
         news: &mut EventQueue,
         counters: &mut LookasideCounters,
     ) -> bool {
-        // Counts all items, because ciphertext, close and plain data may become ready together.
+        // `first` counts every item passed down, because plain data and the close behind a sealed record leave together
+        // with it.
         let before = self.first;
         loop {
             let mut submitted = false;
@@ -397,7 +399,7 @@ impl LookasideSendQueue {
 }
 
 impl UnsealedRecord {
-    /// Creates the job that seals the record, with the item's number as its tag. Returns `None` if the data are not a
+    /// Creates the job that seals the record, with the item's number in `user`. Returns `None` if the data are not a
     /// record.
     fn job(&self, context: &SealContext, number: u64) -> Option<Job> {
         let format = context.key.format();

@@ -74,7 +74,8 @@ impl Stack {
     }
 
     /// Queues datagrams from the UDP socket at `port` for the next [`transmit`](Self::transmit), to be processed by the
-    /// device contexts that they name. A datagram with an ask is never fragmented here and never sent unprocessed.
+    /// device contexts that they name. A datagram that names a context (`ask`) is never fragmented here and never sent
+    /// unprocessed.
     ///
     /// # Errors
     /// Fails if the datagrams cannot be sent in this form, or the device has fallen behind. Then no datagram is sent.
@@ -88,8 +89,8 @@ impl Stack {
         if datagrams.ask.is_some_and(|ask| !self.sockets.may_ask(ask)) {
             return Err(SendError::NoContext);
         }
-        // The flow selects the path's capabilities. A datagram that may be fragmented needs no capability of its own
-        // flow.
+        // The flow selects the path's capabilities. A datagram that may be fragmented needs no capability specific to
+        // its flow, so a placeholder flow is enough.
         let may_be_cut = datagrams.segment.is_none() && datagrams.ask.is_none() && !datagrams.dont_fragment;
         let flow =
             if may_be_cut { self.placeholder_flow() } else { self.flow_to(port, datagrams.to, datagrams.source)? };
@@ -124,7 +125,7 @@ impl Stack {
         }
         self.sockets.mark_controlled(port);
         let mut of_socket = SocketContexts::new(device);
-        // The loan ends before its events are applied, because `f` holds the device.
+        // Events are applied only after `f` returns, because `f` borrows the device.
         f(&mut of_socket);
         for noted in of_socket.into_noted() {
             match noted {
@@ -177,7 +178,7 @@ impl Stack {
         }
         let ParsedDatagram { from, to, ecn, payload } = parsed;
         let RxPacket { frame: mut data, meta, joined, placed: _ } = packet;
-        // The counters count datagrams as sent, even if the device joined several.
+        // The counters count each datagram that the peer sent, even if the device joined several.
         data.truncate(payload.end);
         data.advance(payload.start);
         let count = joined.map_or(1, |bytes| data.len().div_ceil(bytes.get().into()).max(1)) as u64;
