@@ -60,8 +60,8 @@ pub(crate) enum WaitFor {
 }
 
 impl EndpointCore {
-    /// Wakes the task whose waker was replaced by that of another task. The old waker is dropped after the lock, because
-    /// it may hold the last reference to a task whose futures take the lock when dropped.
+    /// Wakes a task after another task replaced its waker. The old waker is dropped after the lock, because the waker may
+    /// hold the last reference to a task with futures that take the lock when dropped.
     pub(crate) fn wake_replaced(&mut self, replaced: Option<Waker>, waker: &Waker) {
         self.wake_list().add(replaced.filter(|old| !old.will_wake(waker)));
     }
@@ -108,7 +108,7 @@ impl Drop for Waiter {
         let Some(number) = self.number else { return };
         let mut core = self.shared.lock();
         let removed = core.wait_list(self.event).and_then(|list| list.remove(number));
-        // A waker may hold the last reference to a task whose futures take the lock when dropped.
+        // A waker may hold the last reference to a task with futures that take the lock when dropped.
         drop(core);
         drop(removed);
     }
