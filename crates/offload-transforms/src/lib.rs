@@ -20,7 +20,8 @@
 //! ```
 //! use bytes::{Bytes, BytesMut};
 //! use offload_transforms::protection::{Check, Format, Guard, ProtectionType, BlockProtection};
-//! use offload_transforms::{Compression, Parameters, SecretBytes, Session, Transform, Tweak, TransformDirection};
+//! use offload_compression::Compression;
+//! use offload_transforms::{Parameters, SecretBytes, Session, Transform, TransformDirection, Tweak};
 //!
 //! let wire = Format { kind: ProtectionType::Type1, guard: Guard::Crc16, ..Format::default() };
 //! let session = Session::new(&Transform::Chain(vec![
