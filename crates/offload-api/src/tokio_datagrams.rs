@@ -222,6 +222,7 @@ impl DatagramSocket for TokioDatagrams {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => {
                     let Self { socket, local, buffer, .. } = self;
+                    // Clears the readiness if the kernel has no datagram, so the loop ends in `poll_recv_ready`.
                     socket.try_io(Interest::READABLE, || receive_message(socket, *local, buffer))
                 }
                 Poll::Ready(Err(error)) => Err(error),
@@ -239,7 +240,6 @@ impl DatagramSocket for TokioDatagrams {
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
-        // `try_io` clears the readiness if the kernel has no datagram, so the loop ends in `poll_recv_ready`.
     }
 
     fn control(&mut self, _: &mut dyn FnMut(&mut dyn Contexts)) -> bool {

@@ -71,8 +71,8 @@ pub(super) struct Reading {
 
 impl Reading {
     /// Records a packet and returns its result.
-    // The order of the arms matters: a packet may move several counters, and the first match describes it best.
     pub(super) fn note(&mut self, bytes: Span, moved: CounterChanges) -> PacketResult {
+        // The order of the arms matters: a packet may move several counters, and the first match describes it best.
         let made = match moved {
             CounterChanges { failed: true, .. } => PacketResult::Failed,
             CounterChanges { decrypted: true, found: true, .. } => PacketResult::FoundAtOnce,

@@ -123,7 +123,6 @@ fn read_template(words: &mut StatementWords) -> Result<Template, KeyFileError> {
     }
     if !esp {
         return Err(words.error(KeyFileProblem::Missing("proto esp")));
-        // Transport mode ignores the ends, because the packet's own addresses are the ends.
     }
     // An address of zero means "unspecified", which is allowed only in transport mode.
     let is_any = |address: Option<IpAddr>| address.is_none_or(|address| address.is_unspecified());
