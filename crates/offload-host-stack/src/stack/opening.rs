@@ -133,7 +133,7 @@ impl Stack {
             self.connection_mut(id).end_wait();
             self.release_if_done(id);
         }
-        if !self.make_room(now) {
+        if !self.make_room() {
             return Err(SocketOpenError::TooMany);
         }
         self.counters.active_opens += 1;
@@ -223,7 +223,7 @@ impl Stack {
         // Room is made only for a SYN that will be accepted. A SYN that replaced a TIME-WAIT connection comes from a
         // real peer, and a cookie cannot respect its lower bound of sequence numbers; so it may exceed the backlog.
         let crowded = listener.half_open >= listener.backlog && unused_from.is_none();
-        let full = if crowded { !self.has_room() } else { !self.make_room(now) };
+        let full = if crowded { !self.has_room() } else { !self.make_room() };
         let Some(listener) = self.listeners.get_mut(&port) else { return };
         if full || crowded {
             // One SYN that finds room does not end a series, because a flooding client can also free its own entries.
@@ -267,7 +267,7 @@ impl Stack {
         let (no_room, name) = (listener.is_full(), listener.name);
         // The cookie is checked before the room, so that forged ACKs do not count as overflows.
         let Some(mut connection) = self.on_cookie(now, flow, segment) else { return CookieCheck::None };
-        if no_room || self.refuses_for_memory() || !self.make_room(now) {
+        if no_room || self.refuses_for_memory() || !self.make_room() {
             self.counters.listen_overflows += 1;
             return CookieCheck::NotNow;
         }
@@ -293,7 +293,7 @@ impl Stack {
     /// Makes room for one more connection, if possible. If the table is full, a dropped connection that only waits (in
     /// TIME-WAIT, or for the peer's FIN) is removed. Otherwise a host that closes first could open no connection for a
     /// minute, or for ever if its peers never close.
-    fn make_room(&mut self, now: Instant) -> bool {
+    fn make_room(&mut self) -> bool {
         if self.flows.len() < self.config.max_connections {
             return true;
         }
@@ -303,7 +303,6 @@ impl Stack {
             _ => self.counters.aborts_on_memory += 1,
         }
         self.connection_mut(id).end_wait();
-        self.with(now, id, |_, _| ());
         // Only now the table has room: `release_if_done` releases the connection with its memory and timers.
         self.release_if_done(id);
         true
@@ -370,8 +369,8 @@ impl Stack {
             }
             if self.flows.find(&flow).is_none() {
                 return Some(flow);
-                // A TIME-WAIT flow can be reused, but a fresh port is safer.
             }
+            // A TIME-WAIT flow can be reused, but a fresh port is safer.
             if second_choice.is_none() && self.may_be_reopened(now, &flow).is_some() {
                 second_choice = Some(flow);
             }

@@ -194,9 +194,7 @@ impl FlightScoreboard {
             }
             delivered(&self.sent[index]);
             self.set(index, FlightRangeState::Sacked);
-            if self.merge_with_next(index) {
-                // The next entry was acknowledged before; continue after it.
-            }
+            self.merge_with_next(index);
             if index > 0 && self.sent[index - 1].state == FlightRangeState::Sacked {
                 index -= 1;
                 self.merge_with_next(index);
@@ -335,14 +333,13 @@ impl FlightScoreboard {
         self.sent.insert(index + 1, rest);
     }
 
-    /// Merges two adjacent SACKed entries.
-    fn merge_with_next(&mut self, index: usize) -> bool {
+    /// Merges the SACKed entry at `index` with the next entry, if that is SACKed too.
+    fn merge_with_next(&mut self, index: usize) {
         // Merged entries keep the scoreboard short while a peer acknowledges data piece by piece.
         let mergeable = self.sent.get(index + 1).is_some_and(|next| next.state == FlightRangeState::Sacked);
         if mergeable && let Some(next) = self.sent.remove(index + 1) {
             self.sent[index].end = next.end;
         }
-        mergeable
     }
 
     fn set(&mut self, index: usize, state: FlightRangeState) {
