@@ -68,7 +68,7 @@ pub struct SwitchedDevice {
     /// For outgoing fragmented packets: whether they may belong to a tunnel. Kept per sender, because a sender may
     /// forge another's addresses.
     fragments_out: BTreeMap<FrameSource, FragmentMemory<bool>>,
-    /// Frames from the wire that engines are still busy with, and when these are done.
+    /// Frames from the wire on which engines work, each with the time at which the work ends.
     arriving: VecDeque<(Instant, Bytes, (usize, OpenResult))>,
     /// Frames for the port, each with the earliest time of departure.
     leaving: VecDeque<(Instant, Bytes)>,
@@ -255,7 +255,11 @@ impl SwitchedDevice {
     /// Resets one function. Returns false if there is no function at the port.
     pub fn reset_function(&mut self, now: Instant, port: Vport) -> bool {
         match (port, self.place_of(port)) {
-            (Vport::Physical, _) => self.host.reset(now),
+            (Vport::Physical, _) => {
+                // The frames name contexts that the reset removes.
+                self.arriving.clear();
+                self.host.reset(now);
+            }
             (_, Ok(place)) => return self.functions[place].1.reset(now),
             (_, Err(_)) => return false,
         }

@@ -18,12 +18,19 @@ impl QueuePair {
 
     /// Runs a frame from the uplink through its engine, if it has one. Returns the result, and the time at which the work ends.
     pub(crate) fn open_at_uplink(&mut self, now: Instant, data: &[u8], headers: &Headers) -> (OpenResult, Instant) {
-        let start = self.start(now);
+        let used = self.used();
         let arrived = self.open(data, headers);
-        (arrived, self.finish(start))
+        let cost = self.cost_since(used);
+        // A frame without work for an engine does not wait for the work on others, nor for the host's memory.
+        if cost.is_zero() {
+            return (arrived, now);
+        }
+        self.receive.opening_until = self.receive.opening_until.max(now) + cost;
+        (arrived, self.receive.opening_until)
     }
 
-    /// Wraps a packet by a context, and says when that is done. `None`: it must not leave; why, is counted.
+    /// Wraps a packet by a context. Returns the packet and the time at which the work ends. `None` if the packet must not
+    /// leave; the reason is counted.
     pub(crate) fn wrap(&mut self, now: Instant, context: Handle, frame: &Bytes) -> Option<(Bytes, Instant)> {
         let used = self.used();
         self.contexts.note_work(frame.len());

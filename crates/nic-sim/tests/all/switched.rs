@@ -211,6 +211,35 @@ fn esp_at_the_uplink_takes_the_time_it_costs() {
 }
 
 #[test]
+fn frame_for_a_machine_does_not_wait_for_the_hosts_memory() {
+    let costs = Costs { pcie_rate: Some(8_000_000_000), ..Costs::default() };
+    let mut right = Hypervisor::with(2, NicConfig { costs, ..NicConfig::default() }).0;
+    let mut own = [&mac(2, 9).0[..], &mac(1, 9).0, &[0x88, 0xb5]].concat();
+    own.resize(1000, 0);
+    right.device.receive_frame(NOW, Frame::new(own.into()));
+    assert_eq!(right.device.switch_counters().frames_in, 1);
+    right.device.receive_frame(NOW, Frame::new(wrapped(0, network(0))));
+    assert_eq!(right.device.switch_counters().frames_in, 2, "the frame waits for the host's memory");
+}
+
+#[test]
+fn frames_that_wait_for_engines_are_bounded() {
+    let costs = Costs { crypto_rate: Some(8_000_000_000), ..Costs::default() };
+    let [mut left, mut right] =
+        [1, 2].map(|side| Hypervisor::with(side, NicConfig { costs, ..NicConfig::default() }).0);
+    assert!(left.sends(0, &datagram(0, mac(1, 0))).is_empty());
+    let leaves = left.device.next_event().expect("it is being sealed");
+    right.device.receive_frame(NOW, left.device.poll_frame(leaves).expect("it is sealed"));
+    for _ in 0..2000 {
+        right.device.receive_frame(NOW, Frame::new(wrapped(0, network(0))));
+    }
+    let full = right.device.uplink_counters().uplink_full;
+    assert_eq!(full, 2000 - 1023, "1,024 frames wait");
+    right.device.process(right.device.next_event().expect("a frame is being opened"));
+    assert_eq!(right.device.switch_counters().frames_in, 1024);
+}
+
+#[test]
 fn a_handle_of_another_queue_is_another_sa() {
     let (mut right, mut others) = Hypervisor::with(2, NicConfig { queues: 2, ..NicConfig::default() });
     let stranger = sa(Direction::Receive, 1, 2, 7);

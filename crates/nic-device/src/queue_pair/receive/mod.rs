@@ -38,6 +38,8 @@ pub(super) struct ReceiveSide {
     under_way: VecDeque<(Instant, ReceiveCompletion)>,
     /// Time at which bus and engines have processed all frames so far.
     busy_until: Instant,
+    /// Time at which engines have opened all frames so far that came by the uplink of a switch.
+    pub(super) opening_until: Instant,
     /// Number of packets started for the host.
     pub(super) begun: u64,
 }
