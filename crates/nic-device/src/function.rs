@@ -157,7 +157,8 @@ impl Function {
         self.pairs.iter_mut().for_each(|pair| pair.register_doorbell(waker));
     }
 
-    /// Runs a frame that came by the uplink through the engine that it is for, if any is; tells at which queue, and when that is done.
+    /// Runs a frame from the uplink through its engine, if it has one. Returns the queue, the result, and the time at which
+    /// the work ends.
     pub(crate) fn open(&mut self, now: Instant, frame: &[u8], headers: &Headers) -> ((usize, OpenResult), Instant) {
         let queue = if self.pairs.len() == 1 { Some(0) } else { self.queue_that_opens(frame, headers) };
         match queue {
@@ -189,8 +190,11 @@ impl Function {
         self.pairs[queue].note_dropped(frame);
     }
 
-    /// Wraps a packet by a context of the first queue, or by that of any queue which its policies ask for. `Ok`: it may leave, from then on.
-    /// `Err`: it must not, which is counted.
+    /// Wraps a packet by the context `sa` of the first queue, or by the context that a policy of any queue requires. Returns
+    /// the packet and the time from which it may leave.
+    ///
+    /// # Errors
+    /// If the packet must not leave; the reason is counted.
     pub(crate) fn wrap(
         &mut self,
         now: Instant,

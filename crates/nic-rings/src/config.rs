@@ -211,12 +211,12 @@ impl Default for Delays {
     }
 }
 
-/// Time that work inside a NIC takes, beside the fixed [`Delays`]. Each direction has its own bus and its own engines. A
-/// packet waits until they are free, then leaves, or reaches the host, later by its own cost. On the way out the next packet
-/// is worked on while the one before is on the line. By default nothing of it takes time.
+/// Time that work inside a NIC takes, in addition to the fixed [`Delays`]. Each direction has its own bus and its own
+/// engines. A packet waits until they are free, and then leaves, or reaches the host, later by its own cost. When
+/// sending, the NIC works on the next packet while the previous one is on the line. By default all work is free.
 ///
-/// A packet's cost includes its completion, and the DUMPs and parameters before it. ESP at the uplink of a NIC with a switch
-/// costs time as elsewhere, and frames keep their order there. Commands on the control ring delay the packets after
+/// A packet's cost includes its completion, and the DUMPs and parameters before it. ESP at the uplink of a NIC with a
+/// switch has the same costs, and frames keep their order there. Commands on the control ring delay the packets after
 /// them. Not charged: events that the driver did not ask for (resets, lost keys, resync requests), rings by which a
 /// switch is managed, and frames of representors.
 ///
@@ -231,9 +231,10 @@ impl Default for Delays {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// Bits per second of the bus, for packets, descriptors, DUMPs, contexts, commands and completions; `None`: no limit.
+    /// Rate of the bus in bits per second, for packets, descriptors, DUMPs, contexts, commands and completions. `None`:
+    /// unlimited.
     pub pcie_rate: Option<u64>,
-    /// How long a packet waits for each of its contexts that lies in host memory.
+    /// Time to fetch a context from host memory. A packet waits once for each of its contexts there.
     pub context_fetch: Duration,
     /// Rate of the engines in bits per second, for encryption, decryption and digests. `None`: unlimited. Bytes that
     /// pass several engines count once for each engine.

@@ -37,7 +37,7 @@ offload_base::counters! {
 /// The counters of all streams of a host or a server.
 pub(crate) type SharedCounters = Arc<Mutex<OffloadCounters>>;
 
-/// One stream's wish for one context.
+/// The request of a stream for a context, with its retries.
 #[derive(Debug)]
 pub(crate) struct ContextRequest {
     again: ContextBackoff,
@@ -53,7 +53,7 @@ impl Default for ContextRequest {
 }
 
 impl ContextRequest {
-    /// Nothing is wanted yet.
+    /// Creates a request that is not pending.
     pub(crate) fn new(counters: &SharedCounters, span: &Span) -> ContextRequest {
         ContextRequest { again: ContextBackoff::default(), counters: counters.clone(), span: span.clone() }
     }

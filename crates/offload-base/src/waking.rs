@@ -46,9 +46,9 @@ pub struct WaitList {
 }
 
 impl WaitList {
-    /// Registers a task under `number`, or under a new number if the event removed it. Returns the waker of another task that
-    /// polled the future before: drop it after the lock, because it may be the last reference to a task with futures of this
-    /// list.
+    /// Registers a task under `number`, or under a new number if the event removed the entry. Returns the waker of another
+    /// task that polled the future before. Drop that waker after the lock, because it may be the last reference to a task
+    /// with futures of this list.
     #[must_use]
     pub fn register(&mut self, number: &mut Option<u64>, waker: &Waker) -> Option<Waker> {
         if let Some(known) = number.and_then(|number| self.tasks.get_mut(&number)) {

@@ -10,8 +10,8 @@
 //! - `aead.rs`, `cbc_hmac.rs` (with `constant_time.rs` and `hash.rs`), `stream.rs` (AES-CTR and AES-CMAC), `xts.rs`:
 //!   ciphers;
 //! - [`protection`]: T10-DIF and NVMe protection information;
-//! - [`Compressor`]: compression, which the crate `offload-compression` brings; `copy.rs`: copies with a CRC, and padding;
-//! - [`pieces`], `fault.rs`, `secret.rs`: sources and targets, what can go wrong, keys.
+//! - [`Compressor`]: the interface of compression, implemented by the crate `offload-compression`; `copy.rs`: copies with a CRC, and padding;
+//! - [`pieces`], `fault.rs`, `secret.rs`: sources and targets, errors, keys.
 //!
 //! # Example
 //!

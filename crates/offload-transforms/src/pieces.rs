@@ -11,8 +11,8 @@ pub fn len(source: &[Bytes]) -> usize {
 
 /// The part of a target to which a run appends its result.
 ///
-/// Invariant: it never grows beyond the capacity that the target came with; if a run fails, the target has its
-/// old length again, and nothing of the result is left in it. See [`Compressor`](crate::Compressor) for an example.
+/// Invariant: the target never grows beyond its initial capacity. After a failed run the target has its old length, and
+/// the result is wiped. See [`Compressor`](crate::Compressor) for an example.
 #[derive(Debug)]
 pub struct OutputBuffer<'a> {
     target: &'a mut BytesMut,
@@ -25,7 +25,7 @@ impl<'a> OutputBuffer<'a> {
         OutputBuffer { start: target.len(), target, kept: false }
     }
 
-    /// Bytes of the result so far.
+    /// Returns the size of the result so far in bytes.
     pub fn written(&self) -> usize {
         self.target.len() - self.start
     }
@@ -38,7 +38,7 @@ impl<'a> OutputBuffer<'a> {
         if more > self.left() { Err(self.full()) } else { Ok(()) }
     }
 
-    /// The fault of a result that does not fit.
+    /// Returns the fault of a result that does not fit.
     pub fn full(&self) -> Fault {
         Fault::OutOfSpace { room: self.target.capacity() - self.start }
     }

@@ -64,7 +64,7 @@ pub enum Transform {
     },
     /// Protection information. The IV begins with the LBA of the first block.
     Protection(BlockProtection),
-    /// Compresses or decompresses: made by `offload_compression::Compression::at_level`.
+    /// Compresses or decompresses. Created by `offload_compression::Compression::at_level`.
     Compression(Arc<dyn Compressor>),
     /// Copies, and computes a CRC-32.
     Copy,
@@ -96,7 +96,7 @@ impl Transform {
     }
 }
 
-/// A format of compressed data, and a level. `offload-compression` has those of this workspace.
+/// A format of compressed data with a level. The crate `offload-compression` has the formats of this workspace.
 ///
 /// ```
 /// use bytes::{Bytes, BytesMut};
@@ -132,20 +132,20 @@ impl Transform {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Compressor: fmt::Debug + Send + Sync {
-    /// Name of the format.
+    /// Returns the name of the format.
     fn name(&self) -> &'static str;
 
-    /// Tests whether the format has the level.
+    /// Checks that the format has the level.
     ///
     /// # Errors
-    /// [`SpecError::Level`], if not.
+    /// [`SpecError::Level`] if the format does not have the level.
     fn check(&self) -> Result<(), SpecError>;
 
     /// Appends `source`, compressed or decompressed, to `room`. Returns the bytes taken of the source, and the checksums of
     /// both sides.
     ///
     /// # Errors
-    /// [`Fault::OutOfSpace`]; [`Fault::Corrupt`], if the source is not of the format.
+    /// [`Fault::OutOfSpace`] if the result does not fit; [`Fault::Corrupt`] if the source is not of the format.
     fn run(
         &self,
         way: TransformDirection,

@@ -22,13 +22,13 @@ pub struct SendStream {
     state: SendState,
 }
 
-/// What became of a stream that sends.
+/// The state of a sending stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendState {
     Open,
-    /// Nothing follows, and what was written arrives.
+    /// No data follows; the written data still arrives.
     Finished,
-    /// The peer stopped it, with this code. Only a reset is left to do.
+    /// The peer stopped the stream with this code. Only a reset is possible.
     Stopped(u64),
     Reset,
 }
@@ -92,7 +92,7 @@ impl SendStream {
         }
     }
 
-    /// Refuses what only an open stream does.
+    /// Checks that the stream is open.
     fn check_open(&self) -> Result<(), StreamError> {
         match self.state {
             SendState::Open => Ok(()),
@@ -191,7 +191,7 @@ impl SendStream {
     }
 }
 
-/// Keeps that the peer stopped the stream: the state machine forgets it when the stream is reset.
+/// Records that the peer stopped the stream, because the state machine forgets the code when the stream is reset.
 fn note_stopped(state: &mut SendState, code: VarInt) -> StreamError {
     *state = SendState::Stopped(code.into_inner());
     StreamError::Stopped(code.into_inner())

@@ -34,7 +34,7 @@ struct Allowance {
 }
 
 impl ReceiveLocation {
-    /// The direction in software, of the stream with this span.
+    /// Creates the direction in software. Events belong to `span`, the span of the stream.
     pub(super) fn new(span: Span) -> ReceiveLocation {
         ReceiveLocation {
             state: RxOffload::Software,

@@ -77,7 +77,7 @@ impl SwitchedDevice {
         self.arriving.push_back((due, data, arrived));
     }
 
-    /// Takes the frames that engines are done with by `now`.
+    /// Receives the frames whose work in engines ends by `now`.
     pub(super) fn take_arriving(&mut self, now: Instant) {
         while self.arriving.front().is_some_and(|(due, ..)| *due <= now)
             && let Some((_, data, arrived)) = self.arriving.pop_front()
@@ -86,7 +86,7 @@ impl SwitchedDevice {
         }
     }
 
-    /// Takes a frame from the wire that engines are done with, by the switch or as the host.
+    /// Receives a frame from the wire after the engines: by the switch, or as the host.
     fn take_looked_at(&mut self, now: Instant, data: Bytes, (queue, arrived): (usize, OpenResult)) {
         let (frame, arrived) = match arrived {
             OpenResult::Dropped => {
@@ -152,7 +152,7 @@ impl SwitchedDevice {
         fragments.look_up(frame, |_, _, before| Some(of_first(before))).or(shown).unwrap_or(true)
     }
 
-    /// Has a frame leave by the wire as it is, from `at` on.
+    /// Queues a frame for the wire unchanged. The frame leaves at `at` or later.
     pub(super) fn leave(&mut self, at: Instant, frame: Bytes) {
         self.leaving.push_back((at, frame));
     }

@@ -226,7 +226,8 @@ struct Bus {
 }
 
 impl Bus {
-    /// Moves the bytes of a job, and returns when all are through: each direction has its turn after the jobs before.
+    /// Moves the bytes of a job after the bytes of earlier jobs, in each direction by itself. Returns the time at which all
+    /// are moved.
     fn move_job(&mut self, now: Instant, read: u64, fetches: u64, written: u64) -> Instant {
         self.read_until = self.read_until.max(now) + self.costs.time(read, fetches, 0);
         self.written_until = self.written_until.max(now) + self.costs.time(written, 0, 0);

@@ -190,7 +190,8 @@ impl DeviceJobQueue {
         self.credit = 0;
     }
 
-    /// Starts the next job on a unit, and returns when its bytes, counted as by [`next_job`](Self::next_job), are through unit and bus.
+    /// Starts the next job on a unit. Returns the time at which its bytes, counted as by [`next_job`](Self::next_job), have
+    /// passed unit and bus.
     pub(super) fn start(
         &mut self,
         sessions: &mut SessionStore,
@@ -216,7 +217,7 @@ impl DeviceJobQueue {
         }
         let read = dma::job_descriptor_bytes(slot.job.source.len()) + bytes as u64 + self.dma.context - context;
         let written = slot.outcome.produced as u64 + dma::COMPLETION;
-        // Bytes go through the unit while others are on the bus.
+        // The unit processes bytes while the bus moves others, so the slower one decides.
         let moved_at = bus.move_job(now, read, sessions.store.counters().fetched - fetched, written);
         let through_at = moved_at.max(now + speed.time_of(bytes));
         if let Some((slot, _)) = self.running.take() {

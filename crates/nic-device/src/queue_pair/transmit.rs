@@ -36,7 +36,7 @@ pub(super) struct TransmitSide {
     port_free_at: Instant,
     /// Time at which bus and engines finish the work begun so far.
     busy_until: Instant,
-    /// The next frame, and when bus and engines are done with it, if they take time.
+    /// The next frame, with the time at which bus and engines finish it. `None` without costs, or if no frame is ready.
     made: Option<(Instant, Frame)>,
     /// Payload bytes copied into frames.
     pub(super) framed: u64,
@@ -215,8 +215,8 @@ impl QueuePair {
             Some(frame) => {
                 let line_time = line_time(frame, self.config.line_rate);
                 self.transmit.port_free_at = self.transmit.port_free_at.max(now) + line_time;
-                // Work without a frame, such as a DUMP, still occupies bus and engines.
             }
+            // Work without a frame, such as a DUMP, still occupies bus and engines.
             None if self.transmit.made.is_none() => {
                 let used = self.used();
                 self.show_sent(now);
@@ -228,8 +228,8 @@ impl QueuePair {
         frame
     }
 
-    /// Begins the next frame when bus and engines are free, if they take time: it may leave when they are done with it,
-    /// and meanwhile the one before is on the line.
+    /// Makes the next frame when bus and engines are free, if work has costs. The frame may leave when they finish it;
+    /// meanwhile the previous frame is on the line.
     pub(super) fn make_ahead(&mut self, now: Instant) {
         if self.config.costs.is_none() || self.transmit.made.is_some() || self.transmit.busy_until > now {
             return;
@@ -241,7 +241,7 @@ impl QueuePair {
         self.transmit.made = frame.map(|frame| (ready, frame));
     }
 
-    /// When the next frame can be begun, if it is begun before it can leave.
+    /// Returns the time at which the next frame can be made. `None` without costs, or if a frame is made already.
     pub(super) fn next_making(&self) -> Option<Instant> {
         let TransmitSide { activity, shaper, busy_until, made, .. } = &self.transmit;
         if self.config.costs.is_none() || made.is_some() {
@@ -264,7 +264,7 @@ impl QueuePair {
         now.max(self.transmit.busy_until)
     }
 
-    /// Takes the frame that was made, if it is ready, and begins the next.
+    /// Takes the frame that was made, if it is ready, and makes the next.
     fn take_made(&mut self, now: Instant) -> Option<Frame> {
         self.make_ahead(now);
         let (_, frame) = self.transmit.made.take_if(|(ready, _)| *ready <= now)?;
@@ -280,7 +280,7 @@ impl QueuePair {
         }
     }
 
-    /// Makes the next frame, of the ring or of the shaper.
+    /// Makes the next frame from the ring or the shaper, alternately.
     fn make_frame(&mut self, now: Instant) -> Option<Frame> {
         for _ in 0..2 {
             self.transmit.shaper_is_next = !self.transmit.shaper_is_next;

@@ -270,7 +270,7 @@ fn invalid_pdus_are_dropped_if_sent_and_unchanged_if_received() {
     spoilt[pdu_at + 5] ^= 1;
     let got = nic.receive(&[spoilt]).remove(0);
     assert_eq!(got.meta.marks.packet(), PacketMark::None);
-    // None of these moved the COUNT.
+    // The PDUs above did not move the COUNT.
     let got = nic.receive(&[sealed]).remove(0);
     assert!(matches!(got.meta.marks.packet(), PacketMark::Opened { number: 7, .. }));
     assert_eq!((nic.counters().opened, nic.counters().failed), (1, 3));

@@ -288,7 +288,7 @@ impl QueueService<'_> {
     async fn send_shutdown(&mut self, link: &mut QueueLink) {
         if link.queue.is_open() {
             let shutdown: Command = commands::property_set(crate::wire::property::CC, SHUTDOWN);
-            // The host ends whatever the answer is.
+            // The host ends with any answer, and without one.
             let _ = link.execute_among("shutdown", shutdown, CommandData::None, |other| self.complete(other)).await;
         }
         // Commands that finished with the answer or with the end of the connection.

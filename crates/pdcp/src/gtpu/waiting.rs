@@ -5,7 +5,7 @@ use super::{Bearer, NodeShared};
 use ::core::task::Waker;
 use offload_base::WaitList;
 
-/// The place of one future in a [`WaitList`]. Dropped, it leaves the list.
+/// The entry of a future in a [`WaitList`]. Dropping it removes the entry.
 pub(super) struct WaitingTask<'a> {
     shared: &'a NodeShared,
     tunnel: u32,
@@ -18,7 +18,7 @@ impl<'a> WaitingTask<'a> {
         WaitingTask { shared: &bearer.shared, tunnel: bearer.tunnel.local, list, key: None }
     }
 
-    /// Registers the task, so that the next [`WakerList::wake`] wakes it. Returns the waker of the task that polled the
+    /// Registers the task, so that the next [`WaitList::wake`] wakes it. Returns the waker of the task that polled the
     /// future before. The caller must drop that waker without the node's lock, because it may be the last one of a task
     /// that owns bearers.
     #[must_use]

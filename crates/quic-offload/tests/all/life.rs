@@ -366,7 +366,7 @@ fn stopped_stream_gives_the_code_until_it_is_reset() {
     });
     let near = world.near.spawn("client", async move {
         let connection = rig::connect(&client, &tls, to).await.unwrap();
-        // The stop is heard of by a write, or by whoever waits for it.
+        // A write reports the stop, and so does `stopped`.
         for waits in [true, false] {
             let mut stream = connection.open_uni().await.unwrap();
             stream.send(rig::body(0, 1)).await.unwrap();
